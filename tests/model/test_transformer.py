@@ -503,21 +503,25 @@ def sinusoid(position: int, column: int, width: int, kind: str) -> float:
     """Return the encoding of section 3.5, or that of tensor2tensor 1.0.3: all sines first, with exponent i/(d/2 − 1)."""
     if kind == "interleaved":
         wave, angle = column % 2, position / 10000 ** (2 * (column // 2) / width)
+    elif kind == "halves":
+        half = width // 2
+        wave, angle = column // half, position / 10000 ** (2 * (column % half) / width)
     else:
         half = width // 2
         wave, angle = column // half, position / 10000 ** ((column % half) / (half - 1))
     return math.cos(angle) if wave else math.sin(angle)
 
 
-@pytest.mark.parametrize("kind", ["interleaved", "concatenated"])
-def test_sinusoids_match_closed_form(kind: str) -> None:
-    positions = SinusoidalPositionalEmbedding(d_model=6, concatenated=kind == "concatenated", num_positions=4)
+@pytest.mark.parametrize("offset", [0, 2])
+@pytest.mark.parametrize("kind", ["interleaved", "concatenated", "halves"])
+def test_sinusoids_match_closed_form(kind: str, offset: int) -> None:
+    positions = SinusoidalPositionalEmbedding(d_model=6, layout=kind, offset=offset, num_positions=4)
     for start, length in [(0, 4), (1, 2), (3, 9), (700, 2), (0, 1)]:
-        expected = [[sinusoid(start + t, column, 6, kind) for column in range(6)] for t in range(length)]
+        expected = [[sinusoid(offset + start + t, column, 6, kind) for column in range(6)] for t in range(length)]
         torch.testing.assert_close(positions(start, length), torch.tensor(expected), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["interleaved", "concatenated"])
+@pytest.mark.parametrize("kind", ["interleaved", "concatenated", "halves"])
 def test_meta_model_has_real_sinusoids(kind: str) -> None:
     """Bundles do not store sinusoids, so a model on the meta device must have them before its weights are loaded."""
     model = meta_model(small_config(position_encoding=kind), 9)
@@ -660,7 +664,7 @@ def test_dropout_positions_follow_the_paper() -> None:
     assert_dropped(feed_forward(x) - 7.0, x, 0.5)
     embedding = Embedding(
         weight=nn.Parameter(noise(9, 16)),
-        positions=SinusoidalPositionalEmbedding(d_model=16, concatenated=False),
+        positions=SinusoidalPositionalEmbedding(d_model=16, layout="interleaved"),
         scale_embeddings=True,
         dropout=0.25,
         padding_id=PAD,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -66,14 +68,73 @@ def assemble_model(
         target_weight if config.tie_embeddings != "none" else nn.Parameter(torch.empty(target_vocab_size, config.d_model))
     )
     target_space_embedding = nn.Parameter(torch.empty(config.d_model)) if config.target_space_embedding else None
-    has_final_norm = config.final_norm if config.final_norm is not None else config.norm == "pre"
     words = None
     if word_id is not None:
         words = WordTables(
             source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size, word_id=word_id, padding_id=padding_id
         )
+    parts = _PartBuilder(config, padding_id)
+    return Transformer(
+        encoder=parts.build_encoder(source_weight, target_space_embedding),
+        decoder=parts.build_decoder(target_weight, words),
+        output=output_weight,
+        output_bias=nn.Parameter(torch.empty(target_vocab_size)) if config.output_bias else None,
+        words=words,
+        tagger=TagHead(d_model=config.d_model, words=words) if words is not None and tagging else None,
+    )
 
-    def build_attention() -> Attention:
+
+@dataclass(frozen=True)
+class _PartBuilder:
+    """Builder of the parts of a model from its configuration, with uninitialized weights."""
+
+    config: ModelConfig
+    padding_id: int
+
+    def build_encoder(self, weight: nn.Parameter, target_space_embedding: nn.Parameter | None) -> Encoder:
+        return Encoder(
+            embedding=self.build_embedding(weight, target_space_embedding),
+            layers=[
+                EncoderLayer(
+                    attention=self.build_attention(),
+                    feed_forward=self.build_feed_forward(),
+                    build_residual=self.build_residual,
+                )
+                for _ in range(self.config.encoder_layers)
+            ],
+            norm=self.build_final_norm(),
+            window=self.config.attention_window,
+        )
+
+    def build_decoder(self, weight: nn.Parameter, words: WordTables | None) -> Decoder:
+        return Decoder(
+            embedding=self.build_embedding(weight, None),
+            layers=[
+                DecoderLayer(
+                    attention=self.build_attention(),
+                    cross_attention=self.build_attention(),
+                    feed_forward=self.build_feed_forward(),
+                    build_residual=self.build_residual,
+                )
+                for _ in range(self.config.decoder_layers)
+            ],
+            norm=self.build_final_norm(),
+            window=self.config.attention_window,
+            pointer=Pointer(d_model=self.config.d_model, words=words) if words is not None and self.config.pointer else None,
+        )
+
+    def build_embedding(self, weight: nn.Parameter, target_space_embedding: nn.Parameter | None) -> Embedding:
+        return Embedding(
+            weight=weight,
+            positions=_build_positions(self.config),
+            scale_embeddings=self.config.scale_embeddings,
+            dropout=self.config.embedding_dropout,
+            padding_id=self.padding_id,
+            target_space_embedding=target_space_embedding,
+        )
+
+    def build_attention(self) -> Attention:
+        config = self.config
         return Attention(
             d_model=config.d_model,
             num_heads=config.num_heads,
@@ -83,62 +144,27 @@ def assemble_model(
             dropout=config.attention_dropout,
         )
 
-    def build_feed_forward() -> FeedForward:
-        return FeedForward(d_model=config.d_model, d_ff=config.d_ff, dropout=config.activation_dropout)
+    def build_feed_forward(self) -> FeedForward:
+        config = self.config
+        return FeedForward(
+            d_model=config.d_model, d_ff=config.d_ff, dropout=config.activation_dropout, activation=config.activation
+        )
 
-    def build_residual() -> PostNorm | PreNorm:
+    def build_residual(self) -> PostNorm | PreNorm:
+        config = self.config
         residual_class = PreNorm if config.norm == "pre" else PostNorm
         return residual_class(d_model=config.d_model, epsilon=config.norm_epsilon, dropout=config.residual_dropout)
 
-    def build_norm() -> nn.Module:
+    def build_final_norm(self) -> nn.Module:
+        config = self.config
+        has_final_norm = config.final_norm if config.final_norm is not None else config.norm == "pre"
         return nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if has_final_norm else nn.Identity()
-
-    def build_embedding(
-        weight: nn.Parameter,
-        positions: SinusoidalPositionalEmbedding | LearnedPositionalEmbedding,
-        target_space_embedding: nn.Parameter | None,
-    ) -> Embedding:
-        return Embedding(
-            weight=weight,
-            positions=positions,
-            scale_embeddings=config.scale_embeddings,
-            dropout=config.embedding_dropout,
-            padding_id=padding_id,
-            target_space_embedding=target_space_embedding,
-        )
-
-    encoder = Encoder(
-        embedding=build_embedding(source_weight, _build_positions(config), target_space_embedding),
-        layers=[
-            EncoderLayer(attention=build_attention(), feed_forward=build_feed_forward(), build_residual=build_residual)
-            for _ in range(config.encoder_layers)
-        ],
-        norm=build_norm(),
-        window=config.attention_window,
-    )
-    decoder = Decoder(
-        embedding=build_embedding(target_weight, _build_positions(config), None),
-        layers=[
-            DecoderLayer(
-                attention=build_attention(),
-                cross_attention=build_attention(),
-                feed_forward=build_feed_forward(),
-                build_residual=build_residual,
-            )
-            for _ in range(config.decoder_layers)
-        ],
-        norm=build_norm(),
-        window=config.attention_window,
-        pointer=Pointer(d_model=config.d_model, words=words) if words is not None and config.pointer else None,
-    )
-    tagger = TagHead(d_model=config.d_model, words=words) if words is not None and tagging else None
-    return Transformer(encoder=encoder, decoder=decoder, output=output_weight, words=words, tagger=tagger)
 
 
 def _build_positions(config: ModelConfig) -> SinusoidalPositionalEmbedding | LearnedPositionalEmbedding:
     if config.position_encoding == "learned":
         return LearnedPositionalEmbedding(d_model=config.d_model, max_positions=config.max_positions)
-    return SinusoidalPositionalEmbedding(d_model=config.d_model, concatenated=config.position_encoding == "concatenated")
+    return SinusoidalPositionalEmbedding(d_model=config.d_model, layout=config.position_encoding, offset=config.position_offset)
 
 
 @torch.no_grad()
@@ -156,6 +182,8 @@ def initialize(model: Transformer, config: ModelConfig) -> None:
                 nn.init.normal_(module.weight, std=0.02)
             if module.bias is not None and config.initialization != "torch":
                 nn.init.zeros_(module.bias)
+    if model.output_bias is not None:
+        nn.init.zeros_(model.output_bias)
     std = 0.02 if config.initialization == "normal" else config.d_model**-0.5
     embeddings = [model.encoder.embedding.weight, model.decoder.embedding.weight, model.output]
     if model.encoder.embedding.target_space_embedding is not None:

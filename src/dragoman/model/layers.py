@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.model.attention import Attention, KeyValue
@@ -11,19 +12,25 @@ from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
 from dragoman.model.local_attention import Mask
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
+"""Activations of feed-forward networks by their name in the recipe."""
+
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (equation 2)."""
+    """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (equation 2), or with another activation than the ReLU."""
 
-    def __init__(self, *, d_model: int, d_ff: int, dropout: float) -> None:
+    def __init__(self, *, d_model: int, d_ff: int, dropout: float, activation: str = "relu") -> None:
         super().__init__()
+        self.activation = activation
         self.inner = Linear(d_model, d_ff)
         self.outer = Linear(d_ff, d_model)
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return FFN(x). → (B, T, D)"""
-        result: Tensor = self.outer(self.dropout(self.inner(x_BTD, relu=True)))
+        is_relu = self.activation == "relu"  # the ReLU is a part of the product
+        y_BTF = self.inner(x_BTD, relu=True) if is_relu else ACTIVATIONS[self.activation](self.inner(x_BTD))
+        result: Tensor = self.outer(self.dropout(y_BTF))
         return result
 
 

@@ -1,8 +1,9 @@
-"""Positional encodings: sinusoids in the order of the paper and of its code, and learned positions."""
+"""Positional encodings: sinusoids in the orders of the paper, of its code and of MarianMT, and learned positions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -23,22 +24,45 @@ def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
 
 
+def halved_sinusoids(length: int, d_model: int) -> Tensor:
+    """Return [sin …, cos …] with the exponents of the paper, as MarianMT of Hugging Face computes them. → (length, d_model)"""
+    table_PD = interleaved_sinusoids(length, d_model)
+    return torch.cat([table_PD[:, 0::2], table_PD[:, 1::2]], dim=-1)
+
+
+SINUSOIDS: dict[str, Callable[[int, int], Tensor]] = {
+    "interleaved": interleaved_sinusoids,
+    "concatenated": concatenated_sinusoids,
+    "halves": halved_sinusoids,
+}
+"""Functions (number of positions, d_model) → table of sinusoids, by their name in the recipe."""
+
+
 class SinusoidalPositionalEmbedding(nn.Module):
-    """Table of sinusoids that grows with the longest sentence, so that there is no length limit."""
+    """Table of sinusoids that grows with the longest sentence, so that there is no length limit.
+
+    layout: a name of `SINUSOIDS`
+    offset: number of the first position
+    """
 
     table: Tensor
 
-    def __init__(self, *, d_model: int, concatenated: bool, num_positions: int = 512) -> None:
+    def __init__(self, *, d_model: int, layout: str, offset: int = 0, num_positions: int = 512) -> None:
         super().__init__()
         self.d_model = d_model
-        self.build_table = concatenated_sinusoids if concatenated else interleaved_sinusoids
-        self.register_buffer("table", self.build_table(num_positions, d_model), persistent=False)
+        self.offset = offset
+        self.compute_sinusoids = SINUSOIDS[layout]
+        self.register_buffer("table", self.build_table(num_positions), persistent=False)
+
+    def build_table(self, num_positions: int) -> Tensor:
+        """Return the encodings of the first positions. → (num_positions, D)"""
+        return self.compute_sinusoids(self.offset + num_positions, self.d_model)[self.offset :]
 
     def forward(self, start: int, length: int) -> Tensor:
         """Return the encodings of positions start … start + length − 1. → (length, D)"""
         table = self.table
         if start + length > table.shape[0]:
-            table = self.build_table(2 * (start + length), self.d_model).to(table)
+            table = self.build_table(2 * (start + length)).to(table)
             self.table = table  # another thread may replace it at any time, so the next line reads the local variable
         return table[start : start + length]
 

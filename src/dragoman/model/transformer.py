@@ -162,8 +162,9 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder, decoder and the output matrix before the softmax, which has no bias (section 3.4).
+    """Encoder, decoder and the output matrix before the softmax (section 3.4).
 
+    output_bias: added to the logits; None as in the paper
     words, tagger: word tables and tag classifier of a parser; None in other models
     """
 
@@ -173,6 +174,7 @@ class Transformer(nn.Module):
         encoder: Encoder,
         decoder: Decoder,
         output: nn.Parameter,
+        output_bias: nn.Parameter | None = None,
         words: WordTables | None = None,
         tagger: TagHead | None = None,
     ) -> None:
@@ -180,6 +182,7 @@ class Transformer(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.output = output
+        self.output_bias = output_bias
         self.words = words
         self.tagger = tagger
         self.matmul: MatMul = torch_matmul
@@ -200,7 +203,7 @@ class Transformer(nn.Module):
 
     def compute_logits(self, outputs_XD: Tensor) -> Tensor:
         """Return the logits of decoder outputs. (…, D) → (…, V)"""
-        return self.matmul(outputs_XD, self.output, None)
+        return self.matmul(outputs_XD, self.output, self.output_bias)
 
     def num_parameters(self) -> int:
         """Return the number of parameters; a shared matrix counts once."""

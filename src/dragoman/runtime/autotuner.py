@@ -7,7 +7,6 @@ measures again.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 
 from dragoman.errors import OutputError
 from dragoman.io.storage import write_json
+from dragoman.runtime.cache_folder import get_cache_folder
 
 NameT = TypeVar("NameT", bound=str)
 CandidateT = TypeVar("CandidateT", bound=Hashable)
@@ -107,8 +107,8 @@ def select_fastest(seconds: Mapping[CandidateT, float], *, default: CandidateT, 
 
 
 def get_cache_path() -> Path:
-    """Return `$XDG_CACHE_HOME/dragoman/autotune.json`, with ~/.cache if the variable is not set."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman" / "autotune.json"
+    """Return the path of the file in the user's cache folder."""
+    return get_cache_folder() / "autotune.json"
 
 
 def get_machine_key() -> str:

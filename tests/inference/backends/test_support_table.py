@@ -66,7 +66,7 @@ def test_table_agrees_with_chosen_cpu_backend(feature: str) -> None:
         return
     expected = find_row(feature, request).name
     if expected == "compiled" and not supports_compiled(model):
-        expected = "packed"  # this machine has no Numba or no AVX-512 VNNI
+        expected = "packed"  # this machine has no Numba or none of the instruction sets
     assert find_chosen_name(model, request) == expected
 
 

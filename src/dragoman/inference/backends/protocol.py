@@ -51,6 +51,11 @@ def refuse(reason: str) -> Support:
     return Support(SupportStatus.REFUSED, reason)
 
 
+def refuse_instruction_set(reason: str) -> Support:
+    """Return the answer that refuses an instruction set that the processor lacks."""
+    return Support(SupportStatus.REFUSED, reason, "cpu-isa-unsupported", "choose another set, or leave the variable out")
+
+
 def refuse_shortlist(reason: str) -> Support:
     """Return the answer that refuses a shortlist on this device."""
     return Support(SupportStatus.REFUSED, reason, "shortlist-unsupported", "choose device cpu or leave the shortlist out")
@@ -63,12 +68,16 @@ class ModelTraits:
     has_pointer: the decoder reads the source's next word, as a parser's does
     has_window: a stack attends to nearby positions only
     widths: d_model, and the d_ff of each layer
+    activation: activation of the feed-forward networks
+    has_output_bias: the logits have a bias
     """
 
     has_pointer: bool
     has_window: bool
     num_heads: int
     widths: tuple[int, ...]
+    activation: str = "relu"
+    has_output_bias: bool = False
 
     @classmethod
     def from_model(cls, model: Transformer) -> ModelTraits:
@@ -80,6 +89,8 @@ class ModelTraits:
             has_window=any(stack.window is not None for stack in stacks),
             num_heads=layers[0].attention.num_heads,
             widths=(model.output.shape[1], *(layer.feed_forward.inner.out_features for layer in layers)),
+            activation=layers[0].feed_forward.activation,
+            has_output_bias=model.output_bias is not None,
         )
 
 

@@ -20,7 +20,7 @@ from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.inference.backends.eager import EagerBackend
 from dragoman.inference.backends.packed.backend import PackedBackend
 from dragoman.inference.backends.packed.pack import pack_model
-from dragoman.inference.backends.protocol import Backend, BackendRequest, ModelTraits, SupportStatus
+from dragoman.inference.backends.protocol import Backend, BackendRequest, ModelTraits, Support, SupportStatus
 from dragoman.inference.backends.shared import Precision
 from dragoman.inference.lexical_shortlist import Shortlist
 from dragoman.model.transformer import Transformer
@@ -72,11 +72,21 @@ def choose_backend(request: BackendRequest) -> Backend:
     raise AssertionError("the packed back end or the eager one runs every request")
 
 
+def check_compiled(model: Transformer) -> Support:
+    """Return whether the compiled back end runs this model in int8 on this machine."""
+    backend = BACKENDS[0]
+    support = backend.supports(BackendRequest("cpu", "int8", ModelTraits.from_model(model)))
+    return backend.check_machine("int8") if support.is_supported else support
+
+
 def supports_compiled(model: Transformer) -> bool:
     """Return whether the compiled back end runs this model in int8 on this machine."""
-    request = BackendRequest("cpu", "int8", ModelTraits.from_model(model))
-    backend = BACKENDS[0]
-    return backend.supports(request).is_supported and backend.check_machine("int8").is_supported
+    return check_compiled(model).is_supported
+
+
+def get_stand_in_precision(precision: Precision) -> Precision:
+    """Return the precision of a packed model until kernels are compiled: float32 if PyTorch lacks its products."""
+    return precision if PackedBackend().check_machine(precision).is_supported else "float32"
 
 
 def uses_pointer_on_gpu(models: Sequence[Transformer], device: torch.device) -> bool:
@@ -91,10 +101,12 @@ def build_inference_model(
     shortlist: Shortlist | None,
     *,
     release: Callable[[], None] = lambda: None,
+    is_stand_in: bool = False,
 ) -> InferenceModel:
     """Return one inference model of these trained models, which must not change afterwards.
 
     release: is called whenever weights were read, so that mapped memory can be released
+    is_stand_in: the packed back end prepares models of the compiled one, whose kernels are not compiled yet
 
     Raises DeviceError for a shortlist on a GPU.
     """
@@ -106,6 +118,8 @@ def build_inference_model(
     names = [choose_backend(request).name for request in requests]
     if device.type == "cpu":
         tune_malloc()
+        if is_stand_in:
+            names, precision = ["packed"] * len(models), get_stand_in_precision(precision)
         cpu_models = [_prepare_cpu_model(name, model, precision, release) for name, model in zip(names, models, strict=True)]
         max_positions = get_max_positions(models)
         inference_model = ensemble([_to_inference_model(cpu_model, max_positions) for cpu_model in cpu_models])

@@ -15,7 +15,7 @@ from dragoman.data.tokenization.special_tokens import BEGIN_ID
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
-from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE, MAX_HEADS
+from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE
 from dragoman.inference.backends.protocol import Backend, BackendRequest, ModelTraits, Support
 from dragoman.inference.backends.select import BACKENDS
 from dragoman.tasks.generation import BatchSearch
@@ -36,8 +36,10 @@ FEATURES: dict[str, dict[str, Any]] = {
     "int8": {"precision": "int8"},
     "parser's pointer": {"traits": replace(BASE_TRAITS, has_pointer=True)},
     "attention window": {"traits": replace(BASE_TRAITS, has_window=True)},
-    f"more than {MAX_HEADS} heads": {"traits": replace(BASE_TRAITS, num_heads=MAX_HEADS + 1)},
+    "more than 16 heads": {"traits": replace(BASE_TRAITS, num_heads=17)},
     "width that is not a multiple of 16": {"traits": replace(BASE_TRAITS, widths=(500, 2048))},
+    "SiLU or GELU": {"traits": replace(BASE_TRAITS, activation="silu")},
+    "output bias": {"traits": replace(BASE_TRAITS, has_output_bias=True)},
     "shortlist": {"has_shortlist": True},
 }
 # Searches that the compiled back end may run without Python.

@@ -37,6 +37,8 @@ MODEL_KEYS: list[dict[str, Any]] = [
     {"position_encoding": "learned", "max_positions": 44},
     {"position_encoding": "concatenated", "d_k": 5, "d_v": 3},
     {"tie_embeddings": "all", "target_space_embedding": True, "scale_embeddings": False, "final_norm": True},
+    {"activation": "silu", "output_bias": True, "position_encoding": "halves"},
+    {"activation": "gelu", "position_encoding": "concatenated", "position_offset": 2},
 ]
 
 

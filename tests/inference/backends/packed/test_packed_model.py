@@ -41,6 +41,8 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "learned positions": {"position_encoding": "learned", "tie_embeddings": "none", "scale_embeddings": False},
     "wide heads, target space": {"d_k": 5, "d_v": 11, "target_space_embedding": True, "position_encoding": "concatenated"},
     "pointer": {"pointer": True, "tie_embeddings": "none", "attention_bias": True},
+    "MarianMT": {"activation": "silu", "output_bias": True, "position_encoding": "halves", "attention_bias": True},
+    "fairseq with GELU": {"activation": "gelu", "position_encoding": "concatenated", "position_offset": 2, "norm": "pre"},
 }
 
 

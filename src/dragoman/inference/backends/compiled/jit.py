@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, get_args, get_origin, get_type_hints
 
-from numba import cfunc, config, types
+from numba import cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -27,12 +27,6 @@ def compile_object(module: str, name: str) -> tuple[str, bytes]:
 
     compiled_function: Any = cfunc(types.int64(types.int64))(call_kernel)
     return compiled_function.native_name, compiled_function._library._get_compiled_object()
-
-
-def is_host_target() -> bool:
-    """Return whether Numba compiles, and for this processor."""
-    settings: Any = config
-    return not (settings.DISABLE_JIT or not settings.ENABLE_AVX or settings.CPU_NAME or settings.CPU_FEATURES)
 
 
 def _numba_type(python_type: Any) -> Any:

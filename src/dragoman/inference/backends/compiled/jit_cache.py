@@ -1,8 +1,9 @@
 """Entry points of the compiled kernels, cached on disk as machine code.
 
 A cached kernel needs only LLVM's linker and not Numba, whose import is slow. The folder's name is a digest of the kernels'
-sources, the compiler's version and the processor. Each file begins with a digest of its content, so a damaged file is
-compiled again. The cache is part of the program, as Python's `__pycache__` is. Calls run without Python's lock.
+sources, the compiler's version, the processor and the instruction set. Each file begins with a digest of its content, so a
+damaged file is compiled again. The cache is part of the program, as Python's `__pycache__` is. Calls run without Python's lock.
+Of several processes, one compiles at a time, and the others use its result.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import os
 import struct
 import sys
 from array import array
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -25,11 +26,14 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from dragoman.inference.backends.compiled.kernels.cpu_features import get_cpu_features
-from dragoman.runtime.autotuner import get_cache_path
+from dragoman.inference.backends.compiled.kernels.cpu_features import get_cpu_features, get_instruction_set, is_restricted
+from dragoman.platform_features import CAN_OPEN_FOLDERS, fcntl
+from dragoman.runtime.cache_folder import get_cache_folder
 
 # Source files of the kernels and of the compilation.
 KERNEL_SOURCES = (
+    "kernels/cpu_features.py",
+    "kernels/compile_target.py",
     "kernels/structs.py",
     "kernels/simd.py",
     "kernels/memory.py",
@@ -62,6 +66,7 @@ class EntryPoint:
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
         self._function: Callable[[int], int] | None = None
+        self._received: tuple[str, bytes] | None = None
         self._lock = Lock()
 
     def __call__(self, *arguments: Any) -> int:
@@ -73,12 +78,24 @@ class EntryPoint:
         """Return the linked function. The first call compiles it, for some seconds, unless it is cached."""
         if self._function is None:
             with self._lock:
-                self._function = self._function or _link(*(self._read_cached() or self._compile()))
+                self._function = self._function or _link(*(self._received or self._read_cached() or self._compile()))
         return self._function
 
     def is_cached(self) -> bool:
-        """Return whether the kernel is linked or cached."""
-        return self._function is not None or self._read_cached() is not None
+        """Return whether the kernel is linked, received or cached."""
+        return self._function is not None or self._received is not None or self._read_cached() is not None
+
+    def is_on_disk(self) -> bool:
+        """Return whether the cache folder holds the kernel."""
+        return self._read_cached() is not None
+
+    def receive(self, symbol: str, code: bytes) -> None:
+        """Keep the object file that another process has compiled, because the cache folder may be read-only."""
+        self._received = symbol, code
+
+    def compile(self) -> tuple[str, bytes]:
+        """Return the symbol and the object file, from the cache or compiled. The kernel is not linked."""
+        return self._read_cached() or self._compile()
 
     def _read_cached(self) -> tuple[str, bytes] | None:
         cache_dir = _get_cache_dir()
@@ -94,13 +111,17 @@ class EntryPoint:
         return symbol.decode(), code
 
     def _compile(self) -> tuple[str, bytes]:
-        from dragoman.inference.backends.compiled.jit import compile_object  # Numba is slow to import
+        cache_dir = _get_cache_dir()
+        with _lock_dir(cache_dir):
+            if (cached := self._read_cached()) is not None:  # another process has compiled it in the meantime
+                return cached
+            from dragoman.inference.backends.compiled.jit import compile_object  # Numba is slow to import
 
-        _log.info("compiling the kernel %s for this processor: it takes some seconds, once", self.name)
-        symbol, code = compile_object(self.module, self.name)
-        payload = symbol.encode() + b"\n" + code
-        if (cache_dir := _get_cache_dir()) is not None:
-            _write_atomically(cache_dir / self.name, hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+            _log.info("compiling the kernel %s for this processor: it takes some seconds, once", self.name)
+            symbol, code = compile_object(self.module, self.name)
+            payload = symbol.encode() + b"\n" + code
+            if cache_dir is not None:
+                _write_atomically(cache_dir / self.name, hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
         return symbol, code
 
 
@@ -108,6 +129,8 @@ pack_weights = EntryPoint("quantize", "pack_weights")
 encode, step = EntryPoint("encoder_decoder", "encode"), EntryPoint("encoder_decoder", "step")
 greedy_search, beam_search = EntryPoint("search_loop", "greedy_search"), EntryPoint("search_loop", "beam_search")
 logsumexp, topk = EntryPoint("logits", "logsumexp"), EntryPoint("logits", "topk")
+# All kernels. The first three translate greedily.
+ENTRY_POINTS = (pack_weights, encode, greedy_search, beam_search, step, logsumexp, topk)
 
 
 def can_run_kernels() -> bool:
@@ -117,9 +140,36 @@ def can_run_kernels() -> bool:
     """
     if encode.is_cached():
         return True
-    from dragoman.inference.backends.compiled.jit import is_host_target
+    from dragoman.inference.backends.compiled.kernels.compile_target import IS_HOST_TARGET  # Numba is slow to import
 
-    return is_host_target()
+    return IS_HOST_TARGET
+
+
+def get_cache_dir() -> Path | None:
+    """Return the folder of this processor's kernels, or None if it cannot be made."""
+    return _get_cache_dir()
+
+
+def list_missing() -> list[str]:
+    """Return the names of the kernels that a first use would compile."""
+    return [entry.name for entry in ENTRY_POINTS if not entry.is_cached()]
+
+
+@contextmanager
+def _lock_dir(folder: Path | None) -> Iterator[None]:
+    """Wait until no other process compiles into the folder. A system without such locks does not wait."""
+    if folder is None or fcntl is None or not CAN_OPEN_FOLDERS:
+        yield
+        return
+    descriptor = None
+    try:
+        with suppress(OSError):  # the folder is removed, or the file system has no locks
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
@@ -166,14 +216,22 @@ def _link(symbol: str, code: bytes) -> Callable[[int], int]:
         return function
 
 
+def _describe_target() -> list[str]:
+    """Return the names of the processor and of the instructions that kernels are compiled for."""
+    instruction_set = get_instruction_set()
+    if instruction_set is not None and is_restricted():
+        return [instruction_set.name, instruction_set.cpu_name]
+    return [llvm.get_host_cpu_name(), *sorted(get_cpu_features())]
+
+
 @lru_cache(maxsize=1)
 def _get_cache_dir() -> Path | None:
     """Return the folder of this processor's kernels, or None if it cannot be written."""
     sources = [Path(__file__).parent.joinpath(name).read_bytes() for name in KERNEL_SOURCES]
-    toolchain = sys.version, version("numba"), version("llvmlite"), llvm.get_host_cpu_name(), *sorted(get_cpu_features())
+    toolchain = sys.version, version("numba"), version("llvmlite"), *_describe_target()
     try:
         digest = hashlib.sha256(b"\0".join([*sources, "\0".join(toolchain).encode()])).hexdigest()[:16]
-        cache_dir = get_cache_path().parent / "kernels" / digest
+        cache_dir = get_cache_folder() / "kernels" / digest
         cache_dir.mkdir(parents=True, exist_ok=True)
         return cache_dir
     except (OSError, RuntimeError):

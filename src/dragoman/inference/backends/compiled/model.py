@@ -35,8 +35,9 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 from dragoman.inference.backends.compiled.search import CompiledSearch
 from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceTensors
 from dragoman.inference.backends.compiled.threads import WorkerThread
-from dragoman.inference.backends.compiled.weights import F16_OPTIONS, F32_OPTIONS, pack_output
+from dragoman.inference.backends.compiled.weights import F16_OPTIONS, F32_OPTIONS, pack_output, round_up
 from dragoman.inference.backends.shared import InferenceEmbedding
+from dragoman.model.pointer import PointerState, WordTables
 from dragoman.model.transformer import Transformer
 
 # Least number of output positions at first; the cache doubles whenever it is full.
@@ -57,11 +58,42 @@ class StackWeights:
 
 
 @dataclass(frozen=True)
+class CompiledPointer:
+    """Pointer that adds the source's next word to the decoder's input, as `dragoman.model.pointer.Pointer` does.
+
+    shifts_V: 1 for a target token that consumes a word
+    weight_DD, bias_D: projection of the encoder's output, padded as the kernels' vectors
+    """
+
+    words: WordTables
+    shifts_V: Tensor
+    weight_DD: Tensor
+    bias_D: Tensor | None
+
+    def start(self, memory_ND: Tensor, source_BS: Tensor, token_mask_BS: Tensor) -> PointerState:
+        """Return the state before the first target token. memory_ND: the encoder's output, token by token"""
+        row_BS = token_mask_BS.flatten().cumsum(0).view_as(token_mask_BS) - 1
+        row_BW = row_BS.gather(1, self.words.find_word_starts(source_BS))
+        return PointerState(F.linear(memory_ND[row_BW], self.weight_DD, self.bias_D))
+
+    def __call__(self, tokens_N: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
+        """Return the vectors (N, D) to add to the decoder's inputs, and the state after these tokens."""
+        num_words_N = self.shifts_V[tokens_N]
+        if state.num_words_N is not None:
+            num_words_N = num_words_N + state.num_words_N
+        num_sentences, width, _ = state.vectors_BWD.shape
+        word_BR = num_words_N.clamp(max=width - 1).view(num_sentences, -1)
+        sentence_B1 = torch.arange(num_sentences, device="cpu")[:, None]
+        return state.vectors_BWD[sentence_B1, word_BR].flatten(0, 1), replace(state, num_words_N=num_words_N)
+
+
+@dataclass(frozen=True)
 class CompiledTransformer:
     """Compiled model with the interface of `PackedTransformer`, for inference only.
 
     Several threads may use it at once, because kernels run without Python's lock and each state has its own memory.
 
+    pointer: pointer of a parser; None in other models
     owned_tensors: all tensors whose addresses the other fields hold
     """
 
@@ -70,6 +102,7 @@ class CompiledTransformer:
     cross_attention: CrossAttention
     head_layout: HeadLayout
     output: Int8Weights
+    pointer: CompiledPointer | None
     owned_tensors: Sequence[Tensor]
     make_topk: type[CompiledTopK] = CompiledTopK
 
@@ -90,7 +123,7 @@ class CompiledTransformer:
             keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_i32_B.data_ptr(), num_sentences, num_positions
         )
         positions_SD, blocks = (
-            encoder.embedding.compute_positions(0, num_positions),
+            compute_padded_positions(encoder.embedding, 0, num_positions),
             list(_iter_token_blocks(length_B.tolist())),
         )
         weights = EncoderWeights(
@@ -104,6 +137,8 @@ class CompiledTransformer:
         workspace = self._allocate_workspace(
             max(int(length_B[first:after].sum()) for first, after in blocks), num_positions, workers
         )
+        memory_ND = torch.empty(0 if self.pointer is None else int(length_B.sum()), workspace.width, **F32_OPTIONS)
+        num_encoded = 0
         for first, after in blocks:
             block_length_B = length_B[first:after]
             token_mask_CS = token_mask_BS[first:after]
@@ -116,7 +151,9 @@ class CompiledTransformer:
                 sentence_starts=offset_C.data_ptr(),
                 sentence_ids=sentence_C.data_ptr(),
                 num_sentences=after - first,
+                outputs=0 if self.pointer is None else memory_ND[num_encoded:].data_ptr(),
             )
+            num_encoded += len(tokens_N)
             arguments = batch, weights, cross_kv
             keep_alive = (
                 self,
@@ -128,11 +165,22 @@ class CompiledTransformer:
                 keys_LBSK,
                 values_LBSU,
                 length_i32_B,
+                memory_ND,
                 workspace,
             )
             workspace.step_group.run(partial(_encode_block, arguments, workspace.workspaces, keep_alive))
         sentence_N = torch.arange(num_sentences, dtype=torch.int32, device="cpu")
-        return CompiledState(keys_LBSK, values_LBSU, length_i32_B, cross_kv, workspace, num_sentences, sentence_N=sentence_N)
+        pointer_state = None if self.pointer is None else self.pointer.start(memory_ND, source_BS, token_mask_BS)
+        return CompiledState(
+            keys_LBSK,
+            values_LBSU,
+            length_i32_B,
+            cross_kv,
+            workspace,
+            num_sentences,
+            sentence_N=sentence_N,
+            pointer=pointer_state,
+        )
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""
@@ -144,10 +192,14 @@ class CompiledTransformer:
             state = state.double_capacity()
         state, decoder = self.ensure_workspace(state, num_rows), self.decoder
         position_id_N = torch.zeros(num_rows, dtype=torch.long, device="cpu")
-        tokens_N, position_vector_1D = tokens_N.contiguous(), decoder.embedding.compute_positions(position, 1)
+        tokens_N, position_vector_1D = tokens_N.contiguous(), compute_padded_positions(decoder.embedding, position, 1)
+        added_ND, pointer_state = None, state.pointer
+        if self.pointer is not None and pointer_state is not None:
+            added_ND, pointer_state = self.pointer(tokens_N, pointer_state)
         jit_cache.step(
             tokens_N.data_ptr(),
             position_id_N.data_ptr(),
+            0 if added_ND is None else added_ND.data_ptr(),
             num_rows,
             position,
             self.get_decoder_weights(position_vector_1D),
@@ -156,7 +208,7 @@ class CompiledTransformer:
             state.workspace.workspaces[0],
             state.logits_NV.data_ptr(),
         )
-        return state.logits_NV, state._replace(length=position + 1)
+        return state.logits_NV, state._replace(length=position + 1, pointer=pointer_state)
 
     @property
     def num_outputs(self) -> int:
@@ -165,7 +217,7 @@ class CompiledTransformer:
 
     def compute_positions(self, length: int) -> Tensor:
         """Return the decoder's first positions (length, D)."""
-        return self.decoder.embedding.compute_positions(0, length)
+        return compute_padded_positions(self.decoder.embedding, 0, length)
 
     def get_decoder_weights(self, positions_TD: Tensor, vocab_ids_W: Tensor | None = None) -> DecoderWeights:
         """Return the decoder's weights for the kernels. The caller keeps the positions and the token ids alive."""
@@ -179,13 +231,17 @@ class CompiledTransformer:
             0 if vocab_ids_W is None else vocab_ids_W.data_ptr(),
         )
 
-    def build_native_search(self, vocab_ids_W: Tensor | None = None) -> CompiledSearch:
-        """Return the search that runs without Python. vocab_ids_W: token ids of a restricted output vocabulary"""
-        return CompiledSearch(self, vocab_ids_W)
+    def build_native_search(self, vocab_ids_W: Tensor | None = None) -> CompiledSearch | None:
+        """Return the search that runs without Python, or None for a parser with a pointer.
+
+        vocab_ids_W: token ids of a restricted output vocabulary
+        """
+        return CompiledSearch(self, vocab_ids_W) if self.pointer is None else None
 
     def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> CompiledTransformer:
         """Return this model with these output words only. model: the trained model that this one was compiled from"""
-        output, tensors = pack_output(model.output.detach()[vocab_ids_W])
+        bias_W = None if model.output_bias is None else model.output_bias.detach()[vocab_ids_W]
+        output, tensors = pack_output(model.output.detach()[vocab_ids_W], bias_W)
         return replace(self, output=output, owned_tensors=[*self.owned_tensors, *tensors])
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
@@ -209,7 +265,7 @@ class CompiledTransformer:
 
     def _allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceTensors:
         projections = [*self.encoder.layers[1:5], *self.decoder.layers[1:5], *self.cross_attention[:3]]
-        width = self.encoder.embedding.weight_VD.shape[1]
+        width = round_up(self.encoder.embedding.weight_VD.shape[1])
         return WorkspaceTensors(
             num_rows,
             num_positions,
@@ -223,6 +279,12 @@ class CompiledTransformer:
     def max_threads(self) -> int:
         """Largest useful number of threads for one step."""
         return max(1, self.encoder.embedding.weight_VD.shape[1] // WIDTH_PER_THREAD)
+
+
+def compute_padded_positions(embedding: InferenceEmbedding, start: int, length: int) -> Tensor:
+    """Return the vectors (length, D) of the positions from `start` on, with zeros up to whole vectors of the kernels."""
+    positions_TD = embedding.compute_positions(start, length).float()
+    return F.pad(positions_TD, (0, round_up(positions_TD.shape[1]) - positions_TD.shape[1])).contiguous()
 
 
 def _encode_block(

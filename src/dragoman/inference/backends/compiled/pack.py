@@ -7,14 +7,16 @@ from functools import partial
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
+    GELU,
     LANES,
-    MAX_HEADS,
     RELU,
+    SILU,
     STORE,
     CrossAttention,
     EmbeddingTable,
@@ -23,18 +25,22 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     LayerWeights,
     NormWeights,
 )
-from dragoman.inference.backends.compiled.model import CompiledTransformer, StackWeights
-from dragoman.inference.backends.compiled.weights import Int8Packer
+from dragoman.inference.backends.compiled.model import CompiledPointer, CompiledTransformer, StackWeights
+from dragoman.inference.backends.compiled.weights import Int8Packer, round_up
 from dragoman.inference.backends.shared import InferenceEmbedding, LazyWeight
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, PreNorm
 from dragoman.model.linear import Linear
+from dragoman.model.pointer import Pointer
 from dragoman.model.transformer import Embedding, Transformer
 from dragoman.runtime.malloc import trim_malloc
 
 AnyLayer = EncoderLayer | DecoderLayer
 # Numbers of heads that fill a vector.
-HEAD_COUNTS = (1, 2, 4, 8, MAX_HEADS)
+HEAD_COUNTS = (1, 2, 4, 8, LANES)
+EPILOGUES = {"relu": RELU, "silu": SILU, "gelu": GELU}
+# Distance that no two positions have.
+NO_WINDOW = 1 << 40
 
 
 @torch.no_grad()
@@ -50,7 +56,8 @@ def compile_model(model: Transformer, *, release: Callable[[], None] = lambda: N
         decoder=packer.pack_stack(model.decoder),
         cross_attention=packer.pack_cross_attention(decoder_layers),
         head_layout=compute_head_layout(decoder_layers[0].attention),
-        output=packer.pack_int8([_lazy_weight(model.output, release)], [None], STORE),
+        output=packer.pack_int8([_lazy_weight(model.output, release)], [model.output_bias], STORE),
+        pointer=None if model.decoder.pointer is None else _pack_pointer(model.decoder.pointer),
         owned_tensors=packer.tensors,
     )
     trim_malloc()
@@ -72,24 +79,32 @@ class _ModelPacker(Int8Packer):
         embedding = InferenceEmbedding.from_embedding(cast(Embedding, stack.embedding))
         layers = [cast(AnyLayer, layer) for layer in cast(nn.ModuleList, stack.layers)]
         embedding_table = EmbeddingTable(
-            self.add_tensor(embedding.weight_VD.float()), self.add_tensor(embedding.scale_V.float())
+            self.add_tensor(embedding.weight_VD.float()),
+            self.add_tensor(embedding.scale_V.float()),
+            embedding.weight_VD.shape[1],
         )
-        return StackWeights(embedding, embedding_table, self.pack_layers(layers, cast(nn.Module, stack.norm)))
+        window = cast(int | None, stack.window)
+        layer_weights = self.pack_layers(layers, cast(nn.Module, stack.norm), NO_WINDOW if window is None else window)
+        return StackWeights(embedding, embedding_table, layer_weights)
 
-    def pack_layers(self, layers: Sequence[AnyLayer], final_norm: nn.Module) -> LayerWeights:
+    def pack_layers(self, layers: Sequence[AnyLayer], final_norm: nn.Module, window: int) -> LayerWeights:
         attentions = [layer.attention for layer in layers]
+        activation = layers[0].feed_forward.activation
         return LayerWeights(
             num_layers=len(layers),
             qkv=self.pack_projections(attentions, "query", "key", "value"),
             output=self.pack_output_projections(attentions),
-            inner=self.pack_linears([layer.feed_forward.inner for layer in layers], RELU),
-            outer=self.pack_linears([layer.feed_forward.outer for layer in layers], ADD_RESIDUAL_U8),
+            inner=self.pack_linears([layer.feed_forward.inner for layer in layers], EPILOGUES[activation]),
+            outer=self.pack_linears(
+                [layer.feed_forward.outer for layer in layers], ADD_RESIDUAL_U8 if activation == "relu" else ADD_RESIDUAL
+            ),
             norms=(
                 self.pack_norms([layer.attention_residual.norm for layer in layers]),
                 self.pack_norms([layer.feed_forward_residual.norm for layer in layers]),
             ),
             pre_norm=isinstance(layers[0].attention_residual, PreNorm),
             final_norm=self.pack_norms([final_norm] if isinstance(final_norm, nn.LayerNorm) else []),
+            window=window,
         )
 
     def pack_cross_attention(self, layers: Sequence[DecoderLayer]) -> CrossAttention:
@@ -104,9 +119,13 @@ class _ModelPacker(Int8Packer):
     def pack_norms(self, norms: Sequence[nn.Module]) -> NormWeights:
         layer_norms = [cast(nn.LayerNorm, norm) for norm in norms]
         if not layer_norms:
-            return NormWeights(0, 0, 0.0, False)
-        weights, biases = (torch.stack([getattr(norm, name).detach() for norm in layer_norms]) for name in ("weight", "bias"))
-        return NormWeights(self.add_tensor(weights.float()), self.add_tensor(biases.float()), float(layer_norms[0].eps), True)
+            return NormWeights(0, 0, 0.0, 0, False)
+        num_features = layer_norms[0].normalized_shape[0]
+        weights, biases = (
+            self.add_tensor(_pad_vectors(torch.stack([getattr(norm, name).detach().float() for norm in layer_norms])))
+            for name in ("weight", "bias")
+        )
+        return NormWeights(weights, biases, float(layer_norms[0].eps), num_features, True)
 
     def pack_projections(self, attentions: Sequence[Attention], *names: str) -> Int8Weights:
         """Return several projections as one, one behind the other."""
@@ -134,32 +153,48 @@ class _ModelPacker(Int8Packer):
 
 
 def compute_head_layout(attention: Attention) -> HeadLayout:
-    """Return the layout with the heads padded to 1, 2, 4, 8 or 16, and their widths to whole vectors."""
-    num_heads = next(count for count in HEAD_COUNTS if count >= attention.num_heads)
+    """Return the layout with the heads padded to 1, 2, 4 or 8 or to groups of 16, and their widths to whole vectors."""
+    num_groups = -(-attention.num_heads // LANES)
+    num_heads = LANES if num_groups > 1 else next(count for count in HEAD_COUNTS if count >= attention.num_heads)
     widths = (linear.out_features // attention.num_heads for linear in (attention.query, attention.value))
-    return HeadLayout(num_heads, *(-(-width * num_heads // LANES) * LANES for width in widths))
+    return HeadLayout(num_groups, num_heads, *(num_groups * round_up(width * num_heads) for width in widths))
 
 
-def _interleave_heads(x_HK: Tensor, width: int) -> Tensor:
+def _interleave_heads(x_HK: Tensor, width: int, head_layout: HeadLayout) -> Tensor:
     """Return rows of heads (H, K, …) in the kernels' order (width, …), where heads alternate, padded with zeros."""
-    num_heads, head_width = x_HK.shape[:2]
-    padded_heads = next(count for count in HEAD_COUNTS if count >= num_heads)
-    padded_KH = x_HK.new_zeros(width // padded_heads, padded_heads, *x_HK.shape[2:])
-    padded_KH[:head_width, :num_heads] = x_HK.transpose(0, 1)
-    return padded_KH.flatten(0, 1)
+    num_groups, num_heads, head_width = head_layout.num_groups, head_layout.num_heads, x_HK.shape[1]
+    padded_GKH = x_HK.new_zeros(num_groups, width // (num_groups * num_heads), num_heads, *x_HK.shape[2:])
+    for group, heads_HK in enumerate(torch.split(x_HK, num_heads)):
+        padded_GKH[group, :head_width, : len(heads_HK)] = heads_HK.transpose(0, 1)
+    return padded_GKH.flatten(0, 2)
+
+
+def _pad_vectors(x_XD: Tensor) -> Tensor:
+    """Return vectors with zeros behind them, up to whole vectors of the kernels."""
+    return F.pad(x_XD, (0, round_up(x_XD.shape[-1]) - x_XD.shape[-1]))
 
 
 def _concat_projections(attention: Attention, names: Sequence[str], widths: Sequence[int], parameter_name: str) -> Tensor:
     """Return the weight or bias of several projections. Queries include the scale of equation 1."""
-    parts = []
+    head_layout, parts = compute_head_layout(attention), []
     for name, width in zip(names, widths, strict=True):
         all_heads = cast(Tensor, getattr(attention.get_submodule(name), parameter_name)).detach()
         part = all_heads.view(attention.num_heads, -1, *all_heads.shape[1:])
-        parts.append(_interleave_heads(part * part.shape[1] ** -0.5 if name == "query" else part, width))
+        scaled_part = part * part.shape[1] ** -0.5 if name == "query" else part
+        parts.append(_interleave_heads(scaled_part, width, head_layout))
     return torch.cat(parts)
 
 
 def _get_output_weight(attention: Attention, width: int) -> Tensor:
     """Return the weight (D, U) of the output projection."""
     weight_UD = attention.output.weight.detach().t()
-    return _interleave_heads(weight_UD.reshape(attention.num_heads, -1, weight_UD.shape[1]), width).t()
+    weight_HUD = weight_UD.reshape(attention.num_heads, -1, weight_UD.shape[1])
+    return _interleave_heads(weight_HUD, width, compute_head_layout(attention)).t()
+
+
+def _pack_pointer(pointer: Pointer) -> CompiledPointer:
+    """Return the pointer of a parser. Its projection stays in float32, because it is computed once for each sentence."""
+    linear = pointer.projection
+    weight_DD = _pad_vectors(_pad_vectors(linear.weight.detach().float()).t()).t()
+    bias_D = None if linear.bias is None else _pad_vectors(linear.bias.detach().float())
+    return CompiledPointer(pointer.words, pointer.words.shifts_V.long(), weight_DD, bias_D)

@@ -25,6 +25,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 )
 from dragoman.inference.backends.compiled.threads import StepGroup, WorkerThread
 from dragoman.inference.backends.compiled.weights import F16_OPTIONS, F32_OPTIONS
+from dragoman.model.pointer import PointerState
 
 
 class WorkspaceTensors:
@@ -51,6 +52,7 @@ class WorkspaceTensors:
         max_outputs: O of the widest product, apart from the one before the softmax
         workers: threads that compute each step together with the caller's thread
         """
+        self.width = width
         self.num_rows, self.num_positions, self.step_group = num_rows, num_positions, StepGroup(workers)
         self.tile_config = torch.from_numpy(build_tile_config())
         self.shared_tensors = {"projections": torch.empty(num_rows * max_outputs, **F32_OPTIONS)}
@@ -86,10 +88,12 @@ def _allocate_thread_tensors(
         "scores": num_positions * LANES,
     }
     return {name: torch.empty(count, **F32_OPTIONS) for name, count in floats.items()} | {
+        "missing_sums": torch.empty(num_rows, dtype=torch.int32, device="cpu"),
         "kv_rows": torch.empty(num_positions, dtype=torch.long, device="cpu"),
         "keys": torch.empty(num_rows * head_layout.key_width, **F16_OPTIONS),
         "values": torch.empty(num_rows * head_layout.value_width, **F16_OPTIONS),
         "quantized_inputs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
+        "input_signs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
         "accumulators": torch.empty(4 * ACCUMULATOR_STRIDE, dtype=torch.int32, device="cpu"),
     }
 
@@ -107,6 +111,7 @@ class CompiledState(NamedTuple):
     slot_row_N: stored row that each row writes
     sentence_N: source of each row, or of each active sentence before the first step
     logits_NV: logits, which each step overwrites
+    pointer: state of a parser's pointer; None in other models
     """
 
     keys_LBSK: Tensor
@@ -122,20 +127,24 @@ class CompiledState(NamedTuple):
     slot_row_N: Tensor = torch.empty(0)
     sentence_N: Tensor = torch.empty(0)
     logits_NV: Tensor = torch.empty(0)
+    pointer: PointerState | None = None
 
     def reorder(self, rows_N: Tensor) -> CompiledState:
         """Return the state whose row i is row rows_N[i] of this one. No row leaves its sentence."""
         if self.length == 0 or self.ancestors_NT.shape[0] == self.num_active:
             return self
-        return self._replace(ancestors_NT=self.ancestors_NT.index_select(0, rows_N))
+        pointer = self.pointer and self.pointer.reorder(rows_N)
+        return self._replace(ancestors_NT=self.ancestors_NT.index_select(0, rows_N), pointer=pointer)
 
     def select_sentences(self, sentences_B: Tensor) -> CompiledState:
         """Return the state of these sentences only. Keys and values stay in place."""
         num_active = sentences_B.shape[0]
         if num_active == self.num_active:
             return self
+        pointer = self.pointer and self.pointer.select_sentences(sentences_B)
         if self.length == 0:
-            return self._replace(num_active=num_active, sentence_N=self.sentence_N.index_select(0, sentences_B))
+            sentence_N = self.sentence_N.index_select(0, sentences_B)
+            return self._replace(num_active=num_active, sentence_N=sentence_N, pointer=pointer)
         beam_size = self.ancestors_NT.shape[0] // self.num_active
         rows_N = (sentences_B[:, None] * beam_size + torch.arange(beam_size, device="cpu")).flatten()
         return self._replace(
@@ -144,6 +153,7 @@ class CompiledState(NamedTuple):
             slot_row_N=self.slot_row_N.index_select(0, rows_N),
             sentence_N=self.sentence_N.index_select(0, rows_N),
             logits_NV=self.logits_NV[: num_active * beam_size],
+            pointer=pointer,
         )
 
     def self_kv_cache(self) -> SelfKVCache:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.inference.backends.compiled.jit_cache import pack_weights
+from dragoman.inference.backends.compiled.kernels.cpu_features import get_instruction_set
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL_U8,
     LANES,
@@ -42,21 +44,29 @@ class Int8Packer:
     def pack_int8(self, weights: Sequence[LazyWeight], biases: Sequence[Tensor | None], epilogue: int) -> Int8Weights:
         tensors = pack_int8_weights(weights, biases, epilogue)
         weights_address, scale, bias, compensation = map(self.add_tensor, tensors)
-        return Int8Weights(weights_address, scale, bias, compensation, weights[0].shape[0], tensors[1].shape[1], epilogue)
+        num_outputs = weights[0].shape[0]
+        # The outputs of all products but those of attention and of the vocabulary are rows in whole vectors.
+        row_width = num_outputs if epilogue == STORE else round_up(num_outputs)
+        return Int8Weights(weights_address, scale, bias, compensation, row_width, tensors[1].shape[1], epilogue)
 
 
 @torch.no_grad()
-def pack_output(weight_WD: Tensor) -> tuple[Int8Weights, list[Tensor]]:
+def pack_output(weight_WD: Tensor, bias_W: Tensor | None) -> tuple[Int8Weights, list[Tensor]]:
     """Return the packed weights before the softmax of some words, and the tensors that hold them."""
     packer = Int8Packer()
-    return packer.pack_int8([LazyWeight.from_tensor(weight_WD)], [None], STORE), packer.tensors
+    return packer.pack_int8([LazyWeight.from_tensor(weight_WD)], [bias_W], STORE), packer.tensors
+
+
+def round_up(width: int) -> int:
+    """Return the width in whole vectors."""
+    return -(-width // LANES) * LANES
 
 
 def pack_int8_weights(
     weights: Sequence[LazyWeight], biases: Sequence[Tensor | None], epilogue: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the weights, scales, biases and compensations of one product in all layers, as `Int8Weights` describes them."""
-    num_outputs, num_inputs = weights[0].shape
+    num_outputs, num_inputs = weights[0].shape[0], round_up(weights[0].shape[1])
     num_layers, num_panels, num_quads = (
         len(weights),
         -(-num_outputs // OUTPUT_BLOCK) * OUTPUT_BLOCK // LANES,
@@ -65,12 +75,15 @@ def pack_int8_weights(
     int8_LPQ = torch.zeros(num_layers, num_panels, num_quads, LANES, VNNI_GROUP, dtype=torch.int8, device="cpu")
     scale_LO, bias_LO = torch.zeros(2, num_layers, num_panels * LANES, **F32_OPTIONS).unbind()
     compensation_LO = torch.zeros(num_layers, num_panels * LANES, dtype=torch.int32, device="cpu")
+    instruction_set = get_instruction_set()
+    assert instruction_set is not None
+    input_offset = instruction_set.get_input_offset(nonnegative=epilogue == ADD_RESIDUAL_U8)
     for layer, (weight, bias_O) in enumerate(zip(weights, biases, strict=True)):
         if bias_O is not None:
             bias_LO[layer, :num_outputs] = bias_O.detach()
         for rows, block_RI in weight.iter_blocks():
-            contiguous_RI = block_RI.contiguous()
+            contiguous_RI = F.pad(block_RI, (0, num_inputs - block_RI.shape[1])).contiguous()
             panel, scale = int8_LPQ[layer, rows.start // LANES].data_ptr(), scale_LO[layer, rows].data_ptr()
-            compensation = 0 if epilogue == ADD_RESIDUAL_U8 else compensation_LO[layer, rows].data_ptr()
-            pack_weights(contiguous_RI.data_ptr(), len(contiguous_RI), num_inputs, panel, scale, compensation)
+            compensation = compensation_LO[layer, rows].data_ptr()
+            pack_weights(contiguous_RI.data_ptr(), len(contiguous_RI), num_inputs, panel, scale, compensation, input_offset)
     return int8_LPQ, scale_LO, bias_LO, compensation_LO

@@ -111,6 +111,8 @@ def decode_step(model: Transformer, layers: Sequence[StaticLayer], buffers: Step
         x_BRD = layer(x_BRD, self_kv, slot_R, bias_B1RW, cross_kv, buffers.memory_bias_B11S)
     x_ND = decoder.norm(x_BRD).index_select(0, buffers.order_B).flatten(0, 1)
     _matmul_into(x_ND, model.output.t(), buffers.logits_NV)
+    if model.output_bias is not None:
+        buffers.logits_NV.add_(model.output_bias)
     buffers.length_1.add_(1)
 
 

@@ -93,13 +93,17 @@ class PackedAttention:
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """Layer of either stack. Only a decoder layer has cross-attention."""
+    """Layer of either stack. Only a decoder layer has cross-attention.
+
+    activate: activation of the feed-forward network; None if it is the ReLU, which is a part of the product `inner`
+    """
 
     attention: PackedAttention
     attention_residual: ResidualNorms
     cross_attention: PackedAttention | None
     cross_attention_residual: ResidualNorms | None
     inner: PackedMatMul
+    activate: Callable[[Tensor], Tensor] | None
     outer: PackedMatMul
     feed_forward_residual: ResidualNorms
 
@@ -119,7 +123,10 @@ class PackedLayer:
 
     def feed_forward(self, x_MD: Tensor) -> Tensor:
         residual = self.feed_forward_residual
-        return residual.post_norm(self.outer.add_to(x_MD, self.inner(residual.pre_norm(x_MD))))
+        inner_MF = self.inner(residual.pre_norm(x_MD))
+        if self.activate is not None:
+            inner_MF = self.activate(inner_MF)
+        return residual.post_norm(self.outer.add_to(x_MD, inner_MF))
 
 
 @dataclass(frozen=True)
@@ -270,7 +277,8 @@ class PackedTransformer:
 
     def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> PackedTransformer:
         """Return this model with these output words only. model: the trained model that this one was packed from"""
-        return replace(self, output=pack_matmul(model.output.detach()[vocab_ids_W], None, self.precision))
+        bias_W = None if model.output_bias is None else model.output_bias.detach()[vocab_ids_W]
+        return replace(self, output=pack_matmul(model.output.detach()[vocab_ids_W], bias_W, self.precision))
 
 
 def _identity_kv(kv: KeyValue) -> KeyValue:

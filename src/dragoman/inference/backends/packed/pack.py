@@ -22,7 +22,7 @@ from dragoman.inference.backends.packed.model import (
 )
 from dragoman.inference.backends.shared import InferenceEmbedding, LazyWeight, Precision
 from dragoman.model.attention import Attention
-from dragoman.model.layers import DecoderLayer, EncoderLayer, PostNorm, PreNorm
+from dragoman.model.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, PostNorm, PreNorm
 from dragoman.model.linear import Linear
 from dragoman.model.pointer import Pointer
 from dragoman.model.transformer import Embedding, Transformer
@@ -36,7 +36,7 @@ def pack_model(model: Transformer, precision: Precision, *, release: Callable[[]
     release: is called whenever weights were read, so that mapped memory can be released
     """
     packer = _Packer(precision, release)
-    output = packer.pack_linear(model.output, None)
+    output = packer.pack_linear(model.output, model.output_bias)
     encoder, decoder = packer.pack_stack(model.encoder), packer.pack_stack(model.decoder)
     pointer = None if model.decoder.pointer is None else packer.pack_pointer(model.decoder.pointer)
     trim_malloc()
@@ -81,7 +81,8 @@ class _Packer:
 
     def pack_layer(self, layer: EncoderLayer | DecoderLayer) -> PackedLayer:
         decoder_layer = layer if isinstance(layer, DecoderLayer) else None
-        inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
+        inner, outer, activation = layer.feed_forward.inner, layer.feed_forward.outer, layer.feed_forward.activation
+        is_relu = activation == "relu"
         return PackedLayer(
             attention=self.pack_attention(layer.attention, is_cross=False),
             attention_residual=_pack_residual(layer.attention_residual),
@@ -89,8 +90,9 @@ class _Packer:
             if decoder_layer is None
             else self.pack_attention(decoder_layer.cross_attention, is_cross=True),
             cross_attention_residual=None if decoder_layer is None else _pack_residual(decoder_layer.cross_attention_residual),
-            inner=self.pack_linear(inner.weight, inner.bias, relu=True),
-            outer=self.pack_linear(outer.weight, outer.bias, nonnegative_input=True),
+            inner=self.pack_linear(inner.weight, inner.bias, relu=is_relu),
+            activate=None if is_relu else ACTIVATIONS[activation],
+            outer=self.pack_linear(outer.weight, outer.bias, nonnegative_input=is_relu),
             feed_forward_residual=_pack_residual(layer.feed_forward_residual),
         )
 

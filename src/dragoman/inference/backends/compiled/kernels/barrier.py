@@ -10,11 +10,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dragoman.inference.backends.compiled.kernels.simd import kernel
+from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
+from dragoman.inference.backends.compiled.kernels.cpu_features import NEON
+from dragoman.inference.backends.compiled.kernels.simd import call_llvm, kernel
 from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64
 
 # Polls before a thread yields its core.
 SPINS_BEFORE_YIELD = 512
+# Number of the hint that a thread waits (YIELD).
+ARM_YIELD_HINT = 1
 
 _I64 = ir.IntType(64)
 
@@ -49,8 +53,10 @@ def pause(typing):
     """Pause for some cycles."""
 
     def codegen(context, builder, signature, args):
-        function_type = ir.FunctionType(ir.VoidType(), [])
-        builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), function_type), [])
+        if INSTRUCTION_SET is NEON:
+            call_llvm(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), ARM_YIELD_HINT))
+        else:
+            call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
         return context.get_dummy_value()
 
     return types.void(), codegen

@@ -3,8 +3,8 @@
 Products multiply bytes (`gemm`). Everything between them is in float32, and the cache holds keys and values in 16 bits. Kernels
 allocate nothing; the caller passes addresses of a workspace.
 
-Heads alternate in a vector: lane n of queries, keys and values belongs to head n modulo the number of heads. So all heads are
-computed at once, and only lanes of the same head are summed across a vector.
+Heads alternate in a vector: lane n of queries, keys and values belongs to head n modulo the number of heads. So up to 16 heads
+are computed at once, and only lanes of the same head are summed across a vector. More heads form groups of 16.
 
     N rows    D width of the model    L layers    K, U width of the keys and values of all heads together    V vocabulary
     B sentences    S positions of the source    T positions of the output    P stored rows
@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
+from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
+from dragoman.inference.backends.compiled.kernels.cpu_features import AVX512_VNNI
 from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, multiply, release_amx
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f16x16,
@@ -22,6 +24,7 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32x16,
     load_i32,
     load_i64,
+    load_partial,
     store_f16x16,
     store_f32x16,
     store_i32,
@@ -52,23 +55,28 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 
 # Score below any real one.
 MIN_SCORE = -1e30
+F32_BYTES = 4
 
 
 @kernel
 def layer_norm(x, y, num_rows, width, norms, layer):
     """Write the layer normalization of each row of x into y."""
-    weight_offset = layer * width
+    weight_offset, num_features = layer * width, norms.num_features
+    full_width = num_features // LANES * LANES
     for row in range(num_rows):
         start = row * width
         sum_ = splat(0.0)
         for offset in range(0, width, LANES):
             sum_ = sum_ + load_f32x16(x, start + offset)
-        mean = splat(reduce_sum(sum_) / width)
+        mean = splat(reduce_sum(sum_) / num_features)
         squares = splat(0.0)
-        for offset in range(0, width, LANES):
+        for offset in range(0, full_width, LANES):
             centered = load_f32x16(x, start + offset) - mean
             squares = squares + centered * centered
-        scale = splat(1.0 / np.sqrt(reduce_sum(squares) / width + norms.epsilon))
+        if full_width < num_features:
+            centered = load_partial(num_features - full_width, x, start + full_width, mean) - mean
+            squares = squares + centered * centered
+        scale = splat(1.0 / np.sqrt(reduce_sum(squares) / num_features + norms.epsilon))
         for offset in range(0, width, LANES):
             centered = (load_f32x16(x, start + offset) - mean) * scale
             store_f32x16(
@@ -101,61 +109,106 @@ def dot_scores(query, query_offset, keys, key_offset, width, num_heads):
 
 
 @kernel
-def weighted_sum(values, width, num_keys, inverse_sum, output, output_offset, workspace):
-    """Write the weighted sum of values, eight vectors at once, so that no addition waits for the last one."""
-    weights, kv_rows = workspace.scores, workspace.kv_rows
-    unrolled_width = width // (8 * LANES) * (8 * LANES)
-    for column in range(0, unrolled_width, 8 * LANES):
-        a = b = c = d = e = f = g = h = splat(0.0)
-        for index in range(num_keys):
-            value_offset, weight = load_i64(kv_rows, index) * width + column, load_f32x16(weights, index * LANES)
-            a = a + weight * load_f16x16(values, value_offset)
-            b = b + weight * load_f16x16(values, value_offset + LANES)
-            c = c + weight * load_f16x16(values, value_offset + 2 * LANES)
-            d = d + weight * load_f16x16(values, value_offset + 3 * LANES)
-            e = e + weight * load_f16x16(values, value_offset + 4 * LANES)
-            f = f + weight * load_f16x16(values, value_offset + 5 * LANES)
-            g = g + weight * load_f16x16(values, value_offset + 6 * LANES)
-            h = h + weight * load_f16x16(values, value_offset + 7 * LANES)
-        for vector_index, sum_ in enumerate((a, b, c, d, e, f, g, h)):
-            store_f32x16(output, output_offset + column + vector_index * LANES, sum_ * inverse_sum)
-    for column in range(unrolled_width, width, LANES):
-        a = splat(0.0)
-        for index in range(num_keys):
-            a = a + load_f32x16(weights, index * LANES) * load_f16x16(values, load_i64(kv_rows, index) * width + column)
-        store_f32x16(output, output_offset + column, a * inverse_sum)
+def sum_eight_vectors(values, column, row_stride, first, last, workspace):
+    """Return the weighted sums of eight vectors of each value, so that no addition waits for the last one."""
+    a = b = c = d = e = f = g = h = splat(0.0)
+    for index in range(first, last):
+        offset, weight = (
+            load_i64(workspace.kv_rows, index) * row_stride + column,
+            load_f32x16(workspace.scores, index * LANES),
+        )
+        a = a + weight * load_f16x16(values, offset)
+        b = b + weight * load_f16x16(values, offset + LANES)
+        c = c + weight * load_f16x16(values, offset + 2 * LANES)
+        d = d + weight * load_f16x16(values, offset + 3 * LANES)
+        e = e + weight * load_f16x16(values, offset + 4 * LANES)
+        f = f + weight * load_f16x16(values, offset + 5 * LANES)
+        g = g + weight * load_f16x16(values, offset + 6 * LANES)
+        h = h + weight * load_f16x16(values, offset + 7 * LANES)
+    return a, b, c, d, e, f, g, h
 
 
 @kernel
-def attend(head_layout, query_offset, keys, values, num_keys, row, workspace):
-    """Apply equation 1 to one query of `projections` and `num_keys` keys, and write a row of `attention_output`."""
-    scores, kv_rows = workspace.scores, workspace.kv_rows
-    max_score = splat(MIN_SCORE)
-    for index in range(num_keys):
-        score = dot_scores(
-            workspace.projections,
-            query_offset,
-            keys,
-            load_i64(kv_rows, index) * head_layout.key_width,
-            head_layout.key_width,
-            head_layout.num_heads,
+def sum_four_vectors(values, column, row_stride, first, last, workspace):
+    """Return the weighted sums of four vectors of each value, which fit into 16 registers of 256 bits."""
+    a = b = c = d = splat(0.0)
+    for index in range(first, last):
+        offset, weight = (
+            load_i64(workspace.kv_rows, index) * row_stride + column,
+            load_f32x16(workspace.scores, index * LANES),
         )
-        store_f32x16(scores, index * LANES, score)
-        max_score = maximum(max_score, score)
-    sum_ = splat(0.0)
-    for index in range(num_keys):
-        weight = exp_f32x16(load_f32x16(scores, index * LANES) - max_score)
-        store_f32x16(scores, index * LANES, weight)
-        sum_ = sum_ + weight
-    weighted_sum(
-        values,
-        head_layout.value_width,
-        num_keys,
-        divide(splat(1.0), sum_),
-        workspace.attention_output,
-        row * head_layout.value_width,
-        workspace,
-    )
+        a = a + weight * load_f16x16(values, offset)
+        b = b + weight * load_f16x16(values, offset + LANES)
+        c = c + weight * load_f16x16(values, offset + 2 * LANES)
+        d = d + weight * load_f16x16(values, offset + 3 * LANES)
+    return a, b, c, d
+
+
+VECTORS_AT_ONCE = 8 if INSTRUCTION_SET is AVX512_VNNI else 4
+sum_vectors = sum_eight_vectors if VECTORS_AT_ONCE == 8 else sum_four_vectors
+
+
+@kernel
+def weighted_sum(values, first_column, end_column, row_stride, first, last, inverse_sum, output, workspace):
+    """Write these columns of the weighted sum of values.
+
+    output: address of column 0
+    """
+    step = VECTORS_AT_ONCE * LANES
+    column = first_column
+    while end_column - column >= step:
+        sums = sum_vectors(values, column, row_stride, first, last, workspace)
+        for vector_index, sum_ in enumerate(sums):
+            store_f32x16(output, column + vector_index * LANES, sum_ * inverse_sum)
+        column += step
+    while column < end_column:
+        sum_ = splat(0.0)
+        for index in range(first, last):
+            value_offset = load_i64(workspace.kv_rows, index) * row_stride + column
+            sum_ = sum_ + load_f32x16(workspace.scores, index * LANES) * load_f16x16(values, value_offset)
+        store_f32x16(output, column, sum_ * inverse_sum)
+        column += LANES
+
+
+@kernel
+def attend(head_layout, query_offset, keys, values, first, last, row, workspace):
+    """Apply equation 1 to one query of `projections`, and write a row of `attention_output`.
+
+    first, last: the first key among `kv_rows`, and the one behind the last
+    """
+    scores, kv_rows = workspace.scores, workspace.kv_rows
+    key_width, value_width = head_layout.key_width, head_layout.value_width
+    group_key_width, group_value_width = key_width // head_layout.num_groups, value_width // head_layout.num_groups
+    for group in range(head_layout.num_groups):
+        first_key_column = group * group_key_width
+        max_score = splat(MIN_SCORE)
+        for index in range(first, last):
+            score = dot_scores(
+                workspace.projections,
+                query_offset + first_key_column,
+                keys,
+                load_i64(kv_rows, index) * key_width + first_key_column,
+                group_key_width,
+                head_layout.num_heads,
+            )
+            store_f32x16(scores, index * LANES, score)
+            max_score = maximum(max_score, score)
+        sum_ = splat(0.0)
+        for index in range(first, last):
+            weight = exp_f32x16(load_f32x16(scores, index * LANES) - max_score)
+            store_f32x16(scores, index * LANES, weight)
+            sum_ = sum_ + weight
+        weighted_sum(
+            values,
+            group * group_value_width,
+            (group + 1) * group_value_width,
+            value_width,
+            first,
+            last,
+            divide(splat(1.0), sum_),
+            workspace.attention_output + row * value_width * F32_BYTES,
+            workspace,
+        )
 
 
 @kernel
@@ -172,8 +225,8 @@ def write_kv(head_layout, source_offset, keys, values, kv_row, workspace):
 
 
 @kernel
-def apply_self_attention(head_layout, sentence_start, sentence_end, start, stop, workspace):
-    """Attend from rows `start` to `stop` to all rows of their sentence, `sentence_start` to `sentence_end`."""
+def apply_self_attention(head_layout, window, sentence_start, sentence_end, start, stop, workspace):
+    """Attend from rows `start` to `stop` to the rows of their sentence, `sentence_start` to `sentence_end`, in the window."""
     row_stride = 2 * head_layout.key_width + head_layout.value_width
     for row in range(sentence_start, sentence_end):
         write_kv(
@@ -186,12 +239,22 @@ def apply_self_attention(head_layout, sentence_start, sentence_end, start, stop,
         )
         store_i64(workspace.kv_rows, row - sentence_start, row - sentence_start)
     for row in range(start, stop):
-        attend(head_layout, row * row_stride, workspace.keys, workspace.values, sentence_end - sentence_start, row, workspace)
+        first, last = max(sentence_start, row - window), min(sentence_end, row + window + 1)
+        attend(
+            head_layout,
+            row * row_stride,
+            workspace.keys,
+            workspace.values,
+            first - sentence_start,
+            last - sentence_start,
+            row,
+            workspace,
+        )
 
 
 @kernel
-def apply_causal_self_attention(head_layout, layer, self_kv, workspace, num_rows, position):
-    """Attend from each row to its own output so far, and write its new key and value into the cache."""
+def apply_causal_self_attention(head_layout, window, layer, self_kv, workspace, num_rows, position):
+    """Attend from each row to its own output so far, in the window, and write its new key and value into the cache."""
     row_stride = 2 * head_layout.key_width + head_layout.value_width
     start, stop = thread_range(num_rows, workspace.group)
     for row in range(start, stop):
@@ -200,14 +263,15 @@ def apply_causal_self_attention(head_layout, layer, self_kv, workspace, num_rows
         kv_row = (layer * self_kv.num_rows + slot_row) * self_kv.capacity + position
         write_kv(head_layout, row * row_stride + head_layout.key_width, self_kv.keys, self_kv.values, kv_row, workspace)
     for row in range(start, stop):
-        for earlier_position in range(position + 1):
+        first = max(np.int64(0), position - window)
+        for earlier_position in range(first, position + 1):
             ancestor_row = load_i32(self_kv.ancestors, row * self_kv.capacity + earlier_position)
             store_i64(
                 workspace.kv_rows,
                 earlier_position,
                 (layer * self_kv.num_rows + ancestor_row) * self_kv.capacity + earlier_position,
             )
-        attend(head_layout, row * row_stride, self_kv.keys, self_kv.values, position + 1, row, workspace)
+        attend(head_layout, row * row_stride, self_kv.keys, self_kv.values, first, position + 1, row, workspace)
     barrier(workspace.group)
 
 
@@ -221,22 +285,27 @@ def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, workspace,
         first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
         for position in range(length):
             store_i64(workspace.kv_rows, position, first_row + position)
-        attend(head_layout, row * head_layout.key_width, cross_kv.keys, cross_kv.values, length, row, workspace)
+        attend(head_layout, row * head_layout.key_width, cross_kv.keys, cross_kv.values, np.int64(0), length, row, workspace)
     barrier(workspace.group)
 
 
 @kernel
 def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace):
     """Write the scaled vectors of tokens (N,) plus their positions into x."""
-    width = workspace.width
+    width, table_width = workspace.width, embedding_table.width
+    full_width = table_width // LANES * LANES
     for row in range(num_rows):
         token, position = load_i64(tokens, row), load_i64(position_ids, row)
         scale = splat(load_f32(embedding_table.scale, token))
-        for offset in range(0, width, LANES):
-            vector = load_f32x16(embedding_table.vectors, token * width + offset) * scale + load_f32x16(
-                positions, position * width + offset
+        for offset in range(0, full_width, LANES):
+            vector = load_f32x16(embedding_table.vectors, token * table_width + offset)
+            store_f32x16(workspace.x, row * width + offset, vector * scale + load_f32x16(positions, position * width + offset))
+        if full_width < table_width:
+            index, count = token * table_width + full_width, table_width - full_width
+            vector = load_partial(count, embedding_table.vectors, index, splat(0.0))
+            store_f32x16(
+                workspace.x, row * width + full_width, vector * scale + load_f32x16(positions, position * width + full_width)
             )
-            store_f32x16(workspace.x, row * width + offset, vector)
 
 
 @kernel
@@ -248,14 +317,27 @@ def project(norms, pre_norm, linear, layer, output, num_rows, workspace):
 
 
 @kernel
+def copy_vectors(source, target, start, stop):
+    """Copy floats from an index of the source to the same index of the target."""
+    for offset in range(start, stop, LANES):
+        store_f32x16(target, offset, load_f32x16(source, offset))
+
+
+@kernel
+def add_vectors(x, added, count):
+    """Add floats to those of x."""
+    for offset in range(0, count, LANES):
+        store_f32x16(x, offset, load_f32x16(x, offset) + load_f32x16(added, offset))
+
+
+@kernel
 def add_residual(inputs, width, norms, pre_norm, linear, layer, num_rows, workspace):
     """End a sub-layer: add a product to x, and normalize the sum if the norm comes last."""
     multiply(inputs, linear, layer, workspace.residual, num_rows, width, workspace)
     if not pre_norm:
         layer_norm(workspace.residual, workspace.x, num_rows, workspace.width, norms, layer)
     elif workspace.residual != workspace.x:
-        for offset in range(0, num_rows * workspace.width, LANES):
-            store_f32x16(workspace.x, offset, load_f32x16(workspace.residual, offset))
+        copy_vectors(workspace.residual, workspace.x, np.int64(0), num_rows * workspace.width)
 
 
 @kernel
@@ -296,6 +378,7 @@ def encode(batch, weights, cross_kv, workspace):
             if max(sentence_start, first_row) < min(sentence_end, end_row):
                 apply_self_attention(
                     head_layout,
+                    layers.window,
                     sentence_start,
                     sentence_end,
                     max(sentence_start, first_row),
@@ -316,6 +399,8 @@ def encode(batch, weights, cross_kv, workspace):
         apply_feed_forward(layers, layer, num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
+    if batch.outputs:
+        copy_vectors(workspace.x, batch.outputs, first_row * workspace.width, end_row * workspace.width)
     for layer in range(weights.num_decoder_layers):
         multiply(workspace.x, weights.cross_kv, layer, workspace.projections, num_rows, workspace.width, workspace)
         for index in range(batch.num_sentences):
@@ -336,16 +421,19 @@ def encode(batch, weights, cross_kv, workspace):
 
 
 @kernel
-def run_decoder(token_ids, position_ids, num_rows, position, decoder, cross_kv, self_kv, workspace):
+def run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cross_kv, self_kv, workspace):
     """Read one token in each row, at `position` of its output, and leave in x the input of the output projection.
 
     token_ids, position_ids: (N,), rows of the embedding table and of `decoder.positions`
+    added: (N, D), vectors that are added to the embeddings, or 0
     """
     layers, cross_attention, head_layout = decoder.layers, decoder.cross_attention, decoder.head_layout
     embed_tokens(token_ids, position_ids, num_rows, decoder.embedding_table, decoder.positions, workspace)
+    if added:
+        add_vectors(workspace.x, added, num_rows * workspace.width)
     for layer in range(layers.num_layers):
         project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
-        apply_causal_self_attention(head_layout, layer, self_kv, workspace, num_rows, position)
+        apply_causal_self_attention(head_layout, layers.window, layer, self_kv, workspace, num_rows, position)
         add_residual(
             workspace.attention_output,
             head_layout.value_width,
@@ -375,11 +463,11 @@ def run_decoder(token_ids, position_ids, num_rows, position, decoder, cross_kv, 
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
 
 
-@export(int, int, int, int, DecoderWeights, CrossKVCache, SelfKVCache, Workspace, int)
-def step(token_ids, position_ids, num_rows, position, decoder, cross_kv, self_kv, workspace, logits):
+@export(int, int, int, int, int, DecoderWeights, CrossKVCache, SelfKVCache, Workspace, int)
+def step(token_ids, position_ids, added, num_rows, position, decoder, cross_kv, self_kv, workspace, logits):
     """Write the logits (N, V) of the next token. The other arguments are those of `run_decoder`."""
     configure_amx(workspace)
-    run_decoder(token_ids, position_ids, num_rows, position, decoder, cross_kv, self_kv, workspace)
+    run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cross_kv, self_kv, workspace)
     multiply(workspace.x, decoder.output, np.int64(0), logits, num_rows, workspace.width, workspace)
     release_amx(workspace)
     return 0

@@ -19,28 +19,38 @@ from dragoman.inference.backends.compiled.kernels.amx import (
     zero_tile,
 )
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
+from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
+from dragoman.inference.backends.compiled.kernels.cpu_features import AVX2
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32,
     load_f32x16,
     load_i8x64,
+    load_i32,
     load_i32x16,
     load_partial,
-    load_splat_u8x4,
+    load_splat_i8x4,
+    prefetch,
     store_f32,
     store_f32x16,
+    store_i8x16,
+    store_i32,
     store_i32x16,
     store_partial,
-    store_u8x16,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
     absolute,
     convert_i32_to_f32,
-    dot_accumulate_u8i8,
+    dot_accumulate,
+    extend_sign,
+    gelu,
     inline_kernel,
     kernel,
     maximum,
+    negative_part,
     reduce_max,
+    reduce_sum_i32,
     round_f32_to_i32,
+    silu,
     splat,
     splat_i32,
 )
@@ -49,20 +59,26 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
     AMX_MIN_ROWS,
+    GELU,
     INT8_MAX,
     LANES,
     MIN_SCALE,
     OUTPUT_BLOCK,
     RELU,
+    SILU,
     TILE_ROWS,
-    UINT8_OFFSET,
     VECTOR_BYTES,
 )
+
+SIGNED_OFFSET, NONNEGATIVE_OFFSET = (INSTRUCTION_SET.get_input_offset(nonnegative) for nonnegative in (False, True))
+ROWS_AT_ONCE = INSTRUCTION_SET.rows_at_once
+# Whether `dot_accumulate` reads magnitudes and signs of inputs, and its sums lack the magnitudes of negative inputs.
+HAS_MAGNITUDES = INSTRUCTION_SET is AVX2
 
 
 @kernel
 def quantize_rows(x, num_rows, width, workspace, nonnegative):
-    """Quantize each row of x (N, I) to 0 … 255, with its step. Signed values, -127 … 127, have 128 added."""
+    """Quantize each row of x (N, I) to 0 … 255 or to -127 … 127, with its step, and add the offset of its bytes."""
     input_stride = workspace.input_stride
     for row in range(num_rows):
         start = row * width
@@ -71,13 +87,19 @@ def quantize_rows(x, num_rows, width, workspace, nonnegative):
             max_abs = maximum(max_abs, absolute(load_f32x16(x, start + column)))
         step_size = max(reduce_max(max_abs) / (2 * INT8_MAX + 1 if nonnegative else INT8_MAX), MIN_SCALE)
         store_f32(workspace.row_scales, row, np.float32(step_size))
-        scale, zero_point = splat(1.0 / step_size), splat_i32(0 if nonnegative else UINT8_OFFSET)
+        scale, offset = splat(1.0 / step_size), splat_i32(NONNEGATIVE_OFFSET if nonnegative else SIGNED_OFFSET)
+        missing_sum = splat_i32(0)
         for column in range(0, width, LANES):
-            store_u8x16(
-                workspace.quantized_inputs,
-                row * input_stride + column,
-                round_f32_to_i32(load_f32x16(x, start + column) * scale) + zero_point,
-            )
+            quantized, index = round_f32_to_i32(load_f32x16(x, start + column) * scale) + offset, row * input_stride + column
+            if HAS_MAGNITUDES:
+                negative = negative_part(quantized)
+                store_i8x16(workspace.input_signs, index, extend_sign(quantized))
+                store_i8x16(workspace.quantized_inputs, index, quantized + negative + negative)
+                missing_sum = missing_sum + negative
+            else:
+                store_i8x16(workspace.quantized_inputs, index, quantized)
+        if HAS_MAGNITUDES:
+            store_i32(workspace.missing_sums, row, np.int32(reduce_sum_i32(missing_sum)))
 
 
 @kernel
@@ -90,11 +112,18 @@ def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_co
         compensation = load_i32x16(linear.compensation, first + output)
         panel = (output - column) // LANES * ACCUMULATOR_STRIDE
         for row_offset in range(num_rows):
-            accumulated = convert_i32_to_f32(load_i32x16(workspace.accumulators, panel + row_offset * LANES) - compensation)
+            sums = load_i32x16(workspace.accumulators, panel + row_offset * LANES) - compensation
+            if HAS_MAGNITUDES:
+                sums = sums + splat_i32(load_i32(workspace.missing_sums, row + row_offset))
+            accumulated = convert_i32_to_f32(sums)
             result = accumulated * (scale * splat(load_f32(workspace.row_scales, row + row_offset))) + bias
             index = (row + row_offset) * row_stride + output
             if linear.epilogue == RELU:
                 result = maximum(result, splat(0.0))
+            elif linear.epilogue == SILU:
+                result = silu(result)
+            elif linear.epilogue == GELU:
+                result = gelu(result)
             if output + LANES > num_outputs:
                 if linear.epilogue >= ADD_RESIDUAL:
                     result = result + load_partial(num_outputs - output, workspace.x, index, splat(0.0))
@@ -107,9 +136,11 @@ def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_co
 
 @kernel
 def multiply_four_rows(linear, first, workspace, row, num_quads):
-    """Compute the sums of four rows and 64 outputs."""
+    """Compute the sums of four rows and 64 outputs. The first eight rows prefetch the weights of the next 64 outputs."""
     panel_size, input_stride = num_quads * VECTOR_BYTES, workspace.input_stride
-    weights, quantized_inputs, accumulators = linear.weights, workspace.quantized_inputs, workspace.accumulators
+    weights, accumulators = linear.weights, workspace.accumulators
+    prefetch_offset = first + (4 + min(row // 2, 2)) * panel_size
+    prefetch_step = VECTOR_BYTES if row < 8 else 0
     zero = splat_i32(0)
     a = b = c = d = (zero, zero, zero, zero)
     for quad in range(num_quads):
@@ -120,18 +151,45 @@ def multiply_four_rows(linear, first, workspace, row, num_quads):
             load_i8x64(weights, offset + 2 * panel_size),
             load_i8x64(weights, offset + 3 * panel_size),
         )
-        a = _accumulate_four(a, load_splat_u8x4(quantized_inputs, input_offset), panel_weights)
-        b = _accumulate_four(b, load_splat_u8x4(quantized_inputs, input_offset + input_stride), panel_weights)
-        c = _accumulate_four(c, load_splat_u8x4(quantized_inputs, input_offset + 2 * input_stride), panel_weights)
-        d = _accumulate_four(d, load_splat_u8x4(quantized_inputs, input_offset + 3 * input_stride), panel_weights)
+        prefetch(weights, prefetch_offset + quad * prefetch_step)
+        prefetch(weights, prefetch_offset + panel_size + quad * prefetch_step)
+        a = _accumulate_four(a, _load_inputs(workspace, input_offset), panel_weights)
+        b = _accumulate_four(b, _load_inputs(workspace, input_offset + input_stride), panel_weights)
+        c = _accumulate_four(c, _load_inputs(workspace, input_offset + 2 * input_stride), panel_weights)
+        d = _accumulate_four(d, _load_inputs(workspace, input_offset + 3 * input_stride), panel_weights)
     for row_offset, row_sums in enumerate((a, b, c, d)):
         for panel in range(4):
             store_i32x16(accumulators, panel * ACCUMULATOR_STRIDE + row_offset * LANES, row_sums[panel])
 
 
 @kernel
+def multiply_two_rows(linear, first, workspace, row, num_quads):
+    """Compute the sums of two rows and 64 outputs, for 32 outputs at a time.
+
+    The first four rows prefetch the weights of the next 64 outputs.
+    """
+    panel_size, input_stride = num_quads * VECTOR_BYTES, workspace.input_stride
+    weights, accumulators = linear.weights, workspace.accumulators
+    zero = splat_i32(0)
+    for panel in range(0, 4, 2):
+        a = b = (zero, zero)
+        prefetch_offset = first + (4 + min(row + panel // 2, 3)) * panel_size
+        prefetch_step = VECTOR_BYTES if row < 4 else 0
+        for quad in range(num_quads):
+            offset, input_offset = first + panel * panel_size + quad * VECTOR_BYTES, row * input_stride + 4 * quad
+            panel_weights = load_i8x64(weights, offset), load_i8x64(weights, offset + panel_size)
+            prefetch(weights, prefetch_offset + quad * prefetch_step)
+            a = _accumulate_two(a, _load_inputs(workspace, input_offset), panel_weights)
+            b = _accumulate_two(b, _load_inputs(workspace, input_offset + input_stride), panel_weights)
+        for row_offset, row_sums in enumerate((a, b)):
+            for next_panel in range(2):
+                index = (panel + next_panel) * ACCUMULATOR_STRIDE + row_offset * LANES
+                store_i32x16(accumulators, index, row_sums[next_panel])
+
+
+@kernel
 def multiply_one_row(linear, first, workspace, row, num_quads):
-    """Compute the sums of one row and 64 outputs."""
+    """Compute the sums of one row and 64 outputs, and prefetch the weights of the next 64 outputs."""
     panel_size = num_quads * VECTOR_BYTES
     weights = linear.weights
     zero = splat_i32(0)
@@ -144,36 +202,52 @@ def multiply_one_row(linear, first, workspace, row, num_quads):
             load_i8x64(weights, offset + 2 * panel_size),
             load_i8x64(weights, offset + 3 * panel_size),
         )
-        a = _accumulate_four(
-            a, load_splat_u8x4(workspace.quantized_inputs, row * workspace.input_stride + 4 * quad), panel_weights
-        )
+        for panel in range(4, 8):
+            prefetch(weights, offset + panel * panel_size)
+        a = _accumulate_four(a, _load_inputs(workspace, row * workspace.input_stride + 4 * quad), panel_weights)
     for panel in range(4):
         store_i32x16(workspace.accumulators, panel * ACCUMULATOR_STRIDE, a[panel])
 
 
 @inline_kernel
+def _accumulate_two(sums, x, weights):
+    inputs, signs = x
+    return dot_accumulate(sums[0], inputs, signs, weights[0]), dot_accumulate(sums[1], inputs, signs, weights[1])
+
+
+@inline_kernel
 def _accumulate_four(sums, x, weights):
+    inputs, signs = x
     return (
-        dot_accumulate_u8i8(sums[0], x, weights[0]),
-        dot_accumulate_u8i8(sums[1], x, weights[1]),
-        dot_accumulate_u8i8(sums[2], x, weights[2]),
-        dot_accumulate_u8i8(sums[3], x, weights[3]),
+        dot_accumulate(sums[0], inputs, signs, weights[0]),
+        dot_accumulate(sums[1], inputs, signs, weights[1]),
+        dot_accumulate(sums[2], inputs, signs, weights[2]),
+        dot_accumulate(sums[3], inputs, signs, weights[3]),
     )
 
 
+@inline_kernel
+def _load_inputs(workspace, index):
+    """Return four inputs, and their signs, in all lanes."""
+    return load_splat_i8x4(workspace.quantized_inputs, index), load_splat_i8x4(workspace.input_signs, index)
+
+
+multiply_rows = multiply_four_rows if ROWS_AT_ONCE == 4 else multiply_two_rows
+
+
 @kernel
-def multiply_vnni(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
-    """Multiply by vectors, four rows at once."""
+def multiply_vectors(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
+    """Multiply by vectors, some rows at once."""
     num_blocks, num_quads = linear.padded_outputs // OUTPUT_BLOCK, -(-width // VECTOR_BYTES) * LANES
     for block in range(column // OUTPUT_BLOCK, end_column // OUTPUT_BLOCK):
         first = (layer * num_blocks + block) * OUTPUT_BLOCK * 4 * num_quads
         row = np.int64(0)
         while row < num_rows:
-            if num_rows - row >= 4:
-                multiply_four_rows(linear, first, workspace, row, num_quads)
+            if num_rows - row >= ROWS_AT_ONCE:
+                multiply_rows(linear, first, workspace, row, num_quads)
             else:
                 multiply_one_row(linear, first, workspace, row, num_quads)
-            num_done = 4 if num_rows - row >= 4 else 1
+            num_done = ROWS_AT_ONCE if num_rows - row >= ROWS_AT_ONCE else 1
             dequantize_block(
                 linear, layer, y, row_stride, row, num_done, block * OUTPUT_BLOCK, np.int64(OUTPUT_BLOCK), workspace
             )
@@ -217,7 +291,7 @@ def multiply_amx(linear, layer, y, row_stride, column, end_column, num_rows, wid
 
 @kernel
 def multiply(x, linear, layer, y, num_rows, width, workspace):
-    """Write x·Wᵀ + b (N, O) into y, after the epilogue: a ReLU, or the sum with the workspace's x.
+    """Write x·Wᵀ + b (N, O) into y, after the epilogue: an activation, or the sum with the workspace's x.
 
     Each thread computes some outputs, and all wait for each other at the end.
     """
@@ -239,7 +313,7 @@ def multiply_quantized(linear, layer, y, row_stride, column, end_column, num_row
     if workspace.tile_config and num_rows >= AMX_MIN_ROWS:
         multiply_amx(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)
     else:
-        multiply_vnni(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)
+        multiply_vectors(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)
 
 
 @kernel

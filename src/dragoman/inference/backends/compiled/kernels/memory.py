@@ -79,7 +79,7 @@ store_f64 = _make_storer(F64, types.float64, F64)
 
 
 @intrinsic
-def store_u8x16(typing, address, index, vector):
+def store_i8x16(typing, address, index, vector):
     """Store the lowest byte of each of 16 integers."""
 
     def codegen(context, builder, signature, args):
@@ -160,10 +160,26 @@ def store_partial(typing, count, address, index, vector):
 
 
 @intrinsic
-def load_splat_u8x4(typing, address, index):
+def load_splat_i8x4(typing, address, index):
     """Return a vector with the same four bytes in all lanes."""
 
     def codegen(context, builder, signature, args):
         return splat_lanes(builder, builder.load(element_pointer(builder, *args, I8, I32), align=1))
 
     return i32x16(types.int64, types.int64), codegen
+
+
+@intrinsic
+def prefetch(typing, address, index):
+    """Begin to read the byte with this index and its neighbors into the second level of the cache.
+
+    The address need not be valid.
+    """
+
+    def codegen(context, builder, signature, args):
+        pointer = element_pointer(builder, *args, I8, I8)
+        # Arguments of LLVM: a read, into the second level of the cache, of data.
+        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, I32(0), I32(2), I32(1))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen

@@ -19,15 +19,16 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     splat,
     splat_i32,
 )
-from dragoman.inference.backends.compiled.kernels.structs import INT8_MAX, LANES, MIN_SCALE, UINT8_OFFSET, VECTOR_BYTES
+from dragoman.inference.backends.compiled.kernels.structs import INT8_MAX, LANES, MIN_SCALE, VECTOR_BYTES
 
 
-@export(int, int, int, int, int, int)
-def pack_weights(weights, num_outputs, num_inputs, panel, scale, compensation):
+@export(int, int, int, int, int, int, int)
+def pack_weights(weights, num_outputs, num_inputs, panel, scale, compensation, input_offset):
     """Write the weights (O, I) as panels of bytes, and the step of each output as its scale.
 
     panel: address of the first panel
-    compensation: address of each output's sum times `UINT8_OFFSET`, or 0
+    compensation: address of each output's sum times `input_offset`
+    input_offset: offset of the quantized inputs
     """
     # Between four inputs of an output and the next four are those of the 15 other outputs.
     panel_size = -(-num_inputs // VECTOR_BYTES) * VECTOR_BYTES * LANES
@@ -44,6 +45,5 @@ def pack_weights(weights, num_outputs, num_inputs, panel, scale, compensation):
             quantized_values = round_f32_to_i32(divide(load_f32x16(weights, start + offset), step_sizes))
             store_i8_quads(panel_address, (offset // 4) * LANES + output % LANES, quantized_values)
             sum_ = sum_ + quantized_values
-        if compensation:
-            store_i32(compensation, output, np.int32(reduce_sum_i32(sum_) * UINT8_OFFSET))
+        store_i32(compensation, output, np.int32(reduce_sum_i32(sum_) * input_offset))
     return 0

@@ -47,7 +47,10 @@ def decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_
         token = load_i64(row_buffers.last_ids, row)
         store_i64(row_buffers.input_ids, row, load_i64(decoder.vocabulary_map, token) if decoder.vocabulary_map else token)
         store_i64(row_buffers.position_ids, row, position)
-    run_decoder(row_buffers.input_ids, row_buffers.position_ids, num_rows, position, decoder, cross_kv, self_kv, workspace)
+    added = np.int64(0)
+    run_decoder(
+        row_buffers.input_ids, row_buffers.position_ids, added, num_rows, position, decoder, cross_kv, self_kv, workspace
+    )
 
 
 @kernel

@@ -1,7 +1,8 @@
-"""Vectors of 512 bits as values in functions that Numba compiles.
+"""Vectors of 16 numbers as values in functions that Numba compiles.
 
 `f32x16` are 16 floats of 32 bits. `i32x16` are 16 integers of 32 bits, or the 64 bytes of one operand of a dot product.
-Loads and stores are in `memory`.
+LLVM holds a vector in one register of 512 bits, two of 256 or four of 128, as the processor has them. Only the product of
+bytes differs between instruction sets. Loads and stores are in `memory`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-from dragoman.inference.backends.compiled.kernels.structs import LANES, VECTOR_BYTES
+from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
+from dragoman.inference.backends.compiled.kernels.cpu_features import (
+    AVX2,
+    AVX512_VNNI,
+    AVX_VNNI,
+    NEON,
+)
+from dragoman.inference.backends.compiled.kernels.structs import LANES
 
 if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
     raise ImportError(f"numba {numba.__version__}: 0.62 or later is needed")
@@ -31,8 +39,12 @@ F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 I32, I8, I64 = ir.IntType(32), ir.IntType(8), ir.IntType(64)
 F32X16, I32X16 = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(F16, LANES)
-# LLVM's type of an operand of VNNI's dot product; up to version 21 it is that of the sums.
-_VNNI_OPERAND = ir.VectorType(I8, VECTOR_BYTES) if llvmlite.binding.llvm_version_info >= (22,) else I32X16
+I32X4, I32X8, I8X32, I16X16 = (
+    ir.VectorType(I32, 4),
+    ir.VectorType(I32, 8),
+    ir.VectorType(I8, 32),
+    ir.VectorType(ir.IntType(16), 16),
+)
 
 
 class ExportedKernel(NamedTuple):
@@ -105,14 +117,110 @@ def splat_i32(typing, number):
 
 
 @intrinsic
-def dot_accumulate_u8i8(typing, sum_, unsigned, signed):
-    """Add to each sum four products of unsigned by signed bytes (VNNI, which never saturates)."""
+def dot_accumulate(typing, sum_, inputs, signs, weights):
+    """Add to each sum four products of bytes of inputs and weights. No step of it saturates.
+
+    inputs: unsigned bytes with VNNI, signed bytes with NEON, and magnitudes with AVX2
+    signs: with AVX2, all bits of a byte are 1 if the input is negative; else unused
+    weights: signed bytes, -127 … 127
+
+    With AVX2, each sum lacks the magnitudes of its negative inputs.
+    """
 
     def codegen(context, builder, signature, args):
-        operands = [builder.bitcast(operand, _VNNI_OPERAND) for operand in args[1:]]
-        return call_llvm(builder, "llvm.x86.avx512.vpdpbusd.512", I32X16, args[0], *operands)
+        sum_, inputs, signs, weights = args
+        if INSTRUCTION_SET is AVX2:
+            return _dot_avx2(builder, sum_, inputs, signs, weights)
+        return _DOT_PRODUCTS[INSTRUCTION_SET.name](builder, sum_, inputs, weights)
 
-    return i32x16(i32x16, i32x16, i32x16), codegen
+    return i32x16(i32x16, i32x16, i32x16, i32x16), codegen
+
+
+def _dot_avx512_vnni(builder, sum_, inputs, weights):
+    return call_llvm(
+        builder, "llvm.x86.avx512.vpdpbusd.512", I32X16, sum_, _as_operand(builder, inputs), _as_operand(builder, weights)
+    )
+
+
+def _as_operand(builder, vector):
+    """Return a vector in the type of VNNI's operands; up to LLVM 21 it is that of the sums."""
+    if llvmlite.binding.llvm_version_info < (22,):
+        return vector
+    return builder.bitcast(vector, ir.VectorType(I8, 4 * vector.type.count))
+
+
+def _dot_avx_vnni(builder, sum_, inputs, weights):
+    def multiply_half(sum_half, inputs_half, weights_half):
+        operands = _as_operand(builder, inputs_half), _as_operand(builder, weights_half)
+        return call_llvm(builder, "llvm.x86.avx512.vpdpbusd.256", I32X8, sum_half, *operands)
+
+    return _map_parts(builder, 8, multiply_half, sum_, inputs, weights)
+
+
+def _dot_avx2(builder, sum_, magnitudes, signs, weights):
+    """Multiply magnitudes of inputs by weights whose bits are flipped for negative inputs.
+
+    A flipped weight is -w - 1, so each sum lacks the magnitudes of negative inputs; `gemm` adds them, once for each row.
+    `vpmaddubsw` sums two products in 16 bits. They fit, because 127 · 128 · 2 < 2¹⁵ and -128 · 128 · 2 = -2¹⁵.
+    """
+
+    def multiply_half(sum_half, magnitudes_half, signs_half, weights_half):
+        flipped_weights = builder.bitcast(builder.xor(weights_half, signs_half), I8X32)
+        pairs = call_llvm(
+            builder, "llvm.x86.avx2.pmadd.ub.sw", I16X16, builder.bitcast(magnitudes_half, I8X32), flipped_weights
+        )
+        quads = call_llvm(builder, "llvm.x86.avx2.pmadd.wd", I32X8, pairs, ir.Constant(I16X16, [1] * 16))
+        return builder.add(sum_half, quads)
+
+    return _map_parts(builder, 8, multiply_half, sum_, magnitudes, signs, weights)
+
+
+def _dot_neon(builder, sum_, inputs, weights):
+    def multiply_quarter(sum_quarter, inputs_quarter, weights_quarter):
+        operands = (builder.bitcast(quarter, I8X16) for quarter in (inputs_quarter, weights_quarter))
+        return call_llvm(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", I32X4, sum_quarter, *operands)
+
+    return _map_parts(builder, 4, multiply_quarter, sum_, inputs, weights)
+
+
+def _map_parts(builder, part_lanes, function, *vectors):
+    """Return the function of vectors of 16 integers that is computed in parts of this many."""
+    results = []
+    for start in range(0, LANES, part_lanes):
+        order = ir.Constant(ir.VectorType(I32, part_lanes), list(range(start, start + part_lanes)))
+        results.append(function(*(builder.shuffle_vector(vector, vector, order) for vector in vectors)))
+    while len(results) > 1:
+        order = ir.Constant(ir.VectorType(I32, 2 * results[0].type.count), list(range(2 * results[0].type.count)))
+        results = [builder.shuffle_vector(left, right, order) for left, right in zip(results[::2], results[1::2], strict=True)]
+    return results[0]
+
+
+_DOT_PRODUCTS = {
+    AVX512_VNNI.name: _dot_avx512_vnni,
+    AVX_VNNI.name: _dot_avx_vnni,
+    NEON.name: _dot_neon,
+}
+
+
+@intrinsic
+def negative_part(typing, vector):
+    """Return the magnitudes of the negative integers, and 0 for the other ones."""
+
+    def codegen(context, builder, signature, args):
+        zero = ir.Constant(I32X16, [0] * LANES)
+        return builder.select(builder.icmp_signed("<", args[0], zero), builder.sub(zero, args[0]), zero)
+
+    return i32x16(i32x16), codegen
+
+
+@intrinsic
+def extend_sign(typing, vector):
+    """Return -1, whose bits are all 1, for negative integers, and 0 for the other ones."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ashr(args[0], ir.Constant(I32X16, [31] * LANES))
+
+    return i32x16(i32x16), codegen
 
 
 @intrinsic
@@ -281,3 +389,39 @@ def exp_f32x16(x):
     for degree in (4, 3, 2, 1, 0):
         y = y * x + splat(EXP_COEFFICIENTS[degree])
     return y * power_of_two(exponent_i32)
+
+
+@intrinsic
+def select_nonnegative(typing, condition, nonnegative, negative):
+    """Return the lanes of `nonnegative` where the condition's number is not below 0, and else those of `negative`."""
+
+    def codegen(context, builder, signature, args):
+        is_nonnegative = builder.fcmp_ordered(">=", args[0], ir.Constant(F32X16, [0.0] * LANES))
+        return builder.select(is_nonnegative, *args[1:])
+
+    return f32x16(f32x16, f32x16, f32x16), codegen
+
+
+@kernel
+def silu(x):
+    """Return x times its logistic sigmoid (Hendrycks and Gimpel 2016)."""
+    exponential = exp_f32x16(splat(0.0) - absolute(x))
+    return x * divide(select_nonnegative(x, splat(1.0), exponential), splat(1.0) + exponential)
+
+
+# Coefficients of t, t² … in erf(x) = 1 - (a₁t + … + a₅t⁵) exp(-x²) for t = 1 / (1 + ERF_SCALE · x), with an error of at most
+# 1.5e-7 (Abramowitz and Stegun 1964, formula 7.1.26).
+ERF_SCALE = 0.3275911
+ERF_COEFFICIENTS = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
+
+
+@kernel
+def gelu(x):
+    """Return x times the normal distribution function of x (Hendrycks and Gimpel 2016)."""
+    magnitude = absolute(x) * splat(0.7071067811865476)
+    t = divide(splat(1.0), splat(1.0) + splat(ERF_SCALE) * magnitude)
+    polynomial = splat(ERF_COEFFICIENTS[4])
+    for degree in (3, 2, 1, 0):
+        polynomial = polynomial * t + splat(ERF_COEFFICIENTS[degree])
+    tail = splat(0.5) * polynomial * t * exp_f32x16(splat(0.0) - magnitude * magnitude)
+    return x * select_nonnegative(x, splat(1.0) - tail, tail)

@@ -1,6 +1,6 @@
 """Arguments of the compiled functions: numbers and addresses of memory. Python and the kernels both read these definitions.
 
-Letters in comments: N rows, D width of the model, L layers, I inputs and O outputs of a product, V vocabulary.
+Letters in comments: N rows, D width of the model in whole vectors, L layers, I inputs and O outputs of a product, V vocabulary.
 K and U are the widths of all heads' keys and values. B sentences have R hypotheses each, and X = 2R candidates.
 S positions of the source, T positions of the output, P stored rows. M is the longest output, and G the number of threads.
 """
@@ -14,14 +14,13 @@ Address = int
 # Numbers of 32 bits in a vector, and the vector's bytes.
 LANES = 16
 VECTOR_BYTES = 4 * LANES
-MAX_HEADS = LANES
 # Rows of a tile, of 64 bytes each.
 TILE_ROWS = 16
 # Tokens whose logits are computed and summed together. The sums depend on it, so it is the same everywhere.
 LOGIT_BLOCK = 512
 INT8_MAX = 127.0
-# Added to signed inputs, so that they become unsigned.
-UINT8_OFFSET = 128
+# Added to signed values to store them as unsigned bytes, and subtracted from unsigned values to store them as signed ones.
+BYTE_OFFSET = 128
 # Lower bound of a quantization step, so that a row of zeros has a step too.
 MIN_SCALE = 1e-30
 # Outputs that are computed at once: four vectors.
@@ -31,7 +30,7 @@ AMX_MIN_ROWS = 5
 # Each row keeps its best tokens in a sorted list, which is as long as two beams.
 MAX_BEAM_SIZE = 32
 # Last operation of a product. The inputs of ADD_RESIDUAL_U8 are never negative.
-STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8 = range(4)
+STORE, RELU, SILU, GELU, ADD_RESIDUAL, ADD_RESIDUAL_U8 = range(6)
 # Sums of 32 rows and 16 outputs.
 ACCUMULATOR_STRIDE = 2 * TILE_ROWS * LANES
 # Distance between values of different threads in 64-bit numbers: one cache line.
@@ -43,7 +42,7 @@ class Int8Weights(NamedTuple):
 
     weights: (L, O / 16, I / 4, 16, 4) bytes. Zeros pad O to whole blocks and I to whole vectors.
     scale, bias: (L, O), with O padded likewise.
-    compensation: (L, O), the sum that `UINT8_OFFSET` contributes to each output
+    compensation: (L, O), the sum that the offset of quantized inputs contributes to each output
     num_outputs, padded_outputs: O without and with padding
     epilogue: last operation, such as RELU
     """
@@ -79,11 +78,13 @@ class Workspace(NamedTuple):
     Own memory:
     x, y: (N, D), the activations and their normalized copy
     row_scales: (N,), quantization steps
+    missing_sums: (N,), magnitudes of negative inputs that the sums of products lack
     accumulators: sums of 32 rows and 64 outputs
     kv_rows: (S or T,), rows of the keys that one query attends to
     scores: (S or T, 16), the scores of all heads
     keys, values: (N, K or U), in 16 bits
     quantized_inputs: (N, input_stride) bytes, with N padded to whole pairs of tiles
+    input_signs: (N, input_stride) bytes; see `simd.dot_accumulate`
     tile_config: description of the tiles, or 0 without AMX
     width, input_stride: D, and the widest input in whole vectors
 
@@ -100,7 +101,9 @@ class Workspace(NamedTuple):
     attention_output: Address
     residual: Address
     quantized_inputs: Address
+    input_signs: Address
     row_scales: Address
+    missing_sums: Address
     kv_rows: Address
     scores: Address
     keys: Address
@@ -113,16 +116,25 @@ class Workspace(NamedTuple):
 
 
 class NormWeights(NamedTuple):
-    """Layer normalizations of all layers. weight, bias: (L, D)"""
+    """Layer normalizations of all layers.
+
+    weight, bias: (L, D), with zeros behind the features of the trained model
+    num_features: D without padding
+    """
 
     weight: Address
     bias: Address
     epsilon: float
+    num_features: int
     is_present: bool
 
 
 class LayerWeights(NamedTuple):
-    """Weights of the encoder or the decoder. norms: those of self-attention and of the feed-forward layer"""
+    """Weights of the encoder or the decoder.
+
+    norms: those of self-attention and of the feed-forward layer
+    window: greatest distance of positions that self-attention connects
+    """
 
     num_layers: int
     qkv: Int8Weights
@@ -132,6 +144,7 @@ class LayerWeights(NamedTuple):
     norms: tuple[NormWeights, NormWeights]
     pre_norm: bool
     final_norm: NormWeights
+    window: int
 
 
 class CrossAttention(NamedTuple):
@@ -144,18 +157,25 @@ class CrossAttention(NamedTuple):
 
 
 class HeadLayout(NamedTuple):
-    """Number of alternating heads (1, 2, 4, 8 or 16), and the widths K and U, which are multiples of 16."""
+    """Order of the heads' features.
 
+    num_groups: groups of heads, one behind the other
+    num_heads: heads of each group (1, 2, 4, 8 or 16), which alternate
+    key_width, value_width: K and U of all groups together, which are multiples of 16 in each group
+    """
+
+    num_groups: int
     num_heads: int
     key_width: int
     value_width: int
 
 
 class EmbeddingTable(NamedTuple):
-    """Token embeddings. vectors: (V, D). scale: (V,), the factor of each vector"""
+    """Token embeddings. vectors: (V, width), D without padding. scale: (V,), the factor of each vector"""
 
     vectors: Address
     scale: Address
+    width: int
 
 
 class CrossKVCache(NamedTuple):
@@ -193,6 +213,7 @@ class EncoderBatch(NamedTuple):
     num_rows, num_sentences: N, and the number of these sentences
     sentence_starts: (num_sentences + 1,), the first row of each sentence, and the end of the last one
     sentence_ids: (num_sentences,), indices of the sentences among the B of the whole batch
+    outputs: (N, D), the encoder's outputs, or 0 if nobody reads them
     """
 
     token_ids: Address
@@ -201,6 +222,7 @@ class EncoderBatch(NamedTuple):
     sentence_starts: Address
     sentence_ids: Address
     num_sentences: int
+    outputs: Address
 
 
 class EncoderWeights(NamedTuple):

@@ -1,0 +1,111 @@
+"""Main program that runs all kernels on small models, for comparisons of processors and instruction sets.
+
+    python run_kernels.py OUTPUT.npz
+
+The output has the results by name. Standard output gets the instruction set, and whether Numba was imported, as it is only if a
+kernel is not cached. No weight and no input depends on the rounding of a library: all are integers over a power of two.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
+from dragoman.inference.backends.compiled.kernels.cpu_features import get_instruction_set
+from dragoman.inference.backends.compiled.pack import compile_model
+from dragoman.inference.backends.select import build_inference_model
+from dragoman.model.factory import build_model
+from dragoman.model.transformer import Transformer
+from dragoman.tasks.generation import generate
+
+VOCABULARY, PADDING_ID = 90, 0
+NUM_STEPS = 20  # more than the first capacity of the cache of keys and values
+MODEL_KEYS: dict[str, dict[str, Any]] = {
+    "post-norm": {"num_heads": 3},
+    "pre-norm": {"norm": "pre", "num_heads": 3, "d_model": 42, "d_ff": 77, "activation": "silu", "attention_bias": True},
+    "window": {"attention_window": 3, "num_heads": 20, "d_k": 3, "d_v": 5, "activation": "gelu", "output_bias": True},
+}
+
+
+def make_numbers(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Return numbers from -1 to 1 in steps of 1/64."""
+    return torch.randint(-64, 65, shape, generator=torch.Generator().manual_seed(seed)).float() / 64
+
+
+def make_model(keys: dict[str, Any]) -> Transformer:
+    shape: dict[str, Any] = {
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "d_model": 48,
+        "d_ff": 80,
+        "position_encoding": "learned",
+    } | keys
+    model = build_model(
+        ModelConfig(**shape), source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING_ID
+    ).eval()
+    for seed, parameter in enumerate(model.parameters()):
+        parameter.copy_(make_numbers(tuple(parameter.shape), seed) / 2)
+    return model
+
+
+def make_sources() -> Tensor:
+    """Return sources of 14, 9, 4 and 1 tokens, padded on the right."""
+    source_BS = torch.randint(1, VOCABULARY, (4, 14), generator=torch.Generator().manual_seed(0))
+    for row, length in enumerate((14, 9, 4, 1)):
+        source_BS[row, length:] = PADDING_ID
+    return source_BS
+
+
+def compute_logits(model: Transformer, source_BS: Tensor) -> Iterator[Tensor]:
+    """Yield the logits of steps over three hypotheses of each source, which are reordered."""
+    compiled = compile_model(model)
+    state, num_rows = compiled.start(source_BS), 3 * len(source_BS)
+    for step in range(NUM_STEPS):
+        logits_NV, state = compiled.step((torch.arange(num_rows) * 7 + step * 5) % (VOCABULARY - 1) + 1, state)
+        yield logits_NV.clone()
+        state = state.reorder((torch.arange(num_rows) // 3) * 3 + (torch.arange(num_rows) * 2 + step) % 3)
+
+
+def run_searches(model: Transformer, source_BS: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tokens and the scores of greedy search and of beam search."""
+    inference_model = build_inference_model([model], torch.device("cpu"), "int8", None)
+    assert inference_model.native_search is not None
+    sources = [row_S[row_S != PADDING_ID].tolist() for row_S in source_BS]
+    for name, config in (
+        ("greedy", DecodingConfig(method="greedy", max_extra_tokens=8)),
+        ("beam", DecodingConfig(method="beam", beam_size=4, nbest=4, max_extra_tokens=8)),
+    ):
+        hypotheses = list(chain.from_iterable(generate(inference_model, sources, config, start_id=2)))
+        yield f"{name} tokens", torch.tensor([token for hypothesis in hypotheses for token in (*hypothesis.tokens, -1)])
+        yield f"{name} scores", torch.tensor([hypothesis.score for hypothesis in hypotheses], dtype=torch.float64)
+
+
+def run_all_kernels() -> dict[str, np.ndarray]:
+    results: dict[str, Tensor] = {}
+    source_BS = make_sources()
+    for name, keys in MODEL_KEYS.items():
+        model = make_model(keys)
+        for step, logits_NV in enumerate(compute_logits(model, source_BS)):
+            results[f"{name} logits {step}"] = logits_NV
+        results |= {f"{name} {key}": value for key, value in run_searches(model, source_BS)}
+    logits_NV, topk = 8 * make_numbers((4, 1001), 1), CompiledTopK()
+    results["logsumexp"], results["topk"] = topk.logsumexp(logits_NV), topk.topk(logits_NV[:, None], None, 8)
+    return {name: value.numpy() for name, value in results.items()}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        np.savez(sys.argv[1], **run_all_kernels())  # type: ignore[arg-type]
+    instruction_set = get_instruction_set()
+    assert instruction_set is not None
+    print(json.dumps({"instruction_set": instruction_set.name, "imports_numba": "numba" in sys.modules}))

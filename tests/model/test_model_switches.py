@@ -1,0 +1,171 @@
+"""Switches of the models of other toolkits: activation, output bias, position offset, and a decoder prompt."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.data.collate import collate
+from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.model.factory import build_model
+from dragoman.model.layers import FeedForward
+from dragoman.model.transformer import Transformer
+from dragoman.tasks.generation import compute_cross_attentions, generate, score_pairs
+from dragoman.tasks.inference_model import as_inference_model
+from dragoman.training.losses.label_smoothing import batch_loss
+from dragoman.training.losses.rdrop import r_drop_loss
+
+VOCABULARY, START, END = 23, 2, 3
+SOURCES = [[7, 8, 9, 4, 5, 6, 11, 3], [5, 3], [11, 6, 4, 10, 3]]
+PROMPT = (15, 9)
+
+
+def make_model(**keys: Any) -> Transformer:
+    """Return a small random model with large weights, so that its predictions differ clearly."""
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "tie_embeddings": "none"}
+    torch.manual_seed(1)
+    config = ModelConfig.model_validate({**sizes, **keys})
+    model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY).eval()
+    with torch.no_grad():
+        model.output.mul_(4.0)
+        for name, parameter in model.named_parameters():
+            if "query" in name or "key" in name:
+                parameter.mul_(3.0)
+        if model.output_bias is not None:
+            model.output_bias.normal_()
+    return model
+
+
+# Closed forms of the activations; GELU is x · Φ(x) (Hendrycks and Gimpel 2016), SiLU is x · σ(x).
+ACTIVATIONS = {
+    "relu": lambda x: max(x, 0.0),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_feed_forward_has_the_activation(activation: str) -> None:
+    feed_forward = FeedForward(d_model=1, d_ff=1, dropout=0.0, activation=activation)
+    with torch.no_grad():
+        for linear in (feed_forward.inner, feed_forward.outer):
+            linear.weight.fill_(1.0)
+            linear.bias.fill_(0.0)
+        for x in (-3.0, -0.5, 0.0, 0.7, 4.0):
+            assert float(feed_forward(torch.tensor([[[x]]]))) == pytest.approx(ACTIVATIONS[activation](x), abs=1e-6)
+
+
+@torch.no_grad()
+def test_output_bias_is_added_to_the_logits() -> None:
+    model, plain = make_model(output_bias=True), make_model()
+    plain.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name != "output_bias"})
+    source, inputs = torch.tensor([[5, 6, END]]), torch.tensor([[START, 7, 8]])
+    assert model.output_bias is not None
+    torch.testing.assert_close(model(source, inputs), plain(source, inputs) + model.output_bias, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_restricted_output_keeps_the_bias() -> None:
+    model = make_model(output_bias=True)
+    words = torch.tensor([0, 1, 2, 3, 9, 20])
+    packed = pack_model(model, "float32")
+    restricted = packed.restrict_output(model, words)
+    source, tokens = torch.tensor([[5, 6, END]]), torch.tensor([START])
+    expected, logits = packed.step(tokens, packed.start(source))[0], restricted.step(tokens, restricted.start(source))[0]
+    torch.testing.assert_close(logits, expected[:, words], rtol=0, atol=1e-5)
+
+
+def test_position_offset_of_learned_positions_is_refused() -> None:
+    with pytest.raises(ValidationError, match="position_offset"):
+        ModelConfig(position_encoding="learned", position_offset=2)
+
+
+# Training
+
+
+@pytest.mark.parametrize("loss_name", ["smoothed", "r-drop"])
+def test_output_bias_has_the_gradient_of_autograd(loss_name: str) -> None:
+    """Compare with PyTorch's own label smoothing, which spreads ε over all classes."""
+    model, epsilon = make_model(output_bias=True), 0.1
+    batch = collate([[5, 6, END], [7, END]], [[8, 9], [10]], start_id=START)
+    if loss_name == "smoothed":
+        loss, nll = batch_loss(model, batch, epsilon=epsilon, smoothing_mode="uniform")
+    else:
+        loss, nll = r_drop_loss(model, batch, epsilon=epsilon, smoothing_mode="uniform", alpha=1.0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    logits = model(batch.source_BS, batch.inputs_BT).flatten(0, 1)
+    options: dict[str, Any] = {"ignore_index": 0, "reduction": "sum"}
+    expected = torch.nn.functional.cross_entropy(logits, batch.targets_BT.flatten(), label_smoothing=epsilon, **options)
+    expected.backward()  # type: ignore[no-untyped-call]
+    exact_nll = torch.nn.functional.cross_entropy(logits, batch.targets_BT.flatten(), **options)
+    torch.testing.assert_close(nll, exact_nll.detach(), rtol=1e-5, atol=1e-5)
+    # Without dropout both passes are equal, so R-Drop's second term is zero and its loss is the mean of both passes.
+    torch.testing.assert_close(loss.detach(), expected.detach(), rtol=1e-5, atol=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-4)
+    assert model.output_bias is not None
+    assert float(gradients["output_bias"].abs().max()) > 0.1  # type: ignore[union-attr]
+
+
+# Decoder prompt
+
+
+@torch.no_grad()
+def greedy_after_prompt(model: Transformer, source: list[int], max_length: int) -> tuple[list[int], float]:
+    """Return the greedy output after the prompt and the sum of its log-probabilities, from whole forward passes."""
+    inputs, total = [START, *PROMPT], 0.0
+    for _ in range(max_length):
+        log_probs = model(torch.tensor([source]), torch.tensor([inputs]))[0, -1].log_softmax(-1)
+        allowed: Tensor = log_probs.clone()
+        allowed[[0, START]] = float("-inf")
+        token = int(allowed.argmax())
+        total += float(log_probs[token])
+        inputs.append(token)
+        if token == END:
+            break
+    return inputs[1 + len(PROMPT) :], total
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_decoder_reads_the_prompt_before_the_output(method: str) -> None:
+    model = make_model()
+    config = DecodingConfig.model_validate(
+        {"method": method, "beam_size": 1, "max_extra_tokens": 6, "length_penalty": "power", "alpha": 1.0}
+    )
+    results = generate(as_inference_model([model]), SOURCES, config, start_id=START, prompt=PROMPT)
+    without = generate(as_inference_model([model]), SOURCES, config, start_id=START)
+    assert [result[0].tokens for result in results] != [result[0].tokens for result in without]
+    for source, (hypothesis, *_) in zip(SOURCES, results, strict=True):
+        expected, total = greedy_after_prompt(model, source, len(source) + 6)
+        assert [*hypothesis.tokens, *([END] if hypothesis.finished else [])] == expected
+        # |Y| counts the prompt, as it does in fairseq and in Hugging Face.
+        assert hypothesis.score == pytest.approx(total / (len(expected) + len(PROMPT)), abs=1e-4)
+
+
+def test_prompted_beam_of_four_scores_its_output_equally() -> None:
+    model = make_model()
+    config = DecodingConfig(beam_size=4, max_extra_tokens=6)
+    results = generate(as_inference_model([model]), SOURCES, config, start_id=START, prompt=PROMPT)
+    finished = [index for index, (best, *_) in enumerate(results) if best.finished]
+    assert finished
+    targets = [results[index][0].tokens for index in finished]
+    scored = score_pairs(model, [SOURCES[index] for index in finished], targets, config, start_id=START, prompt=PROMPT)
+    for index, hypothesis in zip(finished, scored, strict=True):
+        assert hypothesis.score == pytest.approx(results[index][0].score, abs=1e-4)
+        assert hypothesis.token_log_probs == pytest.approx(results[index][0].token_log_probs, abs=1e-4)
+
+
+@torch.no_grad()
+def test_prompt_has_no_rows_of_attention() -> None:
+    model, target = make_model(), [8, 9, 10]
+    (weights,) = compute_cross_attentions(model, [SOURCES[0]], [target], start_id=START, prompt=PROMPT, finished=[True])
+    (whole,) = compute_cross_attentions(model, [SOURCES[0]], [[*PROMPT, *target]], start_id=START, finished=[True])
+    torch.testing.assert_close(weights, whole[:, :, len(PROMPT) :])
