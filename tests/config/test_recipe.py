@@ -34,6 +34,7 @@ from dragoman.config.paper_settings import find_deviations
 from dragoman.config.presets import PRESETS, SIZES
 from dragoman.config.reference import read_sentences
 from dragoman.errors import RecipeError
+from expected_errors import raises_code
 
 WHERE = "r.toml"
 MAX_LINE_CHARACTERS = 400
@@ -161,9 +162,9 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "empty file name": (["data.train.file=['']"], ["data.train.file[0] = ''", "at least 1 character"]),
     "one column": (["data.train.columns=['1']"], ["data.train.columns = ['1']: ", "at least 2 items"]),
     "three columns": (["data.train.columns=['1', '2', '3']"], ["data.train.columns = ['1', '2', '3']: ", "at most 2 items"]),
-    "columns as a text": (["data.train.columns='1,2'"], ["data.train.columns = '1,2': ", "should be a list"]),
+    "columns as a text": (["data.train.columns='1,2'"], ["data.train.columns = '1,2': ", "needs a list"]),
     "columns as numbers": (["data.train.columns=[1, 2]"], ["data.train.columns[0] = 1: ", "text, in quotes"]),
-    "table for a list": (["data.curriculum={}"], ["data.curriculum = {}: ", "should be a list"]),
+    "table for a list": (["data.curriculum={}"], ["data.curriculum = {}: ", "needs a list"]),
     "number for a stage": (["data.curriculum=[3]"], ["data.curriculum[0] = 3: ", "section of key = value"]),
     "list for a table": (["data.corpora=[{file='a'}]"], ["data.corpora = [{'file': 'a'}]: ", "section of key = value"]),
     "corpora without names": (["data.corpora.file='a'"], ["data.corpora.file = 'a': ", "section of key = value"]),
@@ -547,16 +548,16 @@ def test_empty_document_is_default_recipe() -> None:
 
 @pytest.mark.parametrize("document", [None, 3, [], "x"])
 def test_document_must_be_table(document: Any) -> None:
-    with pytest.raises(RecipeError, match=r"^config\.json: the whole = .*section"):
+    with raises_code("invalid-recipe", "config.json: the whole = "):
         recipe_from_dict(document, where="config.json")
 
 
 def test_update_section_checks_like_a_recipe() -> None:
     decoding = DecodingConfig()
     assert update_section(decoding, {"beam_size": 9}, where="decoding") == DecodingConfig(beam_size=9)
-    with pytest.raises(RecipeError, match=r"^decoding: beam is not a key; did you mean beam_size\?"):
+    with raises_code("unknown-key", "decoding: beam ", "beam_size"):
         update_section(decoding, {"beam": 9}, where="decoding")
-    with pytest.raises(RecipeError, match=r"^decoding: nbest = 9 is more than beam_size = 4"):
+    with raises_code("invalid-recipe", "decoding: nbest = 9", "beam_size = 4"):
         update_section(decoding, {"nbest": 9}, where="decoding")
 
 
@@ -590,14 +591,23 @@ def test_recipe_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"a = 1\nb = = 2\n", "FILE: not TOML: Invalid value (at line 2, column 5)"),
-        (b"name = 'a'\nname = 'b'\n", "FILE: not TOML: Cannot overwrite a value (at line 2, column 11)"),
+        (
+            b"a = 1\nb = = 2\n",
+            "FILE, line 2, column 5: not TOML: Invalid value; write key = value on each line, and texts in quotes",
+        ),
+        (
+            b"name = 'a'\nname = 'b'\n",
+            "FILE, line 2, column 11: not TOML: Cannot overwrite a value; write key = value on each line, and texts in quotes",
+        ),
         (b"# ok\n\nname = '\xff'\n", "FILE, line 3: not UTF-8 (byte 0xff); save the file as UTF-8"),
         (b"\xff\xfen\x00a\x00", "FILE, line 1: not UTF-8 (byte 0xff); save the file as UTF-8"),
         (b"a = " + b"9" * 5000, "FILE: not a recipe: a number too long to read, or values nested too deep"),
         (b"a = " + b"[" * 5000, "FILE: not a recipe: a number too long to read, or values nested too deep"),
         (b"[model]\nd_mdel = 3\n", "FILE: model.d_mdel is not a key; did you mean d_model?"),
-        (b"[[model]]\nd_model = 3\n", "FILE: model = [{'d_model': 3}]: Input should be a section of key = value"),
+        (
+            b"[[model]]\nd_model = 3\n",
+            "FILE: model = [{'d_model': 3}]: needs a section of key = value lines, below its name in brackets",
+        ),
     ],
 )
 def test_unreadable_recipe_is_named_with_position(tmp_path: Path, content: bytes, expected: str) -> None:
@@ -607,10 +617,10 @@ def test_unreadable_recipe_is_named_with_position(tmp_path: Path, content: bytes
 
 
 def test_missing_recipe_file_is_named(tmp_path: Path) -> None:
-    assert file_error(tmp_path / "none.toml") == "FILE: there is no such recipe"
-    assert file_error(tmp_path) == "FILE: cannot be read: Is a directory"
+    assert file_error(tmp_path / "none.toml") == "FILE: there is no such recipe; check its name and its folder"
+    assert file_error(tmp_path) == "FILE: cannot be read: Is a directory; give a TOML file"
     (tmp_path / "file").touch()
-    assert file_error(tmp_path / "file" / "r.toml") == "FILE: cannot be read: Not a directory"
+    assert file_error(tmp_path / "file" / "r.toml") == "FILE: cannot be read: Not a directory; give a TOML file"
 
 
 @pytest.mark.parametrize("key", ["run", "name", "data.root"])

@@ -17,7 +17,7 @@ from dragoman.data.batch_sampler import BatchIndices, BatchSampler
 from dragoman.data.counter_rng import hash64, hash_to_uniform, permute_index
 from dragoman.data.encoded_corpus import Corpus, LengthTable, build_pair_batch, build_pair_schema, write_batches, write_lengths
 from dragoman.data.mixture import Mixture
-from dragoman.errors import DataError
+from expected_errors import raises_code
 
 LengthPairs = Sequence[tuple[int, int]]
 
@@ -55,7 +55,7 @@ def test_epoch_is_complete_and_within_budget(
     tmp_path_factory: pytest.TempPathFactory, lengths: LengthPairs, budget: int, seed: int, epoch: int
 ) -> None:
     lengths_table = make_table(tmp_path_factory.mktemp("order"), lengths)
-    sampler = BatchSampler([lengths_table], Mixture.single_pass(), batch_tokens=budget, seed=seed)
+    sampler = BatchSampler([lengths_table], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=budget, seed=seed)
     batches = list_epoch(sampler, epoch)
     assert sorted(pair for batch in batches for pair in batch.pair_indices.tolist()) == list(range(len(lengths)))
     assert sorted(position for batch in batches for position in batch.positions.tolist()) == list(range(len(lengths)))
@@ -72,7 +72,10 @@ def test_epoch_is_complete_and_within_budget(
 def test_batches_are_full(tmp_path_factory: pytest.TempPathFactory, lengths: LengthPairs, budget: int, epoch: int) -> None:
     """The first batch has a random budget; only it could also hold the first pair of the next batch."""
     sampler = BatchSampler(
-        [make_table(tmp_path_factory.mktemp("order"), lengths)], Mixture.single_pass(), batch_tokens=budget, seed=3
+        [make_table(tmp_path_factory.mktemp("order"), lengths)],
+        Mixture.from_config(DataConfig(), {"train": 1}),
+        batch_tokens=budget,
+        seed=3,
     )
     plan = sampler.plan_epoch(epoch)
     by_start = sorted(zip(plan.batch_starts[plan.batch_order].tolist(), range(len(plan)), strict=True))
@@ -91,13 +94,13 @@ def test_order_depends_on_seed_and_epoch(tmp_path: Path) -> None:
     lengths_table = make_table(tmp_path, [tuple(pair) for pair in rng.integers(1, 12, (400, 2)).tolist()])
 
     def pairs(seed: int, epoch: int) -> list[list[int]]:
-        sampler = BatchSampler([lengths_table], Mixture.single_pass(), batch_tokens=100, seed=seed)
+        sampler = BatchSampler([lengths_table], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=100, seed=seed)
         return [batch.pair_indices.tolist() for batch in list_epoch(sampler, epoch)]
 
     assert pairs(1, 7) == pairs(1, 7)
     assert pairs(1, 7) != pairs(1, 8)
     assert pairs(1, 7) != pairs(2, 7)
-    sampler = BatchSampler([lengths_table], Mixture.single_pass(), batch_tokens=100, seed=1)
+    sampler = BatchSampler([lengths_table], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=100, seed=1)
     backwards = [sampler.get_batch(7, number).pair_indices.tolist() for number in reversed(range(len(sampler.plan_epoch(7))))]
     assert backwards[::-1] == pairs(1, 7)
 
@@ -106,7 +109,9 @@ def test_batches_differ_between_epochs(tmp_path: Path) -> None:
     """Few random pairs of a batch share a batch in the next epoch; by their lengths, a third could."""
     rng = np.random.default_rng(1)
     lengths = [tuple(pair) for pair in rng.integers(8, 12, (2000, 2)).tolist()]
-    sampler = BatchSampler([make_table(tmp_path, lengths)], Mixture.single_pass(), batch_tokens=440, seed=3)
+    sampler = BatchSampler(
+        [make_table(tmp_path, lengths)], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=440, seed=3
+    )
     batch_numbers = []
     for epoch in (0, 1):
         numbers = np.empty(len(lengths), dtype=int)
@@ -124,7 +129,9 @@ def test_batch_lengths_are_shuffled(tmp_path: Path) -> None:
     """The rank correlation of length and position over many epochs is that of a shuffled list, with deviation 1/√(n−1)."""
     rng = np.random.default_rng(1)
     lengths = [tuple(pair) for pair in rng.integers(1, 60, (1600, 2)).tolist()]
-    sampler = BatchSampler([make_table(tmp_path, lengths)], Mixture.single_pass(), batch_tokens=400, seed=5)
+    sampler = BatchSampler(
+        [make_table(tmp_path, lengths)], Mixture.from_config(DataConfig(), {"train": 1}), batch_tokens=400, seed=5
+    )
     correlations, neighbor_correlations = [], []
     for epoch in range(30):
         longest = np.array(
@@ -252,10 +259,9 @@ def test_hash_follows_splitmix64() -> None:
 def test_other_files_are_no_length_table(tmp_path: Path) -> None:
     path = tmp_path / "a.lengths.arrow"
     path.write_bytes(b"nonsense")
-    with pytest.raises(DataError, match=r"a\.lengths\.arrow: holds no lengths of a prepared corpus"):
+    with raises_code("prepared-data-damaged", "a.lengths.arrow"):
         LengthTable(path)
     schema = build_pair_schema(10)
     write_batches(path, [build_pair_batch([[4]], [[5]], [1], schema)], schema)
-    with pytest.raises(DataError, match="holds no lengths") as caught:
+    with raises_code("prepared-data-damaged", "a.lengths.arrow"):
         LengthTable(path)
-    assert caught.value.code == "prepared-data-damaged"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.config import TokenizerConfig
+from dragoman.config import DataConfig, TokenizerConfig
 from dragoman.data.batch_sampler import BatchSampler
 from dragoman.data.collate import collate, iter_batches_by_length, pad_sequences
 from dragoman.data.encoded_corpus import (
@@ -30,19 +30,10 @@ from dragoman.data.encoded_corpus import (
 from dragoman.data.mixture import Mixture
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.errors import DataError, DragomanError
 from dragoman.formats.text import read_lines
+from expected_errors import error_message
 
 MULTI30K = Path(__file__).parents[3] / "shared" / "data" / "multi30k" / "tok"
-
-
-def error_message(action: Callable[[], object], error_type: type[DragomanError] = DataError) -> str:
-    """Return the message of the error that `action` raises, which must be one printable line."""
-    with pytest.raises(error_type) as caught:
-        action()
-    message = str(caught.value)
-    assert message.isprintable(), message
-    return message
 
 
 # --- the encoded corpus -----------------------------------------------------------------------------------------------
@@ -204,7 +195,12 @@ def test_multi30k_batches_have_little_padding(tmp_path: Path) -> None:
     write_rows(get_pair_file(tmp_path, "a", 0), [rows], vocab_size=10_000)
     corpus = Corpus(list_pair_files(tmp_path, "a"))
     write_lengths(get_lengths_file(tmp_path, "a"), corpus)
-    sampler = BatchSampler([LengthTable(get_lengths_file(tmp_path, "a"))], Mixture.single_pass(), batch_tokens=25_000, seed=1)
+    sampler = BatchSampler(
+        [LengthTable(get_lengths_file(tmp_path, "a"))],
+        Mixture.from_config(DataConfig(), {"train": 1}),
+        batch_tokens=25_000,
+        seed=1,
+    )
     source, target = corpus.lengths()
     longest = np.maximum(source, target)
     batches = [sampler.get_batch(0, number).pair_indices for number in range(len(sampler.plan_epoch(0)))]

@@ -41,7 +41,6 @@ from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import (
-    DataError,
     DragomanError,
     MissingDependencyError,
     OutputError,
@@ -52,21 +51,13 @@ from dragoman.errors import (
 from dragoman.formats.pair import Pair
 from dragoman.formats.tsv import read_aligned, read_tsv
 from dragoman.io.storage import lock_dir
+from expected_errors import error_message
 
 # A small language: each word has two consonants and two vowels, which give at least VOCAB_SIZE pieces.
 WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
 VOCAB_SIZE = 300
 
 NotifyFn = Callable[[str], None]
-
-
-def error_message(action: Callable[[], object], kind: type[DragomanError] = DataError) -> str:
-    """Return the message of the error that `action` raises, which must be one printable line."""
-    with pytest.raises(kind) as caught:
-        action()
-    message = str(caught.value)
-    assert message.isprintable(), message
-    return message
 
 
 def random_sentences(count: int, seed: int) -> list[str]:
@@ -1123,6 +1114,7 @@ vocab_size = {VOCAB_SIZE}
 def make_mistake(text: Path, mistake: str) -> list[str]:
     """Damage the text, and return the settings that trigger the error."""
     lines = random_sentences(60, 1)
+    subwords = ["tokenizer.model_type=subword-nmt", "tokenizer.byte_fallback=false"]
     match mistake:
         case "not UTF-8":
             (text / "train.en").write_bytes("".join(f"{line}\n" for line in lines[:49]).encode() + b"bala \xff\n" * 11)
@@ -1148,6 +1140,14 @@ def make_mistake(text: Path, mistake: str) -> list[str]:
         case "bad model":
             (text / "bad.model").write_bytes(b"no model")
             return ["tokenizer.model_file=bad.model"]
+        case "no codes":
+            return [*subwords, "tokenizer.codes_file=none.codes"]
+        case "bad codes":
+            write_file(text / "bad.codes", ["#version: 0.2", "b a", "b a l"])
+            return [*subwords, "tokenizer.codes_file=bad.codes"]
+        case "bad tokens":
+            write_file(text / "dict.txt", ["bala 3", "bala 2"])
+            return [*subwords, "tokenizer.vocab_file=dict.txt"]
         case "wrong glob":
             return ["data.train={file='*.nothing'}"]
         case "no ending":
@@ -1167,6 +1167,9 @@ MISTAKES = {
     "large vocabulary": "tokenizer.vocab_size = 90000: is more than",
     "no model": "none.model: cannot be read: No such file or directory",
     "bad model": "bad.model (tokenizer.model_file): is not a SentencePiece model",
+    "no codes": "none.codes: cannot be read: No such file or directory",
+    "bad codes": "bad.codes (tokenizer.codes_file), line 3: 'b a l' is not a merge",
+    "bad tokens": "dict.txt (tokenizer.vocab_file), line 2: 'bala' occurs twice",
     "wrong glob": "*.nothing: there is no such file",
     "no ending": "train.en: the ending '.en' does not name a format",
 }

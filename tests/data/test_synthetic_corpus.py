@@ -11,8 +11,8 @@ from functools import cache
 import pytest
 
 from dragoman.data.synthetic_corpus import _KINDS, LANGUAGES, PhraseSplit, _iter_pairs, _PhraseKind, make_phrases
-from dragoman.errors import DataError, MissingDependencyError
 from dragoman.formats.pair import Pair
+from expected_errors import raises_code
 
 KINDS = {"date", "time", "moment", "duration", "relative", "price", "measure", "number"}
 
@@ -182,21 +182,20 @@ def test_phrases_equal_known_translations(language: str, kind: str, value: int, 
 
 
 def test_unknown_language_error_lists_languages() -> None:
-    with pytest.raises(DataError, match=r"^target language 'tlh': .*ca, cs, de, .*uk$") as caught:
+    with raises_code("unsupported-language", "tlh", "ca, cs, de"):
         make_phrases("tlh", seed=1, train=1, valid=1, test=1)
-    assert caught.value.code == "unsupported-language"
 
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"train": 10**9, "valid": 1, "test": 1}, r"train: cannot make 1000000000 phrases; give a size from 0 to \d+$"),
-        ({"train": 1, "valid": 10**6, "test": 1}, r"valid: cannot make 1000000 phrases; give a size from 0 to \d+$"),
-        ({"train": 1, "valid": 1, "test": -1}, r"test: cannot make -1 phrases; give a size from 0 to \d+$"),
+        ({"train": 10**9, "valid": 1, "test": 1}, "train: cannot make 1000000000 phrases"),
+        ({"train": 1, "valid": 10**6, "test": 1}, "valid: cannot make 1000000 phrases"),
+        ({"train": 1, "valid": 1, "test": -1}, "test: cannot make -1 phrases"),
     ],
 )
 def test_too_large_size_error_names_limit(sizes: dict[str, int], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+    with raises_code("invalid-argument", message):
         make_phrases("de", seed=1, **sizes)
 
 
@@ -205,12 +204,12 @@ def test_size_limit_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     # Eight kinds of 20 values, 16 of them for train, with 4 + 1 + 3 + 2 + 14 + 7 + 13 + 1 = 45 forms.
     split = make_phrases("de", seed=1, train=16 * 45, valid=2 * 45, test=2 * 45)
     assert len({pair.source for pair in list_pairs(split)}) == 20 * 45
-    with pytest.raises(DataError, match=f"0 to {16 * 45}$"):
+    with raises_code("invalid-argument", f"0 to {16 * 45}"):
         make_phrases("de", seed=1, train=16 * 45 + 1, valid=0, test=0)
 
 
 @pytest.mark.parametrize("missing", ["babel", "num2words"])
 def test_missing_library_error_names_install_command(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingDependencyError, match=r"Babel and num2words.*dragoman\[demo\]"):
+    with raises_code("missing-dependency", "Babel and num2words", "dragoman[demo]"):
         make_phrases("de", seed=1, train=1, valid=1, test=1)

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ import pytest
 
 from corpus_files import COMPRESSORS
 from dragoman.config import CorpusConfig, Format, make_recipe
-from dragoman.errors import DataError, DragomanError, MissingDependencyError, RecipeError
+from dragoman.errors import DataError, MissingDependencyError, RecipeError
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files, read_file, read_pairs, read_sides
 from dragoman.formats.text import MAX_LINE_BYTES, read_lines
 from dragoman.formats.writers import write_pairs
+from expected_errors import error_message
 
 CRAFT = Path(__file__).parents[3] / "shared" / "data" / "craft"
 
@@ -40,18 +41,9 @@ def read(path: Path, **settings: Any) -> list[Pair]:
     return list(read_file(path, detect_format(path), **{**LANGUAGES, **settings}))
 
 
-def error_of(function: Callable[[], object], error_type: type[DragomanError] = DataError) -> str:
-    """Return the error message that a function raises, which must be one line."""
-    with pytest.raises(error_type) as caught:
-        function()
-    line = str(caught.value)
-    assert line.isprintable(), line
-    return line
-
-
 def read_error(path: Path, **settings: Any) -> str:
     """Return the error message of reading a file, without the file name at its start."""
-    line = error_of(lambda: read(path, **settings))
+    line = error_message(lambda: read(path, **settings))
     assert line.startswith(str(path)), line
     return line.removeprefix(str(path))
 
@@ -282,7 +274,7 @@ def test_xml_in_truncated_archive_is_refused(tmp_path: Path) -> None:
 
 def test_xml_needs_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lxml", None)
-    line = error_of(lambda: read(write_file(tmp_path / "a.tmx", tmx())), MissingDependencyError)
+    line = error_message(lambda: read(write_file(tmp_path / "a.tmx", tmx())), MissingDependencyError)
     assert line == "reading TMX and XLIFF needs lxml, which is not installed: pip install 'dragoman[formats]'"
 
 
@@ -559,7 +551,7 @@ GOOD_SGM = '<doc docid="d">\n<seg id="1">x</seg>\n<seg id="2">y</seg>\n</doc>\n'
 )  # fmt: skip
 def test_differing_or_damaged_sgm_is_refused(tmp_path: Path, target: str, expected: str) -> None:
     source_path, target_path = write_file(tmp_path / "s.sgm", GOOD_SGM), write_file(tmp_path / "t.sgm", target)
-    line = error_of(lambda: list(read_sides(source_path, target_path)))
+    line = error_message(lambda: list(read_sides(source_path, target_path)))
     if '<seg id="2"y' in target:  # its `>` is that of </seg
         assert line.startswith(f"{target_path}, line ")
     else:
@@ -633,7 +625,7 @@ def test_parquet_reads_any_text_type(tmp_path: Path) -> None:
 def test_invalid_or_damaged_parquet_is_refused(tmp_path: Path) -> None:
     path = write_file(tmp_path / "a.parquet", "no parquet")
     assert read_error(path).startswith(": cannot be read: ")
-    assert read_error(tmp_path / "b.parquet") == ": there is no such file"
+    assert read_error(tmp_path / "b.parquet") == ": there is no such file; check its name and its folder"
     write_pairs(path, [Pair(f"{n}", f"{-n}") for n in range(5000)], overwrite=True)
     damaged = bytearray(path.read_bytes())
     damaged[100] ^= 1
@@ -675,8 +667,8 @@ def test_format_comes_from_ending_inside_archive(name: str, file_format: Format)
     ],
 )
 def test_unknown_ending_is_refused(tmp_path: Path, name: str, expected: str) -> None:
-    assert error_of(lambda: detect_format(Path(name))).startswith(expected)
-    assert "data.….format" in error_of(lambda: list(read_pairs(CorpusConfig(file="a.txt"), tmp_path)))
+    assert error_message(lambda: detect_format(Path(name))).startswith(expected)
+    assert "data.….format" in error_message(lambda: list(read_pairs(CorpusConfig(file="a.txt"), tmp_path)))
 
 
 def test_files_of_corpus_are_chained(tmp_path: Path) -> None:
@@ -690,9 +682,9 @@ def test_files_of_corpus_are_chained(tmp_path: Path) -> None:
     assert texts(read_pairs(corpus, tmp_path)) == [("two", "zwei"), ("one", "eins"), ("three", "drei")]
     assert list_corpus_files(CorpusConfig(file="*.gz"), tmp_path) == list_corpus_files(CorpusConfig(file="a*gz"), tmp_path)
     assert list_corpus_files(CorpusConfig(file="a[1]*"), tmp_path) == [tmp_path / "a[1].tsv.gz"]
-    line = error_of(lambda: list(read_pairs(CorpusConfig(file=["b.tsv", "c*.tsv"]), tmp_path)))
+    line = error_message(lambda: list(read_pairs(CorpusConfig(file=["b.tsv", "c*.tsv"]), tmp_path)))
     assert line.startswith(f"{tmp_path / 'c*.tsv'}: there is no such file; * matches file names")
-    assert error_of(lambda: list_corpus_files(CorpusConfig(file="no/*.tsv"), tmp_path)).startswith(
+    assert error_message(lambda: list_corpus_files(CorpusConfig(file="no/*.tsv"), tmp_path)).startswith(
         f"{tmp_path / 'no'}: cannot be listed"
     )
 
@@ -710,7 +702,7 @@ def test_file_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     expected = ": the file name is not UTF-8; rename the file"
     assert os.fsencode("b\udcff.tsv") == b"b\xff.tsv"
     document = {"data": {"root": str(tmp_path), "train": {"file": "b\udcff.tsv"}}}
-    assert "data.train.file = 'b\\udcff.tsv'" in error_of(lambda: make_recipe(document), RecipeError)
+    assert "data.train.file = 'b\\udcff.tsv'" in error_message(lambda: make_recipe(document), RecipeError)
     for corpus, root, path in (
         (CorpusConfig(file="b*.tsv"), tmp_path, tmp_path / "b\udcff.tsv"),
         (CorpusConfig(file=["c.tsv", "*.tsv"]), tmp_path, tmp_path / "b\udcff.tsv"),
@@ -718,7 +710,7 @@ def test_file_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         (CorpusConfig(file="c.tsv"), folder, folder / "c.tsv"),
     ):
         for read_function in (lambda: list_corpus_files(corpus, root), lambda: list(read_pairs(corpus, root))):  # noqa: B023
-            assert error_of(read_function) == f"{str(path)!a}{expected}"
+            assert error_message(read_function) == f"{str(path)!a}{expected}"
     assert texts(read_pairs(CorpusConfig(file="c*.tsv"), tmp_path)) == [("one", "eins")]
     write_file(tmp_path / "ä 😀\u2028.tsv", "two\tzwei\n")
     assert texts(read_pairs(CorpusConfig(file="ä*.tsv"), tmp_path)) == [("two", "zwei")]
@@ -733,11 +725,11 @@ def test_sides_of_corpus_are_chained(tmp_path: Path) -> None:
         Pair("one", "eins", f"{tmp_path / '1.en'}:1"),
         Pair("two", "zwei", f"{tmp_path / '2.en'}:1"),
     ]
-    assert error_of(lambda: list(read_pairs(CorpusConfig(source="*.en", target="*.de"), tmp_path))) == (
+    assert error_message(lambda: list(read_pairs(CorpusConfig(source="*.en", target="*.de"), tmp_path))) == (
         "*.en matches 2 files but *.de 3; file n of one must be the translation of file n of the other"
     )
     write_file(tmp_path / "1.sgm", GOOD_SGM)
-    assert "give two files of one format" in error_of(
+    assert "give two files of one format" in error_message(
         lambda: list(read_pairs(CorpusConfig(source="1.en", target="1.sgm"), tmp_path))
     )
 
@@ -788,7 +780,7 @@ def test_pairs_are_read_from_standard_input(
 @pytest.mark.parametrize("name", ["-", "a.parquet.gz"])
 def test_parquet_from_pipe_or_archive_is_refused(tmp_path: Path, name: str) -> None:
     corpus = CorpusConfig(file=name, format="parquet")
-    assert "unpack it" in error_of(lambda: list(read_pairs(corpus, tmp_path)))
+    assert "unpack it" in error_message(lambda: list(read_pairs(corpus, tmp_path)))
 
 
 def test_corpus_may_mix_one_and_two_sided_files(tmp_path: Path) -> None:

@@ -9,31 +9,23 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from corpus_files import COMPRESSORS
 from dragoman.config import CorpusConfig
-from dragoman.errors import DataError, DragomanError
+from dragoman.errors import DataError
 from dragoman.formats import text as text_module
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.readers import list_corpus_files, read_pairs
 from dragoman.formats.text import MAX_LINE_BYTES, read_lines
 from dragoman.formats.tsv import read_aligned, read_tsv
+from expected_errors import error_message
 
 ARCHIVES = [suffix for suffix in COMPRESSORS if suffix]
 NUMBERED_LINES = "".join(f"line {number}\n" for number in range(1, 2001)).encode()
-
-
-def error_message(action: Callable[[], object], error_type: type[DragomanError] = DataError) -> str:
-    """Return the message of the error that `action` raises, which must be one printable line."""
-    with pytest.raises(error_type) as caught:
-        action()
-    message = str(caught.value)
-    assert message.isprintable(), message
-    return message
 
 
 def write_text(path: Path, content: str) -> Path:
@@ -138,7 +130,7 @@ def test_unreadable_archive_leaves_no_open_file(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert lines[:4] == [f"{path}: there is no such file" for path in missing]
+    assert lines[:4] == [f"{path}: there is no such file; check its name and its folder" for path in missing]
     for line, path in zip(lines, paths[:-4], strict=True):
         assert line.startswith(f"{path}: ")
 
@@ -253,7 +245,7 @@ def test_plain_text_is_no_archive(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", COMPRESSORS)
 def test_unreadable_path_raises(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / f"a{suffix}"
-    assert error_message(lambda: list(read_lines(path))) == f"{path}: there is no such file"
+    assert error_message(lambda: list(read_lines(path))) == f"{path}: there is no such file; check its name and its folder"
     path.mkdir()
     assert error_message(lambda: list(read_lines(path))) == f"{path}: is a folder; give a file"
     below = tmp_path / "file" / f"a{suffix}"

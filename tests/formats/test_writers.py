@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from corpus_files import COMPRESSORS, FORMAT_SUFFIXES, READ_ONLY_FORMATS, write_corpus
 from dragoman.config import Format
-from dragoman.errors import DataError, DragomanError, OutputError
+from dragoman.errors import DataError, OutputError
 from dragoman.formats import parquet as parquet_module
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import detect_format, read_file, read_sides
 from dragoman.formats.writers import WritableFormat, WrittenFiles, write_pairs
+from expected_errors import error_message
 
 CRAFT = Path(__file__).parents[3] / "shared" / "data" / "craft"
 
@@ -36,15 +37,6 @@ def texts(pairs: Iterable[Pair]) -> Texts:
 def read(path: Path, **settings: Any) -> list[Pair]:
     """Return the pairs of a file, in the format of its ending."""
     return list(read_file(path, detect_format(path), **{**LANGUAGES, **settings}))
-
-
-def error_of(function: Callable[[], object], error_type: type[DragomanError] = DataError) -> str:
-    """Return the error message that a function raises, which must be one line."""
-    with pytest.raises(error_type) as caught:
-        function()
-    line = str(caught.value)
-    assert line.isprintable(), line
-    return line
 
 
 # Any text that UTF-8 can hold on one line, and any that XML can.
@@ -99,7 +91,7 @@ def test_two_files_have_languages_in_names(tmp_path: Path) -> None:
     assert names("a.txt", file_format="tsv") == ["a.txt"]
     assert names("a.xz", file_format="tmx", **LANGUAGES) == ["a.tmx.xz"]
     assert names("a", file_format="lines", source_language="en", target_language="en") == ["a.source", "a.target"]
-    assert "'../x' is not a language code" in error_of(
+    assert "'../x' is not a language code" in error_message(
         lambda: names("a", file_format="lines", source_language="../x", target_language="de")
     )
 
@@ -130,7 +122,7 @@ def test_line_breaks_are_read_as_spaces(tmp_path: Path, file_format: Format) -> 
 @pytest.mark.parametrize("character", ["\x00", "\x07", "\x1f", "\ufffe"])
 def test_characters_outside_xml_are_refused_with_origin(tmp_path: Path, character: str) -> None:
     pairs = [Pair("a", "b", "corpus.tsv:1"), Pair("a", f"b{character}", "corpus.tsv:2")]
-    line = error_of(lambda: write_pairs(tmp_path / "a.xml", pairs, file_format="tmx", **LANGUAGES))
+    line = error_message(lambda: write_pairs(tmp_path / "a.xml", pairs, file_format="tmx", **LANGUAGES))
     assert line.startswith(f"corpus.tsv:2: holds the character U+{ord(character):04X}, which XML cannot")
     assert not list(tmp_path.iterdir())
 
@@ -139,7 +131,7 @@ def test_characters_outside_xml_are_refused_with_origin(tmp_path: Path, characte
 def test_surrogate_half_is_refused_without_leftovers(tmp_path: Path, file_format: WritableFormat) -> None:
     pairs = [Pair("a", "b"), Pair("a\udc80", "b")]
     path = tmp_path / f"a{FORMAT_SUFFIXES[file_format]}"
-    line = error_of(lambda: write_pairs(path, pairs, file_format=file_format, **LANGUAGES))
+    line = error_message(lambda: write_pairs(path, pairs, file_format=file_format, **LANGUAGES))
     assert line == "pair 2: holds half a surrogate pair (\\udc80)"
     assert not list(tmp_path.iterdir())
 
@@ -165,7 +157,7 @@ def test_invalid_output_path_is_refused(
     tmp_path: Path, name: str, settings: dict[str, Any], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert error_of(lambda: write_pairs(Path(name), [], **settings)).startswith(expected)
+    assert error_message(lambda: write_pairs(Path(name), [], **settings)).startswith(expected)
 
 
 @pytest.mark.parametrize("ending", ["", *(ending for ending in COMPRESSORS if ending)])
@@ -178,10 +170,10 @@ def test_file_appears_only_when_complete(tmp_path: Path, ending: str) -> None:
         assert not path.exists()
         raise DataError("the pairs have an end")
 
-    assert error_of(lambda: write_pairs(path, pairs())) == "the pairs have an end"
+    assert error_message(lambda: write_pairs(path, pairs())) == "the pairs have an end"
     assert not list(tmp_path.iterdir())
     path.write_text("old")
-    assert "exists already" in error_of(lambda: write_pairs(path, [Pair("a", "b")]), OutputError)
+    assert "exists already" in error_message(lambda: write_pairs(path, [Pair("a", "b")]), OutputError)
     assert path.read_text() == "old"
     write_pairs(path, [Pair("a", "b")], overwrite=True)
     assert texts(read(path)) == [("a", "b")]

@@ -34,7 +34,7 @@ def _validate_file_names(value: Any) -> Any:
         case list():
             return _FILE_NAMES_ADAPTER.validate_python(value, strict=True)
         case _:
-            raise PydanticCustomError("name_or_list", "Input should be a text, in quotes, or a list of them")
+            raise PydanticCustomError("name_or_list", "neither a text nor a list of texts")
 
 
 def _validate_corpus_name(name: str) -> str:

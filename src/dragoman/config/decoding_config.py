@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dragoman.config.fields import Integer, NonNegativeInt, PositiveInt, RecipeSection, SmallPositiveInt
+from dragoman.config.fields import Integer, NonNegativeInt, PositiveInt, RecipeSection, SmallPositiveInt, Utf8Text
 
 DEFAULT_MBR_SAMPLES = 32
 """Default number of samples that minimum Bayes risk decoding compares."""
@@ -29,9 +29,10 @@ class DecodingConfig(RecipeSection):
     """Most tokens of one source segment; `long_input` treats longer lines."""
     long_input: Literal["split", "error"] = "split"
     """Treatment of a line beyond max_source_tokens: split it and translate the segments, or leave it untranslated."""
-    early_stopping: Literal["exhaustive", "best", "beam_full"] = "exhaustive"
+    early_stopping: Literal["exhaustive", "best", "beam_full", "heuristic"] = "exhaustive"
     """End of beam search: `exhaustive` if no alive hypothesis can beat the worst finished one, `best` if none can beat the
-    best one, `beam_full` if beam_size hypotheses are finished."""
+    best one, `beam_full` if beam_size hypotheses are finished, `heuristic` if moreover no alive one would beat the worst of
+    them by ending now, as in Hugging Face."""
     nbest: SmallPositiveInt = 1
     """Outputs for each sentence."""
     temperature: Annotated[float, Field(ge=1e-4, le=1e4)] = 1.0
@@ -60,6 +61,10 @@ class DecodingConfig(RecipeSection):
     """Minimum Bayes risk decoding: metric that selects the hypothesis most similar to all others."""
     mbr_candidates: SmallPositiveInt | None = None
     """Hypotheses that minimum Bayes risk decoding compares, by default 32 samples or the whole beam."""
+    source_language: Utf8Text | None = None
+    """Language of the text, for a converted model of many languages; by default task.source_language."""
+    target_language: Utf8Text | None = None
+    """Language of the translation, for a converted model of many languages; by default task.target_language."""
     batch_tokens: PositiveInt = 4096
     """Most source tokens in a batch, padding included, times the beam size."""
 

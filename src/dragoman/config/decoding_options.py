@@ -18,7 +18,7 @@ class DecodingOptions(TypedDict, total=False):
     max_extra_tokens: int
     max_source_tokens: int
     long_input: Literal["split", "error"]
-    early_stopping: Literal["exhaustive", "best", "beam_full"]
+    early_stopping: Literal["exhaustive", "best", "beam_full", "heuristic"]
     nbest: int
     temperature: float
     top_k: int
@@ -33,4 +33,6 @@ class DecodingOptions(TypedDict, total=False):
     min_length_ratio: float
     mbr: Literal["none", "chrf", "bleu"]
     mbr_candidates: int | None
+    source_language: str | None
+    target_language: str | None
     batch_tokens: int

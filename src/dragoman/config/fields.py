@@ -32,6 +32,8 @@ FilterName = Literal[
     "language", "numbers", "urls", "eval-overlap",
 ]  # fmt: skip
 
+BleuTokenizer = Literal["auto", "13a", "zh", "ja-mecab", "ko-mecab", "char", "intl", "flores101", "flores200", "none"]
+
 
 class RecipeSection(BaseModel):
     """Frozen section of a recipe. It refuses unknown keys, and true, "5" or infinity in place of a number."""

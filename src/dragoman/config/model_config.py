@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from dragoman.config.fields import Dimension, PositiveFloat, PositiveInt, Probability, RecipeSection, SmallPositiveInt
+from dragoman.config.fields import Dimension, Integer, PositiveFloat, PositiveInt, Probability, RecipeSection, SmallPositiveInt
 
 
 class ModelConfig(RecipeSection):
@@ -34,12 +34,19 @@ class ModelConfig(RecipeSection):
     """ε of layer normalization."""
     attention_bias: bool = False
     """Whether the four projections of an attention have biases; the feed-forward networks always have them."""
-    position_encoding: Literal["interleaved", "concatenated", "learned"] = "interleaved"
-    """Sinusoids as printed (sin, cos, sin, …) or as in tensor2tensor (sin …, cos …), or learned positions (Table 3, E)."""
+    activation: Literal["relu", "silu", "gelu"] = "relu"
+    """Activation of the feed-forward networks: the paper's ReLU, SiLU (also called swish), or GELU."""
+    position_encoding: Literal["interleaved", "concatenated", "halves", "learned"] = "interleaved"
+    """Sinusoids as printed (sin, cos, sin, …), as in tensor2tensor and fairseq (sin …, cos …), as in MarianMT (the printed
+    wavelengths in the order sin …, cos …), or learned positions (Table 3, E)."""
+    position_offset: Annotated[Integer, Field(ge=0, le=1_000)] = 0
+    """Number of the first position of sinusoids; fairseq begins with 2."""
     max_positions: Dimension = 1024
     """Number of learned positions; sinusoids have no limit."""
     tie_embeddings: Literal["all", "decoder", "none"] = "all"
     """Matrices that share weights: source, target and output embedding; target and output embedding; or none."""
+    output_bias: bool = False
+    """Whether the output matrix before the softmax has a bias; the paper's has none."""
     scale_embeddings: bool = True
     """Whether embeddings are multiplied by √d_model (section 3.4)."""
     initialization: Literal["glorot", "torch", "normal"] = "glorot"
@@ -51,7 +58,7 @@ class ModelConfig(RecipeSection):
     attention_dropout: Probability = 0.0
     """Dropout on the attention weights."""
     activation_dropout: Probability = 0.0
-    """Dropout after the ReLU of the feed-forward networks."""
+    """Dropout after the activation of the feed-forward networks."""
     decoder_start_token: Literal["bos", "eos", "zero"] = "bos"
     """First input of the decoder: the begin token, the end token, or a zero vector."""
     append_source_eos: bool = True
@@ -81,4 +88,6 @@ class ModelConfig(RecipeSection):
             )
         if self.position_encoding != "learned" and self.d_model % 2:
             raise ValueError(f"d_model = {self.d_model} is odd, but sinusoids come in pairs; make it even, or learn positions")
+        if self.position_encoding == "learned" and self.position_offset:
+            raise ValueError(f"position_offset = {self.position_offset} is for sinusoids; learned positions need none: drop it")
         return self

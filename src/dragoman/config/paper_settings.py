@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dragoman.languages import get_language
+
 
 @dataclass(frozen=True)
 class PaperSetting:
@@ -119,7 +121,8 @@ def _resolve_setting(setting: PaperSetting, recipe: Mapping[str, Any]) -> PaperS
     value = _TABLE3_VALUES.get(recipe["size"], {}).get(setting.key)
     if value is None:
         return setting
-    if recipe["size"] == "big" and (task.get("source_language"), task.get("target_language")) == ("en", "fr"):
+    languages = [get_language(task.get(f"{side}_language", "")) for side in ("source", "target")]
+    if recipe["size"] == "big" and languages == ["en", "fr"]:
         return replace(setting, paper_value=_BIG_EN_FR_DROPOUT, code_value=_BIG_EN_FR_DROPOUT, citation="section 6.1")
     return replace(setting, paper_value=value, code_value=value, citation="Table 3")
 

@@ -13,89 +13,60 @@ from typing import Any
 
 SectionValues = dict[str, dict[str, Any]]
 
-PRESETS: dict[str, SectionValues] = {
-    "paper": {
-        "model": {
-            "norm": "post",
-            "attention_bias": False,
-            "position_encoding": "interleaved",
-            "tie_embeddings": "all",
-            "scale_embeddings": True,
-            "initialization": "glorot",
-            "attention_dropout": 0.0,
-            "activation_dropout": 0.0,
-            "decoder_start_token": "zero",
-            "append_source_eos": True,
-        },
-        "training": {
-            "schedule": "noam",
-            "lr_factor": 1.0,
-            "warmup_steps": 4000,
-            "adam_beta2": 0.98,
-            "label_smoothing_mode": "exclude_target",
-            "batch_tokens": 25000,
-        },
-        "decoding": {
-            "beam_size": 4,
-            "length_penalty": "gnmt",
-            "alpha": 0.6,
-            "max_extra_tokens": 50,
-            "early_stopping": "exhaustive",
-        },
+_PAPER: SectionValues = {
+    "model": {
+        "norm": "post",
+        "attention_bias": False,
+        "position_encoding": "interleaved",
+        "tie_embeddings": "all",
+        "scale_embeddings": True,
+        "initialization": "glorot",
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "decoder_start_token": "zero",
+        "append_source_eos": True,
     },
+    "training": {
+        "schedule": "noam",
+        "lr_factor": 1.0,
+        "warmup_steps": 4000,
+        "adam_beta2": 0.98,
+        "label_smoothing_mode": "exclude_target",
+        "batch_tokens": 25000,
+    },
+    "decoding": {
+        "beam_size": 4,
+        "length_penalty": "gnmt",
+        "alpha": 0.6,
+        "max_extra_tokens": 50,
+        "early_stopping": "exhaustive",
+    },
+}
+
+PRESETS: dict[str, SectionValues] = {
+    "paper": _PAPER,
     "t2t-2017": {
-        "model": {
-            "norm": "post",
-            "attention_bias": True,
-            "position_encoding": "concatenated",
-            "tie_embeddings": "all",
-            "scale_embeddings": True,
-            "initialization": "glorot",
-            "attention_dropout": 0.0,
-            "activation_dropout": 0.0,
-            "decoder_start_token": "zero",
-            "append_source_eos": True,
-        },
-        "training": {
-            "schedule": "noam",
-            "lr_factor": 1.0,
-            "warmup_steps": 4000,
-            "adam_beta2": 0.98,
-            "label_smoothing_mode": "exclude_target",
-            "batch_tokens": 4096,
-            "batches_per_update": 8,
-        },
-        "decoding": {
-            "beam_size": 4,
-            "length_penalty": "gnmt",
-            "alpha": 0.6,
-            "max_extra_tokens": 50,
-            "early_stopping": "exhaustive",
-        },
+        "model": {**_PAPER["model"], "attention_bias": True, "position_encoding": "concatenated"},
+        "training": {**_PAPER["training"], "batch_tokens": 4096, "batches_per_update": 8},
+        "decoding": _PAPER["decoding"],
     },
     "modern": {
         "model": {
+            **_PAPER["model"],
             "norm": "pre",
-            "attention_bias": False,
-            "position_encoding": "interleaved",
-            "tie_embeddings": "all",
-            "scale_embeddings": True,
-            "initialization": "glorot",
             "attention_dropout": 0.1,
             "activation_dropout": 0.1,
             "decoder_start_token": "bos",
-            "append_source_eos": True,
         },
         "training": {
-            "schedule": "noam",
+            **_PAPER["training"],
             "lr_factor": 2.0,
             "warmup_steps": 8000,
             "adam_beta2": 0.997,
             "label_smoothing_mode": "uniform",
             "precision": "auto",
-            "batch_tokens": 25000,
         },
-        "decoding": {"beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "max_extra_tokens": 50, "early_stopping": "best"},
+        "decoding": {**_PAPER["decoding"], "early_stopping": "best"},
     },
 }
 

@@ -6,7 +6,7 @@ Later layers win: preset → size → recipe file → `key=value` overrides.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from dragoman.config.data_config import DataConfig
 from dragoman.config.decoding_config import DecodingConfig
-from dragoman.config.fields import RecipeSection, SectionT, Utf8Text, Weight
+from dragoman.config.fields import BleuTokenizer, RecipeSection, SectionT, Utf8Text, Weight
 from dragoman.config.model_config import ModelConfig
 from dragoman.config.presets import PRESETS, SIZES
 from dragoman.config.section_validation import format_value, suggest_name, validate_section
@@ -35,6 +35,8 @@ class TaskConfig(RecipeSection):
     """Language code of the target, such as `de`, for reports, scores, cleaning and files with many languages."""
     tokenized: bool = False
     """Whether the text is already tokenized, so that BLEU counts its tokens unchanged."""
+    bleu_tokenizer: BleuTokenizer = "auto"
+    """Tokenizer of sacreBLEU for BLEU; `auto` takes the one of the target language, or `none` for tokenized text."""
     linearization: Literal["typed", "tensor2tensor", "topdown"] = "typed"
     """Parsing: form of a tree as a sequence of labels; `typed` and `topdown` replace each word by `XX`."""
     function_tags: Literal["keep", "strip"] = "strip"
@@ -53,6 +55,11 @@ class TaskConfig(RecipeSection):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
+        if self.tokenized and self.bleu_tokenizer not in ("auto", "none"):
+            raise ValueError(
+                f"bleu_tokenizer = {self.bleu_tokenizer!r} with tokenized = true: tokenized text counts its tokens as they "
+                "are; drop one of the two"
+            )
         if self.kind == "parsing" and (self.linearization == "tensor2tensor") != (self.pos_tags == "sequence"):
             raise ValueError(
                 f"pos_tags = {self.pos_tags!r} with linearization = {self.linearization!r}: only the tensor2tensor sequence "
@@ -221,6 +228,11 @@ class Recipe(RecipeSection):
         tokenizer, tags = self.tokenizer, self.task.pos_tags
         for is_invalid, message in (
             (tokenizer.joint, "tokenizer.joint = true: a parser's target is a list of labels; set joint = false"),
+            (
+                tokenizer.model_type not in ("bpe", "unigram", "word"),
+                f"tokenizer.model_type = {tokenizer.model_type!r}: a parser needs pieces that start a word; set bpe, unigram "
+                "or word",
+            ),
             (tokenizer.target_model_file, "tokenizer.target_model_file: a parser's target is a list of labels; drop it"),
             (tokenizer.target_vocab_size, "tokenizer.target_vocab_size: a parser takes its labels from the trees; drop it"),
             (
@@ -262,8 +274,12 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        hint = f"; the package has {', '.join(_list_builtin_recipes())}" if path.name == str(path) else ""
-        raise RecipeError(f"{path}: there is no such recipe{hint}", code="recipe-not-found") from None
+        hint = (
+            f"the package has {', '.join(_list_builtin_recipes())}"
+            if path.name == str(path)
+            else "check its name and its folder"
+        )
+        raise RecipeError(f"{path}: there is no such recipe; {hint}", code="recipe-not-found") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise RecipeError(
@@ -271,7 +287,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
             code="recipe-syntax",
         ) from None
     except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}", code="recipe-not-found") from None
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}; give a TOML file", code="recipe-not-found") from None
     return make_recipe(parse_toml(text, where=str(path)), overrides, where=str(path))
 
 
@@ -280,7 +296,11 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{where}: not TOML: {error}", code="recipe-syntax") from None
+        problem, _, position = str(error).removesuffix(")").rpartition(" (at ")
+        raise RecipeError(
+            f"{where}, {position}: not TOML: {problem}; write key = value on each line, and texts in quotes",
+            code="recipe-syntax",
+        ) from None
     except (ValueError, RecursionError):  # a number of thousands of digits, or thousands of brackets
         raise RecipeError(
             f"{where}: not a recipe: a number too long to read, or values nested too deep", code="recipe-syntax"
@@ -328,6 +348,15 @@ def _merge_into(target: dict[str, Any], updates: Mapping[str, Any]) -> None:
             target[key] = {} if isinstance(value, Mapping) else value
             if isinstance(value, Mapping):
                 _merge_into(target[key], value)
+
+
+def flatten_settings(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each dotted key of a recipe document, such as `training.max_steps`, with its value."""
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            yield from flatten_settings(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

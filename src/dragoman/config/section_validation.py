@@ -17,14 +17,16 @@ SectionT = TypeVar("SectionT", bound=BaseModel)
 
 Location = tuple[int | str, ...]
 
-_PLAIN_MESSAGES = {
-    "bool_type": "Input should be true or false",
-    "int_type": "Input should be a whole number",
-    "float_type": "Input should be a number",
-    "string_type": "Input should be a text, in quotes",
-    "list_type": "Input should be a list",
-    "dict_type": "Input should be a section of key = value",
-    "model_type": "Input should be a section of key = value",
+# Message for a value of a wrong type, by pydantic's name of the error.
+_TYPE_MESSAGES = {
+    "bool_type": "needs true or false, without quotes",
+    "int_type": "needs a whole number, such as 100",
+    "float_type": "needs a number, such as 0.1",
+    "string_type": "needs a text, in quotes, such as 'text'",
+    "list_type": "needs a list, such as ['a', 'b']",
+    "name_or_list": "needs a text, in quotes, or a list of them, such as 'train.en'",
+    "dict_type": "needs a section of key = value lines, below its name in brackets",
+    "model_type": "needs a section of key = value lines, below its name in brackets",
 }
 
 
@@ -37,10 +39,8 @@ def validate_section(section: type[SectionT], document: Mapping[str, Any], where
         return section.model_validate(document)
     except ValidationError as error:
         first_error = error.errors()[0]
-        location, error_type, message = first_error["loc"], first_error["type"], first_error["msg"]
-        if error_type == "value_error":
-            message = message.removeprefix("Value error, ")
-        message = _PLAIN_MESSAGES.get(error_type, message.replace(" after validation", ""))
+        location, error_type = first_error["loc"], first_error["type"]
+        message = first_error["msg"].removeprefix("Value error, ").replace(" after validation", "")
         if location[-1:] == ("[key]",):  # pydantic's mark of a mistake in a key instead of its value
             problem = f"{_format_key(location[:-2])}: {format_value(location[-2])} is not a name: {message}"
         elif error_type == "extra_forbidden":
@@ -49,10 +49,9 @@ def validate_section(section: type[SectionT], document: Mapping[str, Any], where
         elif error_type == "value_error":
             problem = ": ".join(part for part in (_format_key(location), message) if part)
         else:
-            suggestion = (
-                suggest_name(first_error["input"], re.findall(r"'([^']*)'", message)) if error_type == "literal_error" else ""
-            )
-            problem = f"{_format_key(location) or 'the whole'} = {format_value(first_error['input'])}: {message}{suggestion}"
+            setting = f"{_format_key(location) or 'the whole'} = {format_value(first_error['input'])}"
+            names = re.findall(r"'([^']*)'", message) if error_type == "literal_error" else []
+            problem = f"{setting}: {_TYPE_MESSAGES.get(error_type, message)}{suggest_name(first_error['input'], names)}"
         code = "unknown-key" if error_type == "extra_forbidden" else None
         raise RecipeError(f"{where}: {problem}", code=code) from None
 
@@ -90,14 +89,8 @@ def _list_section_keys(section: type[BaseModel], location: Location) -> list[str
     for part in location[:-1]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             annotation = annotation.model_fields[str(part)].annotation
-            annotation = next(
-                (
-                    argument
-                    for argument in get_args(annotation)
-                    if NoneType in get_args(annotation) and argument is not NoneType
-                ),
-                annotation,
-            )
+            if NoneType in get_args(annotation):
+                annotation = next(argument for argument in get_args(annotation) if argument is not NoneType)
         else:  # a list of sections, or sections by name
             annotation = get_args(annotation)[-1]
     return list(annotation.model_fields)

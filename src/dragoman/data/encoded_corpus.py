@@ -59,7 +59,8 @@ class Corpus:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        batches = [batch for path in paths for batch in _read_record_batches(path)]
+        schemas = [build_pair_schema(2**id_type.bit_width) for id_type in _ID_TYPES]
+        batches = [batch for path in paths for batch in read_batches(path, schemas, content="prepared corpus")]
         self._columns = [[_ListColumn(batch.column(side)) for batch in batches] for side in (0, 1)]
         self._pair_numbers = [batch.column(2).to_numpy() for batch in batches]
         self._batch_ends = list(accumulate(len(numbers) for numbers in self._pair_numbers))
@@ -96,19 +97,22 @@ class Corpus:
         return source, target
 
 
-def _read_record_batches(path: Path) -> list[pa.RecordBatch]:
+def read_batches(path: Path, schemas: Sequence[pa.Schema], *, content: str) -> list[pa.RecordBatch]:
+    """Return the memory-mapped record batches of a prepared file. Raise DataError if it is damaged or has another schema.
+
+    Args:
+        path: the file
+        schemas: the schemas that it may have
+        content: what the file should hold, for the error message
+    """
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        if reader.schema not in [build_pair_schema(2**id_type.bit_width) for id_type in _ID_TYPES]:
-            raise DataError(
-                f"{path}: holds no prepared corpus, but {reader.schema.names}; prepare the data again",
-                code="prepared-data-damaged",
-            )
-        return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        if reader.schema in schemas:
+            return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        problem = f", but {reader.schema.names}"
     except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(
-            f"{path}: holds no prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
-        ) from None
+        problem = f": {error}"
+    raise DataError(f"{path}: holds no {content}{problem}; prepare the data again", code="prepared-data-damaged")
 
 
 class _ListColumn:
@@ -178,19 +182,7 @@ class LengthTable:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            if reader.schema != _LENGTHS_SCHEMA or reader.num_record_batches != 1:
-                raise DataError(
-                    f"{path}: holds no lengths of a prepared corpus, but {reader.schema.names}; prepare the data again",
-                    code="prepared-data-damaged",
-                )
-            batch = reader.get_batch(0)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(
-                f"{path}: holds no lengths of a prepared corpus: {error}; prepare the data again",
-                code="prepared-data-damaged",
-            ) from None
+        [batch] = read_batches(path, [_LENGTHS_SCHEMA], content="lengths of a prepared corpus")
         self.source_lengths: Lengths = batch.column(0).to_numpy().astype(np.int64)
         self.target_lengths: Lengths = batch.column(1).to_numpy().astype(np.int64)
         self.starts: Lengths = batch.column(2).offsets.to_numpy().astype(np.int64)

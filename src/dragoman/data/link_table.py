@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dragoman.data.encoded_corpus import write_batches
-from dragoman.errors import DataError
+from dragoman.data.encoded_corpus import read_batches, write_batches
 from dragoman.word_aligner import Link
 
 _SCHEMA = pa.schema([("links", pa.list_(pa.int32()))])
@@ -48,18 +47,8 @@ class LinkTable:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            if reader.schema != _SCHEMA:
-                raise DataError(
-                    f"{path}: holds no links of a prepared corpus, but {reader.schema.names}; prepare the data again",
-                    code="prepared-data-damaged",
-                )
-            columns = [reader.get_batch(index).column(0) for index in range(reader.num_record_batches)]
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(
-                f"{path}: holds no links of a prepared corpus: {error}; prepare the data again", code="prepared-data-damaged"
-            ) from None
+        batches = read_batches(path, [_SCHEMA], content="links of a prepared corpus")
+        columns = [batch.column(0) for batch in batches]
         self._columns = [(column.offsets.to_numpy(), column.values.to_numpy()) for column in columns]
         self._batch_ends = list(accumulate(map(len, columns)))
 

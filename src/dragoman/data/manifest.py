@@ -59,7 +59,8 @@ def list_input_digests(inputs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ..
 
 def list_prepared_files(folder: Path) -> list[str]:
     """Return the names of the prepared files in a folder."""
-    return sorted(path.name for pattern in ("*.arrow", "*.model", LABELS_FILE) for path in folder.glob(pattern))
+    patterns = ("*.arrow", "*.model", "*.tokens.json", LABELS_FILE)
+    return sorted(path.name for pattern in patterns for path in folder.glob(pattern))
 
 
 def hash_prepared_files(folder: Path) -> dict[str, str]:
@@ -75,7 +76,7 @@ def _hash_file(path: Path) -> str:
 def _list_input_files(recipe: Recipe) -> list[list[Path]]:
     """Return the input files: those of each corpus, the tokenizer models, and the alignment files if there are any."""
     root, data = Path(recipe.data.root), recipe.data
-    models = [root / path for path in (recipe.tokenizer.model_file, recipe.tokenizer.target_model_file) if path is not None]
+    models = [root / path for path in recipe.tokenizer.files]
     links = [path for corpus in data.training_corpora().values() for path in list_alignment_files(corpus, root)]
     return [*(list_corpus_files(corpus, root) for corpus in _list_corpora(recipe)), models, *([links] if links else [])]
 

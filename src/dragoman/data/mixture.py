@@ -38,11 +38,6 @@ class Mixture:
         weights = {name: corpus.weight for name, corpus in config.corpora.items() if corpus.weight is not None}
         return cls([_CurriculumStage(None, _compute_passes(sizes, weights or None, config.temperature))])
 
-    @classmethod
-    def single_pass(cls, num_corpora: int = 1) -> Mixture:
-        """Return a mixture in which each epoch draws each pair of each corpus once."""
-        return cls([_CurriculumStage(None, (1.0,) * num_corpora)])
-
     def count_passes_before(self, epoch: int) -> list[float]:
         """Return the passes over each corpus in all epochs before this one."""
         totals = [0.0] * len(self.stages[0].passes)

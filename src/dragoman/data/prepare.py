@@ -45,14 +45,16 @@ from dragoman.data.tokenization.pair_tokenizer import (
     PairTokenizer,
     import_tokenizer,
     read_tokenizer,
+    train_one_side,
     train_tokenizer,
     write_tokenizer,
 )
-from dragoman.data.tokenization.sentencepiece import NotifyFn, check_sampling, import_sentencepiece, train_sentencepiece
+from dragoman.data.tokenization.sentencepiece import check_sampling, import_sentencepiece
 from dragoman.data.tokenization.tree_labels import collect_labels, to_source_text
+from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer
 from dragoman.errors import DataError, DragomanError, OutputError, RecipeError, WorkerLostError
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files
-from dragoman.io.storage import describe_write_error, lock_dir, write_lines
+from dragoman.io.storage import lock_dir, to_write_error, write_lines
 from dragoman.runtime.processes import count_cores
 from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import get_leaves
@@ -126,11 +128,7 @@ def prepare(
         if manifest is not None and manifest["digest"] == digest:
             if manifest["files"] == hash_prepared_files(folder):
                 accept(manifest["files"])
-                if inputs != manifest["inputs"]:  # a new time stamp, or old enough to be settled
-                    write_manifest(folder, digest, inputs, manifest["files"], manifest["pair_counts"])
-                if work_dir.is_dir():  # an interrupted preparation of another request
-                    with suppress(OutputError), lock_dir(work_dir):
-                        shutil.rmtree(work_dir)
+                _tidy_up(folder, work_dir, manifest, inputs)
                 return PreparedData(folder, _read_tokenizer(recipe, folder), manifest["pair_counts"], is_new=False)
             notify(f"{folder}: a prepared file is missing or was changed; preparing again")
         work_dir.mkdir(parents=True, exist_ok=True)
@@ -148,8 +146,17 @@ def prepare(
             write_manifest(work_dir, digest, inputs, digests, pair_counts)
             _publish(work_dir, folder, digests)
     except OSError as error:
-        raise OutputError(describe_write_error(folder, error)) from None
+        raise to_write_error(folder, error) from None
     return PreparedData(folder, _read_tokenizer(recipe, folder), pair_counts, is_new=True)
+
+
+def _tidy_up(folder: Path, work_dir: Path, manifest: dict[str, Any], inputs: dict[str, Any]) -> None:
+    """Update the inputs in the manifest of a complete folder, and remove an interrupted preparation of another request."""
+    if inputs != manifest["inputs"]:  # a new time stamp, or old enough to be settled
+        write_manifest(folder, manifest["digest"], inputs, manifest["files"], manifest["pair_counts"])
+    if work_dir.is_dir():
+        with suppress(OutputError), lock_dir(work_dir):
+            shutil.rmtree(work_dir)
 
 
 def check_task_formats(recipe: Recipe) -> None:
@@ -257,7 +264,7 @@ def _train_or_load_tokenizer(
     elif config.model_file is not None:
         tokenizer = import_tokenizer(config, root=Path(recipe.data.root), append_source_eos=recipe.model.append_source_eos)
     else:
-        notify(f"training a {config.model_type} tokenizer of {config.vocab_size} pieces")
+        notify(config.describe_training())
         num_pairs = sum(map(len, cleaned_corpora))
         max_lines = max(config.max_train_sentences // 2, 1) if config.joint else config.max_train_sentences
         tokenizer = train_tokenizer(
@@ -266,6 +273,7 @@ def _train_or_load_tokenizer(
             config,
             append_source_eos=recipe.model.append_source_eos,
             seed=recipe.training.seed,
+            root=Path(recipe.data.root),
             notify=notify,
         )
     write_tokenizer(work_dir, tokenizer)
@@ -280,13 +288,13 @@ def _train_parser_tokenizer(recipe: Recipe, cleaned_corpora: Sequence[CleanedCor
     labels = collect_labels((read_tree(pair.target, name=pair.origin) for pair in pairs), recipe.task)
     notify(f"the trees have {len(labels.brackets)} bracket labels and {len(labels.tags)} tags")
     if config.model_file is not None:
-        source = import_sentencepiece(config, "model_file", Path(recipe.data.root) / config.model_file)
+        source: TextTokenizer = import_sentencepiece(config, "model_file", Path(recipe.data.root) / config.model_file)
     else:
-        notify(f"training a {config.model_type} tokenizer of {config.vocab_size} pieces")
+        notify(config.describe_training())
         lines = _sample_evenly(cleaned_corpora, 1, sum(map(len, cleaned_corpora)), config.max_train_sentences)
         texts = (to_source_text([leaf.word for leaf in get_leaves(labels.normalize(read_tree(line)))]) for line in lines)
-        vocab_size, seed = config.vocab_size, recipe.training.seed
-        source = train_sentencepiece(texts, config, vocab_size=vocab_size, seed=seed, notify=notify)
+        root = Path(recipe.data.root)
+        source = train_one_side(texts, config, "source", seed=recipe.training.seed, root=root, notify=notify)
     return PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 from dragoman.errors import DataError
 from dragoman.evaluation.evalb_params import COLLINS, EvalbParams
 from dragoman.formats.text import read_lines
+from dragoman.runtime.counts import format_count
 from dragoman.trees import ptb
 from dragoman.trees.simplify import copy_tags
 from dragoman.trees.tree import Span, Tree, iter_events
@@ -339,7 +340,8 @@ def score_files(
     for line_number, (gold_line, test_line) in enumerate(zip_longest(gold_lines, test_lines), start=1):
         if gold_line is None or test_line is None:
             raise DataError(
-                f"{gold} has {len(gold_lines)} lines but {test} has {len(test_lines)}; write one line a sentence in both",
+                f"{gold} has {format_count(len(gold_lines), 'line')} but {test} has {len(test_lines):,}; "
+                "write one line a sentence in both",
                 code="length-mismatch",
             )
         trees = [located.tree for located in ptb.iter_trees([gold_line], str(gold), start_line=line_number)]

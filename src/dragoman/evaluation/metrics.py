@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DataError, MissingDependencyError, RecipeError
+from dragoman.languages import get_language
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -116,8 +117,8 @@ def paper_bleu(
 
 
 def uses_split_compounds(language: str) -> bool:
-    """Return whether the paper scores this target language with split compounds: German only, with any regional subtag."""
-    return language.lower().replace("_", "-").split("-")[0] in ("de", "deu", "ger")
+    """Return whether the paper scores this target language with split compounds: German only, with any region."""
+    return get_language(language) == "de"
 
 
 def split_compounds(lines: Sequence[str]) -> list[str]:
@@ -144,7 +145,7 @@ def moses_tokenize(lines: Sequence[str], language: str, *, split_hyphens: bool =
         from sacremoses import MosesTokenizer
     except ImportError as error:
         raise MissingDependencyError("sacremoses", "moses", "BLEU on Moses tokens") from error
-    tokenizer = MosesTokenizer(lang=language)
+    tokenizer = MosesTokenizer(lang=get_language(language))
     tokenized = [tokenizer.tokenize(line, return_str=True) for line in lines]
     return split_compounds(tokenized) if split_hyphens else tokenized
 
@@ -156,8 +157,10 @@ def tokenized_bleu_metric(*, lowercase: bool = False) -> BLEU:
     return BLEU(tokenize="none", force=True, smooth_method="none", lowercase=lowercase)
 
 
-def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
+def bleu_metric(tokenize: str, *, lowercase: bool = False, effective_order: bool = False) -> BLEU:
     """Return sacreBLEU's BLEU metric. "none" suppresses its warning about tokenized text.
+
+    effective_order: leave out the orders of n-grams that a short line does not have, as scores of single lines do
 
     Raises RecipeError for a tokenizer that is unknown or cannot run.
     """
@@ -168,8 +171,8 @@ def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
             f"tokenize = {tokenize!r}: unknown BLEU tokenizer; use one of {', '.join(BLEU.TOKENIZERS)}", code="unknown-metric"
         )
     try:
-        return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
-    except (RuntimeError, OSError) as error:  # MeCab is missing; a SentencePiece model cannot be downloaded
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none", effective_order=effective_order)
+    except (RuntimeError, OSError, AssertionError) as error:  # no MeCab, another dictionary, or a model without download
         reason = " ".join(str(error).split())
         raise RecipeError(f"tokenize = {tokenize!r}: the BLEU tokenizer cannot run; {reason}", code="unknown-metric") from error
 
@@ -204,7 +207,7 @@ def _score_moses_tokens(
     score = tokenized_bleu(tokens, reference_tokens, lowercase=lowercase)
     import sacremoses
 
-    tokenization = f"tok:moses-{language}|sacremoses:{sacremoses.__version__}"
+    tokenization = f"tok:moses-{get_language(language)}|sacremoses:{sacremoses.__version__}"
     if split_hyphens:
         tokenization += "|compounds:split"
     name = "compound-split BLEU" if split_hyphens else "Moses BLEU"

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
 from sacrebleu.metrics.chrf import CHRF
 
+from dragoman.evaluation.metrics import bleu_metric
+
 ScoreMatrix = npt.NDArray[np.float64]
 """Score in percent of line i (row) as the hypothesis with line j (column) as its reference."""
 CountArray = npt.NDArray[np.int64]
@@ -42,6 +44,8 @@ def pairwise_bleu(lines: Sequence[str], *, tokenize: str = "13a") -> ScoreMatrix
     """Return BLEU of each line against each, with exponential smoothing and effective order. → (N, N)
 
     tokenize: sacreBLEU's tokenizer
+
+    Raises RecipeError for a tokenizer that is unknown or cannot run.
     """
     tokenizer = _build_bleu(tokenize).tokenizer
     tokens = [tokenizer(line.rstrip()).split() for line in lines]
@@ -65,7 +69,7 @@ def pairwise_bleu(lines: Sequence[str], *, tokenize: str = "13a") -> ScoreMatrix
 
 @lru_cache(maxsize=4)
 def _build_bleu(tokenize: str) -> BLEU:
-    return BLEU(tokenize=tokenize, effective_order=True)
+    return bleu_metric(tokenize, effective_order=True)
 
 
 def _count_shared_ngrams(lines: Sequence[CountArray], orders: int) -> Iterator[tuple[CountArray, ScoreMatrix]]:

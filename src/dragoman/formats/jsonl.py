@@ -11,6 +11,7 @@ from typing import Any
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.text import describe_path, quote_names, read_lines
+from dragoman.languages import get_language
 
 KeyPair = tuple[str, str]
 
@@ -54,10 +55,12 @@ def read_jsonl(
 
 def find_keys(has_key: Callable[[str], bool], source_language: str, target_language: str) -> KeyPair | None:
     """Return the first usual pair of keys of which both exist, or else the first of which one exists, or None."""
-    candidates: list[KeyPair] = [("source", "target"), ("src", "tgt")]
-    if source_language and target_language and source_language != target_language:
-        languages = (source_language, target_language)
-        candidates = [(f"translation.{languages[0]}", f"translation.{languages[1]}"), languages, *candidates]
+    candidates: list[KeyPair] = []
+    for source in dict.fromkeys([source_language, get_language(source_language)]):
+        for target in dict.fromkeys([target_language, get_language(target_language)]):
+            if source and target and source != target:
+                candidates += [(f"translation.{source}", f"translation.{target}"), (source, target)]
+    candidates += [("source", "target"), ("src", "tgt")]
     complete_candidates = (keys for keys in candidates if has_key(keys[0]) and has_key(keys[1]))
     incomplete_candidates = (keys for keys in candidates if has_key(keys[0]) or has_key(keys[1]))
     return next(complete_candidates, None) or next(incomplete_candidates, None)

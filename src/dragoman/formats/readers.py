@@ -49,7 +49,7 @@ def list_corpus_files(corpus: CorpusConfig, root: Path) -> list[Path]:
 def check_files_exist(recipe: Recipe, corpora: Iterable[CorpusConfig]) -> None:
     """Raise DataError for the first missing file. The message names the folder and, for built-in recipes, how to get it."""
     root, builtin_file = Path(recipe.data.root), find_builtin_recipe(recipe.name)
-    hint = "" if builtin_file is None else f"; the first lines of {builtin_file} describe how to get it"
+    hint = "check its name" if builtin_file is None else f"the first lines of {builtin_file} describe how to get it"
     for path in (path for corpus in corpora for path in list_corpus_files(corpus, root)):
         if path == STDIN_PATH:
             continue
@@ -57,7 +57,7 @@ def check_files_exist(recipe: Recipe, corpora: Iterable[CorpusConfig]) -> None:
             path.stat()
         except FileNotFoundError:
             root_hint = f" (data.root = {recipe.data.root!r})" if path.is_relative_to(root) else ""
-            raise DataError(f"{path}: there is no such file{root_hint}{hint}", code="file-not-found") from None
+            raise DataError(f"{path}: there is no such file{root_hint}; {hint}", code="file-not-found") from None
         except OSError:
             continue  # the reader reports it
 

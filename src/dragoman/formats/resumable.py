@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from dragoman.errors import OutputError, WriteError
-from dragoman.io.storage import check_path_is_free, commit_file, describe_write_error, lock_dir, make_dirs, sync_dir, write_json
+from dragoman.errors import OutputError
+from dragoman.io.storage import check_path_is_free, commit_file, lock_dir, make_dirs, sync_dir, to_write_error, write_json
 
 CONTENT_FILE, PROGRESS_FILE = "content", "progress.json"
 
@@ -88,7 +88,7 @@ def resumable_file(path: Path, request: Mapping[str, Any], *, overwrite: bool = 
             sync_dir(path.parent)
             shutil.rmtree(folder)
     except OSError as error:
-        raise WriteError(describe_write_error(path, error)) from None
+        raise to_write_error(path, error) from None
 
 
 def _load_progress(folder: Path, request: Mapping[str, Any], *, overwrite: bool) -> tuple[int, int, dict[str, int]]:

@@ -212,7 +212,7 @@ def to_data_error(path: Path | None, error: Exception, *, last_position: str = "
     name = describe_path(path)
     match error:
         case FileNotFoundError():
-            return DataError(f"{name}: there is no such file", code="file-not-found")
+            return DataError(f"{name}: there is no such file; check its name and its folder", code="file-not-found")
         case IsADirectoryError():
             return DataError(f"{name}: is a folder; give a file", code="file-unreadable")
         case PermissionError():

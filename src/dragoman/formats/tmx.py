@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair, make_unit_origin, to_single_line
 from dragoman.formats.text import describe_path, quote_names
-from dragoman.formats.xml import escape_xml, extract_text, get_local_name, get_namespace_prefix, is_same_language, read_units
+from dragoman.formats.xml import escape_xml, extract_text, get_local_name, get_namespace_prefix, read_units
+from dragoman.languages import is_same_language
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
 
 
 def _choose_variants(languages: list[str], expected_languages: tuple[str, str]) -> tuple[int | None, int | None]:
-    """Return the indices of source and target: the first equal codes, or else the first with the same primary subtag."""
+    """Return the indices of source and target: the first equal codes, or else the first of the same language."""
     indices: list[int | None] = [None, None]
     for is_match in (_is_same_code, is_same_language):
         for side in (0, 1):
@@ -65,7 +66,7 @@ def _choose_variants(languages: list[str], expected_languages: tuple[str, str]) 
 
 
 def _is_same_code(first_code: str, second_code: str) -> bool:
-    return first_code.lower() == second_code.lower()
+    return first_code.lower().replace("_", "-") == second_code.lower().replace("_", "-")
 
 
 def _get_segment_text(variant: _Element, origin: str) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair, make_unit_origin, to_single_line
 from dragoman.formats.text import describe_path
-from dragoman.formats.xml import extract_text, get_local_name, get_namespace_prefix, is_same_language, read_units
+from dragoman.formats.xml import extract_text, get_local_name, get_namespace_prefix, read_units
+from dragoman.languages import is_same_language
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

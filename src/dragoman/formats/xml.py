@@ -168,16 +168,6 @@ def _decode_cp(element: _Element, location: str) -> str:
     return chr(code)
 
 
-def is_same_language(first_code: str, second_code: str) -> bool:
-    """Return whether two language codes have the same primary subtag, as en-GB and EN_us have."""
-    return _get_primary_subtag(first_code) == _get_primary_subtag(second_code)
-
-
-def _get_primary_subtag(language: str) -> str:
-    """Return the first subtag of a language code in lower case."""
-    return re.split("[-_]", language.lower(), maxsplit=1)[0]
-
-
 def escape_xml(text: str, origin: str) -> str:
     """Return a text with XML escapes. Raises DataError, which names `origin`, for characters that XML cannot hold."""
     if (illegal := _ILLEGAL_CHARACTER.search(text)) is not None:

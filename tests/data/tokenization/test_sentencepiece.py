@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -45,6 +45,7 @@ from dragoman.data.tokenization.sentencepiece_proto import (
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.data.tokenization.subword_sampling import MAX_CACHED_WORD_LENGTH, BpeDropout, build_sampler
 from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
+from expected_errors import error_message
 
 MODEL_TYPES = ["bpe", "unigram"]
 WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]
@@ -85,15 +86,6 @@ def train_foreign_model(**options: Any) -> bytes:
 
 def load_processor(model: bytes) -> Any:
     return spm.SentencePieceProcessor(model_proto=model)
-
-
-def error_message(action: Callable[[], object], error_type: type[DragomanError]) -> str:
-    """Return the message of the error that `action` raises, which must be one printable line."""
-    with pytest.raises(error_type) as caught:
-        action()
-    message = str(caught.value)
-    assert message.isprintable(), message
-    return message
 
 
 # --- sampling ---------------------------------------------------------------------------------------------------------
@@ -213,9 +205,10 @@ def digest() -> str:
 
 
 def test_another_process_samples_the_same() -> None:
-    command = "import sys; sys.path.insert(0, sys.argv[1]); import test_sentencepiece; print(test_sentencepiece.digest())"
+    command = "import sys; sys.path += sys.argv[1:]; import test_sentencepiece; print(test_sentencepiece.digest())"
+    folder = Path(__file__).parent
     process = subprocess.run(
-        [sys.executable, "-c", command, os.path.dirname(__file__)],
+        [sys.executable, "-c", command, str(folder), str(folder.parents[1])],
         env=os.environ | {"PYTHONHASHSEED": "12345"},
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from typing import Any
 
@@ -17,17 +17,8 @@ from dragoman.config import TokenizerConfig
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, UNKNOWN_ID
-from dragoman.errors import BundleError, DataError, DragomanError, RecipeError
-
-
-def error_message(action: Callable[[], object], error_type: type[DragomanError] = DataError) -> str:
-    """Return the message of the error that `action` raises, which must be one printable line."""
-    with pytest.raises(error_type) as caught:
-        action()
-    message = str(caught.value)
-    assert message.isprintable(), message
-    return message
-
+from dragoman.errors import BundleError, DataError, RecipeError
+from expected_errors import error_message
 
 # A small language: each word has two consonants and two vowels, which give some 290 pieces.
 WORDS = [f"{a}{b}{c}{d}" for a in "bdgklmnprst" for b in "aeiou" for c in "lmnrst" for d in "aeiou"]

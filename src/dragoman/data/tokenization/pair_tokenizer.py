@@ -6,17 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dragoman.config import TokenizerConfig
-from dragoman.data.tokenization.sentencepiece import (
-    NotifyFn,
-    SentencePieceTokenizer,
-    Vocabulary,
-    import_sentencepiece,
-    train_sentencepiece,
-)
+from dragoman.data.tokenization.language_tokens import LanguageTokens
+from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary, read_pieces_file
+from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, import_sentencepiece, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.errors import BundleError
+from dragoman.data.tokenization.token_list import Side, TokenListTokenizer, build_token_list, read_token_list
+from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer, Vocabulary
+from dragoman.errors import BundleError, RecipeError
 
 SOURCE_MODEL_FILE, TARGET_MODEL_FILE = "source.model", "target.model"
+SOURCE_PIECES_FILE, TARGET_PIECES_FILE = "source.vocab.json", "target.vocab.json"
+"""Files of the pieces of a `PieceVocabulary`. A vocabulary that both sides share is in the first."""
+SOURCE_TOKENS_FILE, TARGET_TOKENS_FILE = "source.tokens.json", "target.tokens.json"
+"""Files of a `TokenListTokenizer`, instead of the models."""
 LABELS_FILE = "labels.json"
 """File of the target's labels, if the target is trees."""
 
@@ -28,33 +30,101 @@ class PairTokenizer:
         source: the tokenizer of the source
         target: the tokenizer of the target; for trees, their `TreeLabels`
         append_source_eos: the encoder reads an end token after each source
+        languages: the languages and their tokens of a model of many languages; None for all other models
     """
 
-    def __init__(self, source: SentencePieceTokenizer, target: Vocabulary, *, append_source_eos: bool) -> None:
+    def __init__(
+        self,
+        source: TextTokenizer,
+        target: Vocabulary,
+        *,
+        append_source_eos: bool,
+        languages: LanguageTokens | None = None,
+    ) -> None:
         self.source = source
         self.target = target
         self.append_source_eos = append_source_eos
+        self.languages = languages
 
     @property
     def is_joint(self) -> bool:
         """Return whether both sides share one model."""
         return self.source is self.target
 
+    @property
+    def has_text_target(self) -> bool:
+        """Return whether the target is text; otherwise it is the labels of trees."""
+        return isinstance(self.target, SentencePieceTokenizer | PieceVocabulary | TokenListTokenizer)
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        """Return whether both sides share the ids of their tokens, although their models may differ."""
+        source, target = self.source, self.target
+        return self.is_joint or (
+            isinstance(source, PieceVocabulary) and isinstance(target, PieceVocabulary) and source.pieces == target.pieces
+        )
+
+    @property
+    def decoder_prompt(self) -> tuple[int, ...]:
+        """Return the ids that the decoder reads before each output, after its start token."""
+        return () if self.languages is None else self.languages.get_decoder_prompt(self.target)
+
+    def with_languages(self, languages: LanguageTokens | None) -> PairTokenizer:
+        """Return the same tokenizers with other languages."""
+        return PairTokenizer(self.source, self.target, append_source_eos=self.append_source_eos, languages=languages)
+
+    def select_languages(self, source_language: str | None, target_language: str | None) -> PairTokenizer:
+        """Return the same tokenizers for these languages of a model of many; None keeps the present choice.
+
+        Raises:
+            RecipeError: the model does not have the language, or has no language tokens.
+        """
+        if source_language is None and target_language is None:
+            return self
+        if self.languages is None:
+            key, language = ("source_language", source_language) if source_language else ("target_language", target_language)
+            raise RecipeError(
+                f"decoding.{key} = {language!r}: the model has no language tokens, so its languages are fixed; leave it out",
+                code="invalid-option",
+            )
+        return self.with_languages(self.languages.select(self.source, source_language, target_language))
+
     def encode_source(self, text: str) -> list[int]:
-        """Return the ids that the encoder reads."""
-        return self.source.encode(text) + ([END_ID] if self.append_source_eos else [])
+        """Return the ids that the encoder reads, with the language token of a model of many languages.
+
+        Raises:
+            DataError: half of a surrogate pair, or a text without a language, if the model has many.
+        """
+        prefix: list[int] = []
+        if self.languages is not None and text.strip():
+            token, text = self.languages.split_source(self.source, text)
+            prefix = [token_id for token_id in [self.source.piece_to_id(token)] if token_id is not None]
+        return [*prefix, *self.source.encode(text), *([END_ID] if self.append_source_eos else [])]
 
     def encode_target(self, text: str) -> list[int]:
         """Return the ids of the target without begin and end tokens."""
         return self.target.encode(text)
 
 
+def get_identity(vocabulary: Vocabulary) -> bytes:
+    """Return bytes that determine the ids of every text, except for lower-casing."""
+    pieces = vocabulary.serialized_pieces if isinstance(vocabulary, PieceVocabulary) else b""
+    return vocabulary.serialized_model + pieces
+
+
 def write_tokenizer(folder: Path, tokenizer: PairTokenizer) -> None:
     """Write the tokenizers into a folder, a joint one once."""
-    (folder / SOURCE_MODEL_FILE).write_bytes(tokenizer.source.serialized_model)
+    source, target = tokenizer.source, tokenizer.target
+    (folder / (SOURCE_TOKENS_FILE if isinstance(source, TokenListTokenizer) else SOURCE_MODEL_FILE)).write_bytes(
+        source.serialized_model
+    )
+    if isinstance(source, PieceVocabulary):
+        (folder / SOURCE_PIECES_FILE).write_bytes(source.serialized_pieces)
     if not tokenizer.is_joint:
-        name = TARGET_MODEL_FILE if isinstance(tokenizer.target, SentencePieceTokenizer) else LABELS_FILE
-        (folder / name).write_bytes(tokenizer.target.serialized_model)
+        target_file = TARGET_TOKENS_FILE if isinstance(target, TokenListTokenizer) else TARGET_MODEL_FILE
+        (folder / (target_file if tokenizer.has_text_target else LABELS_FILE)).write_bytes(target.serialized_model)
+        if isinstance(target, PieceVocabulary) and not tokenizer.shares_vocabulary:
+            (folder / TARGET_PIECES_FILE).write_bytes(target.serialized_pieces)
 
 
 def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: bool) -> PairTokenizer:
@@ -69,7 +139,24 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
     def read_sentencepiece(name: str) -> SentencePieceTokenizer:
         return SentencePieceTokenizer(read_model_bytes(name), lowercase=config.lowercase, name=str(folder / name))
 
-    source = read_sentencepiece(SOURCE_MODEL_FILE)
+    def read_pieces(name: str) -> tuple[str, ...]:
+        return read_pieces_file(read_model_bytes(name), name=str(folder / name))
+
+    if (folder / SOURCE_PIECES_FILE).exists():
+        pieces = read_pieces(SOURCE_PIECES_FILE)
+        target_pieces = read_pieces(TARGET_PIECES_FILE) if (folder / TARGET_PIECES_FILE).exists() else pieces
+        piece_source = PieceVocabulary(read_model_bytes(SOURCE_MODEL_FILE), pieces, name=str(folder / SOURCE_MODEL_FILE))
+        if not (folder / TARGET_MODEL_FILE).exists():
+            return PairTokenizer(piece_source, piece_source, append_source_eos=append_source_eos)
+        piece_target = PieceVocabulary(read_model_bytes(TARGET_MODEL_FILE), target_pieces, name=str(folder / TARGET_MODEL_FILE))
+        return PairTokenizer(piece_source, piece_target, append_source_eos=append_source_eos)
+
+    def read_side(model_file: str, tokens_file: str) -> TextTokenizer:
+        if config.is_sentencepiece:
+            return read_sentencepiece(model_file)
+        return read_token_list(read_model_bytes(tokens_file), lowercase=config.lowercase, name=str(folder / tokens_file))
+
+    source = read_side(SOURCE_MODEL_FILE, SOURCE_TOKENS_FILE)
     if (folder / LABELS_FILE).exists():
         from dragoman.data.tokenization.tree_labels import read_labels  # imported late, because translation does not need it
 
@@ -78,9 +165,8 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
             read_labels(read_model_bytes(LABELS_FILE), name=str(folder / LABELS_FILE)),
             append_source_eos=append_source_eos,
         )
-    return PairTokenizer(
-        source, source if config.joint else read_sentencepiece(TARGET_MODEL_FILE), append_source_eos=append_source_eos
-    )
+    target = source if config.joint else read_side(TARGET_MODEL_FILE, TARGET_TOKENS_FILE)
+    return PairTokenizer(source, target, append_source_eos=append_source_eos)
 
 
 def import_tokenizer(config: TokenizerConfig, *, root: Path, append_source_eos: bool) -> PairTokenizer:
@@ -108,6 +194,7 @@ def train_tokenizer(
     *,
     append_source_eos: bool,
     seed: int,
+    root: Path = Path(),
     notify: NotifyFn = lambda _: None,
 ) -> PairTokenizer:
     """Train a joint tokenizer on both sides, or one on each side.
@@ -117,24 +204,38 @@ def train_tokenizer(
         config: the tokenizer section of the recipe
         append_source_eos: the encoder reads an end token after each source
         seed: seed of the training
+        root: the folder that the recipe's files of codes and tokens are relative to
         notify: receives the number of skipped lines
 
     Raises:
-        DataError, RecipeError: see `train_sentencepiece`.
+        DataError, RecipeError: see `train_one_side`.
     """
 
     def iter_both_sides() -> Iterable[str]:
         yield from sources
         yield from targets
 
-    vocab_size, target_vocab_size = config.vocab_size, config.target_vocab_size
     if config.joint:
-        shared = train_sentencepiece(iter_both_sides(), config, vocab_size=vocab_size, seed=seed, notify=notify)
+        shared = train_one_side(iter_both_sides(), config, "source", seed=seed, root=root, notify=notify)
         return PairTokenizer(shared, shared, append_source_eos=append_source_eos)
-    source = train_sentencepiece(sources, config, vocab_size=vocab_size, seed=seed, notify=notify)
-    if target_vocab_size is None:
-        target = train_sentencepiece(targets, config, vocab_size=vocab_size, seed=seed, notify=notify)
-    else:
-        key = "tokenizer.target_vocab_size"
-        target = train_sentencepiece(targets, config, vocab_size=target_vocab_size, seed=seed, key=key, notify=notify)
-    return PairTokenizer(source, target, append_source_eos=append_source_eos)
+    return PairTokenizer(
+        train_one_side(sources, config, "source", seed=seed, root=root, notify=notify),
+        train_one_side(targets, config, "target", seed=seed, root=root, notify=notify),
+        append_source_eos=append_source_eos,
+    )
+
+
+def train_one_side(
+    texts: Iterable[str], config: TokenizerConfig, side: Side, *, seed: int, root: Path, notify: NotifyFn
+) -> TextTokenizer:
+    """Train the tokenizer of one side; the source stands for both sides of a joint tokenizer.
+
+    Raises:
+        DataError, RecipeError: see `train_sentencepiece` and `build_token_list`.
+    """
+    key, vocab_size = "tokenizer.vocab_size", config.vocab_size
+    if side == "target" and config.target_vocab_size is not None:
+        key, vocab_size = "tokenizer.target_vocab_size", config.target_vocab_size
+    if not config.is_sentencepiece:
+        return build_token_list(texts, config, side=side, root=root, vocab_size=vocab_size, notify=notify)
+    return train_sentencepiece(texts, config, vocab_size=vocab_size, seed=seed, key=key, notify=notify)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from dragoman.data.counter_rng import hash64
 from dragoman.data.tokenization.sentencepiece_proto import BYTE, read_pieces, renumber_special_pieces
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.subword_sampling import METASPACE, BpeDropout, UnigramSampling, build_sampler
+from dragoman.data.tokenization.vocabulary import NotifyFn, Vocabulary
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, format_duration
 
@@ -28,26 +29,6 @@ from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, format_duration
 MAX_TRAINING_LINE_BYTES = 65_536
 # Stream of random numbers for subword sampling, distinct from all other streams of the same seed.
 _SAMPLING_STREAM = 1000
-
-NotifyFn = Callable[[str], None]
-"""Receives messages for the user."""
-
-
-class Vocabulary(Protocol):
-    """Vocabulary of one side: the pieces of a SentencePiece model, or a closed list of labels.
-
-    `serialized_model` holds the bytes of its file. `SentencePieceTokenizer` documents the methods.
-    """
-
-    @property
-    def serialized_model(self) -> bytes: ...
-    def __len__(self) -> int: ...
-    def encode(self, text: str) -> list[int]: ...
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
-    def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]: ...
-    def decode(self, ids: Sequence[int]) -> str: ...
-    def piece_to_id(self, piece: str) -> int | None: ...
-    def ids_to_pieces(self, ids: Sequence[int]) -> list[str]: ...
 
 
 class SentencePieceTokenizer:
@@ -69,7 +50,7 @@ class SentencePieceTokenizer:
     def __init__(self, serialized_model: bytes, *, lowercase: bool = False, name: str = "tokenizer") -> None:
         self.serialized_model = serialized_model
         self.lowercase = lowercase
-        self._processor = _load_processor(serialized_model, name=name)
+        self._processor = load_processor(serialized_model, name=name)
         self._piece_cache: dict[int, str] = {}  # a lookup in the processor takes a microsecond
         if (ids := _get_special_ids(self._processor)) != SPECIAL_IDS:
             raise BundleError(
@@ -88,7 +69,7 @@ class SentencePieceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a line. Raise DataError for half of a surrogate pair, which UTF-8 cannot encode."""
-        ids: list[int] = self._processor.encode(_encode_utf8(text, lowercase=self.lowercase))
+        ids: list[int] = self._processor.encode(encode_utf8(text, lowercase=self.lowercase))
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -109,7 +90,7 @@ class SentencePieceTokenizer:
         """
         if alpha == 0:
             return self.encode(text)
-        normalized: bytes = self._processor.normalize(_encode_utf8(text, lowercase=self.lowercase))
+        normalized: bytes = self._processor.normalize(encode_utf8(text, lowercase=self.lowercase))
         return self._sampler.split(normalized.decode(), alpha, Random(seed))
 
     @cached_property
@@ -139,7 +120,8 @@ class SentencePieceTokenizer:
         return np.array([piece.startswith(METASPACE) for piece in self.ids_to_pieces(range(len(self)))])
 
 
-def _load_processor(serialized_model: bytes, *, name: str) -> spm.SentencePieceProcessor:
+def load_processor(serialized_model: bytes, *, name: str) -> spm.SentencePieceProcessor:
+    """Return the SentencePiece model of these bytes. Raise BundleError, which names `name`, if they are not a model."""
     processor = spm.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(serialized_model)
@@ -160,7 +142,8 @@ def derive_sampling_seed(seed: int, epoch: int, index: int, side: int) -> int:
     return int(hash64(seed, epoch, _SAMPLING_STREAM + side, index))
 
 
-def _encode_utf8(text: str, *, lowercase: bool) -> bytes:
+def encode_utf8(text: str, *, lowercase: bool) -> bytes:
+    """Return the text as bytes. Raise DataError for half of a surrogate pair."""
     try:
         return (text.lower() if lowercase else text).encode()
     except UnicodeEncodeError as error:
@@ -202,7 +185,7 @@ def train_sentencepiece(
         nonlocal num_overlong
         try:
             for text in texts:
-                line = _encode_utf8(text, lowercase=config.lowercase)
+                line = encode_utf8(text, lowercase=config.lowercase)
                 if len(line) > MAX_TRAINING_LINE_BYTES:
                     num_overlong += 1
                 elif text.strip():
@@ -293,7 +276,7 @@ def import_sentencepiece(config: TokenizerConfig, key: str, path: Path) -> Sente
         code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
         raise DataError(f"{path}: cannot be read: {error.strerror} (tokenizer.{key})", code=code) from None
     location = f"{path} (tokenizer.{key})"
-    ids = _get_special_ids(_load_processor(serialized_model, name=location))
+    ids = _get_special_ids(load_processor(serialized_model, name=location))
     try:
         serialized_model = serialized_model if ids == SPECIAL_IDS else renumber_special_pieces(serialized_model)
         has_byte_pieces = any(piece.piece_type == BYTE for piece in read_pieces(serialized_model))

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from dragoman.data.encoded_corpus import Ids
@@ -27,30 +27,48 @@ NO_ALIGNMENT: AlignmentTarget = (np.empty(0, np.int64), np.empty(0, np.int64), n
 
 def get_word_numbers(pieces: Sequence[str]) -> list[int]:
     """Return the number of the word of each piece."""
-    starts_word = np.array([piece.startswith(METASPACE) for piece in pieces], dtype=bool)
-    is_space = np.array([piece == METASPACE for piece in pieces], dtype=bool)
-    return [int(number) for number in _get_word_numbers(starts_word, is_space)]
+    return [int(number) for number in _SpaceMarks.find(pieces).get_word_numbers(slice(None))]
 
 
-def _get_word_numbers(starts_word: npt.NDArray[np.bool_], is_space: npt.NDArray[np.bool_]) -> Positions:
-    """Return word numbers. A word starts at the first piece and at a space; a piece after a single ▁ continues its word."""
-    word_starts = starts_word.copy()
-    word_starts[1:] &= ~is_space[:-1]
-    word_starts[:1] = True
-    return word_starts.cumsum() - 1
+class _SpaceMarks(NamedTuple):
+    """Marks of spaces, ▁, of each piece: at its start, at the end behind letters, and alone. (V,)"""
+
+    at_start: npt.NDArray[np.bool_]
+    at_end: npt.NDArray[np.bool_]
+    alone: npt.NDArray[np.bool_]
+
+    @classmethod
+    def find(cls, pieces: Sequence[str]) -> _SpaceMarks:
+        """Return the marks of pieces."""
+        at_end = [piece.endswith(METASPACE) and bool(piece.strip(METASPACE)) for piece in pieces]
+        return cls(
+            np.array([piece.startswith(METASPACE) for piece in pieces], dtype=bool),
+            np.array(at_end, dtype=bool),
+            np.array([piece == METASPACE for piece in pieces], dtype=bool),
+        )
+
+    def get_word_numbers(self, ids: Ids | slice) -> Positions:
+        """Return the number of the word of each id.
+
+        A word starts at the first piece, at ▁, and behind a piece that ends with ▁. A piece after a single ▁ continues its
+        word.
+        """
+        word_starts = self.at_start[ids].copy()
+        word_starts[1:] &= ~self.alone[ids][:-1]
+        word_starts[1:] |= self.at_end[ids][:-1]
+        word_starts[:1] = True
+        return word_starts.cumsum() - 1
 
 
 class WordBoundaries:
     """Word boundaries of the ids of one vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        pieces = vocabulary.ids_to_pieces(range(len(vocabulary)))
-        self._starts_word = np.array([piece.startswith(METASPACE) for piece in pieces], dtype=bool)
-        self._is_space = np.array([piece == METASPACE for piece in pieces], dtype=bool)
+        self._marks = _SpaceMarks.find(vocabulary.ids_to_pieces(range(len(vocabulary))))
 
     def get_word_numbers(self, ids: Ids) -> Positions:
         """Return the number of the word of each id. The ids contain no end token."""
-        return _get_word_numbers(self._starts_word[ids], self._is_space[ids])
+        return self._marks.get_word_numbers(ids)
 
     def count_words(self, ids: Ids) -> int:
         """Return the number of words."""

@@ -1,0 +1,30 @@
+"""Character level: each character of the text is a token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from dragoman.data.tokenization.byte_pieces import join_bytes
+from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES, UNKNOWN_ID
+from dragoman.data.tokenization.subword_sampling import METASPACE
+
+
+class CharacterScheme:
+    """Scheme of character level. A run of spaces is one token ▁; spaces at the ends are removed, as in SentencePiece."""
+
+    kind: ClassVar[str] = "char"
+    unknown_piece: ClassVar[str] = SPECIAL_PIECES[UNKNOWN_ID]
+
+    def split(self, text: str) -> list[str]:
+        """Return the characters, with ▁ for spaces."""
+        return list(re.sub(f"[ {METASPACE}]+", METASPACE, text).strip(METASPACE))
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Return the text of characters and byte tokens."""
+        return join_bytes(tokens).replace(METASPACE, " ")
+
+    def to_piece(self, token: str) -> str:
+        """Return the token, which is its own piece."""
+        return token

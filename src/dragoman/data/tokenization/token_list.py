@@ -1,0 +1,287 @@
+"""Tokenizer over a list of tokens: words, characters, bytes, or the subwords of subword-nmt and fastBPE.
+
+A scheme splits a text into tokens and joins tokens to a text; it has one file for each kind. The list numbers the tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import sentencepiece as spm
+
+from dragoman.config import TokenizerConfig
+from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS, UNKNOWN_TEXT, ByteScheme
+from dragoman.data.tokenization.characters import CharacterScheme
+from dragoman.data.tokenization.sentencepiece import encode_utf8
+from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
+from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, read_codes
+from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.vocabulary import NotifyFn
+from dragoman.data.tokenization.vocabulary_file import read_vocabulary_file
+from dragoman.data.tokenization.words import WordScheme
+from dragoman.errors import BundleError, DataError
+
+Normalization = Literal["nfkc", "identity"]
+Side = Literal["source", "target"]
+
+
+class TokenScheme(Protocol):
+    """Way to split text into tokens and to join them.
+
+    kind: name of the scheme in recipes
+    unknown_piece: piece of the unknown token
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def unknown_piece(self) -> str: ...
+    def split(self, text: str) -> list[str]: ...
+    def join(self, tokens: Sequence[str]) -> str: ...
+    def to_piece(self, token: str) -> str: ...
+
+
+class TokenListTokenizer:
+    """Tokenizer over a list of tokens; `SentencePieceTokenizer` documents the methods.
+
+    A token that is not in the list becomes its bytes if the list holds all byte tokens, else `<unk>`.
+
+    Args:
+        scheme: splits and joins
+        tokens: the tokens by id, from id 4 on; the first four ids are padding, unknown, begin and end
+        normalization: Unicode normalization before the text is split; `nfkc` is that of SentencePiece
+        lowercase: lowercase the text before that
+        name: the file that error messages name
+
+    Raises:
+        BundleError: a token occurs twice.
+    """
+
+    def __init__(
+        self,
+        scheme: TokenScheme,
+        tokens: Sequence[str],
+        *,
+        normalization: Normalization = "identity",
+        lowercase: bool = False,
+        name: str = "tokenizer",
+    ) -> None:
+        self.scheme = scheme
+        self.tokens = (*SPECIAL_PIECES, *tokens)
+        self.normalization = normalization
+        self.lowercase = lowercase
+        self._ids = {token: index for index, token in enumerate(self.tokens) if index not in SPECIAL_IDS}
+        if len(self._ids) < len(tokens):
+            raise BundleError(f"{name}: a token occurs twice; copy the file again", code="tokenizer-damaged")
+        self._byte_ids = [self._ids[token] for token in BYTE_TOKENS] if self._has_byte_tokens(scheme) else None
+
+    def _has_byte_tokens(self, scheme: TokenScheme) -> bool:
+        return isinstance(scheme, ByteScheme | CharacterScheme) and all(token in self._ids for token in BYTE_TOKENS)
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a line. Raise DataError for half of a surrogate pair, which UTF-8 cannot encode."""
+        ids: list[int] = []
+        for token in self._split(text):
+            if (token_id := self._ids.get(token)) is not None:
+                ids.append(token_id)
+            elif self._byte_ids is not None:
+                ids += [self._byte_ids[byte] for byte in token.encode()]
+            else:
+                ids.append(UNKNOWN_ID)
+        return ids
+
+    def _split(self, text: str) -> list[str]:
+        return self.scheme.split(normalize(encode_utf8(text, lowercase=self.lowercase).decode(), self.normalization))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of several lines, as `encode` does."""
+        return [self.encode(text) for text in texts]
+
+    def sample_encode(self, text: str, *, alpha: float, seed: int) -> list[int]:
+        """Return `encode(text)` for `alpha` = 0. Raise ValueError for any other value."""
+        if alpha:
+            raise ValueError(f"sampling needs a BPE or unigram model, and this one is of the type {self.scheme.kind}")
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids as one line; line breaks from byte tokens become spaces."""
+        tokens = [
+            UNKNOWN_TEXT if index == UNKNOWN_ID else self.tokens[index]
+            for index in ids
+            if index == UNKNOWN_ID or index not in SPECIAL_IDS
+        ]
+        return re.sub(r"[\r\n]", " ", self.scheme.join(tokens))
+
+    def piece_to_id(self, piece: str) -> int | None:
+        """Return the id of a piece, including `<unk>`; None if there is no such piece."""
+        return UNKNOWN_ID if piece == SPECIAL_PIECES[UNKNOWN_ID] else self._ids_by_piece.get(piece)
+
+    @cached_property
+    def _ids_by_piece(self) -> dict[str, int]:
+        return {piece: index for index, piece in enumerate(self._pieces) if index == UNKNOWN_ID or index not in SPECIAL_IDS}
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        special_pieces = list(SPECIAL_PIECES)
+        special_pieces[UNKNOWN_ID] = self.scheme.unknown_piece
+        return special_pieces + [self.scheme.to_piece(token) for token in self.tokens[len(SPECIAL_IDS) :]]
+
+    def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces of ids, in which ▁ marks a space."""
+        return [self._pieces[index] for index in ids]
+
+    @cached_property
+    def word_start_mask(self) -> npt.NDArray[np.bool_]:
+        """Mask of the ids whose piece starts a word. (V,)"""
+        return np.array([piece.startswith(METASPACE) for piece in self._pieces])
+
+    @cached_property
+    def serialized_model(self) -> bytes:
+        """Bytes of the tokenizer's file: JSON, from which `read_token_list` returns the same tokenizer."""
+        document: dict[str, Any] = {
+            "kind": self.scheme.kind,
+            "normalization": self.normalization,
+            "tokens": self.tokens[len(SPECIAL_IDS) :],
+        }
+        if isinstance(self.scheme, SubwordNmtScheme):
+            document["end_is_separate"] = self.scheme.end_is_separate
+            document["merges"] = None if self.scheme.merges is None else [" ".join(merge) for merge in self.scheme.merges]
+        return (json.dumps(document, indent=0, ensure_ascii=False) + "\n").encode()
+
+
+def normalize(text: str, normalization: Normalization) -> str:
+    """Return the text after Unicode normalization."""
+    return text if normalization == "identity" else str(_get_nfkc_normalizer().normalize(text))
+
+
+@lru_cache(maxsize=1)
+def _get_nfkc_normalizer() -> spm.SentencePieceNormalizer:
+    return spm.SentencePieceNormalizer(
+        rule_name="nmt_nfkc", add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
+    )
+
+
+def read_token_list(serialized_model: bytes, *, lowercase: bool, name: str) -> TokenListTokenizer:
+    """Return the tokenizer of a file. Raise BundleError if it holds none."""
+    try:
+        document = json.loads(serialized_model)
+        kind, normalization, tokens = document["kind"], document["normalization"], document["tokens"]
+        if normalization not in ("nfkc", "identity") or not _are_texts(tokens):
+            raise ValueError
+        "".join(tokens).encode()  # raises an error for half of a surrogate pair
+        scheme = _build_scheme(kind, document)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise BundleError(
+            f"{name}: is not a list of tokens, or is damaged; copy the file again", code="tokenizer-damaged"
+        ) from None
+    return TokenListTokenizer(scheme, tokens, normalization=normalization, lowercase=lowercase, name=name)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _build_scheme(kind: str, document: dict[str, Any]) -> TokenScheme:
+    match kind:
+        case "word":
+            return WordScheme()
+        case "char":
+            return CharacterScheme()
+        case "byte":
+            return ByteScheme()
+        case "subword-nmt":
+            lines, end_is_separate = document["merges"], document["end_is_separate"]
+            if not isinstance(end_is_separate, bool) or not (lines is None or _are_texts(lines)):
+                raise ValueError
+            merges = None if lines is None else [(left, right) for left, right in (line.split(" ") for line in lines)]
+            return SubwordNmtScheme(merges, end_is_separate=end_is_separate)
+    raise ValueError
+
+
+def build_token_list(
+    texts: Iterable[str],
+    config: TokenizerConfig,
+    *,
+    side: Side,
+    root: Path,
+    vocab_size: int,
+    notify: NotifyFn = lambda _: None,
+) -> TokenListTokenizer:
+    """Return the tokenizer of one side, or of both: with the tokens of the recipe's vocabulary file, or those of the text.
+
+    Args:
+        texts: lines of text, which are read only if no file gives the tokens
+        config: the tokenizer section of the recipe
+        side: the side whose files the recipe names; the source also for a joint tokenizer
+        root: the folder that the files of the recipe are relative to
+        vocab_size: most tokens, the special tokens and those of bytes included; the rarest are left out
+        notify: receives the number of tokens
+
+    Raises:
+        DataError: a file cannot be used, or there is no text.
+    """
+    scheme = _choose_scheme(config, side, root)
+    options: dict[str, Any] = {"normalization": config.normalization, "lowercase": config.lowercase}
+    byte_tokens = list(BYTE_TOKENS) if config.byte_fallback else []
+    if isinstance(scheme, ByteScheme):
+        return TokenListTokenizer(scheme, BYTE_TOKENS, **options)
+    key = "vocab_file" if side == "source" else "target_vocab_file"
+    if (vocab_file := getattr(config, key)) is not None:
+        tokens = read_vocabulary_file(root / vocab_file, key)
+        return TokenListTokenizer(scheme, tokens + [token for token in byte_tokens if token not in tokens], **options)
+    splitter = TokenListTokenizer(scheme, [], **options)
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(splitter._split(text))
+    for token in SPECIAL_PIECES:  # in text, they are ordinary words, which no vocabulary can hold
+        del counts[token]
+    if not counts:
+        raise DataError("training corpus: is empty, no line holds text; check data.train", code="empty-data")
+    tokens = _select_tokens(counts, max(vocab_size - len(SPECIAL_IDS) - len(byte_tokens), 1), config.character_coverage)
+    coverage = sum(counts[token] for token in tokens) / counts.total()
+    notify(
+        f"the {side} vocabulary has {len(tokens):,} of the text's {len(counts):,} {_NOUNS[scheme.kind]}, "
+        f"which cover {100 * coverage:.2f} % of it"
+    )
+    return TokenListTokenizer(scheme, tokens + byte_tokens, **options)
+
+
+_NOUNS = {"word": "words", "char": "characters", "subword-nmt": "subwords"}
+
+
+def _choose_scheme(config: TokenizerConfig, side: Side, root: Path) -> TokenScheme:
+    match config.model_type:
+        case "word":
+            return WordScheme()
+        case "char":
+            return CharacterScheme()
+        case "byte":
+            return ByteScheme()
+        case _:
+            key = "target_codes_file" if side == "target" and config.target_codes_file is not None else "codes_file"
+            codes_file = getattr(config, key)
+            return SubwordNmtScheme(None) if codes_file is None else read_codes(root / codes_file, key)
+
+
+def _select_tokens(counts: Counter[str], limit: int, coverage: float) -> list[str]:
+    """Return at most `limit` tokens, the most frequent first, until they cover this share of the text."""
+    tokens: list[str] = []
+    covered, needed = 0, coverage * counts.total()
+    for token in sorted(counts, key=lambda token: (-counts[token], token)):
+        if len(tokens) == limit or covered >= needed:
+            break
+        tokens.append(token)
+        covered += counts[token]
+    return tokens

@@ -1,0 +1,28 @@
+"""Word level: each word between spaces is a token, as in fairseq and JoeyNMT without subwords."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES, UNKNOWN_ID
+from dragoman.data.tokenization.subword_sampling import METASPACE
+
+
+class WordScheme:
+    """Scheme of word level. Any run of white space separates words, and the decoded text has single spaces."""
+
+    kind: ClassVar[str] = "word"
+    unknown_piece: ClassVar[str] = METASPACE + SPECIAL_PIECES[UNKNOWN_ID]
+
+    def split(self, text: str) -> list[str]:
+        """Return the words."""
+        return text.split()
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Return the words as one line."""
+        return " ".join(tokens)
+
+    def to_piece(self, token: str) -> str:
+        """Return the word with ▁ before it."""
+        return METASPACE + token
