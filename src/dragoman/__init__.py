@@ -16,6 +16,7 @@ from dragoman.version import __version__
 if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
     from dragoman.config.decoding_options import DecodingOptions
+    from dragoman.conversion.converter import ConversionResult, convert
     from dragoman.errors import DragomanError
     from dragoman.inference.load import load
     from dragoman.inference.parse_result import Parse
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dragoman.training.run import train
 
 __all__ = [
+    "ConversionResult",
     "DecodingOptions",
     "DragomanError",
     "Parse",
@@ -35,12 +37,14 @@ __all__ = [
     "TranslationConstraints",
     "Translator",
     "__version__",
+    "convert",
     "load",
     "read_recipe",
     "train",
 ]
 
 _MODULES = {
+    "ConversionResult": "dragoman.conversion.converter",
     "DecodingOptions": "dragoman.config.decoding_options",
     "DragomanError": "dragoman.errors",
     "Parse": "dragoman.inference.parse_result",
@@ -49,6 +53,7 @@ _MODULES = {
     "Translation": "dragoman.inference.translation_result",
     "TranslationConstraints": "dragoman.inference.translation_constraints",
     "Translator": "dragoman.inference.translator",
+    "convert": "dragoman.conversion.converter",
     "load": "dragoman.inference.load",
     "read_recipe": "dragoman.config",
     "train": "dragoman.training.run",

@@ -24,11 +24,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from dragoman.config import Recipe, recipe_from_dict
+from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
-from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
-from dragoman.io.safetensors import MappedTensors, save_tensors
-from dragoman.io.storage import atomic_dir, describe_write_error, verify_checksums
+from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
+from dragoman.io.storage import atomic_dir, to_write_error, verify_checksums
 from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead
@@ -37,6 +37,27 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
 OUTPUT_WEIGHT = "output"
 CHECK_CHUNK_SIZE = 2**22
 """Weights that are checked for finite values at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOrigin:
+    """Origin of a model that another toolkit trained. A field that the source does not state is None.
+
+    Attributes:
+        format: format of the source, such as huggingface-marian
+        name: name of the source: its folder, or its name and revision on a hub
+        license: license of the model, as the source states it
+        source_languages: language codes of the source side
+        target_languages: language codes of the target side
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    format: str
+    name: str
+    license: str | None = None
+    source_languages: list[str] | None = None
+    target_languages: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +82,7 @@ class BundleMetadata:
         averaged_checkpoints: names of the checkpoints whose mean the weights are
         paper_deviations: settings that differ from the paper, one sentence each
         alignment: attention head that alignments are read from
+        origin: the source of a model that `dragoman convert` wrote
         dragoman: version of dragoman
         torch: version of PyTorch
         finished: end of the training in UTC, in ISO 8601
@@ -85,6 +107,7 @@ class BundleMetadata:
     averaged_checkpoints: list[str] | None = None
     paper_deviations: list[str] | None = None
     alignment: AlignmentHead | None = None
+    origin: ModelOrigin | None = None
     dragoman: str | None = None
     torch: str | None = None
     finished: str | None = None
@@ -207,7 +230,7 @@ def save_bundle(
     *,
     recipe: Recipe,
     tokenizer: PairTokenizer,
-    weights: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor | TensorStream],
     metadata: BundleMetadata | Mapping[str, Any],
     overwrite: bool = False,
 ) -> None:
@@ -245,7 +268,7 @@ def _check_replaceable(path: Path) -> None:
     try:
         names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     except OSError as error:
-        raise OutputError(describe_write_error(path, error)) from None
+        raise to_write_error(path, error) from None
     if any(not name.startswith(".") for name in names) and not names & {CONFIG_FILE, WEIGHTS_FILE}:
         raise OutputError(f"{path}: holds files but no bundle, so it is kept; give another name", code="not-replaceable")
 
@@ -267,7 +290,16 @@ def read_bundle(path: Path) -> Bundle:
     """Return a bundle whose checksums have been checked. Raise BundleError if its files do not describe one model."""
     recipe, vocabulary, metadata = read_config(path)
     tokenizer = read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
-    if (recipe.task.kind == "translation") != isinstance(tokenizer.target, SentencePieceTokenizer):
+    if recipe.tokenizer.language_token is not None:
+        tokenizer = tokenizer.with_languages(
+            LanguageTokens(
+                recipe.tokenizer.language_token,
+                recipe.tokenizer.language_token_placement,
+                recipe.task.source_language,
+                recipe.task.target_language,
+            )
+        )
+    if (recipe.task.kind == "translation") != tokenizer.has_text_target:
         raise BundleError(
             f"{path / CONFIG_FILE}: task.kind = {recipe.task.kind!r} does not fit the vocabulary of the target; copy the "
             "bundle again",

@@ -43,6 +43,8 @@ class BeamSearchOptions:
         `exhaustive`: no alive hypothesis can beat the worst finished one (tensor2tensor 1.0.3)
         `best`: no alive hypothesis can beat the finished one of rank `nbest` (later versions of tensor2tensor)
         `beam_full`: all finished slots are taken; only ends among the R best extensions compete (fairseq, CTranslate2)
+        `heuristic`: as `exhaustive` with the penalty of the present length, which may end before a longer output wins; only
+            ends among the R best extensions compete (Hugging Face with `early_stopping=False`)
     groups: a diversity penalty excludes required phrases
     """
 
@@ -150,8 +152,11 @@ class _Beam:
         self.decoding_constraints = settings.decoding_constraints
         self.groups, self.group_size = options.groups, group_size
         self.topk_impl, self.device, self.on_step = topk_impl, device, on_step
-        self.threshold_rank = (group_size if options.early_stopping == "exhaustive" else min(options.nbest, group_size)) - 1
+        needs_all_slots = options.early_stopping in ("exhaustive", "heuristic")
+        self.threshold_rank = (group_size if needs_all_slots else min(options.nbest, group_size)) - 1
         self.stop_when_full = options.early_stopping == "beam_full"
+        self.uses_present_length = options.early_stopping == "heuristic"
+        self.only_best_may_end = options.early_stopping in ("beam_full", "heuristic")
         self.length = 0
         self.active, self.done = list(range(num_sentences)), [False] * num_sentences
         self.batch_rows = np.arange(num_sentences)
@@ -256,7 +261,7 @@ class _Beam:
             return is_end_BX  # on a GPU the test would force a synchronization
         ends_BX = is_end_BX
         column_X = torch.arange(is_end_BX.shape[1], device=self.device)
-        if self.stop_when_full:
+        if self.only_best_may_end:
             ends_BX = ends_BX & (column_X < self.group_size)
         if self.group_size == 1:  # greedy search ends only with its best token; sentences with required phrases differ
             is_best_BX = (column_X == 0).expand_as(is_end_BX)
@@ -308,10 +313,12 @@ class _Beam:
 
         A log-probability only falls with each token. So the best score that an alive hypothesis can still reach is its
         log-probability divided by the largest penalty of its sentence. The search ends if the finished hypothesis at
-        `threshold_rank` is at least as good. A beam of one is greedy search and ends with its first end token.
+        `threshold_rank` is at least as good. `heuristic` divides by the penalty of the present length instead. A beam of one
+        is greedy search and ends with its first end token.
         """
         best_B = self.score_BR.amax(1)
-        done_B = self.finished_score_BR[:, self.threshold_rank] >= best_B / self.max_penalty_B
+        penalty_B = self.length_penalty(float(self.length)) if self.uses_present_length else self.max_penalty_B
+        done_B = self.finished_score_BR[:, self.threshold_rank] >= best_B / penalty_B
         if self.stop_when_full:
             done_B |= self.finished_score_BR[:, -1] > NEG_INF
         if self.group_size == 1:

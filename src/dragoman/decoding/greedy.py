@@ -119,81 +119,127 @@ def decode_tokens(
     topk_impl: PyTorch's by default
     """
     assert min(max_lengths, default=1) >= 1
-    end_id, decoding_constraints = settings.end_id, settings.decoding_constraints
-    constraints = constraints or [NO_SENTENCE_CONSTRAINTS] * len(max_lengths)
-    check_prefixes(constraints, max_lengths)
-    topk_impl = topk_impl or TorchTopK()
-    masker = LogitsMasker(
-        decoding_constraints,
-        constraints,
-        forbidden_ids=settings.forbidden_ids,
-        end_id=end_id,
-        rows_per_sentence=1,
+    batch = _TokenBatch(
+        settings,
+        constraints or [NO_SENTENCE_CONSTRAINTS] * len(max_lengths),
+        max_lengths=max_lengths,
+        select_tokens=select_tokens,
+        topk_impl=topk_impl or TorchTopK(),
         device=device,
     )
-    may_have_no_token = decoding_constraints != NO_DECODING_CONSTRAINTS or any(
-        sentence != NO_SENTENCE_CONSTRAINTS for sentence in constraints
-    )
-    output_ids: list[list[int]] = [[] for _ in max_lengths]
-    done: dict[int, bool] = {}  # done sentences, and whether each was stopped because of a repetition
-    active = list(range(len(max_lengths)))
-    active_by_step: list[list[int]] = []
-    log_probs: list[Tensor] = []
     last_N = torch.full((len(max_lengths),), settings.start_id, dtype=torch.long, device=device)
-    step_outputs: list[Tensor] = []  # tokens of each step, if a constraint reads them
-    while len(done) < len(max_lengths):
-        length = len(active_by_step) + 1
+    while len(batch.done) < len(max_lengths):
         logits_NV, state = step(last_N, state)
-        logits_NV = logits_NV.float()
-        log_sum_N = topk_impl.logsumexp(logits_NV)
-        masker(logits_NV, _stack_outputs(step_outputs, logits_NV) if masker.needs_outputs else None, length)
-        last_N = select_tokens(logits_NV, active, length, topk_impl)
-        log_prob_N = (logits_NV.gather(1, last_N[:, None])[:, 0] - log_sum_N).float()
-        active_by_step.append(active)
-        log_probs.append(log_prob_N)
-        step_tokens = (last_N.where(log_prob_N > NEG_INF, NO_TOKEN) if may_have_no_token else last_N).tolist()
-        repeating = [False] * len(active)
-        if masker.needs_outputs or decoding_constraints.repetition_window:
-            step_outputs.append(last_N)
-        if decoding_constraints.repetition_window and length % CHECK_INTERVAL == 0:
-            repeating = is_repeating(_stack_outputs(step_outputs, logits_NV), decoding_constraints.repetition_window).tolist()
-        for sentence, token, repeats in zip(active, step_tokens, repeating, strict=True):
-            if sentence not in done:
-                output_ids[sentence].append(token)
-                repeats = repeats and not constraints[sentence].allow_repetition
-                if token in (end_id, NO_TOKEN) or repeats or max_lengths[sentence] == length:
-                    done[sentence] = repeats
-        kept_rows = [row for row, sentence in enumerate(active) if sentence not in done] if done else active
-        num_done = len(active) - len(kept_rows)
-        if kept_rows and num_done and num_done >= settings.compaction_threshold * len(active):
-            kept_rows_N = torch.tensor(kept_rows, device=device)
-            state, last_N = state.select_sentences(kept_rows_N), last_N[kept_rows_N]
-            step_outputs = [output_N[kept_rows_N] for output_N in step_outputs]
-            masker.select_sentences(kept_rows_N)
-            active = [active[row] for row in kept_rows]
-    token_log_probs: list[list[float]] = [[] for _ in max_lengths]
-    for sentence, log_prob in zip(chain(*active_by_step), torch.cat(log_probs).tolist() if log_probs else [], strict=True):
-        token_log_probs[sentence].append(log_prob)
-    return [
-        to_hypothesis(
-            output_ids[index],
-            token_log_probs[index],
-            done[index],
-            end_id=end_id,
-            length_penalty=settings.length_penalty,
-            include=sentence.include,
+        last_N = batch.step(logits_NV)
+        rows_N = batch.compact(settings.compaction_threshold)
+        if rows_N is not None:
+            state, last_N = state.select_sentences(rows_N), last_N[rows_N]
+    return batch.collect_results()
+
+
+class _TokenBatch:
+    """State of the search for the sentences that are still in the batch, one row a sentence.
+
+    active: index of each row's sentence among all sentences
+    done: done sentences, and whether each was stopped because of a repetition
+    output_ids: tokens of each sentence
+    step_log_probs: for each step, the sentences in the batch and the log-probability of each token (N,)
+    step_outputs: tokens of each step (N,), if a constraint reads them
+    """
+
+    def __init__(
+        self,
+        settings: SearchSettings,
+        constraints: Sequence[SentenceConstraints],
+        *,
+        max_lengths: Sequence[int],
+        select_tokens: TokenSelector,
+        topk_impl: TopK,
+        device: torch.device,
+    ) -> None:
+        check_prefixes(constraints, max_lengths)
+        self.settings, self.constraints, self.max_lengths = settings, constraints, max_lengths
+        self.select_tokens, self.topk_impl, self.device = select_tokens, topk_impl, device
+        self.repetition_window = settings.decoding_constraints.repetition_window
+        self.masker = LogitsMasker(
+            settings.decoding_constraints,
+            constraints,
+            forbidden_ids=settings.forbidden_ids,
+            end_id=settings.end_id,
+            rows_per_sentence=1,
+            device=device,
         )
-        for index, sentence in enumerate(constraints)
-    ]
+        self.may_have_no_token = settings.decoding_constraints != NO_DECODING_CONSTRAINTS or any(
+            sentence != NO_SENTENCE_CONSTRAINTS for sentence in constraints
+        )
+        self.active = list(range(len(max_lengths)))
+        self.done: dict[int, bool] = {}
+        self.output_ids: list[list[int]] = [[] for _ in max_lengths]
+        self.step_log_probs: list[tuple[list[int], Tensor]] = []
+        self.step_outputs: list[Tensor] = []
 
+    def step(self, logits_NV: Tensor) -> Tensor:
+        """Extend each output by one token, and return the tokens. → (N,)"""
+        length = len(self.step_log_probs) + 1
+        logits_NV = logits_NV.float()
+        log_sum_N = self.topk_impl.logsumexp(logits_NV)
+        self.masker(logits_NV, self._stack_outputs() if self.masker.needs_outputs else None, length)
+        token_N = self.select_tokens(logits_NV, self.active, length, self.topk_impl)
+        log_prob_N = (logits_NV.gather(1, token_N[:, None])[:, 0] - log_sum_N).float()
+        self.step_log_probs.append((self.active, log_prob_N))
+        if self.masker.needs_outputs or self.repetition_window:
+            self.step_outputs.append(token_N)
+        repeating = [False] * len(self.active)
+        if self.repetition_window and length % CHECK_INTERVAL == 0:
+            repeating = is_repeating(self._stack_outputs(), self.repetition_window).tolist()
+        tokens = (token_N.where(log_prob_N > NEG_INF, NO_TOKEN) if self.may_have_no_token else token_N).tolist()
+        for sentence, token, repeats in zip(self.active, tokens, repeating, strict=True):
+            if sentence not in self.done:
+                self.output_ids[sentence].append(token)
+                repeats = repeats and not self.constraints[sentence].allow_repetition
+                if token in (self.settings.end_id, NO_TOKEN) or repeats or self.max_lengths[sentence] == length:
+                    self.done[sentence] = repeats
+        return token_N
 
-def _stack_outputs(outputs: Sequence[Tensor], logits_NV: Tensor) -> Tensor:
-    """Return the tokens of all steps so far. → (N, T)"""
-    return (
-        torch.stack(list(outputs), dim=1)
-        if outputs
-        else torch.empty(len(logits_NV), 0, dtype=torch.long, device=logits_NV.device)
-    )
+    def _stack_outputs(self) -> Tensor:
+        """Return the tokens of all steps so far. → (N, T)"""
+        if not self.step_outputs:
+            return torch.empty(len(self.active), 0, dtype=torch.long, device=self.device)
+        return torch.stack(self.step_outputs, dim=1)
+
+    def compact(self, compaction_threshold: float) -> Tensor | None:
+        """Drop the done sentences if they make up `compaction_threshold` of the batch.
+
+        Return the rows of the remaining sentences (N,), or None if all remain.
+        """
+        rows = [row for row, sentence in enumerate(self.active) if sentence not in self.done] if self.done else self.active
+        num_done = len(self.active) - len(rows)
+        if not rows or not num_done or num_done < compaction_threshold * len(self.active):
+            return None
+        rows_N = torch.tensor(rows, device=self.device)
+        self.step_outputs = [token_N[rows_N] for token_N in self.step_outputs]
+        self.masker.select_sentences(rows_N)
+        self.active = [self.active[row] for row in rows]
+        return rows_N
+
+    def collect_results(self) -> list[Hypothesis]:
+        """Return the hypothesis of each sentence."""
+        token_log_probs: list[list[float]] = [[] for _ in self.max_lengths]
+        if self.step_log_probs:
+            sentences, log_probs = zip(*self.step_log_probs, strict=True)
+            for sentence, log_prob in zip(chain(*sentences), torch.cat(log_probs).tolist(), strict=True):
+                token_log_probs[sentence].append(log_prob)
+        return [
+            to_hypothesis(
+                self.output_ids[index],
+                token_log_probs[index],
+                self.done[index],
+                end_id=self.settings.end_id,
+                length_penalty=self.settings.length_penalty,
+                include=sentence.include,
+            )
+            for index, sentence in enumerate(self.constraints)
+        ]
 
 
 def to_hypothesis(

@@ -21,15 +21,18 @@ class LengthPenalty:
         `none`: 1
     alpha: α ≥ 0, so that the penalty never falls as |Y| grows; early stopping relies on that
 
-    |Y| counts the end token. The same α has different effects in the two forms.
+    num_prompt_tokens: tokens that the decoder reads between its start token and the output
+
+    |Y| counts the end token and the prompt. The same α has different effects in the two forms.
     """
 
-    def __init__(self, form: str, alpha: float) -> None:
-        self.offset, self.divisor, self.alpha = {
+    def __init__(self, form: str, alpha: float, num_prompt_tokens: int = 0) -> None:
+        offset, self.divisor, self.alpha = {
             "gnmt": (5.0, 6.0, alpha),
             "power": (0.0, 1.0, alpha),
             "none": (0.0, 1.0, 0.0),
         }[form]
+        self.offset = offset + num_prompt_tokens
 
     def __call__(self, length: LengthT) -> LengthT:
         """Return the penalty of an output of `length` tokens, or of each length in a tensor."""

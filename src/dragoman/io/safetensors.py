@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,7 +21,36 @@ DTYPE_CODES = {
 }  # fmt: skip
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+@dataclass(frozen=True)
+class TensorStream:
+    """Tensor that is computed while it is written, so that it is never in memory as a whole.
+
+    Attributes:
+        shape: its shape
+        dtype: its type
+        iter_chunks: returns its parts, in order; together they have as many values as the shape
+        release: is called after each part was written, so that mapped memory can be released
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    iter_chunks: Callable[[], Iterator[Tensor]]
+    release: Callable[[], None] = lambda: None
+
+    def numel(self) -> int:
+        """Return the number of values."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """Return the size of a value in bytes."""
+        return self.dtype.itemsize
+
+    def load(self) -> Tensor:
+        """Return the whole tensor."""
+        return torch.cat([chunk.flatten() for chunk in self.iter_chunks()]).view(self.shape)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor | TensorStream]) -> str:
     """Write a new safetensors file and return the SHA-256 of its intended content. Raise OSError if it cannot be written.
 
     The bytes equal those of the safetensors library, which returns no digest, hides `errno` and copies all tensors first.
@@ -28,7 +58,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     return write_with_digest(path, _serialize(tensors))
 
 
-def _serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def _serialize(tensors: Mapping[str, Tensor | TensorStream]) -> Iterator[bytes | memoryview]:
     """Yield the header, then the tensors by descending item size and by name, so that each is aligned to its item size."""
     ordered = sorted(tensors.items(), key=lambda item: (list(DTYPE_CODES).index(item[1].dtype), item[0]))
     header, end = {}, 0
@@ -39,7 +69,16 @@ def _serialize(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     header_bytes += b" " * (-len(header_bytes) % 8)
     yield len(header_bytes).to_bytes(8, "little") + header_bytes
     for _, tensor in ordered:
-        yield tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+        if isinstance(tensor, Tensor):
+            yield _get_bytes(tensor)
+            continue
+        for chunk in tensor.iter_chunks():
+            yield _get_bytes(chunk)
+            tensor.release()
+
+
+def _get_bytes(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 class MappedTensors(Mapping[str, Tensor]):

@@ -41,11 +41,12 @@ _FOLDER_CODES: tuple[tuple[type[DragomanError], str, str], ...] = (
 
 
 def describe_write_error(path: Path, error: OSError) -> str:
-    """Return one line with the reason; for a full disk, with the free space and the space that is needed."""
-    return str(_to_write_error(path, error))
+    """Return the message of `to_write_error`."""
+    return str(to_write_error(path, error))
 
 
-def _to_write_error(path: Path, error: OSError, needed: int | None = None) -> WriteError:
+def to_write_error(path: Path, error: OSError, needed: int | None = None) -> WriteError:
+    """Return the WriteError for an error of the system; for a full disk, with the free space and the `needed` bytes."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return WriteError(f"{path}: cannot be written: {error.strerror or error}")
     available, folder = _get_free_space(path)
@@ -73,7 +74,7 @@ def _check_free_space(path: Path, size: int) -> None:
     """Raise WriteError if the file system of `path` has less free space than `size` bytes and a margin of a tenth."""
     needed, (available, _) = _add_margin(size), _get_free_space(path)
     if available is not None and available < needed:
-        raise _to_write_error(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), needed)
+        raise to_write_error(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), needed)
 
 
 def check_path_is_free(path: Path) -> None:
@@ -86,7 +87,7 @@ def _path_exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError as error:
-        raise _to_write_error(path, error) from None
+        raise to_write_error(path, error) from None
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
             check_path_is_free(path)
         partial.replace(path)
     except OSError as error:
-        raise _to_write_error(path, error) from None
+        raise to_write_error(path, error) from None
     finally:
         with suppress(OSError):
             partial.unlink()
@@ -181,7 +182,7 @@ def atomic_dir(
         finally:
             shutil.rmtree(partial, ignore_errors=True)  # before the free space is measured for the error message
     except OSError as error:
-        raise _to_write_error(path, error, _add_margin(size) if size else None) from None
+        raise to_write_error(path, error, _add_margin(size) if size else None) from None
 
 
 def make_dirs(path: Path) -> None:

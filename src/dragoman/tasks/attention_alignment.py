@@ -88,7 +88,12 @@ def choose_alignment_head(
         batch = pairs[start : start + PAIR_BATCH_SIZE]
         sources_ids, targets_ids = [source for *_, source, _ in batch], [target for *_, target in batch]
         weights = compute_cross_attentions(
-            model, sources_ids, targets_ids, start_id=get_decoder_start_id(recipe.model), finished=[True] * len(batch)
+            model,
+            sources_ids,
+            targets_ids,
+            start_id=get_decoder_start_id(recipe.model),
+            prompt=tokenizer.decoder_prompt,
+            finished=[True] * len(batch),
         )
         for weights_LHTS, source, target in zip(weights, sources_ids, targets_ids, strict=True):
             source_pieces = tokenizer.source.ids_to_pieces(source[:-1] if tokenizer.append_source_eos else source)

@@ -22,10 +22,10 @@ from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty, score_targets
 from dragoman.decoding.interface import SearchSettings
-from dragoman.decoding.native_search import build_request
+from dragoman.decoding.native_search import NativeSearch, SearchRequest, build_request
 from dragoman.model.attention import Attention, record_attention
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.inference_model import InferenceModel
+from dragoman.tasks.inference_model import InferenceModel, prompt_decoder
 
 FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
 # Sample i draws from stream seed · SEED_STRIDE + i, so that its number, and not its batch, determines the draws.
@@ -64,6 +64,7 @@ def generate(
     config: DecodingConfig,
     *,
     start_id: int,
+    prompt: Sequence[int] = (),
     sample_ids: Sequence[int] | None = None,
     constraints: Sequence[SentenceConstraints] = (),
     decoding_constraints: DecodingConstraints = NO_DECODING_CONSTRAINTS,
@@ -75,6 +76,7 @@ def generate(
     """Return the hypotheses of each source, best first, in the order of the sources.
 
     sources: ids that the encoder reads; none is empty, and none is longer than the model has positions for
+    prompt: ids that the decoder reads between the start token and the output, such as a language token
     sample_ids: number of each source in its text, which selects the random stream of sampling; default 0, 1, …
     constraints: constraints on the output of each source, or an empty sequence
     constraint_factory: makes the allowed-tokens function of a batch; cannot be used with a restricted vocabulary
@@ -84,7 +86,9 @@ def generate(
     """
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows_per_source = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
-    search = BatchSearch(inference_model, config, start_id, decoding_constraints, constraint_factory, return_alternatives)
+    search = BatchSearch(
+        inference_model, config, start_id, decoding_constraints, constraint_factory, return_alternatives, tuple(prompt)
+    )
     job = GenerationJob(search, sources, range(len(sources)) if sample_ids is None else sample_ids, constraints)
     batches = list(_batch_by_length([len(source) for source in sources], max(1, config.batch_tokens // rows_per_source)))
     for batch, batch_results in zip(batches, map_fn(job, batches), strict=True):
@@ -104,6 +108,7 @@ class BatchSearch:
     decoding_constraints: DecodingConstraints
     constraint_factory: ConstraintFactory | None
     return_alternatives: bool
+    prompt: tuple[int, ...] = ()
 
     @torch.no_grad()  # needed again, because another thread may run this
     def run(
@@ -122,19 +127,25 @@ class BatchSearch:
                 for limit, sentence_constraints in zip(limits, constraints, strict=True)
             ]
         if self.inference_model.max_positions is not None:
-            limits = [min(limit, self.inference_model.max_positions) for limit in limits]
+            limits = [min(limit, self.inference_model.max_positions - len(self.prompt)) for limit in limits]
         if self.inference_model.restrict_vocabulary is None:
             return self._search(
-                self.inference_model, source_BS, limits, sample_ids, constraints, self._add_allowed_tokens(batch, limits)
+                prompt_decoder(self.inference_model, self.prompt),
+                source_BS,
+                limits,
+                sample_ids,
+                constraints,
+                self._add_allowed_tokens(batch, limits),
             )
         required_ids = [token for constraint in constraints for token in chain(constraint.prefix, *constraint.include)]
+        required_ids += self.prompt
         inference_model, token_ids = self.inference_model.restrict_vocabulary(source_BS, required_ids)
         vocabulary_map = VocabularyMap(token_ids.tolist())
         decoding_constraints = replace(
             self.decoding_constraints, suppress_tokens=vocabulary_map.to_local_ids(self.decoding_constraints.suppress_tokens)
         )
         results = self._search(
-            inference_model,
+            prompt_decoder(inference_model, vocabulary_map.to_local_ids(self.prompt)),
             source_BS,
             limits,
             sample_ids,
@@ -151,7 +162,9 @@ class BatchSearch:
             native_search is None
             or self.constraint_factory is not None
             or self.return_alternatives
+            or self.prompt
             or config.method == "sample"
+            or (config.method == "beam" and config.early_stopping == "heuristic")
         ):
             return False
         return config.method == "greedy" or (config.num_beam_groups == 1 and config.beam_size <= native_search.max_beam_size)
@@ -177,61 +190,73 @@ class BatchSearch:
         constraints: Sequence[SentenceConstraints],
         decoding_constraints: DecodingConstraints,
     ) -> list[list[Hypothesis]]:
-        config = self.config
-        # With nbest = 1 both rules return the same hypothesis, and "best" stops earlier.
-        early_stopping = "best" if config.early_stopping == "exhaustive" and config.nbest == 1 else config.early_stopping
         settings = SearchSettings(
             start_id=self.start_id,
             end_id=END_ID,
             forbidden_ids=FORBIDDEN_IDS,
-            length_penalty=LengthPenalty(config.length_penalty, config.alpha),
+            length_penalty=LengthPenalty(self.config.length_penalty, self.config.alpha, len(self.prompt)),
             decoding_constraints=decoding_constraints,
         )
         if inference_model.native_search is not None and self.is_native:
             request = build_request(settings, constraints, max_lengths=limits)
-            if request is not None and config.method == "beam":
-                return inference_model.native_search.beam(
-                    source_BS, request, beam_size=config.beam_size, early_stopping=early_stopping, nbest=config.nbest
-                )
             if request is not None:
-                return [[output] for output in inference_model.native_search.greedy(source_BS, request)]
-        if config.method == "beam":
+                return self._search_natively(inference_model.native_search, source_BS, request)
+        if self.config.method == "beam":
             return beam_search(
                 inference_model.step,
                 inference_model.start(source_BS.to(inference_model.device)),
                 max_lengths=limits,
                 settings=settings,
-                options=BeamSearchOptions(
-                    beam_size=config.beam_size,
-                    nbest=config.nbest,
-                    early_stopping=early_stopping,
-                    groups=BeamGroups(
-                        config.num_beam_groups,
-                        0.0 if self.return_alternatives or config.num_beam_groups == 1 else config.diversity_penalty,
-                        self.return_alternatives,
-                    ),
-                ),
+                options=self._beam_options,
                 device=inference_model.device,
                 constraints=constraints,
                 topk_impl=inference_model.make_topk(),
             )
         rows = self._rows_per_source
-        choose_tokens: TokenSelector = argmax
-        if config.method == "sample":
-            seeds = [config.seed * SEED_STRIDE + sample_id * rows + row for sample_id in sample_ids for row in range(rows)]
-            choose_tokens = make_sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
         hypotheses = decode_tokens(
             inference_model.step,
             inference_model.start(source_BS.repeat_interleave(rows, dim=0).to(inference_model.device)),
             max_lengths=[limit for limit in limits for _ in range(rows)],
             settings=settings,
             device=inference_model.device,
-            select_tokens=choose_tokens,
+            select_tokens=self._make_token_selector(sample_ids),
             constraints=[sentence_constraints for sentence_constraints in constraints for _ in range(rows)],
             topk_impl=inference_model.make_topk(),
         )
         groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+    def _search_natively(
+        self, native_search: NativeSearch, source_BS: Tensor, request: SearchRequest
+    ) -> list[list[Hypothesis]]:
+        if self.config.method == "greedy":
+            return [[output] for output in native_search.greedy(source_BS, request)]
+        options = self._beam_options
+        return native_search.beam(
+            source_BS, request, beam_size=options.beam_size, early_stopping=options.early_stopping, nbest=options.nbest
+        )
+
+    @property
+    def _beam_options(self) -> BeamSearchOptions:
+        config = self.config
+        has_penalty = config.num_beam_groups > 1 and not self.return_alternatives
+        return BeamSearchOptions(
+            beam_size=config.beam_size,
+            nbest=config.nbest,
+            # With nbest = 1 both rules return the same hypothesis, and "best" stops earlier.
+            early_stopping="best" if config.early_stopping == "exhaustive" and config.nbest == 1 else config.early_stopping,
+            groups=BeamGroups(
+                config.num_beam_groups, config.diversity_penalty if has_penalty else 0.0, self.return_alternatives
+            ),
+        )
+
+    def _make_token_selector(self, sample_ids: Sequence[int]) -> TokenSelector:
+        """Return the choice of greedy search, or the sampler of these samples with a random stream for each row."""
+        config, rows = self.config, self._rows_per_source
+        if config.method != "sample":
+            return argmax
+        seeds = [config.seed * SEED_STRIDE + sample_id * rows + row for sample_id in sample_ids for row in range(rows)]
+        return make_sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
 
 
 @dataclass(frozen=True)
@@ -299,16 +324,20 @@ def score_pairs(
     config: DecodingConfig,
     *,
     start_id: int,
+    prompt: Sequence[int] = (),
     on_progress: OnProgress = lambda _: None,
 ) -> list[Hypothesis]:
-    """Return each target as a scored hypothesis of its source (forced decoding)."""
+    """Return each target as a scored hypothesis of its source (forced decoding). prompt: see `generate`"""
     results: dict[int, Hypothesis] = {}
-    penalty = LengthPenalty(config.length_penalty, config.alpha)
-    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, targets, strict=True)]
+    penalty = LengthPenalty(config.length_penalty, config.alpha, len(prompt))
+    lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, targets, strict=True)]
     for indices in _batch_by_length(lengths, config.batch_tokens):
         batch_targets = [targets[index] for index in indices]
-        batch = collate([sources[index] for index in indices], batch_targets, start_id=start_id).to(model.output.device)
-        scored = score_targets(model(batch.source_BS, batch.inputs_BT), batch_targets, end_id=END_ID, length_penalty=penalty)
+        batch = collate(
+            [sources[index] for index in indices], [[*prompt, *target] for target in batch_targets], start_id=start_id
+        ).to(model.output.device)
+        logits_BTV = model(batch.source_BS, batch.inputs_BT)[:, len(prompt) :]
+        scored = score_targets(logits_BTV, batch_targets, end_id=END_ID, length_penalty=penalty)
         results.update(zip(indices, scored, strict=True))
         on_progress(len(indices))
     return [results[index] for index in range(len(sources))]
@@ -321,27 +350,31 @@ def compute_cross_attentions(
     targets: Sequence[Sequence[int]],
     *,
     start_id: int,
+    prompt: Sequence[int] = (),
     finished: Sequence[bool],
     batch_tokens: int = 4096,
     transform: Callable[[Tensor], Tensor] = lambda weights_LHTS: weights_LHTS,
 ) -> list[Tensor]:
     """Return the cross-attention weights of each pair: (layers, heads, T + 1, S), or T rows if the target is unfinished.
 
+    prompt: see `generate`; its tokens have no rows
     finished: whether each target ends with the end token, which then has a row
     transform: applied to the weights of each pair; only its result is kept in memory
     """
     attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
     outputs = [target if has_end else target[:-1] for target, has_end in zip(targets, finished, strict=True)]
-    lengths = [max(len(source), len(target) + 1) for source, target in zip(sources, outputs, strict=True)]
+    lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, outputs, strict=True)]
     results: dict[int, Tensor] = {}
     for indices in _batch_by_length(lengths, batch_tokens):
-        batch = collate([sources[index] for index in indices], [outputs[index] for index in indices], start_id=start_id)
+        batch_outputs = [[*prompt, *outputs[index]] for index in indices]
+        batch = collate([sources[index] for index in indices], batch_outputs, start_id=start_id)
         batch = batch.to(model.output.device)
         with record_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
             model(batch.source_BS, batch.inputs_BT)
         weights_BLHTS = torch.stack(weights, dim=1).float().cpu()
         for row, index in enumerate(indices):
-            results[index] = transform(weights_BLHTS[row, :, :, : len(outputs[index]) + 1, : len(sources[index])]).clone()
+            queries = slice(len(prompt), len(prompt) + len(outputs[index]) + 1)
+            results[index] = transform(weights_BLHTS[row, :, :, queries, : len(sources[index])]).clone()
     return [results[index] for index in range(len(sources))]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from dragoman.config import ModelConfig
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.interface import EnsembleState, SearchState, StepFn, ensemble_step
 from dragoman.decoding.native_search import NativeSearch
+from dragoman.decoding.prompt import PromptedState, prompted_step
 from dragoman.decoding.topk import TopK, TorchTopK
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
@@ -58,6 +59,18 @@ def ensemble(members: Sequence[InferenceModel]) -> InferenceModel:
     max_positions = min((member.max_positions for member in members if member.max_positions is not None), default=None)
     step = ensemble_step([member.step for member in members])
     return InferenceModel(start, step, members[0].device, max_positions, members[0].make_topk)
+
+
+def prompt_decoder(inference_model: InferenceModel, prompt: Sequence[int]) -> InferenceModel:
+    """Return the inference model whose decoder reads a prompt after the start token; the same one for an empty prompt."""
+    if not prompt:
+        return inference_model
+    return replace(
+        inference_model,
+        start=lambda source_BS: PromptedState(inference_model.start(source_BS)),
+        step=prompted_step(inference_model.step, prompt),
+        native_search=None,
+    )
 
 
 def get_decoder_start_id(config: ModelConfig) -> int:

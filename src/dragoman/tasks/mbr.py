@@ -25,14 +25,14 @@ def build_candidate_search(decoding: DecodingConfig) -> DecodingConfig:
 
 
 def rerank_by_mbr(
-    hypotheses: Sequence[Hypothesis], texts: Sequence[str], decoding: DecodingConfig, *, tokenized: bool
+    hypotheses: Sequence[Hypothesis], texts: Sequence[str], decoding: DecodingConfig, *, bleu_tokenizer: str
 ) -> list[Hypothesis]:
     """Return the `nbest` hypotheses with the highest expected utility, best first, each text once.
 
     Finished hypotheses rank before unfinished ones.
 
     texts: text of each hypothesis
-    tokenized: BLEU counts the tokens of the texts without tokenizing them again
+    bleu_tokenizer: sacreBLEU's tokenizer, for BLEU
     """
     if not hypotheses:
         return []
@@ -45,11 +45,7 @@ def rerank_by_mbr(
     text_indices = [index_by_text.setdefault(text, len(index_by_text)) for text in texts]
     text_weights = np.bincount(text_indices, weights=weights) / weights.sum()
     unique_texts = list(index_by_text)
-    utility = (
-        pairwise_chrf(unique_texts)
-        if decoding.mbr == "chrf"
-        else pairwise_bleu(unique_texts, tokenize="none" if tokenized else "13a")
-    )
+    utility = pairwise_chrf(unique_texts) if decoding.mbr == "chrf" else pairwise_bleu(unique_texts, tokenize=bleu_tokenizer)
     expected_utility = utility @ text_weights
     scored = [
         replace(hypothesis, mbr_score=float(expected_utility[text_index]))

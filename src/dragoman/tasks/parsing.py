@@ -195,7 +195,10 @@ def _resolve_tags(
     resolved_tags: list[Sequence[str] | None] = [None if input_tags is None else input_tags[index] for index in readable]
     for index, tags in zip(readable, resolved_tags, strict=True):
         if tags is not None and len(tags) != len(sentences[index]):
-            raise DataError(f"sentence {index + 1}: {len(tags)} tags for {len(sentences[index])} words; give one tag a word")
+            raise DataError(
+                f"sentence {index + 1}: {len(tags)} tags for {len(sentences[index])} words; give one tag a word",
+                code="invalid-tags",
+            )
     untagged = [position for position, tags in enumerate(resolved_tags) if tags is None]
     if recipe.task.has_tagging_head:
         predicted_tags = predict_tags(models, tokenizer, [sources[position] for position in untagged])
@@ -231,9 +234,11 @@ def read_gold_tree(task: TaskConfig, pair: Pair) -> Tree:
     tree = normalize_tree(read_tree(pair.target, name=pair.origin), function_tags=task.function_tags, traces=task.traces)
     gold_leaves = get_leaves(tree)
     if not gold_leaves:
-        raise DataError(f"{pair.origin}: the tree has no words; remove the line")
+        raise DataError(f"{pair.origin}: the tree has no words; remove the line", code="empty-data")
     if untagged := [leaf.word for leaf in gold_leaves if leaf.tag is None]:
-        raise DataError(f"{pair.origin}: the word {untagged[0][:40]!r} has no tag, and EVALB's rules need one; add it")
+        raise DataError(
+            f"{pair.origin}: the word {untagged[0][:40]!r} has no tag, and EVALB's rules need one; add it", code="invalid-tree"
+        )
     return tree
 
 

@@ -31,8 +31,6 @@ from dragoman.tasks.translation import TranslationStatus
 
 SynthesisMethod = Literal["back-translate", "self-train", "distill"]
 PairFileFormat = Literal["tsv", "jsonl"]
-DROPPED_STATUSES: tuple[TranslationStatus, ...] = ("truncated", "short", "repetition", "copied")
-"""Statuses of outputs that have text but are seldom useful; dropped unless `keep_statuses` has them."""
 TABS = "tabs"
 WINDOW_LINES = 512
 """Lines that are translated together; a killed process loses at most these."""
@@ -63,7 +61,7 @@ class Augmentation:
     keep_statuses: statuses of doubtful outputs that are kept
     similarity: metric that compares several outputs with the reference
     fallback_to_reference: write the input pair unchanged if no output is usable
-    tokenized: BLEU does not tokenize the texts again
+    bleu_tokenizer: sacreBLEU's tokenizer, for the similarity BLEU
     """
 
     method: SynthesisMethod
@@ -71,7 +69,7 @@ class Augmentation:
     keep_statuses: frozenset[str] = frozenset()
     similarity: Literal["bleu", "chrf"] = "bleu"
     fallback_to_reference: bool = False
-    tokenized: bool = False
+    bleu_tokenizer: str = "13a"
 
     def apply(self, pair: Pair, output: TranslationOutput) -> tuple[str, Pair | None, TranslationOutput | None]:
         """Return the outcome of a line ("written", "original", "blank" or a status), its pair, and the output in that pair.
@@ -102,11 +100,7 @@ class Augmentation:
         if len(outputs) == 1 or not reference.strip():
             return outputs[0]
         lines = [*(output.text for output in outputs), reference]
-        similarities = (
-            pairwise_chrf(lines)
-            if self.similarity == "chrf"
-            else pairwise_bleu(lines, tokenize="none" if self.tokenized else "13a")
-        )
+        similarities = pairwise_chrf(lines) if self.similarity == "chrf" else pairwise_bleu(lines, tokenize=self.bleu_tokenizer)
         return outputs[int(similarities[:-1, -1].argmax())]
 
 

@@ -16,13 +16,14 @@ from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.repetition import contains_repetition
 from dragoman.errors import MissingDependencyError, RecipeError
-from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match, paper_bleu, tokenized_bleu, uses_split_compounds
+from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, check_bleu_tokenizer, get_task_bleu_tokenizer
+from dragoman.evaluation.metrics import Score, chrf, exact_match, paper_bleu, uses_split_compounds
 from dragoman.tasks.generation import MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.mbr import build_candidate_search, rerank_by_mbr
@@ -135,6 +136,8 @@ def search_lines(
     constraints: constraints on the translation of each line, or an empty sequence
     return_alternatives, on_progress, map_fn: see `generate`
     """
+    if decoding.mbr == "bleu":
+        check_bleu_tokenizer(recipe.task)
     searched = [index for index, line in enumerate(lines) if line.skip_status is None]
     line_constraints = _allow_repetitions(
         [lines[index].source for index in searched],
@@ -147,6 +150,7 @@ def search_lines(
         [lines[index].source for index in searched],
         build_candidate_search(decoding),
         start_id=get_decoder_start_id(recipe.model),
+        prompt=tokenizer.decoder_prompt,
         sample_ids=searched if sample_ids is None else [sample_ids[index] for index in searched],
         constraints=line_constraints,
         decoding_constraints=build_decoding_constraints(decoding, tokenizer.target),
@@ -160,7 +164,7 @@ def search_lines(
                 line_hypotheses,
                 [tokenizer.target.decode(hypothesis.tokens) for hypothesis in line_hypotheses],
                 decoding,
-                tokenized=recipe.task.tokenized,
+                bleu_tokenizer=get_task_bleu_tokenizer(recipe.task),
             )
             for line_hypotheses in results
         ]
@@ -257,14 +261,13 @@ def decode_best(translated_lines: Sequence[TranslatedLine], tokenizer: PairToken
 
 
 def score_translations(hypotheses: Sequence[str], references: Sequence[str], recipe: Recipe) -> dict[str, Score]:
-    """Return BLEU, chrF and exact match. BLEU counts the tokens of tokenized text as they are.
+    """Return BLEU with the tokenizer of the target language, chrF and exact match.
 
     German also has BLEU as in the paper, with split compounds, unless plain text needs a Moses tokenizer that is missing.
     """
     task = recipe.task
-    bleu_metric = tokenized_bleu if task.tokenized else bleu
     scores = {
-        "bleu": bleu_metric(hypotheses, [references]),
+        "bleu": bleu_with_tokenizer(hypotheses, [references], get_task_bleu_tokenizer(task)),
         "chrf": chrf(hypotheses, [references]),
         "exact_match": exact_match(hypotheses, [references]),
     }

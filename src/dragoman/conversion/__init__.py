@@ -1,0 +1,1 @@
+"""Conversion of models from other toolkits into bundles."""

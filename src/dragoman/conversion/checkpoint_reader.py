@@ -1,0 +1,504 @@
+"""Reader of PyTorch checkpoints (`pytorch_model.bin`, `model.pt`) that executes nothing.
+
+A checkpoint is a zip file: `data.pkl` describes the objects, and one entry holds the bytes of each tensor storage. The
+description is a program for Python's pickle machine, which can call any function. This module does not use that machine.
+Its own interpreter knows the few instructions that build numbers, texts, containers and tensors, so no file can call or import
+anything. Every name of a class or function that is not in `READABLE_GLOBALS` is an error, which names it.
+
+Its memory is bounded, because no instruction copies a container or allocates more than the bytes that it has read. Tensors are
+views of the mapped file, and entries must be stored without compression. So a small file never becomes a large one.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from dragoman.errors import DataError
+
+MAX_PICKLE_BYTES = 2**28
+"""Size of the longest description that is read."""
+MAX_DIRECTORY_BYTES = 2**24
+"""Size of the longest zip directory that is read, which suffices for a hundred thousand entries."""
+MAX_DIMENSIONS = 16
+"""Dimensions of a tensor."""
+ZIP_MAGIC = b"PK\x03\x04"
+
+STORAGE_DTYPES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+READABLE_GLOBALS = frozenset(
+    [
+        "collections.OrderedDict",
+        "torch._utils._rebuild_tensor_v2",
+        "torch._utils._rebuild_parameter",
+        "torch.Size",
+        *(f"torch.{name}" for name in STORAGE_DTYPES),
+    ]
+)
+"""Classes and functions that a checkpoint may name. The interpreter builds their results itself and never calls them."""
+
+
+@dataclass
+class InertObject:
+    """Object of a class that the caller allows, as plain data: its class is never imported.
+
+    Attributes:
+        class_name: module and name of the class, such as argparse.Namespace
+        args: arguments of its constructor
+        state: its attributes as a dictionary, or another value that describes it
+        items: values, or pairs of a key and a value, of a container
+    """
+
+    class_name: str
+    args: tuple[Any, ...] = ()
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CheckpointContent:
+    """Content of a checkpoint.
+
+    Attributes:
+        value: numbers, texts, lists, tuples, dictionaries, tensors, and inert objects
+        release: releases the memory of the mapped tensors; a later use reads them from disk again
+    """
+
+    value: Any
+    release: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class _Global:
+    """Name of a class or function."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """Values of one storage. (length,)"""
+
+    values: Tensor
+
+
+class _Mark:
+    """Start of a group of values on the stack."""
+
+
+class UnsafeCheckpointError(Exception):
+    """Description that names something else than tensors and plain containers."""
+
+
+def read_checkpoint(path: Path, *, inert_classes: Collection[str] = ()) -> CheckpointContent:
+    """Return the content of a checkpoint that `torch.save` wrote.
+
+    Args:
+        path: the file
+        inert_classes: further classes, as `module.name`, whose objects are returned as `InertObject`
+
+    Raises:
+        DataError: the file cannot be read, is damaged, has PyTorch's format before version 1.6, or names another class.
+    """
+    archive = _ZipFile(path)
+    pickle_names = [name for name in archive.entries if name == "data.pkl" or name.endswith("/data.pkl")]
+    if len(pickle_names) != 1:
+        raise damaged(path, "has no data.pkl, so it is not a PyTorch checkpoint")
+    prefix = pickle_names[0].removesuffix("data.pkl")
+    if f"{prefix}byteorder" in archive.entries and bytes(archive.read(f"{prefix}byteorder", 16)).strip() != b"little":
+        raise damaged(path, "was written on a big-endian machine; save it on a little-endian one")
+    program = bytes(archive.read(pickle_names[0], MAX_PICKLE_BYTES))
+
+    def load_storage(key: str, dtype: torch.dtype) -> Tensor:
+        return archive.read_tensor(f"{prefix}data/{key}", dtype)
+
+    try:
+        value = _Interpreter(program, load_storage, frozenset(inert_classes)).run()
+    except UnsafeCheckpointError as error:
+        raise DataError(
+            f"{path}: names {error}, which is neither a tensor nor a plain container, so nothing of it is read; "
+            "save the model's state_dict() alone",
+            code="checkpoint-unsafe",
+        ) from None
+    except (LookupError, ValueError, TypeError, AttributeError, OverflowError, struct.error, RuntimeError) as error:
+        raise damaged(path, f"its data.pkl is damaged ({type(error).__name__})") from None
+    return CheckpointContent(value, archive.release)
+
+
+def damaged(path: Path, problem: str) -> DataError:
+    """Return the error of a damaged source file."""
+    return DataError(f"{path}: {problem}; copy the file again", code="source-damaged")
+
+
+class _ZipFile:
+    """Zip file whose entries are stored without compression, mapped into memory.
+
+    entries: offset and size in bytes of each entry, by name
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                magic = file.read(4)
+                if magic != ZIP_MAGIC:
+                    self._raise_other_format(magic)
+                self.mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
+            raise DataError(f"{path}: cannot be read: {error.strerror}", code=code) from None
+        try:
+            self.entries = dict(self._iter_entries())
+        except (struct.error, UnicodeDecodeError):
+            raise damaged(path, "its zip directory is damaged") from None
+
+    def _raise_other_format(self, magic: bytes) -> NoReturn:
+        if magic[:1] == b"\x80":
+            raise DataError(
+                f"{self.path}: has PyTorch's format before version 1.6, which only Python's pickle reads; save it again with "
+                "a newer torch.save",
+                code="checkpoint-unsafe",
+            )
+        raise damaged(self.path, "is not a PyTorch checkpoint")
+
+    def _iter_entries(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield the name, offset and size of each entry, from the directory at the end of the file."""
+        offset, size = self._find_directory()
+        end = offset + size
+        while offset < end:
+            fields = struct.unpack_from("<4s6H3L5H2L", self.mapping, offset)
+            signature, method, packed_size, size = fields[0], fields[4], fields[8], fields[9]
+            name_length, extra_length, comment_length, header_offset = fields[10], fields[11], fields[12], fields[16]
+            if signature != b"PK\x01\x02":
+                raise damaged(self.path, "its zip directory is damaged")
+            name_start = offset + 46
+            name = self.mapping[name_start : name_start + name_length].decode()
+            extra = self.mapping[name_start + name_length : name_start + name_length + extra_length]
+            size, packed_size, header_offset = _apply_zip64(extra, size, packed_size, header_offset)
+            if method != 0 or size != packed_size:
+                raise DataError(
+                    f"{self.path}: its entry {name[:80]!r} is compressed, which torch.save never does; save it again",
+                    code="source-damaged",
+                )
+            header = struct.unpack_from("<4s5H3L2H", self.mapping, header_offset)
+            start = header_offset + 30 + header[9] + header[10]
+            if header[0] != ZIP_MAGIC or start + size > len(self.mapping):
+                raise damaged(self.path, f"its entry {name[:80]!r} is cut short")
+            yield name, (start, size)
+            offset = name_start + name_length + extra_length + comment_length
+
+    def _find_directory(self) -> tuple[int, int]:
+        """Return the offset and the size of the directory."""
+        end = self.mapping.rfind(b"PK\x05\x06", max(0, len(self.mapping) - 2**16 - 22))
+        if end < 0:
+            raise damaged(self.path, "its zip directory is missing, so the file is cut short")
+        size, offset = struct.unpack_from("<2L", self.mapping, end + 12)
+        if 0xFFFFFFFF in (size, offset) and end >= 20 and self.mapping[end - 20 : end - 16] == b"PK\x06\x07":
+            (end64,) = struct.unpack_from("<Q", self.mapping, end - 12)
+            if self.mapping[end64 : end64 + 4] != b"PK\x06\x06":
+                raise damaged(self.path, "its zip directory is damaged")
+            size, offset = struct.unpack_from("<2Q", self.mapping, end64 + 40)
+        if size > MAX_DIRECTORY_BYTES or offset + size > len(self.mapping):
+            raise damaged(self.path, "its zip directory is damaged")
+        return offset, size
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Return the bytes of an entry. Raise DataError if there are more than `max_bytes`."""
+        start, size = self.entries[name]
+        if size > max_bytes:
+            raise damaged(self.path, f"its entry {name[:80]!r} has {size:,} bytes, more than {max_bytes:,}")
+        return self.mapping[start : start + size]
+
+    def read_tensor(self, name: str, dtype: torch.dtype) -> Tensor:
+        """Return an entry as a view of the mapped file. (length,)"""
+        if name not in self.entries:
+            raise damaged(self.path, f"its entry {name[:80]!r} is missing")
+        start, size = self.entries[name]
+        count = size // dtype.itemsize
+        if not count:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self.mapping, dtype=dtype, count=count, offset=start)
+
+    def release(self) -> None:
+        """Release the memory that reading has filled."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _apply_zip64(extra: bytes, size: int, packed_size: int, header_offset: int) -> tuple[int, int, int]:
+    """Return sizes and offset, those of 32 bits that overflow replaced by the 64-bit values of the extra field."""
+    offset = 0
+    while offset + 4 <= len(extra):
+        tag, length = struct.unpack_from("<2H", extra, offset)
+        if tag == 1:
+            values = iter(struct.unpack_from(f"<{length // 8}Q", extra, offset + 4))
+            size = next(values, size) if size == 0xFFFFFFFF else size
+            packed_size = next(values, packed_size) if packed_size == 0xFFFFFFFF else packed_size
+            header_offset = next(values, header_offset) if header_offset == 0xFFFFFFFF else header_offset
+        offset += 4 + length
+    return size, packed_size, header_offset
+
+
+class _Interpreter:
+    """Interpreter of the instructions with which `torch.save` describes containers and tensors.
+
+    A damaged program raises an ordinary exception, such as IndexError for an empty stack.
+    """
+
+    def __init__(
+        self, program: bytes, load_storage: Callable[[str, torch.dtype], Tensor], inert_classes: frozenset[str]
+    ) -> None:
+        self.program = program
+        self.position = 0
+        self.load_storage = load_storage
+        self.inert_classes = inert_classes
+        self.storages: dict[tuple[str, torch.dtype], Tensor] = {}
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        """Return the value that the program builds."""
+        while (opcode := self._take(1)) != b".":
+            instruction = _INSTRUCTIONS.get(opcode)
+            if instruction is None:
+                raise UnsafeCheckpointError(f"the pickle instruction 0x{opcode.hex()}")
+            instruction(self)
+        return self.stack.pop()
+
+    def _take(self, count: int) -> bytes:
+        data = self.program[self.position : self.position + count]
+        if len(data) < count:
+            raise ValueError("the program ends early")
+        self.position += count
+        return data
+
+    def _unpack(self, layout: str) -> Any:
+        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+
+    def _take_line(self) -> str:
+        end = self.program.index(b"\n", self.position)
+        line = self._take(end - self.position).decode()
+        self.position += 1
+        return line
+
+    def _pop_group(self) -> list[Any]:
+        """Return the values after the last mark, and remove them and the mark."""
+        index = len(self.stack) - 1
+        while not isinstance(self.stack[index], _Mark):
+            index -= 1
+            if index < 0:
+                raise ValueError("there is no mark")
+        group = self.stack[index + 1 :]
+        del self.stack[index:]
+        return group
+
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
+    def push_number(self, layout: str) -> None:
+        self.push(self._unpack(layout))
+
+    def push_long(self, layout: str) -> None:
+        self.push(int.from_bytes(self._take(self._unpack(layout)), "little", signed=True))
+
+    def push_text(self, layout: str) -> None:
+        self.push(self._take(self._unpack(layout)).decode("utf-8", "surrogatepass"))
+
+    def push_bytes(self, layout: str) -> None:
+        self.push(self._take(self._unpack(layout)))
+
+    def push_tuple(self, count: int) -> None:
+        if len(self.stack) < count:
+            raise ValueError("the stack is too short")
+        values = tuple(self.stack[len(self.stack) - count :])
+        del self.stack[len(self.stack) - count :]
+        self.push(values)
+
+    def push_group_as_tuple(self) -> None:
+        self.push(tuple(self._pop_group()))
+
+    def store(self, index: int) -> None:
+        self.memo[index] = self.stack[-1]
+
+    def append(self, values: Sequence[Any]) -> None:
+        target = self.stack[-1]
+        if isinstance(target, InertObject):
+            target.items.extend(values)
+        elif isinstance(target, list):
+            target.extend(values)
+        else:
+            raise ValueError("values are appended to something else than a list")
+
+    def append_last(self) -> None:
+        value = self.stack.pop()
+        self.append([value])
+
+    def set_items(self, values: Sequence[Any]) -> None:
+        target = self.stack[-1]
+        pairs = list(zip(values[::2], values[1::2], strict=True))
+        if isinstance(target, InertObject):
+            target.items.extend(pairs)
+        elif isinstance(target, dict):
+            target.update((_check_key(key), value) for key, value in pairs)
+        else:
+            raise ValueError("items are set in something else than a dictionary")
+
+    def set_last_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.set_items([key, value])
+
+    def push_global(self, module: str, name: str) -> None:
+        global_name = f"{module}.{name}"
+        if global_name not in READABLE_GLOBALS and global_name not in self.inert_classes:
+            raise UnsafeCheckpointError(global_name[:100])
+        self.push(_Global(global_name))
+
+    def push_stack_global(self) -> None:
+        name, module = self.stack.pop(), self.stack.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise ValueError("a global has no name")
+        self.push_global(module, name)
+
+    def build(self) -> None:
+        """Set the attributes of an inert object; those of a dictionary are dropped."""
+        state = self.stack.pop()
+        target = self.stack[-1]
+        if isinstance(target, InertObject):
+            target.state = state
+        elif not isinstance(target, dict):
+            raise ValueError("attributes are set in something else than an object")
+
+    def reduce(self) -> None:
+        """Replace a name and its arguments by their result."""
+        args, function = self.stack.pop(), self.stack.pop()
+        if not isinstance(function, _Global) or not isinstance(args, tuple):
+            raise ValueError("a value is called")
+        self.push(self._build_object(function.name, args))
+
+    def _build_object(self, name: str, args: tuple[Any, ...]) -> Any:
+        match name:
+            case "collections.OrderedDict" if not args:  # its items follow, and a copy of other items could be repeated
+                return {}
+            case "torch.Size" if isinstance(args[0], tuple):
+                return args[0]
+            case "torch._utils._rebuild_tensor_v2":
+                return _build_tensor(args[0], *args[1:4])
+            case "torch._utils._rebuild_parameter":
+                return args[0]
+            case _ if name in self.inert_classes:
+                return InertObject(name, args)
+        raise UnsafeCheckpointError(f"a call of {name}")
+
+    def load_persistent(self) -> None:
+        """Replace the description of a storage by its values."""
+        kind, storage_type, key, _, count = self.stack.pop()
+        dtype = STORAGE_DTYPES[storage_type.name.removeprefix("torch.")]
+        if kind != "storage" or not isinstance(key, str):
+            raise ValueError("a persistent value is not a storage")
+        if (key, dtype) not in self.storages:
+            self.storages[key, dtype] = self.load_storage(key, dtype)
+        values = self.storages[key, dtype]
+        if _check_count(count) > len(values):
+            raise ValueError("a storage is cut short")
+        self.push(_Storage(values[:count]))
+
+
+def _check_count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a size is not a number")
+    return value
+
+
+def _check_key(key: Any) -> Any:
+    if not isinstance(key, str | int | float | bytes | None):
+        raise ValueError("a key is not a plain value")
+    return key
+
+
+def _build_tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Tensor:
+    """Return a view of a storage. A tensor never has more values than its storage."""
+    if not isinstance(storage, _Storage) or len(shape) > MAX_DIMENSIONS or len(shape) != len(strides):
+        raise ValueError("a tensor has no storage")
+    sizes, steps = [_check_count(size) for size in shape], [_check_count(step) for step in strides]
+    count = math.prod(sizes)
+    last = _check_count(offset) + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True) if size)
+    if count > len(storage.values) or (count and last >= len(storage.values)):
+        raise ValueError("a tensor is larger than its storage")
+    if not count:
+        return torch.empty(sizes, dtype=storage.values.dtype)
+    return storage.values.as_strided(sizes, steps, offset)
+
+
+def _skip_frame(interpreter: _Interpreter) -> None:
+    interpreter._unpack("<Q")
+
+
+def _check_protocol(interpreter: _Interpreter) -> None:
+    if interpreter._unpack("<B") > 5:
+        raise ValueError("the protocol is not known")
+
+
+def _push_global_line(interpreter: _Interpreter) -> None:
+    module = interpreter._take_line()
+    interpreter.push_global(module, interpreter._take_line())
+
+
+_INSTRUCTIONS: dict[bytes, Callable[[_Interpreter], None]] = {
+    b"\x80": _check_protocol,
+    b"\x95": _skip_frame,
+    b"(": lambda machine: machine.push(_Mark()),
+    b"N": lambda machine: machine.push(None),
+    b"\x88": lambda machine: machine.push(True),
+    b"\x89": lambda machine: machine.push(False),
+    b"K": lambda machine: machine.push_number("<B"),
+    b"M": lambda machine: machine.push_number("<H"),
+    b"J": lambda machine: machine.push_number("<i"),
+    b"G": lambda machine: machine.push_number(">d"),
+    b"\x8a": lambda machine: machine.push_long("<B"),
+    b"\x8c": lambda machine: machine.push_text("<B"),
+    b"X": lambda machine: machine.push_text("<I"),
+    b"U": lambda machine: machine.push_text("<B"),
+    b"C": lambda machine: machine.push_bytes("<B"),
+    b"B": lambda machine: machine.push_bytes("<I"),
+    b"]": lambda machine: machine.push([]),
+    b"}": lambda machine: machine.push({}),
+    b")": lambda machine: machine.push(()),
+    b"\x85": lambda machine: machine.push_tuple(1),
+    b"\x86": lambda machine: machine.push_tuple(2),
+    b"\x87": lambda machine: machine.push_tuple(3),
+    b"t": _Interpreter.push_group_as_tuple,
+    b"a": _Interpreter.append_last,
+    b"e": lambda machine: machine.append(machine._pop_group()),
+    b"s": _Interpreter.set_last_item,
+    b"u": lambda machine: machine.set_items(machine._pop_group()),
+    b"q": lambda machine: machine.store(machine._unpack("<B")),
+    b"r": lambda machine: machine.store(machine._unpack("<I")),
+    b"\x94": lambda machine: machine.store(len(machine.memo)),
+    b"h": lambda machine: machine.push(machine.memo[machine._unpack("<B")]),
+    b"j": lambda machine: machine.push(machine.memo[machine._unpack("<I")]),
+    b"c": _push_global_line,
+    b"\x93": _Interpreter.push_stack_global,
+    b"R": _Interpreter.reduce,
+    b"\x81": _Interpreter.reduce,
+    b"b": _Interpreter.build,
+    b"Q": _Interpreter.load_persistent,
+}
+"""Instructions by their code. Python's pickle has more, none of which `torch.save` needs for a checkpoint."""

@@ -1,0 +1,203 @@
+"""`dragoman.convert`: read a model of another toolkit and write it as a bundle.
+
+A format is a module with three names: `NAME`, `detect(files)` and `read(files, options)`. The first format that detects the
+source reads it, so a new format is one module and one entry of `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dragoman.bundle import BundleMetadata, ModelOrigin, collect_weights, save_bundle
+from dragoman.conversion import fairseq_transformer, huggingface_fsmt, huggingface_m2m100, huggingface_marian
+from dragoman.conversion.hub import download_model, is_hub_name
+from dragoman.conversion.source_files import SourceFiles
+from dragoman.conversion.target import ConversionOptions, ConvertedModel
+from dragoman.errors import BundleError, DataError
+from dragoman.io.safetensors import TensorStream
+from dragoman.io.storage import check_path_is_free
+from dragoman.model.factory import assemble_model
+from dragoman.version import __version__
+
+
+class SourceFormat(Protocol):
+    """Module that reads the models of one format."""
+
+    NAME: str
+
+    @property
+    def detect(self) -> Callable[[SourceFiles], bool]:
+        """Function that returns whether a folder holds such a model."""
+
+    @property
+    def read(self) -> Callable[[SourceFiles, ConversionOptions], ConvertedModel]:
+        """Function that returns the model of a folder."""
+
+
+FORMATS: tuple[SourceFormat, ...] = (huggingface_marian, huggingface_m2m100, huggingface_fsmt, fairseq_transformer)
+"""Formats in the order in which they are tried."""
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """Written bundle.
+
+    Attributes:
+        path: folder of the bundle
+        origin: format, name, license and languages of the source
+        parameters: number of weights
+        num_bytes: size of the bundle in bytes
+        notes: differences to the source, one sentence each
+    """
+
+    path: Path
+    origin: ModelOrigin
+    parameters: int
+    num_bytes: int
+    notes: tuple[str, ...]
+
+
+def convert(
+    source: str | Path,
+    output: str | Path,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    revision: str | None = None,
+    on_progress: Callable[[int, int], None] = lambda written, total: None,
+) -> ConversionResult:
+    """Convert a model of another toolkit into a bundle, which `dragoman.load` opens. Nothing of the source is executed.
+
+    Args:
+        source: folder of the model, or its name on the Hugging Face hub, such as Helsinki-NLP/opus-mt-en-de (extra `hub`)
+        output: folder of the new bundle
+        source_language, target_language: language codes, if the source does not state them; the default languages of a model
+            of many languages
+        revision: branch, tag or commit on the hub; the newest one by default
+        on_progress: receives the number of bytes that are written, and the number of all bytes
+
+    Raises:
+        DataError: the source cannot be read, is damaged, or has an unknown format.
+        BundleError: the model has a feature that dragoman does not have.
+        OutputError: the output exists or cannot be written.
+    """
+    output = Path(output)
+    check_path_is_free(output)
+    folder, name = _find_folder(str(source), revision)
+    files = SourceFiles(folder)
+    source_format = _detect_format(files)
+    model = source_format.read(files, ConversionOptions(name, source_language, target_language))
+    weights = _check_weights(model, folder)
+    metadata = BundleMetadata(
+        parameters=sum(stream.numel() for stream in weights.values()),
+        origin=model.origin,
+        dragoman=__version__,
+        torch=str(torch.__version__),
+    )
+    save_bundle(
+        output,
+        recipe=model.recipe,
+        tokenizer=model.tokenizer,
+        weights=_report_progress(weights, on_progress),
+        metadata=metadata,
+    )
+    return ConversionResult(
+        output,
+        model.origin,
+        metadata.parameters or 0,
+        sum(file.stat().st_size for file in output.iterdir()),
+        model.notes,
+    )
+
+
+def _find_folder(source: str, revision: str | None) -> tuple[Path, str]:
+    """Return the folder of a source, and its name for the metadata."""
+    folder = Path(source)
+    if folder.is_dir():
+        if revision is not None:
+            raise DataError(f"revision = {revision!r}: is for models of the hub, and {source} is a folder; leave it out")
+        return folder, folder.resolve().name
+    if folder.exists():
+        raise DataError(f"{source}: is a file; give the folder of the model", code="unknown-format")
+    if not is_hub_name(source):
+        raise DataError(
+            f"{source}: there is no such folder; give a folder or a name such as owner/model", code="file-not-found"
+        )
+    return download_model(source, revision)
+
+
+def _detect_format(files: SourceFiles) -> SourceFormat:
+    for source_format in FORMATS:
+        if source_format.detect(files):
+            return source_format
+    raise DataError(
+        f"{files.folder}: has no known format; dragoman converts {', '.join(candidate.NAME for candidate in FORMATS)}",
+        code="unknown-format",
+    )
+
+
+def _check_weights(model: ConvertedModel, folder: Path) -> dict[str, TensorStream]:
+    """Return the weights, whose values are checked while they are written.
+
+    Raises:
+        DataError: the source has other weights, shapes or types than its settings describe.
+    """
+    source_size, target_size = len(model.tokenizer.source), len(model.tokenizer.target)
+    try:
+        with torch.device("meta"):
+            expected = collect_weights(
+                assemble_model(model.recipe.model, source_vocab_size=source_size, target_vocab_size=target_size)
+            )
+    except (RuntimeError, OverflowError, TypeError, ValueError) as error:
+        problem = str(error).splitlines()[0]
+        raise DataError(f"{folder}: describes a model of impossible sizes: {problem}", code="source-damaged") from None
+    if different := sorted(expected.keys() ^ model.weights.keys()):
+        raise BundleError(f"{folder}: weight {different[0]} has no counterpart; report this", code="conversion-unsupported")
+    for name, tensor in expected.items():
+        stream = model.weights[name]
+        if stream.shape != tensor.shape or not stream.dtype.is_floating_point:
+            raise DataError(
+                f"{folder}: the weights for {name} have the shape {tuple(stream.shape)} and the type {stream.dtype}, but the "
+                f"settings describe {tuple(tensor.shape)}; copy the files again",
+                code="source-damaged",
+            )
+    return {name: _check_values(name, model.weights[name], folder) for name in expected}
+
+
+def _check_values(name: str, stream: TensorStream, folder: Path) -> TensorStream:
+    """Return a stream that raises DataError for a value that is not a finite number."""
+
+    def iter_chunks() -> Iterator[Tensor]:
+        for chunk in stream.iter_chunks():
+            if chunk.numel() and not all(bool(extreme.isfinite()) for extreme in chunk.aminmax()):
+                raise DataError(
+                    f"{folder}: the weights for {name} hold values that are not finite numbers; copy the files again",
+                    code="source-damaged",
+                )
+            yield chunk
+
+    return replace(stream, iter_chunks=iter_chunks)
+
+
+def _report_progress(weights: Mapping[str, TensorStream], on_progress: Callable[[int, int], None]) -> dict[str, TensorStream]:
+    """Return streams that report the bytes that were written."""
+    total = sum(stream.numel() * stream.element_size() for stream in weights.values())
+    written = 0
+
+    def watch(stream: TensorStream) -> TensorStream:
+        def iter_chunks() -> Iterator[Tensor]:
+            nonlocal written
+            for chunk in stream.iter_chunks():
+                yield chunk
+                written += chunk.numel() * chunk.element_size()
+                on_progress(written, total)
+
+        return replace(stream, iter_chunks=iter_chunks)
+
+    return {name: watch(stream) for name, stream in weights.items()}

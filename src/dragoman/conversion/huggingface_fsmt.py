@@ -1,0 +1,200 @@
+"""FSMT folders of Hugging Face: fairseq's models of WMT19 and others, such as facebook/wmt19-en-de.
+
+- `config.json` and `generation_config.json` describe the architecture, the languages and the search.
+- `model.safetensors` or `pytorch_model.bin` has the weights.
+- `vocab-src.json` and `vocab-tgt.json` number the subwords; `merges.txt` has the merges of fastBPE without their counts.
+- `tokenizer_config.json` tells whether text is lower-cased, and `README.md` states the license.
+
+The models read text that the Moses tokenizer has split. That tokenizer is not part of a bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.bundle import ModelOrigin
+from dragoman.config import make_recipe
+from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.generation_options import convert_generation_options
+from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.source_files import ModelSettings, SourceFiles
+from dragoman.conversion.target import ConversionOptions, ConvertedModel
+from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.conversion.weight_reader import WeightReader
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES
+from dragoman.data.tokenization.subword_nmt import CONTINUATION, END_OF_WORD, SubwordNmtScheme, parse_codes
+from dragoman.data.tokenization.token_list import TokenListTokenizer
+from dragoman.errors import RecipeError
+from dragoman.io.safetensors import TensorStream
+
+NAME = "huggingface-fsmt"
+CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
+SOURCE_VOCABULARY, TARGET_VOCABULARY, MERGES = "vocab-src.json", "vocab-tgt.json", "merges.txt"
+
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
+"""Activations by their name in config.json."""
+SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
+MOSES_NOTE = (
+    "The model reads text that the Moses tokenizer has split (with -a, and with escaped characters), and writes such text; "
+    "the bundle has no Moses tokenizer."
+)
+
+
+def detect(files: SourceFiles) -> bool:
+    """Return whether a folder holds an FSMT model."""
+    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "fsmt"
+
+
+def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
+    """Return the model of a folder.
+
+    Raises:
+        DataError: a file is missing or damaged.
+        BundleError: the model has a feature that dragoman does not have.
+    """
+    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    source_order = _read_order(files, settings, SOURCE_VOCABULARY, "src_vocab_size")
+    target_order = _read_order(files, settings, TARGET_VOCABULARY, "tgt_vocab_size")
+    is_joint = source_order == target_order
+    tying, weights = _build_weights(files, settings, source_order, target_order)
+    names = files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}
+    lowercase = ModelSettings(names, files.folder / TOKENIZER_FILE).boolean("do_lower_case", False)
+    scheme = _read_merges(files)
+    source = _build_tokenizer(files, SOURCE_VOCABULARY, scheme, source_order, lowercase=lowercase)
+    target = source if is_joint else _build_tokenizer(files, TARGET_VOCABULARY, scheme, target_order, lowercase=lowercase)
+    source_language, target_language = _read_languages(settings, options)
+    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
+    document = {
+        "name": options.name,
+        "task": {"source_language": source_language, "target_language": target_language, "tokenized": True},
+        "tokenizer": {
+            "model_type": "subword-nmt",
+            "joint": is_joint,
+            "vocab_size": len(source_order),
+            **({} if is_joint else {"target_vocab_size": len(target_order)}),
+            "byte_fallback": False,
+            "normalization": "identity",
+            "lowercase": lowercase,
+        },
+        "model": _convert_settings(settings, tying),
+        "decoding": convert_generation_options(files, settings, target_order),
+    }
+    try:
+        recipe = make_recipe(document)
+    except RecipeError as error:
+        raise damaged(settings.path, f"describes a model of impossible settings ({error})") from None
+    return ConvertedModel(
+        recipe=recipe,
+        tokenizer=PairTokenizer(source, target, append_source_eos=True),
+        weights=weights,
+        origin=ModelOrigin(
+            format=NAME,
+            name=options.name,
+            license=next(iter(card.get("license", [])), None),
+            source_languages=[source_language] if source_language else None,
+            target_languages=[target_language] if target_language else None,
+        ),
+        notes=(MOSES_NOTE,),
+    )
+
+
+def _read_order(files: SourceFiles, settings: ModelSettings, file_name: str, size_name: str) -> VocabularyOrder:
+    """Return the order of one vocabulary, in which a subword that does not end a word ends with `@@`."""
+    path, document, vocab_size = files.folder / file_name, files.read_json_object(file_name), settings.integer(size_name)
+    if len(document) != vocab_size or set(document.values()) != set(range(vocab_size)):
+        raise damaged(path, f"does not have the ids 0 to {size_name} − 1 = {vocab_size - 1} once each")
+    for name, token in SPECIAL_TOKENS.items():
+        if document.get(token) != settings.integer(name):
+            raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {document.get(token)!r:.40}")
+    if "<unk>" not in document:
+        raise damaged(path, "has no token <unk>")
+    tokens = sorted(document, key=document.__getitem__)
+    pieces = [token if token in SPECIAL_PIECES else _convert_token(token) for token in tokens]
+    return VocabularyOrder.build(
+        pieces, padding=document["<pad>"], unknown=document["<unk>"], begin=document["<s>"], end=document["</s>"]
+    )
+
+
+def _convert_token(token: str) -> str:
+    """Return a subword in the form of subword-nmt: the end of a word has no mark, and all others end with `@@`."""
+    return token.removesuffix(END_OF_WORD) if token.endswith(END_OF_WORD) else token + CONTINUATION
+
+
+def _read_merges(files: SourceFiles) -> SubwordNmtScheme:
+    """Return the merges, in which the last symbol of a word includes its end."""
+    scheme = parse_codes(files.read_text(MERGES).split("\n"), str(files.path(MERGES)))
+    return SubwordNmtScheme(scheme.merges, end_is_separate=False)
+
+
+def _build_tokenizer(
+    files: SourceFiles, file_name: str, scheme: SubwordNmtScheme, order: VocabularyOrder, *, lowercase: bool
+) -> TokenListTokenizer:
+    return TokenListTokenizer(scheme, order.pieces[len(SPECIAL_IDS) :], lowercase=lowercase, name=str(files.folder / file_name))
+
+
+def _read_languages(settings: ModelSettings, options: ConversionOptions) -> tuple[str, str]:
+    languages = settings.get("langs")
+    if not isinstance(languages, list) or len(languages) != 2 or not all(isinstance(language, str) for language in languages):
+        languages = ["", ""]
+    return options.source_language or languages[0], options.target_language or languages[1]
+
+
+def _convert_settings(settings: ModelSettings, tying: str) -> dict[str, Any]:
+    """Return the recipe section `model`. Raise BundleError for an architecture that dragoman does not have."""
+    activation = settings.get("activation_function", "relu")
+    if activation not in ACTIVATIONS:
+        raise settings.refuse("activation_function", f"dragoman has {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    for name in ("ffn_dim", "attention_heads"):
+        if settings.integer(f"encoder_{name}") != settings.integer(f"decoder_{name}"):
+            raise settings.refuse(f"decoder_{name}", f"dragoman has one value for both stacks, but encoder_{name} differs")
+    start = settings.integer("decoder_start_token_id", 2)
+    if start not in (settings.integer("eos_token_id"), settings.integer("bos_token_id")):
+        raise settings.refuse("decoder_start_token_id", "dragoman starts with the begin or the end token")
+    return {
+        "encoder_layers": settings.integer("encoder_layers"),
+        "decoder_layers": settings.integer("decoder_layers"),
+        "d_model": settings.integer("d_model"),
+        "d_ff": settings.integer("encoder_ffn_dim"),
+        "num_heads": settings.integer("encoder_attention_heads"),
+        "norm": "post",
+        "final_norm": False,
+        "norm_epsilon": 1e-5,
+        "attention_bias": True,
+        "activation": ACTIVATIONS[activation],
+        "position_encoding": "concatenated",
+        "position_offset": settings.integer("pad_token_id") + 1,
+        "tie_embeddings": tying,
+        "scale_embeddings": settings.boolean("scale_embedding", True),
+        "residual_dropout": settings.number("dropout", 0.1),
+        "embedding_dropout": settings.number("dropout", 0.1),
+        "attention_dropout": settings.number("attention_dropout", 0.0),
+        "activation_dropout": settings.number("activation_dropout", 0.0),
+        "decoder_start_token": "eos" if start == settings.integer("eos_token_id") else "bos",
+        "append_source_eos": True,
+    }
+
+
+def _build_weights(
+    files: SourceFiles, settings: ModelSettings, source_order: VocabularyOrder, target_order: VocabularyOrder
+) -> tuple[str, dict[str, TensorStream]]:
+    """Return the weights of the bundle, and which matrices are equal, as `model.tie_embeddings` has it."""
+    reader = WeightReader(files.open_tensors(), prefix="model.", family="FSMT")
+    decoder_name, encoder_name = "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight"
+    decoder = reader.get(decoder_name)
+    encoder = reader.get(encoder_name, decoder_name)  # tied weights are stored once
+    output = reader.get("model.decoder.output_projection.weight", decoder_name)
+    tying = "none"
+    if reader.are_equal(decoder, output):
+        is_shared = source_order == target_order and reader.are_equal(encoder, decoder)
+        tying = "all" if is_shared else "decoder"
+    weights = {"output": reader.read_vocabulary_matrix(output, target_order)}
+    if tying != "all":
+        weights["encoder.embedding.weight"] = reader.read_vocabulary_matrix(encoder, source_order)
+    if tying == "none":
+        weights["decoder.embedding.weight"] = reader.read_vocabulary_matrix(decoder, target_order)
+    for stack in ("encoder", "decoder"):
+        weights |= reader.read_layers(stack, settings.integer(f"{stack}_layers"))
+        reader.skip_sinusoids(f"{stack}.embed_positions.weight", settings.integer("pad_token_id") + 1)
+    reader.check_all_used()
+    return tying, weights

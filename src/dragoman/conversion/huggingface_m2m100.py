@@ -1,0 +1,236 @@
+"""M2M-100 and NLLB folders of Hugging Face: one architecture with two tokenizers.
+
+- `config.json` and `generation_config.json` describe the architecture and the search.
+- `model.safetensors` or `pytorch_model.bin` has the weights, possibly in several files with an index.
+- `sentencepiece.bpe.model` splits the text.
+- `vocab.json` numbers the pieces of M2M-100. NLLB has the numbers of SentencePiece, moved by one as in fairseq.
+- The tokens of the languages follow the pieces in a fixed order, which no file states.
+- `tokenizer_config.json` names the default languages, and `README.md` the license.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.bundle import ModelOrigin
+from dragoman.config import make_recipe
+from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
+from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES, WMT21_LANGUAGES
+from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.source_files import ModelSettings, SourceFiles
+from dragoman.conversion.target import ConversionOptions, ConvertedModel
+from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.conversion.weight_reader import WeightReader
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
+from dragoman.data.tokenization.sentencepiece_proto import read_pieces
+from dragoman.errors import BundleError, RecipeError
+from dragoman.io.safetensors import TensorStream
+
+NAME = "huggingface-m2m100"
+CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
+PIECES_MODEL, VOCABULARY = "sentencepiece.bpe.model", "vocab.json"
+M2M100_TOKEN, NLLB_TOKEN = "__{}__", "{}"  # patterns of language tokens
+
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
+"""Activations by their name in config.json."""
+SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
+NLLB_FIRST_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
+"""Tokens before the pieces of SentencePiece, which are those of fairseq's dictionary."""
+SENTENCEPIECE_FIRST_PIECES = ["<unk>", "<s>", "</s>"]
+"""First pieces of NLLB's SentencePiece model, which its vocabulary replaces."""
+
+
+def detect(files: SourceFiles) -> bool:
+    """Return whether a folder holds an M2M-100 or NLLB model."""
+    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "m2m_100"
+
+
+def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
+    """Return the model of a folder.
+
+    Raises:
+        DataError: a file is missing or damaged.
+        BundleError: the model has a feature that dragoman does not have.
+    """
+    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    settings.require("tie_word_embeddings", True, True)
+    names = files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}
+    tokenizer_settings = ModelSettings(names, files.folder / TOKENIZER_FILE)
+    is_nllb = _is_nllb(files, tokenizer_settings)
+    pattern = NLLB_TOKEN if is_nllb else M2M100_TOKEN
+    languages = NLLB_LANGUAGES if is_nllb else _get_m2m100_languages(tokenizer_settings)
+    pieces = _list_nllb_pieces(files) if is_nllb else _read_vocabulary(files)
+    order = _build_order(settings, [*pieces, *(pattern.format(language) for language in languages)], is_nllb)
+    weights = _build_weights(files, settings, order)
+    vocabulary = PieceVocabulary(files.read_bytes(PIECES_MODEL), order.pieces, name=str(files.folder / PIECES_MODEL))
+    source_language, target_language = _choose_languages(
+        files, settings, tokenizer_settings, options, languages, order, pattern
+    )
+    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
+    document = {
+        "name": options.name,
+        "task": {"source_language": source_language, "target_language": target_language},
+        "tokenizer": {
+            "joint": True,
+            "vocab_size": len(order),
+            "byte_fallback": False,
+            "language_token": pattern,
+            "language_token_placement": "both",
+        },
+        "model": _convert_settings(settings),
+        "decoding": convert_generation_options(files, settings, order, allowed=["forced_bos_token_id"]),
+    }
+    try:
+        recipe = make_recipe(document)
+    except RecipeError as error:
+        raise damaged(settings.path, f"describes a model of impossible settings ({error})") from None
+    return ConvertedModel(
+        recipe=recipe,
+        tokenizer=PairTokenizer(vocabulary, vocabulary, append_source_eos=True),
+        weights=weights,
+        origin=ModelOrigin(
+            format=NAME,
+            name=options.name,
+            license=next(iter(card.get("license", [])), None),
+            source_languages=list(languages),
+            target_languages=list(languages),
+        ),
+    )
+
+
+def _is_nllb(files: SourceFiles, tokenizer_settings: ModelSettings) -> bool:
+    """Return whether the tokenizer is that of NLLB. Raise BundleError for a tokenizer of another model."""
+    name = tokenizer_settings.get("tokenizer_class") or ("M2M100Tokenizer" if VOCABULARY in files else "NllbTokenizer")
+    if name not in ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast"):
+        raise tokenizer_settings.refuse("tokenizer_class", "dragoman has M2M100Tokenizer and NllbTokenizer")
+    if tokenizer_settings.boolean("legacy_behaviour", False):
+        raise tokenizer_settings.refuse(
+            "legacy_behaviour", "dragoman writes the source language before the text, as NLLB was trained; set it to false"
+        )
+    return name != "M2M100Tokenizer"
+
+
+def _get_m2m100_languages(tokenizer_settings: ModelSettings) -> tuple[str, ...]:
+    language_codes = tokenizer_settings.get("language_codes") or "m2m100"
+    if language_codes not in ("m2m100", "wmt21"):
+        raise tokenizer_settings.refuse("language_codes", "dragoman has m2m100 and wmt21")
+    return M2M100_LANGUAGES if language_codes == "m2m100" else WMT21_LANGUAGES
+
+
+def _read_vocabulary(files: SourceFiles) -> list[str]:
+    """Return the pieces of vocab.json by id. Raise DataError unless their ids are 0, 1, 2, …"""
+    ids = files.read_json_object(VOCABULARY)
+    pieces = {index: piece for piece, index in ids.items() if type(index) is int}
+    if sorted(pieces) != list(range(len(ids))):
+        raise damaged(files.folder / VOCABULARY, f"the ids of its {len(ids)} pieces are not 0, 1, 2, …")
+    return [pieces[index] for index in range(len(ids))]
+
+
+def _list_nllb_pieces(files: SourceFiles) -> list[str]:
+    """Return the pieces before the languages: fairseq's four special tokens, then those of SentencePiece."""
+    try:
+        pieces = [piece.text for piece in read_pieces(files.read_bytes(PIECES_MODEL))]
+    except ValueError:
+        raise damaged(files.folder / PIECES_MODEL, "is not a SentencePiece model") from None
+    if pieces[:3] != SENTENCEPIECE_FIRST_PIECES:
+        raise damaged(files.folder / PIECES_MODEL, f"its first pieces are {pieces[:3]}, not those of NLLB's model")
+    return [*NLLB_FIRST_PIECES, *pieces[3:]]
+
+
+def _build_order(settings: ModelSettings, pieces: list[str], is_nllb: bool) -> VocabularyOrder:
+    """Return the order of the vocabulary; ids without a piece are `<unused-…>`."""
+    vocab_size = settings.integer("vocab_size")
+    if vocab_size < len(pieces):
+        raise damaged(settings.path, f"vocab_size = {vocab_size}, but pieces and languages are {len(pieces)} tokens")
+    rest = [f"<unused-{index}>" for index in range(len(pieces), vocab_size)]
+    if is_nllb and rest:
+        rest[0] = "<mask>"
+    pieces = pieces + rest
+    ids = {piece: index for index, piece in reversed(list(enumerate(pieces)))}
+    for name, token in SPECIAL_TOKENS.items():
+        if ids.get(token) != settings.integer(name):
+            raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {ids.get(token)}")
+    if "<unk>" not in ids:
+        raise damaged(settings.path.parent / VOCABULARY, "has no piece <unk>")
+    return VocabularyOrder.build(pieces, padding=ids["<pad>"], unknown=ids["<unk>"], begin=ids["<s>"], end=ids["</s>"])
+
+
+def _choose_languages(
+    files: SourceFiles,
+    settings: ModelSettings,
+    tokenizer_settings: ModelSettings,
+    options: ConversionOptions,
+    languages: tuple[str, ...],
+    order: VocabularyOrder,
+    pattern: str,
+) -> tuple[str, str]:
+    """Return the default languages: those of the caller, else those of the source, else an empty text."""
+    forced_id = read_generation_settings(files, settings).get("forced_bos_token_id")
+    forced = [language for language in languages if forced_id == order.rows[order.pieces.index(pattern.format(language))]]
+    if forced_id is not None and not forced:
+        raise settings.refuse("forced_bos_token_id", "dragoman begins an output with the token of its language only")
+    defaults = {
+        "source": options.source_language or tokenizer_settings.get("src_lang"),
+        "target": options.target_language or next(iter(forced), tokenizer_settings.get("tgt_lang")),
+    }
+    for side, language in defaults.items():
+        if language and language not in languages:
+            raise BundleError(
+                f"{files.folder}: has no token for the {side} language {str(language)[:40]!r}; its languages are "
+                f"{', '.join(languages[:20])}, …",
+                code="conversion-unsupported",
+            )
+    return defaults["source"] or "", defaults["target"] or ""
+
+
+def _convert_settings(settings: ModelSettings) -> dict[str, Any]:
+    """Return the recipe section `model`. Raise BundleError for an architecture that dragoman does not have."""
+    activation = settings.get("activation_function", "relu")
+    if activation not in ACTIVATIONS:
+        raise settings.refuse("activation_function", f"dragoman has {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    for name in ("ffn_dim", "attention_heads"):
+        if settings.integer(f"encoder_{name}") != settings.integer(f"decoder_{name}"):
+            raise settings.refuse(f"decoder_{name}", f"dragoman has one value for both stacks, but encoder_{name} differs")
+    start = settings.integer("decoder_start_token_id", 2)
+    if start not in (settings.integer("eos_token_id"), settings.integer("bos_token_id")):
+        raise settings.refuse("decoder_start_token_id", "dragoman starts with the begin or the end token")
+    return {
+        "encoder_layers": settings.integer("encoder_layers"),
+        "decoder_layers": settings.integer("decoder_layers"),
+        "d_model": settings.integer("d_model"),
+        "d_ff": settings.integer("encoder_ffn_dim"),
+        "num_heads": settings.integer("encoder_attention_heads"),
+        "norm": "pre",
+        "final_norm": True,
+        "norm_epsilon": 1e-5,
+        "attention_bias": True,
+        "activation": ACTIVATIONS[activation],
+        "position_encoding": "concatenated",
+        "position_offset": settings.integer("pad_token_id") + 1,
+        "tie_embeddings": "all",
+        "scale_embeddings": settings.boolean("scale_embedding", True),
+        "residual_dropout": settings.number("dropout", 0.1),
+        "embedding_dropout": settings.number("dropout", 0.1),
+        "attention_dropout": settings.number("attention_dropout", 0.1),
+        "activation_dropout": settings.number("activation_dropout", 0.0),
+        "decoder_start_token": "eos" if start == settings.integer("eos_token_id") else "bos",
+        "append_source_eos": True,
+    }
+
+
+def _build_weights(files: SourceFiles, settings: ModelSettings, order: VocabularyOrder) -> dict[str, TensorStream]:
+    """Return the weights of the bundle."""
+    reader = WeightReader(files.open_tensors(), prefix="model.", family="M2M-100")
+    shared = reader.get(
+        "model.shared.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"
+    )
+    weights = {"output": reader.read_vocabulary_matrix(shared, order)}
+    for stack in ("encoder", "decoder"):
+        weights |= reader.read_layers(stack, settings.integer(f"{stack}_layers"))
+        weights |= reader.read_norm(stack)
+        for name in ("weights", "weight"):
+            reader.skip_sinusoids(f"{stack}.embed_positions.{name}", settings.integer("pad_token_id") + 1)
+    reader.check_all_used()
+    return weights

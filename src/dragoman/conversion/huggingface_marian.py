@@ -1,0 +1,259 @@
+"""MarianMT folders of Hugging Face, such as the OPUS-MT models.
+
+- `config.json` describes the architecture. `generation_config.json` has the search options, or `config.json` in older folders.
+- `model.safetensors` or `pytorch_model.bin` has the weights.
+- `source.spm` and `target.spm` are the SentencePiece models that split the text.
+- `vocab.json` numbers the pieces. `target_vocab.json` exists only if the sides have vocabularies of their own.
+- `tokenizer_config.json` names the languages, and `README.md` the license.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.bundle import ModelOrigin
+from dragoman.config import make_recipe
+from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.generation_options import convert_generation_options
+from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
+from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder
+from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.data.tokenization.language_tokens import list_languages
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
+from dragoman.errors import BundleError, RecipeError
+from dragoman.io.safetensors import TensorStream
+from dragoman.model.positional_encoding import halved_sinusoids
+
+NAME = "huggingface-marian"
+CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
+SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
+VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
+LANGUAGE_TOKEN = ">>{}<<"
+
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
+"""Activations by their name in config.json."""
+# Settings of the BART family with the value that MarianMT has.
+FIXED_SETTINGS = {
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+}
+POSITION_TOLERANCE = 2e-3
+"""Largest difference of a stored table of positions from MarianMT's sinusoids, which float16 rounds to 2⁻¹¹."""
+
+
+def detect(files: SourceFiles) -> bool:
+    """Return whether a folder holds a MarianMT model."""
+    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "marian"
+
+
+def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
+    """Return the model of a folder.
+
+    Raises:
+        DataError: a file is missing or damaged.
+        BundleError: the model has a feature that dragoman does not have.
+    """
+    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    for name, value in FIXED_SETTINGS.items():
+        settings.require(name, value, value)
+    is_shared = settings.boolean("share_encoder_decoder_embeddings", True)
+    vocab_size = settings.integer("vocab_size")
+    target_size = vocab_size if settings.get("decoder_vocab_size") is None else settings.integer("decoder_vocab_size")
+    if is_shared and vocab_size != target_size:
+        raise damaged(settings.path, f"decoder_vocab_size = {target_size}, but the vocabulary of {vocab_size} is shared")
+    source_order = _read_order(files, settings, VOCABULARY, vocab_size)
+    target_order = source_order if is_shared else _read_order(files, settings, TARGET_VOCABULARY, target_size)
+    tensors = files.open_tensors()
+    weights = _build_weights(tensors, settings, source_order, None if is_shared else target_order)
+    tokenizer = PairTokenizer(
+        PieceVocabulary(files.read_bytes(SOURCE_MODEL), source_order.pieces, name=str(files.folder / SOURCE_MODEL)),
+        PieceVocabulary(files.read_bytes(TARGET_MODEL), target_order.pieces, name=str(files.folder / TARGET_MODEL)),
+        append_source_eos=True,
+    )
+    languages = list_languages(LANGUAGE_TOKEN, tokenizer.source) if is_shared else []
+    source_language, target_language = _read_languages(files, options, languages)
+    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
+    document = {
+        "name": options.name,
+        "task": {"source_language": source_language, "target_language": target_language},
+        "tokenizer": {
+            "joint": is_shared,
+            "vocab_size": len(source_order),
+            **({} if is_shared else {"target_vocab_size": len(target_order)}),
+            "byte_fallback": False,
+            **({"language_token": LANGUAGE_TOKEN} if len(languages) > 1 else {}),
+        },
+        "model": _convert_settings(settings, is_shared=is_shared, has_own_output=_has_own_output(settings)),
+        "decoding": convert_generation_options(files, settings, target_order),
+    }
+    try:
+        recipe = make_recipe(document)
+    except RecipeError as error:
+        raise damaged(settings.path, f"describes a model of impossible settings ({error})") from None
+    return ConvertedModel(
+        recipe=recipe,
+        tokenizer=tokenizer,
+        weights=weights,
+        origin=ModelOrigin(
+            format=NAME,
+            name=options.name,
+            license=next(iter(card.get("license", [])), None),
+            source_languages=[source_language] if source_language else None,
+            target_languages=(languages if len(languages) > 1 else [target_language] if target_language else None),
+        ),
+    )
+
+
+def _read_order(files: SourceFiles, settings: ModelSettings, file_name: str, vocab_size: int) -> VocabularyOrder:
+    """Return the order of one vocabulary, which begins the decoder with `decoder_start_token_id`."""
+    path, document = files.folder / file_name, files.read_json_object(file_name)
+    pieces = [f"<unused-{index}>" for index in range(vocab_size)]
+    for piece, index in document.items():
+        if type(index) is not int or not 0 <= index < vocab_size:
+            raise damaged(path, f"piece {piece[:40]!r} has the id {index!r:.40}, but config.json has {vocab_size} pieces")
+        pieces[index] = piece
+    if len(document) > vocab_size or len(set(document.values())) < len(document):
+        raise damaged(path, "two pieces have one id")
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    missing = [piece for piece in ("<unk>", "</s>") if piece not in ids]
+    if missing:
+        raise damaged(path, f"has no piece {missing[0]}")
+    padding, start = settings.integer("pad_token_id"), settings.integer("decoder_start_token_id")
+    special_ids = {"pad_token_id": padding, "decoder_start_token_id": start}
+    for name, index in special_ids.items():
+        if index >= vocab_size or (index in (ids["<unk>"], ids["</s>"]) and name == "pad_token_id"):
+            raise damaged(settings.path, f"{name} = {index} is not the id of a token of its own in {file_name}")
+    if start == padding or start == ids["</s>"]:
+        return VocabularyOrder.build(pieces, padding=None, unknown=ids["<unk>"], begin=padding, end=ids["</s>"])
+    if start == ids["<unk>"]:
+        raise settings.refuse("decoder_start_token_id", "dragoman never starts with the unknown token")
+    return VocabularyOrder.build(pieces, padding=padding, unknown=ids["<unk>"], begin=start, end=ids["</s>"])
+
+
+def _has_own_output(settings: ModelSettings) -> bool:
+    """Return whether the output matrix is not the decoder's embedding."""
+    return not settings.boolean("tie_word_embeddings", True)
+
+
+def _convert_settings(settings: ModelSettings, *, is_shared: bool, has_own_output: bool) -> dict[str, Any]:
+    """Return the recipe section `model`. Raise BundleError for an architecture that dragoman does not have."""
+    activation = settings.get("activation_function", "gelu")
+    if activation not in ACTIVATIONS:
+        raise settings.refuse("activation_function", f"dragoman has {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    for name in ("ffn_dim", "attention_heads"):
+        encoder_value, decoder_value = settings.integer(f"encoder_{name}"), settings.integer(f"decoder_{name}")
+        if encoder_value != decoder_value:
+            raise settings.refuse(f"decoder_{name}", f"dragoman has one value for both stacks, but encoder_{name} differs")
+    if is_shared and has_own_output:
+        raise settings.refuse("tie_word_embeddings", "dragoman has no shared embeddings with an output matrix of its own")
+    starts_with_end = settings.integer("decoder_start_token_id") == settings.get("eos_token_id", 0)
+    return {
+        "encoder_layers": settings.integer("encoder_layers"),
+        "decoder_layers": settings.integer("decoder_layers"),
+        "d_model": settings.integer("d_model"),
+        "d_ff": settings.integer("encoder_ffn_dim"),
+        "num_heads": settings.integer("encoder_attention_heads"),
+        "norm": "post",
+        "final_norm": False,
+        "norm_epsilon": 1e-5,
+        "attention_bias": True,
+        "activation": ACTIVATIONS[activation],
+        "position_encoding": "halves",
+        "tie_embeddings": "all" if is_shared else "none" if has_own_output else "decoder",
+        "output_bias": True,
+        "scale_embeddings": settings.boolean("scale_embedding", False),
+        "residual_dropout": settings.number("dropout", 0.1),
+        "embedding_dropout": settings.number("dropout", 0.1),
+        "attention_dropout": settings.number("attention_dropout", 0.0),
+        "activation_dropout": settings.number("activation_dropout", 0.0),
+        "decoder_start_token": "eos" if starts_with_end else "bos",
+        "append_source_eos": True,
+    }
+
+
+def _read_languages(files: SourceFiles, options: ConversionOptions, languages: list[str]) -> tuple[str, str]:
+    """Return the language codes of both sides; empty for a side that is unknown or a choice of the caller."""
+    names = files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}
+    source, target = (value if isinstance(value := names.get(name), str) else "" for name in ("source_lang", "target_lang"))
+    if options.target_language is not None and len(languages) > 1 and options.target_language not in languages:
+        raise BundleError(
+            f"{files.folder}: has no token for the target language {options.target_language!r}; its languages are "
+            f"{', '.join(languages[:20])}{', …' if len(languages) > 20 else ''}",
+            code="conversion-unsupported",
+        )
+    if len(languages) > 1 and target not in languages:  # a group of languages, such as `roa`
+        target = ""
+    return options.source_language or source, options.target_language or target
+
+
+def _build_weights(
+    tensors: SourceTensors, settings: ModelSettings, source_order: VocabularyOrder, target_order: VocabularyOrder | None
+) -> dict[str, TensorStream]:
+    """Return the weights of the bundle. target_order: None if both sides share the embeddings"""
+    builder = WeightBuilder(tensors, tensors.release)
+    used: set[str] = set()
+
+    def get(*names: str) -> Tensor:
+        """Return the first of these tensors that exists; all of them are one tensor in the model."""
+        used.update(names)
+        return tensors[next((name for name in names if name in tensors), names[0])]
+
+    def reorder(tensor: Tensor, order: VocabularyOrder) -> TensorStream:
+        try:
+            return builder.reorder_rows(tensor, order)
+        except IndexError as error:
+            raise damaged(tensors.location, f"an embedding has {error}, but config.json has {len(order)} pieces") from None
+
+    encoder_name, decoder_name = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+    order = target_order or source_order
+    weights: dict[str, TensorStream] = {}
+    if target_order is None:
+        weights["output"] = reorder(get("model.shared.weight", decoder_name, encoder_name, "lm_head.weight"), order)
+    elif _has_own_output(settings):
+        weights["output"] = reorder(get("lm_head.weight"), order)
+        weights["encoder.embedding.weight"] = reorder(get(encoder_name), source_order)
+        weights["decoder.embedding.weight"] = reorder(get(decoder_name), order)
+    else:
+        weights["output"] = reorder(get(decoder_name, "lm_head.weight"), order)
+        weights["encoder.embedding.weight"] = reorder(get(encoder_name), source_order)
+    bias = get("final_logits_bias") if "final_logits_bias" in tensors else None
+    if bias is not None and bias.numel() < max(row for row in order.rows if row is not None) + 1:
+        raise damaged(tensors.location, f"final_logits_bias has {bias.numel()} values, but config.json has {len(order)} pieces")
+    weights["output_bias"] = builder.output_bias(bias, order, weights["output"].dtype)
+    for stack, parts in (("encoder", LAYER_PARTS), ("decoder", LAYER_PARTS | CROSS_ATTENTION_PARTS)):
+        for layer in range(settings.integer(f"{stack}_layers")):
+            for source_part, part in parts.items():
+                for kind in ("weight", "bias"):
+                    name = f"model.{stack}.layers.{layer}.{source_part}.{kind}"
+                    weights[f"{stack}.layers.{layer}.{part}.{kind}"] = builder.concat([get(name)])
+        _check_positions(tensors, f"model.{stack}.embed_positions.weight", used)
+    if unknown := sorted(tensors.keys() - used):
+        raise BundleError(
+            f"{tensors.location}: tensor {unknown[0][:100]!r} is not one of MarianMT's; this model cannot be converted",
+            code="conversion-unsupported",
+        )
+    return weights
+
+
+def _check_positions(tensors: SourceTensors, name: str, used: set[str]) -> None:
+    """Raise BundleError if a stored table of positions differs from the sinusoids that dragoman computes."""
+    used.add(name)
+    if name not in tensors:
+        return
+    table_PD = tensors[name]
+    is_table = table_PD.dim() == 2 and table_PD.shape[1] % 2 == 0 and table_PD.is_floating_point()
+    if not is_table or not torch.allclose(
+        table_PD.float(), halved_sinusoids(*table_PD.shape), rtol=0.0, atol=POSITION_TOLERANCE
+    ):
+        raise BundleError(
+            f"{tensors.location}: {name} holds other positions than MarianMT's sinusoids; this model cannot be converted",
+            code="conversion-unsupported",
+        )

@@ -1,0 +1,206 @@
+"""Files of a model to convert: names inside of one folder, bounded sizes, and tensors that are mapped into memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from dragoman.conversion.checkpoint_reader import damaged, read_checkpoint
+from dragoman.errors import BundleError, DataError
+from dragoman.io.safetensors import MappedTensors
+
+MAX_JSON_BYTES = 2**27
+"""Size of the largest JSON file that is read: a vocabulary of a few million pieces."""
+MAX_FILE_BYTES = 2**28
+"""Size of the largest other file that is read as a whole, such as a SentencePiece model."""
+SAFETENSORS_FILE, CHECKPOINT_FILE = "model.safetensors", "pytorch_model.bin"
+
+
+class SourceTensors(Mapping[str, Tensor]):
+    """Tensors of a model by name, as views of mapped files.
+
+    location: file that error messages name
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], release: Callable[[], None], location: Path) -> None:
+        self._tensors = tensors
+        self.release = release
+        self.location = location
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise DataError(
+                f"{self.location}: tensor {name} is missing; copy the file again, or check config.json", code="source-damaged"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+class SourceFiles:
+    """Files of a folder. A name never leads out of the folder, except through a link of the folder's owner."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of the files in the folder. Raise DataError if it cannot be listed."""
+        try:
+            return frozenset(entry.name for entry in self.folder.iterdir() if entry.is_file())
+        except OSError as error:
+            code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
+            raise DataError(f"{self.folder}: cannot be read: {error.strerror}", code=code) from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file. Raise DataError if the folder has no such file."""
+        if name not in self.names:
+            raise DataError(
+                f"{self.folder}: has no {name[:100]!r}; copy all files of the model into the folder", code="source-damaged"
+            )
+        return self.folder / name
+
+    def read_bytes(self, name: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Return the content of a file. Raise DataError if it is missing, unreadable, or larger than `max_bytes`."""
+        path = self.path(name)
+        try:
+            with path.open("rb") as file:
+                data = file.read(max_bytes + 1)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}", code="file-unreadable") from None
+        if len(data) > max_bytes:
+            raise damaged(path, f"has more than {max_bytes:,} bytes")
+        return data
+
+    def read_text(self, name: str, max_bytes: int = MAX_FILE_BYTES) -> str:
+        """Return the content of a UTF-8 file; see `read_bytes`."""
+        try:
+            return self.read_bytes(name, max_bytes).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise damaged(self.folder / name, "is not UTF-8") from None
+
+    def read_json_object(self, name: str) -> dict[str, Any]:
+        """Return the JSON object in a file. Raise DataError if the file does not hold one."""
+        try:
+            document = json.loads(self.read_text(name, MAX_JSON_BYTES))
+        except (ValueError, RecursionError):  # the first includes a number of thousands of digits
+            raise damaged(self.folder / name, "is not valid JSON") from None
+        if not isinstance(document, dict):
+            raise damaged(self.folder / name, "is not a JSON object")
+        return document
+
+    def open_tensors(self) -> SourceTensors:
+        """Return the tensors of `model.safetensors` or `pytorch_model.bin`, in one file or in the files of an index.
+
+        Raises:
+            DataError: there is no such file, or it is damaged.
+        """
+        for file_name in (SAFETENSORS_FILE, CHECKPOINT_FILE):
+            if file_name in self:
+                return _open_file(self.path(file_name))
+            if (index_name := f"{file_name}.index.json") in self:
+                return self._open_shards(index_name)
+        raise DataError(
+            f"{self.folder}: has neither {SAFETENSORS_FILE} nor {CHECKPOINT_FILE}; copy the weights into the folder",
+            code="source-damaged",
+        )
+
+    def _open_shards(self, index_name: str) -> SourceTensors:
+        weight_map = self.read_json_object(index_name).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise damaged(self.folder / index_name, "has no weight_map")
+        shards = {name: _open_file(self.path(name)) for name in sorted(set(weight_map.values()))}
+        tensors = {name: shards[file_name][name] for name, file_name in weight_map.items()}
+
+        def release() -> None:
+            for shard in shards.values():
+                shard.release()
+
+        return SourceTensors(tensors, release, self.folder / index_name)
+
+
+def _open_file(path: Path) -> SourceTensors:
+    """Return the tensors of one file. Raise DataError if it is damaged or holds something else."""
+    if path.suffix == ".safetensors":
+        try:
+            mapped = MappedTensors(path)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise damaged(path, f"cannot be read: {str(error).splitlines()[0][:200]}") from None
+        return SourceTensors(mapped, mapped.release, path)
+    checkpoint = read_checkpoint(path)
+    value = checkpoint.value
+    if not isinstance(value, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items()
+    ):
+        raise damaged(path, "is not a dictionary of tensors")
+    return SourceTensors(value, checkpoint.release, path)
+
+
+class ModelSettings(Mapping[str, Any]):
+    """Settings of a model from a JSON file, checked while they are read; null counts as not set.
+
+    path: the file, for error messages
+    """
+
+    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
+        self._values = values
+        self.path = path
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return a whole number that is not negative. Raise DataError if it is missing or something else."""
+        value = default if self._values.get(name) is None else self._values[name]
+        if type(value) is not int or value < 0:
+            raise damaged(self.path, f"{name} = {value!r:.60} is not a whole number from 0 up")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Return a number. Raise DataError if it is something else."""
+        value = default if self._values.get(name) is None else self._values[name]
+        if type(value) not in (int, float):
+            raise damaged(self.path, f"{name} = {value!r:.60} is not a number")
+        return float(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """Return a truth value. Raise DataError if it is something else."""
+        value = default if self._values.get(name) is None else self._values[name]
+        if type(value) is not bool:
+            raise damaged(self.path, f"{name} = {value!r:.60} is neither true nor false")
+        return value
+
+    def refuse(self, name: str, problem: str) -> BundleError:
+        """Return the error of a setting that dragoman cannot represent."""
+        return BundleError(
+            f"{self.path}: {name} = {self._values.get(name)!r:.60}: {problem}; this model cannot be converted",
+            code="conversion-unsupported",
+        )
+
+    def require(self, name: str, expected: Any, default: Any) -> None:
+        """Raise BundleError unless a setting has the one value that dragoman represents."""
+        if self._values.get(name, default) != expected:
+            raise self.refuse(name, f"dragoman has {name} = {expected!r} only")

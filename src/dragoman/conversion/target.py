@@ -1,0 +1,129 @@
+"""Result of reading a source: a recipe, a tokenizer and streams of weights, which become a bundle.
+
+A format names each weight of the bundle and the source tensor that it comes from. `WeightBuilder` makes the streams, so that no
+weight is in memory as a whole: each is written part by part from the mapped source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dragoman.bundle import ModelOrigin
+from dragoman.config import Recipe
+from dragoman.conversion.vocabulary import UNREACHABLE_LOGIT, VocabularyOrder
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.io.safetensors import TensorStream
+
+CHUNK_VALUES = 2**20
+"""Values of a weight that are in memory at once."""
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """Choices of the caller, which win over what the source states; None leaves the choice to the source.
+
+    Attributes:
+        name: name of the source in messages and in the bundle's metadata
+        source_language, target_language: language codes; the default languages of a model of many languages
+    """
+
+    name: str
+    source_language: str | None = None
+    target_language: str | None = None
+
+
+@dataclass(frozen=True)
+class ConvertedModel:
+    """Model of a source in the terms of a bundle.
+
+    Attributes:
+        recipe: architecture, tokenizer and decoding options
+        tokenizer: tokenizers of both sides
+        weights: a stream for each name of `dragoman.bundle.collect_weights`
+        origin: format, name, license and languages of the source
+        notes: differences to the source, one sentence each
+    """
+
+    recipe: Recipe
+    tokenizer: PairTokenizer
+    weights: Mapping[str, TensorStream]
+    origin: ModelOrigin
+    notes: tuple[str, ...] = ()
+
+
+class WeightBuilder:
+    """Streams of weights from the tensors of a source.
+
+    Args:
+        tensors: tensors of the source by name
+        release: releases the mapped memory of the source
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], release: Callable[[], None]) -> None:
+        self.tensors = tensors
+        self.release = release
+
+    def copy(self, name: str, *, scale: float = 1.0) -> TensorStream:
+        """Return the stream of one tensor, times a number."""
+        return self.concat([self.tensors[name]], scale=scale)
+
+    def concat(self, parts: Sequence[Tensor], *, scale: float = 1.0) -> TensorStream:
+        """Return the stream of several tensors, one behind the other in their first dimension."""
+        parts = [part if part.dim() else part.reshape(1) for part in parts]
+        shape = torch.Size((sum(len(part) for part in parts), *parts[0].shape[1:]))
+
+        def iter_chunks() -> Iterator[Tensor]:
+            for part in parts:
+                for chunk in _iter_rows(part):
+                    yield chunk if scale == 1.0 else chunk * scale
+
+        return TensorStream(shape, _get_dtype(parts), iter_chunks, self.release)
+
+    def reorder_rows(self, tensor: Tensor, order: VocabularyOrder, *, missing: float = 0.0) -> TensorStream:
+        """Return the stream of a matrix or vector of the vocabulary in the bundle's order.
+
+        Args:
+            tensor: (number of the source's tokens, …)
+            order: order of the bundle's tokens
+            missing: value of a row that the source does not have
+
+        Raises:
+            IndexError: the tensor has fewer rows than the vocabulary.
+        """
+        rows = order.rows
+        if max(row for row in rows if row is not None) >= len(tensor):
+            raise IndexError(f"{len(tensor)} rows")
+
+        def iter_chunks() -> Iterator[Tensor]:
+            start = 0
+            while start < len(rows):
+                first, end = rows[start], start + 1
+                if first is None:
+                    yield torch.full((1, *tensor.shape[1:]), missing, dtype=tensor.dtype)
+                else:  # neighbors stay neighbors, except for the special tokens
+                    while end < len(rows) and rows[end] == first + (end - start):
+                        end += 1
+                    yield from _iter_rows(tensor[first : first + (end - start)])
+                start = end
+
+        return TensorStream(torch.Size((len(rows), *tensor.shape[1:])), _get_dtype([tensor]), iter_chunks, self.release)
+
+    def output_bias(self, tensor: Tensor | None, order: VocabularyOrder, dtype: torch.dtype) -> TensorStream:
+        """Return the stream of the output bias: that of the source or zeros, and `UNREACHABLE_LOGIT` for missing tokens."""
+        bias = torch.zeros(max(row for row in order.rows if row is not None) + 1, dtype=dtype) if tensor is None else tensor
+        return self.reorder_rows(bias.flatten(), order, missing=UNREACHABLE_LOGIT)
+
+
+def _get_dtype(parts: Sequence[Tensor]) -> torch.dtype:
+    """Return the type in which the parts are stored."""
+    return parts[0].dtype
+
+
+def _iter_rows(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the rows of a tensor in parts of at most `CHUNK_VALUES` values, but at least one row."""
+    width = max(1, tensor.numel() // max(1, len(tensor)))
+    yield from torch.split(tensor, max(1, CHUNK_VALUES // width))

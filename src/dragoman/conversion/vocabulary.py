@@ -1,0 +1,49 @@
+"""Order of the tokens of a source in a bundle: the special tokens move to the ids 0 to 3, the others keep their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES
+
+UNREACHABLE_LOGIT = -3e4
+"""Output bias of a token that the source does not have: its probability is 0 in every precision, float16 included."""
+
+
+@dataclass(frozen=True)
+class VocabularyOrder:
+    """Tokens of a bundle, and the row of each in the matrices of the source.
+
+    Attributes:
+        pieces: the tokens by id
+        rows: the source's id of each; None for a special token that the source does not have
+    """
+
+    pieces: tuple[str, ...]
+    rows: tuple[int | None, ...]
+
+    @classmethod
+    def build(cls, pieces: Sequence[str], *, padding: int | None, unknown: int, begin: int | None, end: int) -> VocabularyOrder:
+        """Return the order of a vocabulary.
+
+        A decoder that starts with the source's padding token has that token as `begin`, and None as `padding`: dragoman never
+        embeds padding, and never outputs either of them.
+
+        Args:
+            pieces: tokens of the source by id
+            padding, unknown, begin, end: the source's ids of the special tokens
+        """
+        special_rows = (padding, unknown, begin, end)
+        moved = {row for row in special_rows if row is not None}
+        rows = (*special_rows, *(row for row in range(len(pieces)) if row not in moved))
+        return cls((*SPECIAL_PIECES, *(pieces[row] for row in rows[len(SPECIAL_IDS) :] if row is not None)), rows)
+
+    @property
+    def has_missing_rows(self) -> bool:
+        """Return whether the source lacks a special token, whose output bias is then `UNREACHABLE_LOGIT`."""
+        return None in self.rows
+
+    def __len__(self) -> int:
+        """Return the number of tokens of the bundle."""
+        return len(self.rows)

@@ -1,0 +1,113 @@
+"""Reader of the weights of a model whose layers have fairseq's names, which records the tensors that it has read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
+from dragoman.conversion.source_files import SourceTensors
+from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
+from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.errors import BundleError
+from dragoman.io.safetensors import TensorStream
+from dragoman.model.positional_encoding import concatenated_sinusoids
+
+POSITION_TOLERANCE = 2e-3
+"""Largest difference of a stored table of positions from the sinusoids, which float16 rounds to 2⁻¹¹."""
+
+
+class WeightReader:
+    """Streams of weights, and a record of the source's tensors that they are made from.
+
+    Args:
+        tensors: tensors of the source
+        prefix: start of the name of each tensor, such as `model.`
+        family: name of the architecture in error messages
+    """
+
+    def __init__(self, tensors: SourceTensors, *, prefix: str, family: str) -> None:
+        self.tensors = tensors
+        self.prefix = prefix
+        self.family = family
+        self.builder = WeightBuilder(tensors, tensors.release)
+        self.used: set[str] = set()
+
+    def get(self, *names: str) -> Tensor:
+        """Return the first of these tensors that exists; all of them are one tensor in the model."""
+        self.used.update(names)
+        return self.tensors[next((name for name in names if name in self.tensors), names[0])]
+
+    def read_vocabulary_matrix(self, tensor: Tensor, order: VocabularyOrder) -> TensorStream:
+        """Return a matrix with a row for each token. Raise DataError if the source has another number of rows."""
+        num_rows = 1 + max(row for row in order.rows if row is not None)
+        if tensor.dim() != 2 or len(tensor) != num_rows:
+            raise damaged(
+                self.tensors.location,
+                f"a matrix of tokens has the shape {tuple(tensor.shape)}, but the vocabulary has {num_rows} tokens",
+            )
+        return self.builder.reorder_rows(tensor, order)
+
+    def read_layers(self, stack: str, num_layers: int) -> dict[str, TensorStream]:
+        """Return the weights of all layers of the encoder or the decoder."""
+        parts = LAYER_PARTS | CROSS_ATTENTION_PARTS if stack == "decoder" else LAYER_PARTS
+        return {
+            f"{stack}.layers.{layer}.{part}.{kind}": self.read(f"{stack}.layers.{layer}.{source_part}.{kind}")
+            for layer in range(num_layers)
+            for source_part, part in parts.items()
+            for kind in ("weight", "bias")
+        }
+
+    def read_norm(self, stack: str) -> dict[str, TensorStream]:
+        """Return the weights of the layer normalization behind the last layer."""
+        return {f"{stack}.norm.{kind}": self.read(f"{stack}.layer_norm.{kind}") for kind in ("weight", "bias")}
+
+    def read(self, name: str) -> TensorStream:
+        """Return the stream of one tensor."""
+        return self.builder.concat([self.get(self.prefix + name)])
+
+    def skip_sinusoids(self, name: str, offset: int) -> None:
+        """Raise BundleError if a stored table of positions differs from the sinusoids that dragoman computes.
+
+        Args:
+            name: name of the table, which may be missing. (number of positions, D)
+            offset: row of the first position
+        """
+        name = self.prefix + name
+        self.used.add(name)
+        if name not in self.tensors:
+            return
+        table_PD = self.tensors[name]
+        is_table = table_PD.dim() == 2 and table_PD.shape[1] % 2 == 0 and table_PD.is_floating_point()
+        if not is_table or not torch.allclose(
+            table_PD[offset:].float(),
+            concatenated_sinusoids(*table_PD.shape)[offset:],
+            rtol=0.0,
+            atol=POSITION_TOLERANCE,
+        ):
+            raise BundleError(
+                f"{self.tensors.location}: {name} holds other positions than the sinusoids of {self.family}; this model cannot "
+                "be converted",
+                code="conversion-unsupported",
+            )
+
+    def are_equal(self, first: Tensor, second: Tensor) -> bool:
+        """Return whether two tensors have the same values. They are compared part by part."""
+        if first.shape != second.shape or first.dtype != second.dtype:
+            return False
+        width = max(1, first.numel() // max(1, len(first)))
+        for parts in zip(*(torch.split(tensor, max(1, CHUNK_VALUES // width)) for tensor in (first, second)), strict=True):
+            if not torch.equal(*parts):
+                return False
+            self.tensors.release()
+        return True
+
+    def check_all_used(self) -> None:
+        """Raise BundleError if the source has a tensor that was not read."""
+        if unknown := sorted(self.tensors.keys() - self.used):
+            raise BundleError(
+                f"{self.tensors.location}: tensor {unknown[0][:100]!r} is not one of {self.family}; this model cannot be "
+                "converted",
+                code="conversion-unsupported",
+            )

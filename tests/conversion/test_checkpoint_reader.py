@@ -1,0 +1,332 @@
+"""The reader of PyTorch checkpoints: equal tensors, and no execution of hostile or damaged files."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import pickle
+import random
+import struct
+import tracemalloc
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.conversion.checkpoint_reader import InertObject, read_checkpoint
+from dragoman.errors import DataError
+from expected_errors import raises_code
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    torch.bool,
+]  # fmt: skip
+
+
+def save(path: Path, value: object, **options: Any) -> Path:
+    torch.save(value, path, **options)
+    return path
+
+
+def write_program(path: Path, program: bytes, storages: dict[str, bytes] | None = None, **options: Any) -> Path:
+    """Write a checkpoint whose data.pkl is this program."""
+    with zipfile.ZipFile(path, "w", **options) as archive:
+        archive.writestr("archive/data.pkl", program)
+        for key, data in (storages or {}).items():
+            archive.writestr(f"archive/data/{key}", data)
+    return path
+
+
+# Tensors
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tensors_of_each_type_are_equal(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensor = torch.arange(-6, 6).reshape(3, 4).to(dtype)
+    value = read_checkpoint(save(tmp_path / "model.bin", {"x": tensor})).value
+    assert value["x"].dtype == dtype
+    assert torch.equal(value["x"], tensor)
+
+
+def test_views_and_shared_storages_are_equal(tmp_path: Path) -> None:
+    base = torch.arange(24.0).reshape(4, 6)
+    state = OrderedDict(a=base, b=base.t(), c=base[1:, ::2], d=base[2, 3], e=torch.empty(0, 3), f=torch.nn.Parameter(base))
+    value = read_checkpoint(save(tmp_path / "model.bin", state)).value
+    assert list(value) == list(state)
+    for name, tensor in state.items():
+        assert torch.equal(value[name], tensor)
+        assert value[name].stride() == tensor.stride()
+    assert value["a"].data_ptr() == value["b"].data_ptr()
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_plain_values_are_equal(protocol: int, tmp_path: Path) -> None:
+    plain: dict[Any, Any] = {
+        "text": "ä" * 300, "none": None, "yes": True, "no": False, "number": -(2**70), "small": 7, "word": 300, "int": 70_000,
+        "float": 0.1, "list": [1, [2, (3,), (4, 5), (6, 7, 8), (9, 10, 11, 12)]], "empty": [(), [], {}], 5: "key",
+    }  # fmt: skip
+    path = save(tmp_path / "model.bin", {**plain, "x": torch.ones(2)}, pickle_protocol=protocol)
+    value = read_checkpoint(path).value
+    assert torch.equal(value.pop("x"), torch.ones(2))
+    assert value == plain
+
+
+def test_allowed_class_is_inert(tmp_path: Path) -> None:
+    path = save(tmp_path / "model.pt", {"args": argparse.Namespace(arch="transformer", layers=6), "x": torch.ones(2)})
+    value = read_checkpoint(path, inert_classes={"argparse.Namespace"}).value
+    assert value["args"] == InertObject("argparse.Namespace", (), {"arch": "transformer", "layers": 6}, [])
+    with raises_code("checkpoint-unsafe", "argparse.Namespace", str(path)):
+        read_checkpoint(path)
+
+
+def test_tensors_are_not_copied(tmp_path: Path) -> None:
+    path = save(tmp_path / "model.bin", {"x": torch.ones(1 << 22)})
+    tracemalloc.start()
+    value = read_checkpoint(path).value
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20  # the tensor has 16 MiB
+    assert float(value["x"].sum()) == 1 << 22
+
+
+# Hostile programs
+
+
+class Call:
+    """Object whose pickle calls a function."""
+
+    def __init__(self, function: Callable[..., object], *args: object) -> None:
+        self.call = function, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call
+
+
+class WithState(Call):
+    """Object whose pickle calls a function and then sets its state, items and values."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*self.call, {"a": 1}, iter([1]), iter([("b", 2)]))
+
+
+def make_hostile_objects(marker: Path) -> list[object]:
+    """Return objects whose pickles would make the file `marker` or reach a function that could."""
+    command = f"touch {marker}"
+    return [
+        Call(os.system, command),
+        WithState(os.system, command),
+        Call(eval, f"open({str(marker)!r}, 'w')"),
+        Call(exec, f"open({str(marker)!r}, 'w')"),
+        Call(getattr, Call(__import__, "os"), "system"),
+        Call(open, str(marker), "w"),
+        Call(Path.touch, marker),
+        Call(torch.load, str(marker)),
+        Call(torch.save, {}, str(marker)),
+        Call(pickle.loads, pickle.dumps(Call(os.system, command))),
+        Call(__import__, "os"),
+        Call(bytearray, 1 << 40),
+        Call(list, range(10)),
+        os.system,
+        torch.nn.Linear(2, 2),
+        io.StringIO("x"),
+    ]
+
+
+@pytest.mark.parametrize("index", range(16))
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_hostile_object_is_refused(index: int, protocol: int, tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    hostile = make_hostile_objects(marker)
+    assert len(hostile) == 16
+    path = save(tmp_path / "model.bin", {"x": torch.ones(2), "payload": hostile[index]}, pickle_protocol=protocol)
+    with raises_code("checkpoint-unsafe", str(path)):
+        read_checkpoint(path)
+    assert not marker.exists()
+
+
+def test_hostile_object_executes_in_pickle(tmp_path: Path) -> None:
+    """Prove that the objects of the test above are hostile."""
+    marker = tmp_path / "executed"
+    pickle.loads(pickle.dumps(make_hostile_objects(marker)[0]))
+    assert marker.exists()
+
+
+GLOBAL = b"c%s\n%s\n"
+HOSTILE_PROGRAMS = {
+    "dotted name": (b"\x80\x04\x8c\x08builtins\x8c\x0cstr.__class__\x93.", "checkpoint-unsafe"),
+    "attribute of an allowed module": (b"\x80\x04\x8c\x0ctorch._utils\x8c\x07os.path\x93.", "checkpoint-unsafe"),
+    "attribute of a function": (GLOBAL % (b"torch._utils", b"_rebuild_tensor_v2.__globals__") + b".", "checkpoint-unsafe"),
+    "instance opcode": (b"(S'touch executed'\nios\nsystem\n.", "checkpoint-unsafe"),
+    "object opcode": (b"(cos\nsystem\nS'x'\no.", "checkpoint-unsafe"),
+    "extension opcode": (b"\x80\x02\x82\x01.", "checkpoint-unsafe"),
+    "text persistent id": (b"Pstorage\n.", "checkpoint-unsafe"),
+    "keyword construction": (b"\x80\x04ccollections\nOrderedDict\n)}\x92.", "checkpoint-unsafe"),
+    "next buffer": (b"\x80\x05\x97.", "checkpoint-unsafe"),
+    "call of a text": (b"\x80\x02X\x02\x00\x00\x00os)R.", "source-damaged"),
+    "call of a storage class": (GLOBAL % (b"torch", b"FloatStorage") + b")R.", "checkpoint-unsafe"),
+    "copies of a container": (GLOBAL % (b"collections", b"OrderedDict") + b"]\x85R.", "checkpoint-unsafe"),
+    "state of a text": (b"\x80\x02X\x01\x00\x00\x00a}b.", "source-damaged"),
+    "list as a key": (b"\x80\x02}]K\x01s.", "source-damaged"),
+    "tuple as a key": (b"\x80\x02})K\x01s.", "source-damaged"),
+    "empty program": (b"", "source-damaged"),
+    "stop without a value": (b"\x80\x02.", "source-damaged"),
+    "tuple of an empty stack": (b"\x80\x02\x87.", "source-damaged"),
+    "group without a mark": (b"\x80\x02t.", "source-damaged"),
+    "unknown memo": (b"\x80\x02h\x05.", "source-damaged"),
+    "huge memo index": (b"\x80\x02Nr\xff\xff\xff\xff.", None),
+    "huge text": (b"\x80\x02X\xff\xff\xff\xffa.", "source-damaged"),
+    "huge bytes": (b"\x80\x05\x8e\xff\xff\xff\xff\xff\xff\xff\x7fa.", "checkpoint-unsafe"),
+    "huge byte array": (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7fa.", "checkpoint-unsafe"),
+    "huge long": (b"\x80\x02\x8b\xff\xff\xff\x7fa.", "checkpoint-unsafe"),
+    "unknown protocol": (b"\x80\x09N.", "source-damaged"),
+    "not UTF-8": (b"\x80\x02X\x02\x00\x00\x00\xff\xfe.", "source-damaged"),
+    "deep tuples": (b"\x80\x02)" + b"\x85" * 1_000_000 + b".", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE_PROGRAMS)
+def test_hostile_program_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, code = HOSTILE_PROGRAMS[name]
+    path = write_program(tmp_path / "model.bin", program)
+    tracemalloc.start()
+    if code is None:
+        read_checkpoint(path)
+    else:
+        with raises_code(code, str(path)):
+            read_checkpoint(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < (1 << 20) + 200 * len(program)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def tensor_program(offset: bytes, shape: bytes, stride: bytes, count: bytes = b"K\x08") -> bytes:
+    """Return a program that builds one tensor over a storage of eight float32 values."""
+    text = b"X\x07\x00\x00\x00storage", b"X\x01\x00\x00\x000", b"X\x03\x00\x00\x00cpu"
+    storage = b"(" + text[0] + GLOBAL % (b"torch", b"FloatStorage") + text[1] + text[2] + count + b"tQ"
+    arguments = storage + offset + b"(" + shape + b"t(" + stride + b"t\x89N"
+    return b"\x80\x02" + GLOBAL % (b"torch._utils", b"_rebuild_tensor_v2") + b"(" + arguments + b"tR."
+
+
+HUGE = b"\x8a\x09" + (2**64).to_bytes(9, "little")
+FALSE_TENSORS = {
+    "offset beyond the storage": (b"K\x08", b"K\x01", b"K\x01"),
+    "stride beyond the storage": (b"K\x00", b"K\x02", b"K\x09"),
+    "repeated values": (b"K\x00", b"M\xff\xff", b"K\x00"),
+    "negative stride": (b"K\x07", b"K\x02", b"J\xff\xff\xff\xff"),
+    "negative offset": (b"J\xff\xff\xff\xff", b"K\x01", b"K\x01"),
+    "negative size": (b"K\x00", b"J\xfe\xff\xff\xff", b"K\x01"),
+    "size of 64 bits": (b"K\x00", HUGE, b"K\x01"),
+    "zero times a huge size": (b"K\x00", b"K\x00" + HUGE, b"K\x01K\x01"),
+    "text as a size": (b"K\x00", b"X\x01\x00\x00\x00a", b"K\x01"),
+    "true as a size": (b"K\x00", b"\x88", b"K\x01"),
+    "more strides than sizes": (b"K\x00", b"K\x01", b"K\x01K\x01"),
+    "17 dimensions": (b"K\x00", b"K\x01" * 17, b"K\x01" * 17),
+    "more values than the file": (b"K\x00", b"K\x01", b"K\x01", b"K\x09"),
+}
+
+
+@pytest.mark.parametrize("name", FALSE_TENSORS)
+def test_false_tensor_is_refused(name: str, tmp_path: Path) -> None:
+    data = {"0": struct.pack("<8f", *range(8))}
+    path = write_program(tmp_path / "good.bin", tensor_program(b"K\x02", b"K\x02K\x02", b"K\x03K\x01"), data)
+    assert read_checkpoint(path).value.tolist() == [[2.0, 3.0], [5.0, 6.0]]
+    with raises_code("source-damaged"):
+        read_checkpoint(write_program(tmp_path / "model.bin", tensor_program(*FALSE_TENSORS[name]), data))
+
+
+# Archives
+
+
+@pytest.mark.parametrize("key", ["1", "../../etc/passwd", "/etc/passwd", "..\\0"])
+def test_storage_outside_the_archive_is_refused(key: str, tmp_path: Path) -> None:
+    encoded = b"X" + struct.pack("<I", len(key)) + key.encode()
+    program = tensor_program(b"K\x00", b"K\x01", b"K\x01").replace(b"X\x01\x00\x00\x000", encoded)
+    with raises_code("source-damaged"):
+        read_checkpoint(write_program(tmp_path / "model.bin", program, {"0": bytes(32)}))
+
+
+def test_compressed_archive_is_refused(tmp_path: Path) -> None:
+    program = tensor_program(b"K\x00", b"K\x01", b"K\x01")
+    path = write_program(tmp_path / "bomb.bin", program, {"0": bytes(1 << 24)}, compression=zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 1 << 16
+    with raises_code("source-damaged", "compressed"):
+        read_checkpoint(path)
+
+
+def test_old_format_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "model.bin", {"x": torch.ones(2)}, _use_new_zipfile_serialization=False)
+    with raises_code("checkpoint-unsafe", "1.6"):
+        read_checkpoint(path)
+
+
+def test_old_hostile_file_is_not_executed(tmp_path: Path) -> None:
+    marker, path = tmp_path / "executed", tmp_path / "model.bin"
+    path.write_bytes(pickle.dumps(Call(os.system, f"touch {marker}")))
+    with raises_code("checkpoint-unsafe"):
+        read_checkpoint(path)
+    assert not marker.exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_torchscript_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(path))  # type: ignore[no-untyped-call]
+    with pytest.raises(DataError):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"PK\x05\x06" + bytes(18), b"PK\x03\x04" * 40, bytes(1000), b"{}"])
+def test_other_file_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(content)
+    with raises_code("source-damaged", str(path)):
+        read_checkpoint(path)
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with raises_code("file-not-found"):
+        read_checkpoint(tmp_path / "model.bin")
+
+
+@pytest.mark.parametrize("field", ["size", "offset"])
+def test_huge_directory_is_refused(field: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "model.bin", {"x": torch.ones(2)})
+    data = bytearray(path.read_bytes())
+    end = data.rfind(b"PK\x05\x06")
+    struct.pack_into("<L", data, end + (12 if field == "size" else 16), 0x7FFFFFFF)
+    path.write_bytes(data)
+    with raises_code("source-damaged"):
+        read_checkpoint(path)
+
+
+def test_damaged_files_give_one_line(tmp_path: Path) -> None:
+    """Damage a file in 1,000 ways: each result is equal plain data, or one error of one line."""
+    source = save(tmp_path / "source.bin", {"x": torch.arange(64.0), "y": [1, "text", torch.ones(3)]}).read_bytes()
+    chance, path = random.Random(1), tmp_path / "model.bin"
+    errors: list[DataError] = []
+    for _ in range(1000):
+        data = bytearray(source)
+        for _ in range(chance.randint(1, 4)):
+            start = chance.randrange(len(data))
+            match chance.randrange(3):
+                case 0:
+                    data[start] ^= 1 << chance.randrange(8)
+                case 1:
+                    del data[start : start + chance.randint(1, 64)]
+                case 2:
+                    data[start:start] = chance.randbytes(chance.randint(1, 16))
+        path.write_bytes(data)
+        try:
+            read_checkpoint(path)
+        except DataError as error:
+            errors.append(error)
+    assert len(errors) > 300
+    assert {error.code for error in errors} == {"source-damaged", "checkpoint-unsafe"}
+    assert not any("\n" in str(error) for error in errors)

@@ -1,0 +1,251 @@
+"""Converted M2M-100 and NLLB folders against the `transformers` library, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece as spm
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import dragoman
+from dragoman.bundle import load_bundle
+from expected_errors import raises_code
+from generation_parity import SEARCHES, Peer, favor_end, map_ids
+from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_lines, train_model
+
+transformers: Any = pytest.importorskip("transformers", reason="parity with M2M-100 needs transformers: dragoman[test]")
+LETTERS = SOURCE_LETTERS + TARGET_LETTERS
+LINES = ["xyz ä nop 🙂 abc", "  a   b ", "ä", *make_lines(SOURCE_LETTERS, 430, 2)]
+FIRST_PIECES = ["<s>", "<pad>", "</s>", "<unk>"]
+NUM_MADEUP_WORDS = 8
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
+        transformers.logging.set_verbosity_error()
+        yield
+
+
+def list_tokens(kind: str) -> list[str]:
+    """Return the tokens of the source by id, from the tables of transformers: pieces, languages, and unused ids."""
+    processor = spm.SentencePieceProcessor(model_proto=train_model(LETTERS))
+    pieces = [*FIRST_PIECES, *(processor.id_to_piece(index) for index in range(3, processor.get_piece_size()))]
+    if kind == "nllb":
+        from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
+
+        return [*pieces, *FAIRSEQ_LANGUAGE_CODES, "<mask>", *unused_tokens(len(pieces) + len(FAIRSEQ_LANGUAGE_CODES) + 1)]
+    from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M100_CODES
+
+    languages = [f"__{language}__" for language in M2M100_CODES["m2m100"]]
+    return [*pieces, *languages, *unused_tokens(len(pieces) + len(languages))]
+
+
+def unused_tokens(start: int) -> list[str]:
+    return [f"<unused-{index}>" for index in range(start, start + NUM_MADEUP_WORDS)]
+
+
+def write_folder(folder: Path, kind: str, **changes: Any) -> Any:
+    """Write a folder with random weights by transformers itself, and return the model."""
+    tokens = list_tokens(kind)
+    config = transformers.M2M100Config(
+        **{
+            "vocab_size": len(tokens),
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "max_position_embeddings": 128,
+            "init_std": 0.5,
+            **changes,
+        }
+    )
+    torch.manual_seed(4)
+    model = transformers.M2M100ForConditionalGeneration(config).eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm | torch.nn.Linear) and module.bias is not None:
+            torch.nn.init.normal_(module.bias, std=0.2)
+    favor_end(model.model.shared.weight, model.model.decoder.layer_norm.bias, 2, 6.0)
+    model.save_pretrained(folder)
+    (folder / "sentencepiece.bpe.model").write_bytes(train_model(LETTERS))
+    names = {"src_lang": "en", "tokenizer_class": "M2M100Tokenizer", "language_codes": "m2m100"}
+    if kind == "nllb":
+        names = {"src_lang": "eng_Latn", "tokenizer_class": "NllbTokenizer"}
+    else:
+        pieces = tokens[: tokens.index("__af__")]
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        (folder / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
+    return model
+
+
+def make_encode(kind: str, folder: Path) -> Callable[[str], list[int]]:
+    """Return the tokenizer of transformers for M2M-100, and fairseq's formula for NLLB: the id of SentencePiece plus one."""
+    if kind == "m2m100":
+        tokenizer = transformers.M2M100Tokenizer.from_pretrained(folder, src_lang="en")
+        return lambda line: list(tokenizer(line)["input_ids"])
+    processor = spm.SentencePieceProcessor(model_proto=train_model(LETTERS))
+    language = list_tokens("nllb").index("eng_Latn")
+    return lambda line: [language, *((index + 1) if index else 3 for index in processor.encode(line)), 2]
+
+
+@pytest.fixture(scope="module", params=["m2m100", "nllb"])
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
+    folder, kind, tokens = tmp_path_factory.mktemp("peer"), request.param, list_tokens(request.param)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = write_folder(folder / "source", kind)
+        encode = make_encode(kind, folder / "source")
+    dragoman.convert(folder / "source", folder / "bundle")
+    translator = dragoman.load(folder / "bundle", task="translation", device="cpu", precision="float32")
+    ids = map_ids(translator.bundle.tokenizer.target.piece_to_id, tokens)
+    languages = ("eng_Latn", "deu_Latn") if kind == "nllb" else ("en", "de")
+    prompt = tokens.index(languages[1] if kind == "nllb" else f"__{languages[1]}__")
+    options = {"source_language": languages[0], "target_language": languages[1]}
+    return Peer(model, translator, encode, ids, ids, [0, 1], [prompt], options)
+
+
+def test_source_tokens_are_equal(peer: Peer) -> None:
+    for line in LINES[:40]:
+        assert peer.translator.bundle.tokenizer.encode_source(line) == [peer.source_ids[index] for index in peer.encode(line)]
+
+
+def test_logits_are_equal(peer: Peer) -> None:
+    peer.check_logits(LINES[:10])
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_outputs_are_equal(search: str, peer: Peer) -> None:
+    assert peer.check_outputs(LINES[:20], search) >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", SEARCHES)
+def test_200_outputs_are_equal(search: str, peer: Peer) -> None:
+    assert peer.check_outputs(LINES, search) >= 200
+
+
+def test_target_language_changes_the_output(peer: Peer) -> None:
+    """The decoder reads the language token, so the scores of two languages differ."""
+    names = {"de": "fr", "deu_Latn": "fra_Latn"}
+    options: Any = {**peer.options, "method": "greedy"}
+    scores = [
+        peer.translator.translate([LINES[3]], **options | {"target_language": language})[0].score
+        for language in (peer.options["target_language"], names[peer.options["target_language"]])
+    ]
+    assert scores[0] != pytest.approx(scores[1], abs=1e-4)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "source", "m2m100")
+    return tmp_path / "source"
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def test_bundle_has_origin_and_default_languages(folder: Path, tmp_path: Path) -> None:
+    ids = [token for token in list_tokens("m2m100") if token.startswith("__")]
+    change_json(folder / "generation_config.json", forced_bos_token_id=list_tokens("m2m100").index("__fr__"))
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    origin = dragoman.convert(folder, tmp_path / "bundle").origin
+    assert (origin.format, origin.license) == ("huggingface-m2m100", "mit")
+    assert origin.source_languages == origin.target_languages == [token[2:-2] for token in ids]
+    recipe = load_bundle(tmp_path / "bundle").recipe
+    assert (recipe.task.source_language, recipe.task.target_language) == ("en", "fr")
+    assert (recipe.model.norm, recipe.model.position_offset, recipe.model.decoder_start_token) == ("pre", 2, "eos")
+
+
+def test_old_tables_of_positions_are_checked(folder: Path, tmp_path: Path) -> None:
+    """Old checkpoints store the sinusoids of fairseq: exponent i / (d/2 − 1), and the first position in row 2."""
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+
+    table = M2M100SinusoidalPositionalEmbedding.get_embedding(130, 32, 1)
+    tensors, name = load_file(folder / "model.safetensors"), "model.encoder.embed_positions.weights"
+    save_file(tensors | {name: table}, folder / "model.safetensors")
+    dragoman.convert(folder, tmp_path / "bundle")
+    save_file(tensors | {name: table.flip(1)}, folder / "model.safetensors")
+    with raises_code("conversion-unsupported", name):
+        dragoman.convert(folder, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("file_name", "changes", "code", "name"),
+    [
+        ("config.json", {"tie_word_embeddings": False}, "conversion-unsupported", "tie_word_embeddings"),
+        ("config.json", {"activation_function": "gelu_new"}, "conversion-unsupported", "gelu_new"),
+        ("config.json", {"decoder_ffn_dim": 64}, "conversion-unsupported", "decoder_ffn_dim"),
+        ("config.json", {"decoder_start_token_id": 1}, "conversion-unsupported", "decoder_start_token_id"),
+        ("config.json", {"model_type": "nllb-moe"}, "unknown-format", "huggingface-m2m100"),
+        ("config.json", {"vocab_size": 50}, "source-damaged", "vocab_size"),
+        ("config.json", {"vocab_size": 400}, "source-damaged", "400 tokens"),
+        ("config.json", {"pad_token_id": 7}, "source-damaged", "pad_token_id"),
+        ("config.json", {"d_model": 64}, "source-damaged", "shape"),
+        ("config.json", {"encoder_layers": 10**9}, "source-damaged", "model.encoder.layers.2"),
+        ("config.json", {"decoder_layers": 2}, "conversion-unsupported", "model.decoder.layers.2"),
+        ("generation_config.json", {"forced_bos_token_id": 7}, "conversion-unsupported", "forced_bos_token_id"),
+        ("generation_config.json", {"repetition_penalty": 1.2}, "conversion-unsupported", "repetition_penalty"),
+        ("tokenizer_config.json", {"tokenizer_class": "SMALL100Tokenizer"}, "conversion-unsupported", "SMALL100Tokenizer"),
+        ("tokenizer_config.json", {"language_codes": "mine"}, "conversion-unsupported", "language_codes"),
+        ("tokenizer_config.json", {"legacy_behaviour": True}, "conversion-unsupported", "legacy_behaviour"),
+        ("tokenizer_config.json", {"src_lang": "xx"}, "conversion-unsupported", "'xx'"),
+        ("tokenizer_config.json", {"src_lang": 5}, "conversion-unsupported", "'5'"),
+        ("vocab.json", {"<s>": 9}, "source-damaged", "vocab.json"),
+        ("vocab.json", {"<s>": "0"}, "source-damaged", "vocab.json"),
+    ],
+)
+def test_false_settings_raise(
+    file_name: str, changes: dict[str, Any], code: str, name: str, folder: Path, tmp_path: Path
+) -> None:
+    change_json(folder / file_name, **changes)
+    with raises_code(code, name, str(folder)):
+        dragoman.convert(folder, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "name"),
+    [
+        (lambda tensors: tensors.pop("model.decoder.layer_norm.bias"), "source-damaged", "model.decoder.layer_norm.bias"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), "conversion-unsupported", "extra"),
+        (lambda tensors: tensors["model.shared.weight"].fill_(torch.nan), "source-damaged", "output"),
+        (lambda tensors: tensors.update({"model.shared.weight": torch.zeros(9)}), "source-damaged", "(9,)"),
+        (lambda tensors: tensors.update({"model.encoder.layers.0.fc1.bias": torch.zeros(9)}), "source-damaged", "inner.bias"),
+    ],
+)
+def test_false_tensors_raise(
+    change: Callable[[dict[str, Tensor]], object], code: str, name: str, folder: Path, tmp_path: Path
+) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    with raises_code(code, name, str(folder)):
+        dragoman.convert(folder, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("kind", ["m2m100", "nllb"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff" * 100])
+def test_false_sentencepiece_model_raises(kind: str, content: bytes | None, tmp_path: Path) -> None:
+    write_folder(tmp_path / "source", kind)
+    (tmp_path / "source" / "sentencepiece.bpe.model").unlink()
+    if content is not None:
+        (tmp_path / "source" / "sentencepiece.bpe.model").write_bytes(content)
+    with pytest.raises(dragoman.DragomanError) as raised:
+        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    assert raised.value.code in ("source-damaged", "tokenizer-damaged")
+    assert "\n" not in str(raised.value)
+    assert "sentencepiece.bpe.model" in str(raised.value)

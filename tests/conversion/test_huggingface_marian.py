@@ -1,0 +1,486 @@
+"""Conversion of MarianMT folders: bundles that load, languages, memory, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import dragoman
+from dragoman.bundle import collect_weights, load_bundle, save_bundle
+from dragoman.conversion import hub
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
+from dragoman.errors import DragomanError, MissingDependencyError
+from dragoman.inference.explain.explain_translation import explain
+from dragoman.inference.translator import Translator
+from expected_errors import raises_code
+from marian_folders import D_MODEL, list_pieces, make_tensors, write_folder
+
+LANGUAGE_PIECES = (">>deu<<", ">>fra<<", ">>cmn_Hans<<")
+
+
+def load_translator(path: Path) -> Translator:
+    return dragoman.load(path, task="translation", device="cpu", precision="float32")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "opus-mt-en-de")
+
+
+@pytest.fixture
+def multilingual(tmp_path: Path) -> Translator:
+    pieces = list_pieces(LANGUAGE_PIECES)
+    write_folder(tmp_path / "marian", pieces=pieces)
+    (tmp_path / "marian" / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "roa"}')
+    dragoman.convert(tmp_path / "marian", tmp_path / "bundle")
+    return load_translator(tmp_path / "bundle")
+
+
+# Bundles
+
+
+def test_bundle_has_origin_license_and_languages(folder: Path, tmp_path: Path) -> None:
+    card = "---\nlicense: cc-by-4.0\nlanguage:\n- en\n- de\ntags: [translation]\n---\n# A model\nlicense: other\n"
+    (folder / "README.md").write_text(card)
+    result = dragoman.convert(folder, tmp_path / "bundle")
+    bundle = load_bundle(tmp_path / "bundle")
+    origin = bundle.metadata.origin
+    assert origin == result.origin
+    assert origin is not None
+    assert (origin.format, origin.name, origin.license) == ("huggingface-marian", "opus-mt-en-de", "cc-by-4.0")
+    assert (origin.source_languages, origin.target_languages) == (["en"], ["de"])
+    assert (bundle.recipe.task.source_language, bundle.recipe.task.target_language) == ("en", "de")
+    assert result.parameters == bundle.model.num_parameters()
+    assert result.num_bytes == sum(path.stat().st_size for path in (tmp_path / "bundle").iterdir())
+
+
+def test_recipe_describes_the_architecture(folder: Path, tmp_path: Path) -> None:
+    dragoman.convert(folder, tmp_path / "bundle")
+    recipe = load_bundle(tmp_path / "bundle").recipe
+    assert recipe.model.model_dump(include={"activation", "position_encoding", "output_bias", "decoder_start_token"}) == {
+        "activation": "silu",
+        "position_encoding": "halves",
+        "output_bias": True,
+        "decoder_start_token": "bos",
+    }
+    assert (recipe.decoding.beam_size, recipe.decoding.early_stopping, recipe.decoding.max_source_tokens) == (
+        4,
+        "heuristic",
+        64,
+    )
+
+
+def test_special_rows_move_to_the_front(folder: Path, tmp_path: Path) -> None:
+    """The last row of the source is padding, which starts the decoder, so it becomes the row of the begin token."""
+    dragoman.convert(folder, tmp_path / "bundle")
+    source, target = load_file(folder / "model.safetensors"), load_file(tmp_path / "bundle" / "weights.safetensors")
+    matrix, output = source["model.shared.weight"], target["output"]
+    assert torch.equal(output[0], torch.zeros(D_MODEL))
+    assert torch.equal(output[[1, BEGIN_ID, END_ID]], matrix[[1, -1, 0]])
+    assert torch.equal(output[4:], matrix[2:-1])
+    assert torch.equal(target["output_bias"][4:], source["final_logits_bias"][0, 2:-1])
+    assert target["output_bias"][0] < -1e4
+
+
+def test_positions_of_old_checkpoints_are_checked(tmp_path: Path) -> None:
+    """Old checkpoints store the sinusoids: sin(p / 10000^(2i/d)) in the first half, and cosines in the second."""
+    table = torch.tensor(
+        [
+            [f(position / 10000 ** (2 * index / D_MODEL)) for f in (math.sin, math.cos) for index in range(D_MODEL // 2)]
+            for position in range(64)
+        ]
+    )
+    name = "model.encoder.embed_positions.weight"
+    first = write_folder(tmp_path / "first", change_tensors=lambda tensors: tensors.update({name: table.half()}))
+    dragoman.convert(first, tmp_path / "bundle")
+    second = write_folder(tmp_path / "second", change_tensors=lambda tensors: tensors.update({name: table.flip(1)}))
+    with raises_code("conversion-unsupported", name):
+        dragoman.convert(second, tmp_path / "other")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_weights_keep_their_type(dtype: torch.dtype, tmp_path: Path) -> None:
+    def convert_tensors(tensors: dict[str, Tensor]) -> None:
+        for name in tensors:
+            tensors[name] = tensors[name].to(dtype)
+
+    write_folder(tmp_path / "half", change_tensors=convert_tensors)
+    dragoman.convert(tmp_path / "half", tmp_path / "bundle")
+    assert {tensor.dtype for tensor in load_file(tmp_path / "bundle" / "weights.safetensors").values()} == {dtype}
+    assert load_translator(tmp_path / "bundle").translate(["ab cd"], method="greedy")[0].tokens
+
+
+def test_sharded_weights_give_the_same_bundle(folder: Path, tmp_path: Path) -> None:
+    dragoman.convert(folder, tmp_path / "first")
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    shards = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for file_name, shard in shards.items():
+        save_file({name: tensors[name] for name in shard}, folder / file_name)
+    index = {"weight_map": {name: file_name for file_name, shard in shards.items() for name in shard}}
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    dragoman.convert(folder, tmp_path / "second")
+    files = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("first", "second")]
+    assert files[0] == files[1]
+
+
+def test_progress_ends_at_the_size_of_the_weights(folder: Path, tmp_path: Path) -> None:
+    progress: list[tuple[int, int]] = []
+    dragoman.convert(folder, tmp_path / "bundle", on_progress=lambda written, total: progress.append((written, total)))
+    weights = load_file(tmp_path / "bundle" / "weights.safetensors")
+    assert progress[-1] == (4 * sum(tensor.numel() for tensor in weights.values()),) * 2
+    assert [written for written, _ in progress] == sorted(written for written, _ in progress)
+
+
+def test_bundles_of_one_source_form_an_ensemble(folder: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        dragoman.convert(folder, tmp_path / name)
+    options: dict[str, Any] = {"task": "translation", "device": "cpu", "precision": "float32"}
+    translator = dragoman.load(tmp_path / "first", tmp_path / "second", **options)
+    expected = load_translator(tmp_path / "first").translate(["ab cd"], repetition_window=0)
+    assert translator.translate(["ab cd"], repetition_window=0)[0].tokens == expected[0].tokens
+
+
+# Languages
+
+
+def test_target_language_is_the_first_source_token(multilingual: Translator) -> None:
+    recipe = multilingual.recipe
+    assert (recipe.task.source_language, recipe.task.target_language) == ("en", "")
+    tokenizer = multilingual.bundle.tokenizer
+    german = tokenizer.select_languages(None, "deu").encode_source("ab")
+    assert tokenizer.source.ids_to_pieces(german[:1]) == [">>deu<<"]
+    assert tokenizer.encode_source(">>deu<< ab") == german
+    assert tokenizer.select_languages(None, "fra").encode_source(">>deu<<ab") == german
+    scores = {
+        language: multilingual.translate(["ab cd"], target_language=language, repetition_window=0)[0].score
+        for language in ("deu", "fra", "cmn_Hans")
+    }
+    assert multilingual.translate([">>fra<< ab cd"], repetition_window=0)[0].score == pytest.approx(scores["fra"], abs=1e-5)
+    assert len({round(score, 4) for score in scores.values()}) == 3
+
+
+def test_long_lines_keep_their_language(multilingual: Translator) -> None:
+    line = ">>deu<<" + " ab, cd. ef" * 30
+    translation = multilingual.translate([line], max_source_tokens=40, method="greedy")[0]
+    assert translation.num_segments > 1
+    assert translation.source_tokens.count(">>deu<<") == translation.num_segments
+
+
+@pytest.mark.parametrize(("options", "code"), [({}, "unsupported-language"), ({"target_language": "xyz"}, "invalid-option")])
+def test_unknown_language_raises(options: Any, code: str, multilingual: Translator) -> None:
+    with raises_code(code, "deu, fra, cmn_Hans"):
+        multilingual.translate(["ab cd"], **options)
+
+
+def test_language_of_a_bilingual_model_raises(folder: Path, tmp_path: Path) -> None:
+    dragoman.convert(folder, tmp_path / "bundle")
+    with raises_code("invalid-option", "target_language"):
+        load_translator(tmp_path / "bundle").translate(["ab"], target_language="fra")
+
+
+def test_language_before_the_output(multilingual: Translator, tmp_path: Path) -> None:
+    """Move the language tokens to both sides, as M2M-100 has them: the decoder then reads one before each output."""
+    bundle = multilingual.bundle
+    tokenizer_config = bundle.recipe.tokenizer.model_copy(update={"language_token_placement": "both"})
+    recipe = bundle.recipe.model_copy(update={"tokenizer": tokenizer_config})
+    weights = collect_weights(bundle.model)
+    save_bundle(tmp_path / "both", recipe=recipe, tokenizer=bundle.tokenizer, weights=weights, metadata=bundle.metadata)
+    translator = load_translator(tmp_path / "both")
+    with raises_code("unsupported-language", "source_language"):
+        translator.translate(["ab cd"], target_language="deu")
+    languages: Any = {"source_language": "fra", "target_language": "deu"}
+    options: Any = {**languages, "beam_size": 2, "max_extra_tokens": 4, "repetition_window": 0, "early_stopping": "exhaustive"}
+    translation = translator.translate(["ab cd"], **options)[0]
+    assert translation.source_tokens[0] == ">>fra<<"
+    (scored,) = translator.score(["ab cd"], [translation.text], **languages)
+    tokenizer = bundle.tokenizer.target
+    tokens = [tokenizer.piece_to_id(piece) for piece in translation.tokens]
+    if tokens == tokenizer.encode(translation.text):
+        assert scored.token_log_probs[: len(tokens)] == pytest.approx(translation.token_log_probs[: len(tokens)], abs=1e-4)
+    other = translator.translate(["ab cd"], **options | {"target_language": "fra"})[0]
+    assert other.score != pytest.approx(translation.score, abs=1e-4)
+    with raises_code("unsupported-language", "explain"):
+        explain(translator, "ab cd", **languages)
+
+
+def test_default_language_is_in_the_bundle(tmp_path: Path) -> None:
+    write_folder(tmp_path / "marian", pieces=list_pieces(LANGUAGE_PIECES))
+    dragoman.convert(tmp_path / "marian", tmp_path / "bundle", target_language="fra")
+    tokenizer = load_bundle(tmp_path / "bundle").tokenizer
+    assert tokenizer.source.ids_to_pieces(tokenizer.encode_source("ab")[:1]) == [">>fra<<"]
+    with raises_code("conversion-unsupported", "xyz"):
+        dragoman.convert(tmp_path / "marian", tmp_path / "other", target_language="xyz")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"normalize_before": True}, "normalize_before"),
+        ({"normalize_embedding": True}, "normalize_embedding"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm"),
+        ({"static_position_embeddings": False}, "static_position_embeddings"),
+        ({"activation_function": "gelu_new"}, "gelu_new"),
+        ({"decoder_ffn_dim": 32}, "decoder_ffn_dim"),
+        ({"decoder_attention_heads": 4}, "decoder_attention_heads"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"do_sample": True}, "do_sample"),
+        ({"forced_bos_token_id": 5}, "forced_bos_token_id"),
+        ({"bad_words_ids": [[5, 6]]}, "bad_words_ids"),
+        ({"bad_words_ids": 5}, "bad_words_ids"),
+        ({"decoder_start_token_id": 1}, "decoder_start_token_id"),
+        ({"early_stopping": 3}, "early_stopping"),
+    ],
+)
+def test_unsupported_feature_raises(config: dict[str, Any], name: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "marian", config=config)
+    with raises_code("conversion-unsupported", name, str(tmp_path / "marian" / "config.json")):
+        dragoman.convert(tmp_path / "marian", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"d_model": "16"}, "d_model"),
+        ({"d_model": -1}, "d_model"),
+        ({"d_model": 17}, "17"),
+        ({"d_model": 2**40}, "d_model"),
+        ({"vocab_size": 5}, "vocab.json"),
+        ({"encoder_layers": 3}, "model.encoder.layers.2"),
+        ({"encoder_layers": 10**9}, "model.encoder.layers.2"),
+        ({"pad_token_id": 10**9}, "pad_token_id"),
+        ({"pad_token_id": 0}, "pad_token_id"),
+        ({"scale_embedding": "yes"}, "scale_embedding"),
+        ({"dropout": "high"}, "dropout"),
+        ({"encoder_ffn_dim": 32, "decoder_ffn_dim": 32}, "feed_forward"),
+    ],
+)
+def test_false_settings_raise(config: dict[str, Any], name: str, tmp_path: Path) -> None:
+    write_folder(tmp_path / "marian", config=config)
+    with raises_code("source-damaged", name, str(tmp_path / "marian")):
+        dragoman.convert(tmp_path / "marian", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "name"),
+    [
+        (lambda tensors: tensors.pop("model.shared.weight"), "source-damaged", "model.shared.weight"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), "conversion-unsupported", "extra"),
+        (
+            lambda tensors: tensors.update({"model.encoder.layernorm_embedding.weight": torch.ones(D_MODEL)}),
+            "conversion-unsupported",
+            "layernorm_embedding",
+        ),
+        (lambda tensors: tensors["model.shared.weight"][7, 3:4].fill_(math.nan), "source-damaged", "output"),
+        (lambda tensors: tensors.update(final_logits_bias=torch.zeros(1, 3)), "source-damaged", "final_logits_bias"),
+        (lambda tensors: tensors.update({"model.shared.weight": torch.zeros(9, D_MODEL)}), "source-damaged", "9 rows"),
+        (
+            lambda tensors: tensors.update({"model.decoder.layers.0.fc1.bias": torch.zeros(D_MODEL)}),
+            "source-damaged",
+            "feed_forward.inner.bias",
+        ),
+        (
+            lambda tensors: tensors.update({"model.decoder.layers.0.fc1.bias": torch.zeros(24, dtype=torch.int64)}),
+            "source-damaged",
+            "int64",
+        ),
+        (
+            lambda tensors: tensors.update({"model.decoder.layers.0.fc1.bias": torch.tensor(1.0)}),
+            "source-damaged",
+            "inner.bias",
+        ),
+    ],
+)
+@pytest.mark.parametrize("as_checkpoint", [False, True])
+def test_false_tensors_raise(
+    change: Callable[[dict[str, Tensor]], object], code: str, name: str, as_checkpoint: bool, tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "marian", change_tensors=change, as_checkpoint=as_checkpoint)
+    with raises_code(code, name, str(tmp_path / "marian")):
+        dragoman.convert(tmp_path / "marian", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("name", ["source.spm", "target.spm", "vocab.json", "model.safetensors"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[1]", b"\xff" * 100, b'{"a": 1e999}', b"[" * 100_000])
+def test_false_file_raises(name: str, content: bytes | None, folder: Path, tmp_path: Path) -> None:
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(DragomanError) as raised:
+        dragoman.convert(folder, tmp_path / "bundle")
+    message = str(raised.value)
+    assert raised.value.code in ("source-damaged", "tokenizer-damaged")
+    assert "\n" not in message
+    assert str(folder) in message
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        ({"config.json": '{"model_type": "bert"}'}, "unknown-format"),
+        ({}, "unknown-format"),
+        ({"config.json": "["}, "source-damaged"),
+    ],
+)
+def test_unknown_format_raises(names: dict[str, str], code: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    for name, text in names.items():
+        (tmp_path / "model" / name).write_text(text)
+    with raises_code(code, str(tmp_path / "model")):
+        dragoman.convert(tmp_path / "model", tmp_path / "bundle")
+
+
+def test_existing_output_is_kept(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "mine.txt").write_text("kept")
+    with raises_code("output-exists"):
+        dragoman.convert(folder, tmp_path / "bundle")
+    assert [path.name for path in (tmp_path / "bundle").iterdir()] == ["mine.txt"]
+
+
+def test_missing_source_raises(tmp_path: Path, folder: Path) -> None:
+    with raises_code("file-not-found"):
+        dragoman.convert(tmp_path / "missing" / "folder", tmp_path / "bundle")
+    with raises_code("unknown-format"):
+        dragoman.convert(folder / "config.json", tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("file_name", ["../model.safetensors", "/etc/passwd", "model.safetensors.index.json", "missing.bin"])
+def test_index_never_leads_out_of_the_folder(file_name: str, folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").rename(tmp_path / "model.safetensors")
+    index = {"weight_map": dict.fromkeys(make_tensors(4), file_name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(DragomanError) as raised:
+        dragoman.convert(folder, tmp_path / "bundle")
+    assert raised.value.code in ("source-damaged", "checkpoint-unsafe")
+
+
+def test_damaged_folders_give_one_line(folder: Path, tmp_path: Path) -> None:
+    """Damage one file of the folder in 1,000 ways: the result is a bundle that loads, or one error of one line."""
+    chance, errors = random.Random(1), 0
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for index in range(1000):
+        name = chance.choice(sorted(contents))
+        data = bytearray(contents[name])
+        for _ in range(chance.randint(1, 3)):
+            start = chance.randrange(len(data))
+            match chance.randrange(3):
+                case 0:
+                    data[start] ^= 1 << chance.randrange(8)
+                case 1:
+                    del data[start : start + chance.randint(1, 64)]
+                case 2:
+                    data[start:start] = chance.randbytes(chance.randint(1, 16))
+        (folder / name).write_bytes(data)
+        output = tmp_path / f"bundle-{index}"
+        try:
+            dragoman.convert(folder, output)
+        except DragomanError as error:
+            errors += "\n" not in str(error) and not output.exists()
+        else:
+            load_bundle(output)
+            errors += 1
+        (folder / name).write_bytes(contents[name])
+    assert errors == 1000
+
+
+# Memory
+
+
+MEMORY_PROGRAM = """
+import sys, dragoman
+from pathlib import Path
+from dragoman.conversion.converter import convert  # imports torch
+def read(key):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
+convert(sys.argv[1], sys.argv[3])  # a small model first, so that all libraries are loaded
+Path("/proc/self/clear_refs").write_text("5")
+base = read("VmRSS")
+convert(sys.argv[2], sys.argv[4])
+print(read("VmHWM") - base)
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's peak of resident memory")
+@pytest.mark.parametrize("as_checkpoint", [False, True])
+def test_memory_is_bounded_by_the_file(as_checkpoint: bool, tmp_path: Path) -> None:
+    """A model of 100 MiB, most of it in four large matrices, converts with less than a third of its size in memory."""
+    write_folder(tmp_path / "small", as_checkpoint=as_checkpoint)
+    write_folder(tmp_path / "large", d_ff=200_000, as_checkpoint=as_checkpoint)
+    size = max(path.stat().st_size for path in (tmp_path / "large").iterdir())
+    paths = [str(tmp_path / name) for name in ("small", "large", "small-bundle", "large-bundle")]
+    command = [sys.executable, "-c", MEMORY_PROGRAM, *paths]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert size > 100e6
+    assert int(output) < 0.3 * size
+
+
+# Hub
+
+
+def test_hub_name_is_fetched_with_its_revision(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+    snapshot = folder.rename(tmp_path / "0123abc")
+    calls: list[tuple[str, str | None]] = []
+
+    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        calls.append((name, revision))
+        assert "*.spm" in allow_patterns
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    result = dragoman.convert("Helsinki-NLP/opus-mt-en-de", tmp_path / "bundle", revision="main")
+    assert calls == [("Helsinki-NLP/opus-mt-en-de", "main")]
+    assert result.origin.name == "Helsinki-NLP/opus-mt-en-de@0123abc"
+
+
+def test_offline_hub_raises_one_line(tmp_path: Path) -> None:
+    """The library itself decides that there is no network."""
+    pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+    program = """
+import dragoman, sys
+try:
+    dragoman.convert("a/b", sys.argv[1])
+except dragoman.DragomanError as error:
+    print(error.code, error)
+"""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    arguments = [sys.executable, "-c", program, str(tmp_path / "bundle")]
+    output = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment).stdout
+    assert output.startswith("hub-unavailable a/b: ")
+    assert output.count("\n") == 1
+
+
+def test_missing_hub_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingDependencyError, match=r"dragoman\[hub\]"):
+        dragoman.convert("a/b", tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [("Helsinki-NLP/opus-mt-en-de", True), ("opus-mt-en-de", False), ("a/b/c", False), ("../b", False), ("a b/c", False)],
+)
+def test_hub_names_are_recognized(source: str, expected: bool) -> None:
+    assert hub.is_hub_name(source) is expected
