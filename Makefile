@@ -17,7 +17,7 @@ test-slow: $(VENV)/.dev
 
 # The fast tests as on a processor with AVX2 only: neither PyTorch's libraries nor our kernels use AVX-512.
 test-avx2: $(VENV)/.dev
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 NUMBA_CPU_NAME=haswell $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 DRAGOMAN_CPU_ISA=avx2 $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/pytest -m gpu
@@ -42,10 +42,10 @@ bench-data: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m data.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 bench-training: $(VENV)/.core
-	PYTHONPATH=benchmarks $(BIN)/python -m training.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+	PYTHONPATH=benchmarks $(BIN)/python -m training.run $(if $(QUICK),--quick) $(if $(ISA),--isa $(ISA)) $(if $(JSON),--json $(JSON))
 
 bench-inference: $(VENV)/.dev
-	PYTHONPATH=benchmarks $(BIN)/python -m inference.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
+	PYTHONPATH=benchmarks $(BIN)/python -m inference.run $(if $(QUICK),--quick) $(if $(ISA),--isa $(ISA)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
 
 bench-inference-gpu: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m inference.gpu $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

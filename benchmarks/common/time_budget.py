@@ -27,5 +27,10 @@ class TimeBudget:
     def is_spent(self) -> bool:
         return time.monotonic() >= self.deadline
 
+    @property
+    def seconds_left(self) -> float:
+        """Return the seconds until the end; 0 after it, and infinity if it never ends."""
+        return max(self.deadline - time.monotonic(), 0.0)
+
 
 UNBOUNDED = TimeBudget()

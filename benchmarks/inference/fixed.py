@@ -1,4 +1,4 @@
-"""Fixed work: the base model with random weights, 27 source tokens, exactly 30 target tokens."""
+"""Fixed work: models with random weights, 27 source tokens, exactly 30 target tokens."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from dataclasses import dataclass, replace
 
 from common.results import Ratio, Section, Table
 from common.time_budget import UNBOUNDED, TimeBudget
+from common.usage import CommandError
 
 from dragoman.bundle import read_config
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 
 from .ceiling import SpeedLimit, compute_limits
-from .harness import Candidate, CellResult, compare_systems, list_notes
-from .models import VOCABULARY, ModelFormats
+from .harness import GRACE_SECONDS, Candidate, CellResult, compare_systems, list_notes
+from .models import BASE, BIG, OPUS, ModelFormats, RandomModel
 from .serve import SOURCE_TOKENS, TARGET_TOKENS
-from .systems import COMPUTE_TYPES, CT2, DRAGOMAN, HF, PRECISIONS, Systems, model_path
+from .systems import COMPUTE_TYPES, CT2, DRAGOMAN, HF, Systems, list_precisions, model_path
 
 TARGET_RATIO = 1.2
 """Least ratio over the best setting of CTranslate2 in each cell."""
+LIMIT_SECONDS = {"quick": 0.0, "full": 0.05}
+"""Seconds of each product of the speed limit. 0 stands for three calls."""
+LIMIT_SHARE, LOAD_SHARE = 0.15, 0.3
+"""Largest shares of a quick run's time for the speed limit, and for the start of all systems."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +33,34 @@ class FixedCell:
     """Batch and beam size of one measurement.
 
     In `throughput`, two batches run at once with one thread each; dragoman may also run one after the other with two.
+
+    is_quick: a quick run measures it
     """
 
     name: str
     batch: int
     beam: int
     throughput: bool = False
+    model: RandomModel = BASE
+    is_quick: bool = True
 
 
 CELLS = [
     *(FixedCell(f"{batch}x{beam}", batch, beam) for batch in (1, 8, 32) for beam in (1, 4)),
     FixedCell("throughput_greedy", 256, 1, throughput=True),
     FixedCell("throughput_beam4", 256, 4, throughput=True),
+    *(
+        FixedCell(f"{model.name}_{batch}x{beam}", batch, beam, model=model, is_quick=model is OPUS and (batch, beam) == (1, 1))
+        for model in (OPUS, BIG)
+        for batch, beam in ((1, 1), (1, 4), (32, 1), (32, 4))
+    ),
 ]
 
 
-def make_sources(count: int) -> list[list[int]]:
+def make_sources(count: int, vocabulary: int = BASE.vocabulary) -> list[list[int]]:
     """Return source ids without the end token, which every system adds."""
     rng = random.Random(1)
-    return [[rng.randrange(len(SPECIAL_IDS), VOCABULARY) for _ in range(SOURCE_TOKENS - 1)] for _ in range(count)]
+    return [[rng.randrange(len(SPECIAL_IDS), vocabulary) for _ in range(SOURCE_TOKENS - 1)] for _ in range(count)]
 
 
 def make_rate(
@@ -57,7 +71,7 @@ def make_rate(
     outputs: filled with the output ids by system and setting
     clock: a clock of `serve.CLOCKS`; wall time by default
     """
-    sources = make_sources(cell.batch)
+    sources = make_sources(cell.batch, cell.model.vocabulary)
 
     def rate(entry: Candidate, seconds: float) -> float:
         folder = model_path(entry, forms)
@@ -71,19 +85,22 @@ def make_rate(
 
 
 def list_candidates(systems: Systems, forms: ModelFormats, cell: FixedCell, *, quick: bool) -> list[Candidate]:
-    # A quick run skips settings that are far from the best: our float32, and transformers with many hypotheses.
-    dragoman_settings = [
-        {"precision": precision} for precision in PRECISIONS if not (quick and precision == "float32" and cell.batch > 8)
-    ]
-    # CTranslate2's float32 is near the best only with few rows.
-    types = COMPUTE_TYPES[:1] if quick and cell.batch * cell.beam >= 32 else COMPUTE_TYPES
+    """Return the settings to try, the likely best of each system first.
+
+    A quick run leaves out settings that were never the best in a full run. With many rows these are one thread, float32 of
+    CTranslate2, transformers, and other precisions than int8 of dragoman.
+    """
+    rows = cell.batch * cell.beam
+    precisions = ["int8"] if quick and rows > 4 else list_precisions()[0]
+    dragoman_settings = [{"precision": precision} for precision in precisions]
+    types = COMPUTE_TYPES[:1] if quick and rows > 4 else COMPUTE_TYPES
     if cell.throughput:
         sizes = [{"batch": 32}] if quick else [{"batch": 32}, {"batch": 64}, {"batch": 128}]
         batched = [{**setting, **size} for setting in dragoman_settings for size in sizes]
         # Two batches at once, or one after the other with two threads, take equal time at best.
         own_candidates = systems.dragoman("2 x 1 thread", batched) + systems.dragoman("1 x 2 threads", batched)
         return own_candidates + systems.ctranslate2("2 x 1 thread", sizes, quick=quick, types=types)
-    thread_layouts = ("1 x 2 threads", "1 x 1 thread")
+    thread_layouts = ("1 x 2 threads",) if quick and rows > 8 else ("1 x 2 threads", "1 x 1 thread")
     own_candidates = [
         candidate
         for setting in dragoman_settings
@@ -93,13 +110,13 @@ def list_candidates(systems: Systems, forms: ModelFormats, cell: FixedCell, *, q
     peers = [
         candidate for threads in thread_layouts for candidate in systems.ctranslate2(threads, [{}], quick=quick, types=types)
     ]
-    transformers_candidates = [] if quick and cell.batch * cell.beam >= 32 else systems.transformers([{}], forms)
+    transformers_candidates = [] if quick and rows > 8 else systems.transformers([{}], forms)
     return own_candidates + peers + transformers_candidates
 
 
 def measure_fixed(
     systems: Systems,
-    forms: ModelFormats,
+    build_forms: Callable[[RandomModel], ModelFormats],
     cells: list[FixedCell],
     *,
     on_progress: Callable[[str], None],
@@ -109,17 +126,19 @@ def measure_fixed(
     budget: TimeBudget = UNBOUNDED,
 ) -> Section:
     section = Section()
-    recipe, _, _ = read_config(forms.bundle)
     if quick:
         cells = [replace(cell, batch=cell.batch // 4) if cell.throughput else cell for cell in cells]
-    bounds = compute_limits(recipe.model, VOCABULARY, [(cell.batch, cell.beam) for cell in cells], threads=2)
+    limits, limit_notes = _compute_limits(build_forms, cells, quick=quick, budget=budget.take_share(LIMIT_SHARE))
     table = Table(
-        f"Base, random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens per second",
+        f"Random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens per second",
         ["batch x beam", DRAGOMAN, "numbers", CT2, "best setting", HF, f"ratio over {CT2}", "limit", "share of limit"],
     )
-    notes: list[str] = []
+    notes = [*list_precisions()[1], *limit_notes]
+    if quick:
+        notes += _start_systems(systems, build_forms(cells[0].model), budget.take_share(LOAD_SHARE))
     for number, cell in enumerate(cells):
         outputs: dict[str, list[list[int]]] = {}
+        forms = build_forms(cell.model)
         entries = list_candidates(systems, forms, cell, quick=quick)
         outcomes = compare_systems(
             entries,
@@ -128,10 +147,10 @@ def measure_fixed(
             seconds=seconds,
             rounds=rounds,
             keep={DRAGOMAN: 2, CT2: 2, HF: 1} if quick else {DRAGOMAN: 3, CT2: 3, HF: 2},
-            always_tried=[CT2],
+            first=[CT2],
             budget=budget.take_share(1 / (len(cells) - number)),
         )
-        _report_cell(section, table, cell, outcomes, bounds[cell.batch, cell.beam])
+        _report_cell(section, table, cell, outcomes, limits.get((cell.model.name, cell.batch, cell.beam)))
         notes += [f"{cell.name}: {reason}" for reason in list_notes(outcomes)]
         section.figures[cell.name]["agreement"] = agreement = _token_agreement(outputs)
         notes += [
@@ -149,10 +168,55 @@ def measure_fixed(
     return section
 
 
-def _report_cell(section: Section, table: Table, cell: FixedCell, outcomes: dict[str, CellResult], limit: SpeedLimit) -> None:
+def _start_systems(systems: Systems, forms: ModelFormats, budget: TimeBudget) -> list[str]:
+    """Start the process of each system, so that imports do not count as time of the first cell. Return the errors."""
+    cell, errors = CELLS[0], []
+    entries = list_candidates(systems, forms, cell, quick=True)
+    for process in dict.fromkeys(entry.process for entry in entries):
+        entry = next(entry for entry in entries if entry.process is process)
+        process.budget = budget
+        try:
+            make_rate(forms, cell, {})(entry, 0.0)
+        except CommandError as error:
+            errors.append(f"start of {entry.system}, {entry.label}: {error}")
+    return errors
+
+
+def _compute_limits(
+    build_forms: Callable[[RandomModel], ModelFormats], cells: list[FixedCell], *, quick: bool, budget: TimeBudget
+) -> tuple[dict[tuple[str, int, int], SpeedLimit], list[str]]:
+    """Return the limits by model, batch and beam size, and the reasons for missing ones."""
+    limits: dict[tuple[str, int, int], SpeedLimit] = {}
+    notes = []
+    for model in dict.fromkeys(cell.model for cell in cells):
+        shapes = [(cell.batch, cell.beam) for cell in cells if cell.model == model]
+        recipe, _, _ = read_config(build_forms(model).bundle)
+        try:
+            model_limits = compute_limits(
+                recipe.model,
+                model.vocabulary,
+                shapes,
+                threads=2,
+                seconds=LIMIT_SECONDS["quick" if quick else "full"],
+                limit_seconds=budget.seconds_left + GRACE_SECONDS,
+            )
+        except CommandError as error:
+            notes.append(f"{model.name}: no limit: {error}")
+            continue
+        limits |= {(model.name, *shape): limit for shape, limit in model_limits.items()}
+    return limits, notes
+
+
+def _report_cell(
+    section: Section, table: Table, cell: FixedCell, outcomes: dict[str, CellResult], limit: SpeedLimit | None
+) -> None:
     best = {name: outcome.best for name, outcome in outcomes.items()}
     dragoman_best, ctranslate2_best, transformers_best = (best.get(name) for name in (DRAGOMAN, CT2, HF))
-    binding, bound = limit.best
+    limit_text, share_text = "-", "-"
+    if limit is not None:
+        binding, bound = limit.best
+        limit_text = f"{bound:,.0f} ({limit.bound_by}, {binding})"
+        share_text = f"{dragoman_best[1] / bound:.0%}" if dragoman_best else "-"
     ratio = dragoman_best[1] / ctranslate2_best[1] if dragoman_best and ctranslate2_best else None
     table.rows.append(
         [
@@ -161,8 +225,8 @@ def _report_cell(section: Section, table: Table, cell: FixedCell, outcomes: dict
             *([f"{ctranslate2_best[1]:,.0f}", ctranslate2_best[0]] if ctranslate2_best else ["-", "-"]),
             f"{transformers_best[1]:,.0f}" if transformers_best else "-",
             f"{ratio:.2f}" if ratio else "-",
-            f"{bound:,.0f} ({limit.bound_by}, {binding})",
-            f"{dragoman_best[1] / bound:.0%}" if dragoman_best else "-",
+            limit_text,
+            share_text,
         ]
     )
     if ratio is not None:
@@ -171,8 +235,8 @@ def _report_cell(section: Section, table: Table, cell: FixedCell, outcomes: dict
         section.ratios.append(Ratio(f"fixed_{cell.name}_over_transformers", dragoman_best[1] / transformers_best[1]))
     section.figures[cell.name] = {
         "rates": {name: outcome.rates for name, outcome in outcomes.items()},
-        "limit": limit.rates,
-        "binds": limit.bound_by,
+        "limit": None if limit is None else limit.rates,
+        "binds": None if limit is None else limit.bound_by,
     }
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import select
 import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby, zip_longest
 from operator import attrgetter
@@ -22,45 +25,69 @@ TRIAL_SHARE = 0.6
 """Largest share of a cell's time for the trials of all settings."""
 
 
+GRACE_SECONDS = 5.0
+"""Seconds that the first requests of a system may take after the budget's end, so that it has a figure."""
+
+
 class SystemProcess:
-    """Process of one system, which keeps its models between requests."""
+    """Process of one system, which keeps its models between requests.
+
+    budget: a request that takes longer is stopped. The next request starts the process again
+    """
 
     def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+        self.command = [str(word) for word in command]
+        self.environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1]), **environment}
+        self.budget = UNBOUNDED
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the worker
-        self.process = subprocess.Popen(
-            [str(word) for word in command],
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1]), **environment},
+            env=self.environment,
             process_group=0,  # a session of its own would get its own share of the processors from the kernel
         )
 
     def request(self, **arguments: Any) -> dict[str, Any]:
-        """Send a request and return the answer. Raises CommandError if the system reports an error."""
+        """Send a request and return the answer. Raises CommandError if the system reports an error or takes too long."""
+        if self.process.returncode is not None:
+            self.process = self._start()
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        seconds = self.budget.seconds_left + GRACE_SECONDS
         try:
             self.process.stdin.write(json.dumps(arguments).encode() + b"\n")
             self.process.stdin.flush()
+            if seconds < math.inf and not select.select([self.process.stdout], [], [], seconds)[0]:
+                self._stop()
+                raise CommandError(f"was stopped after {seconds:.0f} s, for lack of time")
             line = self.process.stdout.readline()
         except OSError:
             line = b""
         if not line:
-            self.process.wait()
+            self._stop()
             raise CommandError(f"the process ended with exit code {self.process.returncode}: {last_line(self.errors)}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise CommandError(answer["error"])
         return answer
 
-    def close(self) -> None:
+    def _stop(self) -> None:
         if self.process.poll() is None:
             kill([self.process])
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.errors):
+        for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
-                stream.close()
+                with suppress(OSError):
+                    stream.close()
+
+    def close(self) -> None:
+        self._stop()
+        self.errors.close()
 
 
 @dataclass(frozen=True)
@@ -97,24 +124,25 @@ def compare_systems(
     seconds: float,
     rounds: int,
     keep: Mapping[str, int],
-    always_tried: Sequence[str] = (),
+    first: Sequence[str] = (),
     budget: TimeBudget = UNBOUNDED,
 ) -> dict[str, CellResult]:
     """Return results by system. Each setting is tried once for `trial_seconds`; the best `keep` of each system then alternate.
 
     rate: function of candidate and seconds that returns a rate. It may raise CommandError
-    always_tried: systems whose settings are all tried, even beyond the budget
-    budget: once most of it is spent, no more settings of other systems are tried, and no round begins after it ends. The trial
-        counts as the figure if no round was run
+    first: systems whose settings are tried before those of the others, so that lack of time never favors the others
+    budget: once most of it is spent, each system has one setting at least, and no more settings are tried. No round begins
+        after it ends. The trial counts as the figure if no round was run
     """
     outcomes: dict[str, CellResult] = {entry.system: CellResult() for entry in candidates}
     trials: dict[str, list[tuple[float, Candidate]]] = {}
     trial_budget = budget.take_share(TRIAL_SHARE)
-    for entry in _interleave_systems(candidates):
+    for entry in _interleave_systems(candidates, first):
         outcome = outcomes[entry.system]
-        if trial_budget.is_spent and entry.system in trials and entry.system not in always_tried:
+        if trial_budget.is_spent and entry.system in trials:
             outcome.num_untried += 1
             continue
+        entry.process.budget = budget
         try:
             trials.setdefault(entry.system, []).append((rate(entry, trial_seconds), entry))
         except CommandError as error:
@@ -130,6 +158,7 @@ def compare_systems(
                 outcome.missing_rounds = rounds - round_number
             break
         for entry in selected if round_number % 2 == 0 else reversed(selected):
+            entry.process.budget = budget
             try:
                 outcomes[entry.system].rates.setdefault(entry.label, []).append(rate(entry, seconds))
             except CommandError as error:
@@ -140,11 +169,16 @@ def compare_systems(
     return outcomes
 
 
-def _interleave_systems(entries: Sequence[Candidate]) -> list[Candidate]:
-    """Return the first candidate of each system, then the second of each, and so on."""
+def _interleave_systems(entries: Sequence[Candidate], first: Sequence[str]) -> list[Candidate]:
+    """Return the first candidate of each system, then the second of each, and so on.
+
+    All candidates of the systems in `first` follow the first candidates of all systems.
+    """
     system = attrgetter("system")
     entries_by_system = [list(group) for _, group in groupby(sorted(entries, key=system), key=system)]
-    return [entry for entries_of_rank in zip_longest(*entries_by_system) for entry in entries_of_rank if entry is not None]
+    ranked = [entry for entries_of_rank in zip_longest(*entries_by_system) for entry in entries_of_rank if entry is not None]
+    num_systems = len(entries_by_system)
+    return ranked[:num_systems] + sorted(ranked[num_systems:], key=lambda entry: entry.system not in first)
 
 
 def list_notes(outcomes: Mapping[str, CellResult]) -> list[str]:

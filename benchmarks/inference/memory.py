@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from common.results import Ratio, Section, Table
+from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError
 
 from .captions import Captions
+from .harness import GRACE_SECONDS
 from .models import ModelFormats
+from .systems import list_precisions
 
 TARGET_SECONDS, TARGET_MEBIBYTES, TARGET_GROWTH = 2.0, 400.0, 1.1
 """Targets: seconds to the first sentence, peak MiB after loading, and final memory over memory after warm-up."""
@@ -27,19 +33,37 @@ EXTRA_TOKENS = 10
 
 
 def measure_memory(
-    base: ModelFormats, captions: Captions | None, *, on_progress: Callable[[str], None], quick: bool, rounds: int
+    base: ModelFormats,
+    captions: Captions | None,
+    *,
+    on_progress: Callable[[str], None],
+    quick: bool,
+    rounds: int,
+    budget: TimeBudget = UNBOUNDED,
 ) -> Section:
-    section = Section()
+    """Measure fresh processes in each precision, first int8. A quick run stops those for which no time is left."""
+    section = Section(notes=list_precisions()[1])
     table = Table(
         "A fresh process, the base model: seconds to the first sentence, MiB then",
         ["numbers", "seconds", "resident", "anonymous", "peak", "target"],
     )
     sentence = " ".join(["word"] * 10)
-    with suppress(CommandError):  # kernels are compiled once for a machine
-        _probe(base.bundle, "int8", [sentence], 0, extra=EXTRA_TOKENS)
-    for precision in ("int8", "auto", "bfloat16", "float32"):
+    with suppress(CommandError):  # reads the files once
+        _probe(base.bundle, "int8", [sentence], 0, extra=EXTRA_TOKENS, limit_seconds=budget.seconds_left + GRACE_SECONDS)
+    precisions = list_precisions()[0]
+    for precision in ("int8", "auto", *(precision for precision in precisions if precision != "int8")):
         try:
-            probes = [_probe(base.bundle, precision, [sentence], 0, extra=EXTRA_TOKENS)[0] for _ in range(rounds)]
+            probes = [
+                _probe(
+                    base.bundle,
+                    precision,
+                    [sentence],
+                    0,
+                    extra=EXTRA_TOKENS,
+                    limit_seconds=budget.seconds_left + GRACE_SECONDS,
+                )[0]
+                for _ in range(rounds)
+            ]
         except CommandError as error:
             section.notes.append(f"{precision}: {error}")
             continue
@@ -75,15 +99,20 @@ def _measure_growth(section: Section, captions: Captions, count: int, on_progres
     on_progress(f"memory over {count:,}: {warm:.0f} to {probes[-1]['resident']:.0f} MiB")
 
 
-def _probe(bundle: Path, precision: str, lines: list[str], count: int, *, extra: int | None = None) -> list[dict[str, Any]]:
-    """Run `memory_probe.py` and return its lines; the first holds the seconds since the command started."""
+def _probe(
+    bundle: Path, precision: str, lines: list[str], count: int, *, extra: int | None = None, limit_seconds: float = math.inf
+) -> list[dict[str, Any]]:
+    """Run `memory_probe.py` and return its lines; the first holds the seconds since the command started.
+
+    Raises CommandError for a failed process, and for one that takes longer than the limit.
+    """
     program = str(Path(__file__).with_name("memory_probe.py"))
     command = [sys.executable, program, str(bundle), precision, str(count), *([] if extra is None else [str(extra)])]
     # Python caches compiled modules, as in an installation.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     began = time.perf_counter()
-    with subprocess.Popen(command, **pipes, text=True, env=environment) as process:
+    with subprocess.Popen(command, **pipes, text=True, env=environment) as process, _kill_after(process, limit_seconds):
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -93,6 +122,22 @@ def _probe(bundle: Path, precision: str, lines: list[str], count: int, *, extra:
         wall_seconds = time.perf_counter() - began
         later_lines = process.stdout.readlines()
         error_lines = process.stderr.read().strip().splitlines()
+    if process.returncode == -signal.SIGKILL:
+        raise CommandError(f"was stopped after {limit_seconds:.0f} s, for lack of time")
     if process.returncode or not first:
         raise CommandError(error_lines[-1] if error_lines else f"exit code {process.returncode}")
     return [{**json.loads(first), "wall": wall_seconds}, *map(json.loads, later_lines)]
+
+
+@contextmanager
+def _kill_after(process: subprocess.Popen[str], limit_seconds: float) -> Iterator[None]:
+    """Kill the process if it runs longer than the limit."""
+    if limit_seconds == math.inf:
+        yield
+        return
+    timer = threading.Timer(limit_seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

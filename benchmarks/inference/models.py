@@ -31,6 +31,23 @@ from dragoman.tasks.inference_model import get_decoder_start_id
 
 VOCABULARY = 37_000
 POSITIONS = 1024
+FORMATS_MARKER = "formats-2"
+"""File that says that all formats are written. Its name changes with the formats."""
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """Model with random weights. size: size of the recipe"""
+
+    name: str
+    size: str
+    vocabulary: int
+
+
+BASE = RandomModel("base", "base", VOCABULARY)
+BIG = RandomModel("big", "big", VOCABULARY)
+# The shape of the OPUS-MT models, with the ReLU. Theirs have the SiLU.
+OPUS = RandomModel("opus", "base", 60_000)
 
 
 @dataclass(frozen=True)
@@ -53,31 +70,39 @@ class ModelFormats:
         return path if path.is_dir() else None
 
 
-def random_base(folder: Path) -> ModelFormats:
-    """Return the base model with random weights and a vocabulary of synthetic words; it is made once."""
-    forms = ModelFormats(folder)
-    if not (folder / "whole").exists():
+def build_random_model(random_model: RandomModel, folder: Path) -> ModelFormats:
+    """Return a model with random weights and a vocabulary of synthetic words; it is made once."""
+    forms, vocabulary = ModelFormats(folder), random_model.vocabulary
+    if not (folder / FORMATS_MARKER).exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        tokenizer_settings = {"vocab_size": VOCABULARY, "byte_fallback": False}
-        recipe = make_recipe(
-            {"preset": "t2t-2017", "size": "base", "model": {"decoder_start_token": "bos"}, "tokenizer": tokenizer_settings}, ()
-        )
+        sections = {
+            "model": {"decoder_start_token": "bos"},
+            "tokenizer": {"vocab_size": vocabulary, "byte_fallback": False},
+        }
+        recipe = make_recipe({"preset": "t2t-2017", "size": random_model.size, **sections}, ())
         torch.manual_seed(1)
-        model = build_model(recipe.model, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
-        tokenizer = make_word_tokenizer()
+        model = build_model(recipe.model, source_vocab_size=vocabulary, target_vocab_size=vocabulary)
+        tokenizer = make_word_tokenizer(vocabulary)
         weights = {name: weight.detach() for name, weight in model.named_parameters()}
         save_bundle(forms.bundle, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata={})
         _write_formats(forms)
     return forms
 
 
-def make_word_tokenizer() -> PairTokenizer:
+def make_word_tokenizer(vocabulary: int = VOCABULARY) -> PairTokenizer:
     """Return a tokenizer with one word per id, so that any ids are the ids of a text."""
     letters = "bcdfghjklmnpqrstvwxz"
-    words = (a + "aeiou"[i % 5] + b + c + d for i, a in enumerate(letters) for b in letters for c in letters for d in "aeiouy")
+    words = (
+        a + "aeiou"[i % 5] + b + c + d + last
+        for last in ("", "n")
+        for i, a in enumerate(letters)
+        for b in letters
+        for c in letters
+        for d in "aeiouy"
+    )
     config = TokenizerConfig.model_construct(**{**TokenizerConfig().model_dump(), "model_type": "word", "byte_fallback": False})
-    model = train_sentencepiece(islice(words, VOCABULARY), config, vocab_size=VOCABULARY, seed=1)
+    model = train_sentencepiece(islice(words, vocabulary), config, vocab_size=vocabulary, seed=1)
     return PairTokenizer(model, model, append_source_eos=True)
 
 
@@ -85,7 +110,7 @@ def convert_bundle(bundle: Path, folder: Path) -> ModelFormats:
     """Return the formats of a trained bundle; convert it again if it changed."""
     forms = ModelFormats(folder)
     manifest = (bundle / "manifest.json").read_text(encoding="utf-8")
-    if not (folder / "whole").exists() or (forms.bundle / "manifest.json").read_text(encoding="utf-8") != manifest:
+    if not (folder / FORMATS_MARKER).exists() or (forms.bundle / "manifest.json").read_text(encoding="utf-8") != manifest:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(bundle, forms.bundle)
         _write_formats(forms)
@@ -97,7 +122,7 @@ def _write_formats(forms: ModelFormats) -> None:
     export_ctranslate2(bundle, forms.ctranslate2)
     if marian_supports(bundle):
         write_marian(bundle, forms.folder / "marian")
-    (forms.folder / "whole").touch()
+    (forms.folder / FORMATS_MARKER).touch()
 
 
 def marian_supports(bundle: Bundle) -> bool:
@@ -166,15 +191,15 @@ def _marian_layers(prefix: str, stack: Encoder | Decoder) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for number, layer in enumerate(stack.layers):
         assert isinstance(layer, EncoderLayer | DecoderLayer)
-        prefix = f"{prefix}.{number}"
-        weights |= _marian_attention(f"{prefix}.self_attn", layer.attention)
+        name_prefix = f"{prefix}.{number}"
+        weights |= _marian_attention(f"{name_prefix}.self_attn", layer.attention)
         norms = {"self_attn_layer_norm": layer.attention_residual.norm, "final_layer_norm": layer.feed_forward_residual.norm}
         if isinstance(layer, DecoderLayer):
-            weights |= _marian_attention(f"{prefix}.encoder_attn", layer.cross_attention)
+            weights |= _marian_attention(f"{name_prefix}.encoder_attn", layer.cross_attention)
             norms["encoder_attn_layer_norm"] = layer.cross_attention_residual.norm
         linears = {"fc1": layer.feed_forward.inner, "fc2": layer.feed_forward.outer}
         for name, module in {**norms, **linears}.items():
-            weights |= {f"{prefix}.{name}.{part}": weight for part, weight in module.named_parameters()}
+            weights |= {f"{name_prefix}.{name}.{part}": weight for part, weight in module.named_parameters()}
     return weights
 
 

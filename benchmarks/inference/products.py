@@ -1,7 +1,8 @@
 """Speed of memory reads and of matrix products on this machine, measured in a process of its own.
 
-`products.py THREADS REQUEST` takes a JSON object: `read` lists byte counts, `multiply` lists [rows, out, in]. It prints
-bytes per second and, for each product, the seconds of the fastest PyTorch route in float32, bfloat16 and int8.
+`products.py THREADS REQUEST` takes a JSON object: `read` lists byte counts, `multiply` lists [rows, out, in], and `seconds`
+is the time for each product and route. It prints bytes per second and, for each product, the seconds of the fastest PyTorch
+route in each precision that the processor does not emulate.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MIN_SECONDS = 0.01
-REPEATS = 5
+from dragoman.runtime.cpu_support import has_bf16_matmul, has_int8_matmul
+
+GROUP = 3
+"""Calls whose median counts as one measurement."""
 
 
-def fastest(work: Callable[[], object]) -> float:
-    """Return the seconds of one call: the smallest of several medians."""
+def fastest(work: Callable[[], object], seconds: float) -> float:
+    """Return the seconds of one call: the smallest median of groups of calls, until the time is over; one group at least."""
     work()
-    began = time.perf_counter()
-    work()
-    num_turns = max(3, round(MIN_SECONDS / (time.perf_counter() - began)))
-    medians = []
-    for _ in range(REPEATS):
-        seconds = []
-        for _ in range(num_turns):
+    end = time.perf_counter() + seconds
+    medians: list[float] = []
+    while not medians or time.perf_counter() < end:
+        turns = []
+        for _ in range(GROUP):
             began = time.perf_counter()
             work()
-            seconds.append(time.perf_counter() - began)
-        medians.append(statistics.median(seconds))
+            turns.append(time.perf_counter() - began)
+        medians.append(statistics.median(turns))
     return min(medians)
 
 
-def bytes_per_second(count: int) -> float:
+def bytes_per_second(count: int, seconds: float) -> float:
     numbers = torch.ones(count // 4)
-    return count / fastest(numbers.sum)
+    return count / fastest(numbers.sum, seconds)
 
 
 def linear(left: Tensor, weight: Tensor) -> list[Callable[[], object]]:
@@ -70,19 +71,25 @@ def int8_linear(rows: int, width_out: int, width_in: int) -> list[Callable[[], o
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]))
     request = json.loads(sys.argv[2])
-    reads = [bytes_per_second(count) for count in request["read"]]
+    seconds = request["seconds"]
+    reads = [bytes_per_second(count, seconds) for count in request["read"]]
     answers = []
+    dtypes = (torch.float32, torch.bfloat16) if has_bf16_matmul() else (torch.float32,)
     with torch.inference_mode():
         for rows, width_out, width_in in request["multiply"]:
             routes_by_precision = {
                 str(dtype).removeprefix("torch."): linear(
                     torch.randn(rows, width_in).to(dtype), torch.randn(width_out, width_in).to(dtype)
                 )
-                for dtype in (torch.float32, torch.bfloat16)
+                for dtype in dtypes
             }
-            routes_by_precision["int8"] = int8_linear(rows, width_out, width_in)
-            answers.append({name: min(fastest(route) for route in routes) for name, routes in routes_by_precision.items()})
-    print(json.dumps({"read": reads, "multiply": answers}))
+            if has_int8_matmul():
+                routes_by_precision["int8"] = int8_linear(rows, width_out, width_in)
+            answers.append(
+                {name: min(fastest(route, seconds) for route in routes) for name, routes in routes_by_precision.items()}
+            )
+    precisions = [str(dtype).removeprefix("torch.") for dtype in dtypes] + ["int8"]
+    print(json.dumps({"read": reads, "multiply": answers, "precisions": precisions}))
 
 
 if __name__ == "__main__":

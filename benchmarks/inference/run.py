@@ -14,26 +14,29 @@ from functools import cache
 from pathlib import Path
 
 import click
+from common.instruction_set import describe_instruction_set, limit_to
 from common.report import open_console, print_end, print_machine, print_section
 from common.results import Section
 from common.time_budget import UNBOUNDED, TimeBudget
-from common.usage import CommandError, adopt_orphans, limit_cores
+from common.usage import CommandError, adopt_orphans, limit_cores, run_commands
 
 from .captions import Captions, MissingCaptionsError, find_captions, measure_captions
 from .fixed import CELLS, measure_fixed
 from .memory import measure_memory
-from .models import ModelFormats, random_base
+from .models import BASE, ModelFormats, RandomModel, build_random_model
 from .systems import ALL, CORES, open_systems
 
 SECTIONS = ("fixed", "captions", "memory")
-# Seconds of these two sections in a quick run; `memory` takes about 30 s more.
-QUICK_SECONDS = {"fixed": 120.0, "captions": 45.0}
+# Seconds of a quick run, and the share of the time left that a section gets. A stopped request may take some seconds more.
+QUICK_SECONDS = 200.0
+QUICK_SHARES = {"fixed": 0.55, "captions": 0.6, "memory": 1.0}
 
 
 @click.command()
 @click.option(
     "--quick", is_flag=True, help="Try fewer settings in fewer rounds, in under four minutes once environment and model exist."
 )
+@click.option("--isa", "instruction_set", type=click.Choice(["avx2"]), help="Limit all systems to this instruction set.")
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Measure only these sections.")
 @click.option(
     "--cell",
@@ -55,6 +58,7 @@ QUICK_SECONDS = {"fixed": 120.0, "captions": 45.0}
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
 def main(
     quick: bool,
+    instruction_set: str | None,
     only: tuple[str, ...],
     chosen: tuple[str, ...],
     named: tuple[str, ...],
@@ -66,6 +70,7 @@ def main(
     report: Path | None,
 ) -> None:
     """Measure the translation speed of dragoman and of other engines, beside the speed limit."""
+    limit_to(instruction_set)
     started = time.monotonic()
     package_path = Path(__file__).resolve().parent
     work = (work or package_path / ".work").resolve()
@@ -78,17 +83,17 @@ def main(
     console = open_console()
     machine = print_machine(console, cores=limit_cores(CORES), quick=quick, libraries=("dragoman", "torch", "numpy"))
     num_rounds, turn_seconds = rounds or (2 if quick else 5), seconds if seconds is not None else (0.3 if quick else 3.0)
-    cells = [cell for cell in CELLS if not chosen or cell.name in chosen]
-
-    def time_for(section: str) -> TimeBudget:
-        return TimeBudget.from_seconds(QUICK_SECONDS[section]) if quick and rounds is None and seconds is None else UNBOUNDED
+    cells = [cell for cell in CELLS if cell.name in chosen or (not chosen and (cell.is_quick or not quick))]
+    selected = [name for name in SECTIONS if name in (only or SECTIONS)]
 
     def print_progress(line: str) -> None:
         print(f"  {line}", file=sys.stderr, flush=True)
 
     @cache
-    def base() -> ModelFormats:
-        return random_base(work / "base")
+    def build_forms(model: RandomModel) -> ModelFormats:
+        if not (work / model.name).exists():
+            print_progress(f"making the model {model.name}, once")
+        return build_random_model(model, work / model.name)
 
     @cache
     def captions() -> Captions:
@@ -100,38 +105,57 @@ def main(
         except MissingCaptionsError:
             return None
 
+    def warm_up() -> None:
+        """Make what a machine keeps, so that it does not count: compiled kernels and models."""
+        run_commands([Path(sys.executable).parent / "dragoman", "warm-up", "--json"])
+        for model in dict.fromkeys([BASE, *(cell.model for cell in cells if "fixed" in selected)]):
+            build_forms(model)
+        if "captions" in selected:
+            find_captions_or_none()
+
     sections: dict[str, Section] = {}
     with open_systems(work, named or ALL) as systems:
         console.print(systems.description, markup=False)
+        console.print(describe_instruction_set(), markup=False)
+        warm_up()
+        has_budget = quick and rounds is None and seconds is None
+        run_budget = TimeBudget.from_seconds(QUICK_SECONDS) if has_budget else UNBOUNDED
         measures: dict[str, Callable[[], Section]] = {
             "fixed": lambda: measure_fixed(
                 systems,
-                base(),
+                build_forms,
                 cells,
                 on_progress=print_progress,
                 quick=quick,
                 rounds=num_rounds,
                 seconds=turn_seconds,
-                budget=time_for("fixed"),
+                budget=section_budgets["fixed"],
             ),
             "captions": lambda: measure_captions(
-                systems, captions(), on_progress=print_progress, quick=quick, rounds=num_rounds, budget=time_for("captions")
+                systems,
+                captions(),
+                on_progress=print_progress,
+                quick=quick,
+                rounds=num_rounds,
+                budget=section_budgets["captions"],
             ),
             "memory": lambda: measure_memory(
-                base(),
+                build_forms(BASE),
                 None if quick and not only else find_captions_or_none(),
                 on_progress=print_progress,
                 quick=quick,
                 rounds=1 if quick else num_rounds,
+                budget=section_budgets["memory"],
             ),
         }
-        for name in SECTIONS:
-            if name in (only or SECTIONS):
-                try:
-                    sections[name] = measures[name]()
-                except (CommandError, MissingCaptionsError) as error:
-                    sections[name] = Section(notes=[f"{name}: {error}"])
-                print_section(console, sections[name])
+        section_budgets: dict[str, TimeBudget] = {}
+        for name in selected:
+            section_budgets[name] = run_budget.take_share(1.0 if name == selected[-1] else QUICK_SHARES[name])
+            try:
+                sections[name] = measures[name]()
+            except (CommandError, MissingCaptionsError) as error:
+                sections[name] = Section(notes=[f"{name}: {error}"])
+            print_section(console, sections[name])
     print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
 
 

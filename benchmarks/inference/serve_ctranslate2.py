@@ -69,10 +69,12 @@ def translate_text(
     """Translate text to text: all lines at once, or line by line."""
     translator = load_translator(folder, setting["compute_type"], setting["inter_threads"], setting["intra_threads"])
     source, target = load_sentencepiece(folder, "source.model"), load_sentencepiece(folder, "target.model")
-    options = {"max_input_length": 0, "max_decoding_length": 256, "beam_size": beam, **search}
+    options = {"max_input_length": 0, "beam_size": beam, **search}
 
     def work(subset: list[str], **batching: Any) -> list[str]:
-        results = translator.translate_batch(source.encode(subset, out_type=str), **options, **batching)
+        pieces = source.encode(subset, out_type=str)
+        limit = max(map(len, pieces)) + 51  # as long as those of the other systems
+        results = translator.translate_batch(pieces, max_decoding_length=limit, **options, **batching)
         outputs: list[str] = target.decode([result.hypotheses[0] for result in results])
         return outputs
 

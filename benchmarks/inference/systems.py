@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from common.environments import MissingPeerError, describe_versions, make_environment
+from common.instruction_set import has_avx512, is_limited
+
+from dragoman.runtime.cpu_support import has_bf16_matmul
 
 from .harness import Candidate, SystemProcess
 from .models import ModelFormats
@@ -19,18 +22,32 @@ from .models import ModelFormats
 CORES = 2
 ALL = DRAGOMAN, CT2, HF = ("dragoman", "CTranslate2", "transformers")
 PROBE = ["python", "-c", "import ctranslate2, sentencepiece; from transformers import MarianMTModel"]
-# Instruction sets of CTranslate2: its default, the widest, and MKL with and without packed weights.
-ROUTES = {
-    "default": {},
-    "AVX512": {"CT2_FORCE_CPU_ISA": "AVX512"},
-    "AVX512, MKL": {"CT2_FORCE_CPU_ISA": "AVX512", "CT2_USE_MKL": "1"},
-    "AVX512, MKL, packed": {"CT2_FORCE_CPU_ISA": "AVX512", "CT2_USE_MKL": "1", "CT2_USE_EXPERIMENTAL_PACKED_GEMM": "1"},
+MKL_ROUTES = {
+    "MKL": {"CT2_USE_MKL": "1"},
+    "MKL, packed": {"CT2_USE_MKL": "1", "CT2_USE_EXPERIMENTAL_PACKED_GEMM": "1"},
 }
-QUICK_ROUTES = ("default", "AVX512")
 COMPUTE_TYPES = ("int8_float32", "float32")  # CTranslate2 has no other on a CPU; "int8" is an alias of the first
 PRECISIONS = ("int8", "bfloat16", "float32")
 THREADS = {"1 x 2 threads": (1, 2), "1 x 1 thread": (1, 1), "2 x 1 thread": (2, 1)}
 """inter_threads and intra_threads by label."""
+
+
+def list_routes(*, quick: bool) -> dict[str, dict[str, str]]:
+    """Return environments of CTranslate2: its default, AVX-512 if the processor has it, and MKL in full runs.
+
+    CTranslate2 takes AVX2 by default on some processors with AVX-512.
+    """
+    widest = {"CT2_FORCE_CPU_ISA": "AVX512" if has_avx512() else "AVX2"}
+    routes = {widest["CT2_FORCE_CPU_ISA"]: widest} | ({"default": {}} if has_avx512() else {})
+    return routes if quick else routes | {name: {**widest, **route} for name, route in MKL_ROUTES.items()}
+
+
+def list_precisions() -> tuple[list[str], list[str]]:
+    """Return the precisions of PyTorch's products here, and the reasons why others are left out."""
+    if has_bf16_matmul():
+        return list(PRECISIONS), []
+    reason = "bfloat16: not measured, because this processor would emulate it"
+    return [precision for precision in PRECISIONS if precision != "bfloat16"], [reason]
 
 
 @dataclass
@@ -76,8 +93,8 @@ class Systems:
         candidates = []
         if self.programs is None or CT2 not in self.selected:
             return []
-        for route in QUICK_ROUTES if quick else ROUTES:
-            worker = self._get_process(f"{CT2} {route}", self.programs, "serve_ctranslate2", ROUTES[route])
+        for route, environment in list_routes(quick=quick).items():
+            worker = self._get_process(f"{CT2} {route}", self.programs, "serve_ctranslate2", environment)
             for compute_type, setting in product(types, settings):
                 full_setting = {
                     "compute_type": compute_type,
@@ -93,7 +110,8 @@ class Systems:
         if self.programs is None or forms.marian is None or HF not in self.selected:
             return []
         worker = self._get_process(HF, self.programs, "serve_transformers", {})
-        settings_by_precision = product(("bfloat16", "float32"), settings)
+        precisions = [precision for precision in list_precisions()[0] if precision != "int8"]
+        settings_by_precision = product(precisions, settings)
         return [
             Candidate(
                 HF,
@@ -123,7 +141,8 @@ def open_systems(work: Path, named: Sequence[str]) -> Iterator[Systems]:
         programs = make_environment(requirements, work / "environments" / "peers", install=True, probe=PROBE)
     except MissingPeerError as error:
         absent = str(error)
-    os.environ.pop("CT2_FORCE_CPU_ISA", None)
+    if not is_limited():
+        os.environ.pop("CT2_FORCE_CPU_ISA", None)
     systems = Systems(programs, absent, named)
     try:
         yield systems

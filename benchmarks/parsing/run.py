@@ -16,7 +16,7 @@ from common.results import Section
 from common.usage import limit_cores
 
 from dragoman.errors import DragomanError
-from dragoman.inference.parser import load_parser
+from dragoman.inference.load import load
 
 from .models import find_treebank, pick_sentences, random_bundle
 from .quality import measure_confidence, measure_quality
@@ -63,7 +63,8 @@ def main(
 
     treebank = find_treebank((shared or package_path.parents[1].parent / "shared" / "data").resolve())
     try:
-        parser = load_parser(bundle or random_bundle(treebank, work / "random"), intra_threads=cores, inter_threads=1)
+        folder = bundle or random_bundle(treebank, work / "random")
+        parser = load(folder, task="parsing", intra_threads=cores, inter_threads=1)
     except DragomanError as error:
         console.print(str(error), markup=False)
         sys.exit(error.exit_code)

@@ -8,12 +8,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from dragoman.runtime.cpu_support import has_bf16_matmul
+
 from . import dragoman_runner
 from .sizes import BenchmarkSize
 from .text import TrainingText
 from .timed_run import TimedRun
 
 PRECISIONS = ("float32", "bfloat16")
+
+
+def list_precisions() -> tuple[list[str], list[str]]:
+    """Return the precisions of this processor, and the reasons why others are left out."""
+    if has_bf16_matmul():
+        return list(PRECISIONS), []
+    return ["float32"], ["bfloat16: not measured, because this processor would emulate it"]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 
 from common.results import Ratio, Section, Table
+from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError
 
-from .benchmark import PRECISIONS, MeasuredRates, TrainingBenchmark
-from .peers import find_peers
+from .benchmark import PRECISIONS, MeasuredRates, TrainingBenchmark, list_precisions
+from .peers import TrainingPeers
 from .sizes import BenchmarkSize
-from .timed_run import TimedRun, measure
+from .timed_run import LIMIT_SECONDS, TimedRun, measure
 
 # Least ratios over the fastest peer in float32.
 TARGET_RATIOS = {"float32": 2.0, "bfloat16": 3.0}
@@ -23,17 +24,21 @@ def measure_speed(
     sizes: Sequence[tuple[BenchmarkSize, float]],
     *,
     rounds: int,
-    quick: bool,
-    install: bool,
+    peers: TrainingPeers,
+    budget: TimeBudget = UNBOUNDED,
 ) -> Section:
-    """Run each system once a round, alternating, for each size; store the rates."""
+    """Run each system once a round, alternating, for each size; store the rates.
+
+    budget: divided among the runs. A run that is stopped has its last complete reports as its rate, or the reason as a note
+    """
     section = Section()
-    peers = find_peers(bench.corpus, bench.work, install=install, include_slow=not quick)
+    precisions, reasons = list_precisions()
+    section.notes += reasons
     section.notes += [f"{name}: {reason}" for name, reason in peers.absent.items()]
     for size, seconds in sizes:
-        runs = [bench.dragoman_run(size, precision) for precision in PRECISIONS]
+        runs = [bench.dragoman_run(size, precision) for precision in precisions]
         runs += [peer.make_run(size, bench.out / peer.key) for peer in peers.peers]
-        loads = _run_rounds(bench, section, measured, size, runs, rounds=rounds, seconds=seconds)
+        loads = _run_rounds(bench, section, measured, size, runs, rounds=rounds, seconds=seconds, budget=budget)
         _report_size(section, measured, size, runs, loads)
     return section
 
@@ -47,14 +52,17 @@ def _run_rounds(
     *,
     rounds: int,
     seconds: float,
+    budget: TimeBudget,
 ) -> list[float]:
     """Run the rounds; drop a system that fails and note why. Return the machine's load before each run."""
     loads = []
     for _ in range(rounds):
-        for run in list(runs):
+        num_runs = len(runs)
+        for number, run in enumerate(list(runs)):
             loads.append(os.getloadavg()[0])
+            share = budget.take_share(1 / (num_runs - number))
             try:
-                rate = measure(run, seconds=seconds)
+                rate = measure(run, seconds=seconds, limit_seconds=min(LIMIT_SECONDS, share.seconds_left))
             except CommandError as error:
                 section.notes.append(f"{size.name}: {error}")
                 runs.remove(run)

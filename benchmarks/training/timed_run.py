@@ -37,22 +37,25 @@ class TimedRun:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def measure(run: TimedRun, *, seconds: float, keep: bool = False) -> float:
-    """Return target tokens per second over the intervals after the first. Raises CommandError."""
+def measure(run: TimedRun, *, seconds: float, keep: bool = False, limit_seconds: float = LIMIT_SECONDS) -> float:
+    """Return target tokens per second over the intervals after the first. Raises CommandError.
+
+    limit_seconds: the run is stopped after this time and `seconds`. Two reports by then are enough for a rate
+    """
     shutil.rmtree(run.outputs, ignore_errors=True)
     if run.prepare is not None:
         run.prepare()
     run.outputs.mkdir(parents=True, exist_ok=True)
     try:
-        rates = _train(run, seconds)
+        rates = _train(run, seconds, limit_seconds)
         return statistics.harmonic_mean(rates[1:])  # intervals have equal steps, so this is all tokens over all seconds
     finally:
         if not keep:
             shutil.rmtree(run.outputs, ignore_errors=True)
 
 
-def _train(run: TimedRun, seconds: float) -> list[float]:
-    """Return the rates until `seconds` have passed since the first report and another report came."""
+def _train(run: TimedRun, seconds: float, limit_seconds: float) -> list[float]:
+    """Return the rates until `seconds` have passed since the first report and another report came, or until the limit."""
     output_path = run.outputs / "output.txt"
     started = time.monotonic()
     first = None
@@ -67,7 +70,9 @@ def _train(run: TimedRun, seconds: float) -> list[float]:
                 first = now if rates and first is None else first
                 if first is not None and now - first >= seconds and len(rates) >= 2:
                     return rates
-                if now - started > LIMIT_SECONDS + seconds:
+                if now - started > limit_seconds + seconds:
+                    if len(rates) >= 2:
+                        return rates
                     raise CommandError(f"{run.name}: {len(rates)} reports in {now - started:.0f} s")
         finally:
             if process.poll() is None:
