@@ -55,6 +55,13 @@ def start_own_process_group() -> None:
         os.setpgid(0, 0)
 
 
+def lower_priority(niceness: int) -> None:
+    """Give this process a lower priority. On Windows, which has no `nice`, `BACKGROUND_PROCESS_OPTIONS` does it."""
+    if hasattr(os, "nice"):
+        with suppress(OSError):
+            os.nice(niceness)
+
+
 fcntl = _import_or_none("fcntl")
 """Module with file locks, or None."""
 resource = _import_or_none("resource")
@@ -72,3 +79,9 @@ PROCESS_GROUP_OPTIONS: dict[str, Any] = (
     {"process_group": 0} if os.name == "posix" else {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 )
 """Arguments of `subprocess.Popen` that keep Ctrl-C at the terminal from a child process."""
+BACKGROUND_PROCESS_OPTIONS: dict[str, Any] = PROCESS_GROUP_OPTIONS | (
+    {}
+    if os.name == "posix"
+    else {"creationflags": PROCESS_GROUP_OPTIONS["creationflags"] | getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0)}
+)
+"""The same arguments for a child process of low priority."""

@@ -19,8 +19,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import OutputError, WriteError
-from dragoman.io.storage import describe_write_error
+from dragoman.errors import OutputError
+from dragoman.io.storage import to_write_error
 
 Digests = NDArray[np.uint64]
 """Array of shape (rows, 2): the high and the low 64 bits of each digest."""
@@ -76,7 +76,7 @@ class DuplicateFinder:
                     )
             self._clear()
         except OSError as error:
-            raise WriteError(describe_write_error(folder, error)) from None
+            raise to_write_error(folder, error) from None
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +118,7 @@ class DuplicateFinder:
             for bucket in sorted(self._folder.iterdir()):
                 self._mark_bucket(bucket, 1, is_repeated)
         except OSError as error:
-            raise WriteError(describe_write_error(self._folder, error)) from None
+            raise to_write_error(self._folder, error) from None
         return is_repeated
 
     def _take_pending(self) -> Records:
@@ -131,7 +131,7 @@ class DuplicateFinder:
         try:
             _append_to_buckets(self._take_pending(), self._folder, 0)
         except OSError as error:
-            raise WriteError(describe_write_error(self._folder, error)) from None
+            raise to_write_error(self._folder, error) from None
 
     def _mark_bucket(self, bucket: Path, depth: int, is_repeated: NDArray[np.bool_]) -> None:
         """Mark the repeated rows of a bucket, whose digests agree in their first `depth` bytes, and delete it."""

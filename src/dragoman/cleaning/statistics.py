@@ -123,7 +123,7 @@ class CleaningStats:
         except (AttributeError, KeyError, TypeError, ValueError):
             is_valid = False
         if not is_valid:
-            raise DataError("cleaning statistics: the document is invalid; clean the corpus again")
+            raise DataError("cleaning statistics: the document is invalid; clean the corpus again", code="invalid-format")
         return result
 
 

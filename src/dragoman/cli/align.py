@@ -6,14 +6,8 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import (
-    PATH_TYPE,
-    check_output_paths,
-    json_option,
-    open_text_output,
-    output_option,
-    overwrite_option,
-)
+from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, open_text_output, output_option, overwrite_option
+from dragoman.runtime.counts import format_count
 
 CHUNK_LINES = 2048
 
@@ -51,17 +45,10 @@ def align(
         if output is None:
             return
     with open_text_output(output, overwrite=overwrite) as stream:
-        for line_number, (source_line, target_line, links) in enumerate(
-            zip(sources, targets, predicted_links, strict=True), start=1
-        ):
-            stream.write(
-                (
-                    _to_json_line(line_number, source_line.split(), target_line.split(), links)
-                    if as_json
-                    else format_pharaoh(links)
-                )
-                + "\n"
-            )
+        pairs = zip(sources, targets, predicted_links, strict=True)
+        for line_number, (source_line, target_line, links) in enumerate(pairs, start=1):
+            line = _to_json_line(line_number, source_line, target_line, links) if as_json else format_pharaoh(links)
+            stream.write(f"{line}\n")
 
 
 def _read_gold_links(gold: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
@@ -71,7 +58,8 @@ def _read_gold_links(gold: Path, sources: list[str], targets: list[str]) -> list
 
     gold_links = list(read_pharaoh(gold))
     if len(gold_links) != len(sources):
-        raise DataError(f"{gold}: has {len(gold_links)} lines of links for {len(sources)} pairs; line n belongs to pair n")
+        counts = f"has links on {format_count(len(gold_links), 'line')} for {format_count(len(sources), 'pair')}"
+        raise DataError(f"{gold}: {counts}; line n belongs to pair n")
     for line_number, (links, source_line, target_line) in enumerate(zip(gold_links, sources, targets, strict=True), start=1):
         check_links(links, len(source_line.split()), len(target_line.split()), location=f"{gold}, line {line_number}")
     return gold_links
@@ -107,18 +95,15 @@ def _align_lexically(sources: list[str], targets: list[str]) -> list[list[tuple[
     from dragoman.word_aligner import NUM_ITERATIONS, align_pairs
 
     with progress_bar(stderr_console(), "learning", 2 * NUM_ITERATIONS * len(sources), unit="pairs") as bar:
-        return align_pairs(
-            [text.split() for text in sources],
-            [text.split() for text in targets],
-            on_progress=bar.advance,
-        )
+        source_words, target_words = ([text.split() for text in texts] for texts in (sources, targets))
+        return align_pairs(source_words, target_words, on_progress=bar.advance)
 
 
 def _align_with_model(bundle: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
     from dragoman.cli.console import progress_bar, stderr_console
-    from dragoman.inference.translator import load_translator
+    from dragoman.inference.load import load
 
-    translator = load_translator(bundle, precision="float32")
+    translator = load(bundle, task="translation", precision="float32")
     links: list[list[tuple[int, int]]] = []
     with progress_bar(stderr_console(), "aligning", len(sources)) as bar:
         for start in range(0, len(sources), CHUNK_LINES):
@@ -128,10 +113,9 @@ def _align_with_model(bundle: Path, sources: list[str], targets: list[str]) -> l
     return links
 
 
-def _to_json_line(line_number: int, source: list[str], target: list[str], links: list[tuple[int, int]]) -> str:
-    import json
+def _to_json_line(line_number: int, source_line: str, target_line: str, links: list[tuple[int, int]]) -> str:
+    from dragoman.cli.json_outputs import AlignmentLine, to_json_line
 
-    from dragoman.cli.json_outputs import AlignmentLine, to_json_dict
-
+    source, target = source_line.split(), target_line.split()
     words = [[source[i], target[j]] for i, j in links if i < len(source) and j < len(target)]
-    return json.dumps(to_json_dict(AlignmentLine(line_number, links, words)), ensure_ascii=False)
+    return to_json_line(AlignmentLine(line_number, links, words))

@@ -6,14 +6,16 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 from click.core import ParameterSource
 
 from dragoman.cli.exit_statuses import INCOMPLETE_LINES
+from dragoman.cli.groups import SuggestingGroup
 from dragoman.cli.options import (
     CommandT,
+    bleu_tokenizer_option,
     bundle_argument,
     check_output_paths,
     device_option,
@@ -24,12 +26,15 @@ from dragoman.cli.options import (
     parse_decoding_overrides,
     precision_option,
     treat_termination_as_interrupt,
+    usage_error,
 )
+from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
     from dragoman.cli.json_outputs import AugmentOutput
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
+    from dragoman.inference.translator import Translator
     from dragoman.tasks.synthetic_data import Augmentation, PairFileFormat
 
 DROP_REASONS = {
@@ -66,7 +71,7 @@ def augment_options(command: CommandT) -> CommandT:
     return command
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def augment() -> None:
     """Make synthetic pairs with trained models, as a corpus for the mixture of a recipe. Each method has --json.
 
@@ -93,11 +98,7 @@ def back_translate(bundle: Path, arguments: tuple[str, ...], tag: str, keep_stat
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
     """
-    from dragoman.tasks.synthetic_data import Augmentation
-
-    files, decoding = _split_arguments(arguments, 1)
-    augmentation = Augmentation("back-translate", tag=_check_tag(tag), keep_statuses=frozenset(keep_statuses))
-    _translate_and_write(augmentation, bundle, files, decoding, **options)
+    _augment_lines("back-translate", bundle, arguments, tag, keep_statuses, **options)
 
 
 @augment.command("self-train")
@@ -111,10 +112,24 @@ def self_train(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses
     \b
     Example:  dragoman augment self-train runs/multi30k-ende/bundle news.en -o news.jsonl beam_size=5
     """
+    _augment_lines("self-train", bundle, arguments, tag, keep_statuses, **options)
+
+
+def _augment_lines(
+    method: Literal["back-translate", "self-train"],
+    bundle: Path,
+    arguments: Sequence[str],
+    tag: str,
+    keep_statuses: Sequence[str],
+    **options: Any,
+) -> None:
+    """Translate the lines of one file, and write them with their translations. Raises UsageError for a tag of several words."""
     from dragoman.tasks.synthetic_data import Augmentation
 
     files, decoding = _split_arguments(arguments, 1)
-    augmentation = Augmentation("self-train", tag=_check_tag(tag), keep_statuses=frozenset(keep_statuses))
+    if any(letter.isspace() for letter in tag):
+        raise usage_error(f"--tag {tag!r}: holds a space; give one word")
+    augmentation = Augmentation(method, tag=tag, keep_statuses=frozenset(keep_statuses))
     _translate_and_write(augmentation, bundle, files, decoding, **options)
 
 
@@ -127,6 +142,7 @@ def self_train(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses
 @click.option(
     "--similarity", type=click.Choice(["bleu", "chrf"]), default="bleu", show_default=True, help="Similarity of --best-of."
 )
+@bleu_tokenizer_option
 @click.option("--fallback-to-reference", is_flag=True, help="Write the pair with its reference if no output can be used.")
 @augment_options
 def distill(
@@ -134,6 +150,7 @@ def distill(
     arguments: tuple[str, ...],
     best_of: int | None,
     similarity: str,
+    bleu_tokenizer: str,
     fallback_to_reference: bool,
     keep_statuses: tuple[str, ...],
     **options: Any,
@@ -147,19 +164,18 @@ def distill(
 
     files, decoding = _split_arguments(arguments, 2)
     context = click.get_current_context()
-    if best_of is None and context.get_parameter_source("similarity") is ParameterSource.COMMANDLINE:
-        raise click.UsageError(f"--similarity {similarity}: needs --best-of; give both", ctx=context)
+    for option, value in (("similarity", similarity), ("bleu_tokenizer", bleu_tokenizer)):
+        if best_of is None and context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            raise usage_error(f"--{option.replace('_', '-')} {value}: needs --best-of; give both")
     if best_of is not None and "nbest" in decoding:
-        raise click.UsageError(
-            f"--best-of {best_of} and nbest={decoding['nbest']} both set the number of outputs; give one", ctx=context
-        )
+        raise usage_error(f"--best-of {best_of} and nbest={decoding['nbest']} both set the number of outputs; give one")
     augmentation = Augmentation(
         "distill",
         keep_statuses=frozenset(keep_statuses),
         similarity=cast("Any", similarity),
         fallback_to_reference=fallback_to_reference,
     )
-    _translate_and_write(augmentation, bundle, files, decoding, best_of=best_of, **options)
+    _translate_and_write(augmentation, bundle, files, decoding, best_of=best_of, bleu_tokenizer=bleu_tokenizer, **options)
 
 
 def _translate_and_write(
@@ -175,30 +191,27 @@ def _translate_and_write(
     precision: str,
     as_json: bool,
     best_of: int | None = None,
+    bleu_tokenizer: str = "auto",
 ) -> None:
     """Translate the lines of the files and write their pairs."""
     from dataclasses import replace
 
     from dragoman.cli.console import print_json, progress_bar, stderr_console
-    from dragoman.errors import DataError, InterruptedRun, RecipeError
+    from dragoman.errors import DataError, InterruptedRun
     from dragoman.formats.resumable import resumable_file
-    from dragoman.inference.translator import load_translator
+    from dragoman.inference.load import load
     from dragoman.tasks.synthetic_data import augment as write_pairs
     from dragoman.tasks.synthetic_data import describe_request
 
     output_format = _get_output_format(output)
     check_output_paths(output, overwrite=overwrite, input_paths=[*files, bundle, *ensemble])
-    translator = load_translator(bundle, *ensemble, device=device, precision=precision)
+    translator = load(bundle, *ensemble, task="translation", device=device, precision=precision)
     task = translator.recipe.task
-    if best_of is not None:
-        decoding = {"nbest": best_of, **decoding}
-        if translator.resolve_decoding({**decoding, "nbest": 1}).method == "beam":
-            decoding = {"beam_size": max(best_of, translator.recipe.decoding.beam_size), **decoding}
-    try:
-        config = translator.resolve_decoding(decoding)
-    except RecipeError as error:
-        raise error if best_of is None else RecipeError(f"--best-of {best_of} sets nbest = {best_of}: {error}") from None
-    augmentation = replace(augmentation, tokenized=task.tokenized)
+    decoding = _set_best_of(translator, decoding, best_of)
+    config = translator.resolve_decoding(decoding)
+    is_checked = best_of is not None and augmentation.similarity == "bleu"
+    tokenizer = _choose_bleu_tokenizer(task, bleu_tokenizer, is_checked=is_checked)
+    augmentation = replace(augmentation, bleu_tokenizer=tokenizer)
     request = describe_request(
         augmentation, output_format, [bundle, *ensemble], files, config, precision=str(translator.precision)
     )
@@ -233,6 +246,34 @@ def _translate_and_write(
         sys.exit(INCOMPLETE_LINES)
 
 
+def _choose_bleu_tokenizer(task: TaskConfig, requested: str, *, is_checked: bool) -> str:
+    """Return the tokenizer of BLEU. With a check, raises RecipeError if it cannot run."""
+    from dragoman.evaluation.bleu_tokenizer import choose_bleu_tokenizer
+    from dragoman.evaluation.metrics import bleu_metric
+
+    requested = task.bleu_tokenizer if requested == "auto" else requested
+    tokenizer = choose_bleu_tokenizer(task.target_language, tokenized=task.tokenized, requested=requested)
+    if is_checked:
+        bleu_metric(tokenizer)
+    return tokenizer
+
+
+def _set_best_of(translator: Translator, decoding: dict[str, Any], best_of: int | None) -> dict[str, Any]:
+    """Return the decoding options with as many outputs as --best-of needs. Raises RecipeError if they do not fit."""
+    from dragoman.errors import RecipeError
+
+    if best_of is None:
+        return decoding
+    decoding = {"nbest": best_of, **decoding}
+    if translator.resolve_decoding({**decoding, "nbest": 1}).method == "beam":
+        decoding = {"beam_size": max(best_of, translator.recipe.decoding.beam_size), **decoding}
+    try:
+        translator.resolve_decoding(decoding)
+    except RecipeError as error:
+        raise RecipeError(f"--best-of {best_of} sets nbest = {best_of}: {error}") from None
+    return decoding
+
+
 def _summarize(
     output: Path, resumed_lines: int, seconds: float, total_lines: int, status_counts: Mapping[str, int]
 ) -> AugmentOutput:
@@ -254,7 +295,8 @@ def _summarize(
 
 def _print_summary(model_description: str, summary: AugmentOutput) -> None:
     """Print the number of pairs, and the counts that are not zero."""
-    click.echo(f"{summary.output}: {summary.pairs:,} pairs of {summary.lines:,} lines, by {model_description}")
+    counts = f"{format_count(summary.pairs, 'pair')} of {format_count(summary.lines, 'line')}"
+    click.echo(f"{summary.output}: {counts}, by {model_description}")
     if summary.reference_pairs:
         click.echo(f"pairs written with their reference: {summary.reference_pairs:,}", err=True)
     if summary.tabs_replaced:
@@ -267,7 +309,7 @@ def _print_summary(model_description: str, summary: AugmentOutput) -> None:
 
 def _get_output_format(output: Path) -> PairFileFormat:
     if output.suffix not in (".tsv", ".jsonl"):
-        raise click.UsageError(f"{output}: is not a .tsv or .jsonl file; give another name", ctx=click.get_current_context())
+        raise usage_error(f"{output}: is not a .tsv or .jsonl file; give another name")
     return "tsv" if output.suffix == ".tsv" else "jsonl"
 
 
@@ -277,14 +319,8 @@ def _split_arguments(arguments: Sequence[str], max_files: int) -> tuple[list[Pat
     decoding = parse_decoding_overrides(argument for argument in arguments if Path(argument) not in files)
     if not 1 <= len(files) <= max_files:
         allowed = "one file" if max_files == 1 else "SOURCE and TARGET, or one file that holds both"
-        raise click.UsageError(f"{len(files)} files are given; allowed: {allowed}", ctx=click.get_current_context())
+        raise usage_error(f"{len(files)} files are given; allowed: {allowed}")
     return files, decoding
-
-
-def _check_tag(tag: str) -> str:
-    if any(letter.isspace() for letter in tag):
-        raise click.UsageError(f"--tag {tag!r}: holds a space; give one word", ctx=click.get_current_context())
-    return tag
 
 
 def _read_input_pairs(augmentation: Augmentation, files: Sequence[Path], task: TaskConfig) -> Iterator[Pair]:

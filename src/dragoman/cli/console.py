@@ -5,13 +5,11 @@ A terminal shows progress as a bar with rate and time left. Without a terminal, 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import is_dataclass
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -20,10 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column, Table
 from rich.text import Text
 
-from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, ProgressLog, RecentRate, format_duration, format_rate
+from dragoman.runtime.progress import Heartbeat, LineTimer, ProgressLog, RecentRate, format_duration, format_rate
 
 if TYPE_CHECKING:
     from dragoman.training.monitoring.events import RunInfo, StepReport, TrainingEvent, ValidationReport
+
+T = TypeVar("T")
 
 
 def stderr_console() -> Console:
@@ -62,9 +62,9 @@ class _SafeStderr:
 
 def print_json(document: Any) -> None:
     """Print one JSON document on standard output. A dataclass of `json_outputs` is printed as an object."""
-    from dragoman.cli.json_outputs import to_json_dict
+    from dragoman.cli.json_outputs import to_json_line
 
-    click.echo(json.dumps(to_json_dict(document) if is_dataclass(document) else document, ensure_ascii=False))
+    click.echo(to_json_line(document))
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -94,9 +94,17 @@ class ProgressReporter:
     """Progress of one task: a bar on a terminal, else log lines."""
 
     def __init__(
-        self, console: Console, task_name: str, total: int | None, unit: str = "lines", *, hidden: bool = False
+        self,
+        console: Console,
+        task_name: str,
+        total: int | None,
+        unit: str = "lines",
+        *,
+        hidden: bool = False,
+        timer: LineTimer | None = None,
     ) -> None:
         self.task_name, self.total, self.unit, self.done = task_name, total, unit, 0
+        self.is_waiting = False
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -109,7 +117,7 @@ class ProgressReporter:
         )
         self.task_id = self.bar.add_task(task_name, total=total)
         self.log = None if hidden or console.is_terminal else ProgressLog(
-            lambda line: console.print(line, markup=False), task_name, unit=unit, total=total
+            lambda line: console.print(line, markup=False), task_name, unit=unit, total=total, timer=timer
         )  # fmt: skip
 
     def advance(self, count: int) -> None:
@@ -124,6 +132,21 @@ class ProgressReporter:
         if self.log is not None:
             self.log.update(done, self.total)
 
+    def write_if_due(self) -> None:
+        """Write a log line if the last one is old enough."""
+        if self.log is not None and not self.is_waiting:
+            self.log.write_if_due()
+
+    def iter_input(self, windows: Iterator[T], *, is_live: bool) -> Iterator[T]:
+        """Yield the windows. While a live input has no next window yet, no log line is written."""
+        while True:
+            self.is_waiting = is_live
+            window = next(windows, None)
+            self.is_waiting = False
+            if window is None:
+                return
+            yield window
+
 
 @contextmanager
 def progress_bar(
@@ -131,24 +154,34 @@ def progress_bar(
 ) -> Iterator[ProgressReporter]:
     """Show the progress of one task, with rate, and with the time left if the total is known."""
     reporter = ProgressReporter(console, task_name, total, unit, hidden=hidden)
-    with reporter.bar:
+    with reporter.bar, Heartbeat(reporter.write_if_due):
         yield reporter
 
 
 class PreparationProgressBar:
     """Progress of several tasks in turn, such as reading and encoding each corpus."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, timer: LineTimer | None = None) -> None:
         self.console = console
         self.reporter: ProgressReporter | None = None
+        self.timer = timer or LineTimer()
+        self._start_time = self.timer.clock()
 
     def update(self, task_name: str, done: int, total: int | None, unit: str = "pairs") -> None:
         """Record that `done` units of this task are done. Another task name starts a new bar."""
         if self.reporter is None or self.reporter.task_name != task_name:
             self.close()
-            self.reporter = ProgressReporter(self.console, task_name, total, unit)
+            self.reporter = ProgressReporter(self.console, task_name, total, unit, timer=self.timer)
             self.reporter.bar.start()
         self.reporter.set_done(done, total)
+
+    def write_if_due(self) -> None:
+        """Write a log line if the last one is old enough, also between two tasks. A `Heartbeat` calls this."""
+        if (reporter := self.reporter) is not None:
+            reporter.write_if_due()
+        elif not self.console.is_terminal and self.timer.claim_line():
+            seconds = self.timer.clock() - self._start_time
+            self.console.print(f"preparing: {format_duration(seconds)} so far", markup=False)
 
     def close(self) -> None:
         """Remove the bar."""
@@ -166,6 +199,9 @@ class TrainingProgressBar:
         is_wide = console.width >= 120
         self.state_width = console.width - 22 - (30 if is_wide else 0)
         self.rate, self.step_rate = RecentRate(), RecentRate()
+        self.timer = LineTimer()
+        self.phase, self._phase_start_time = "preparing", self.timer.clock()
+        self.step, self.progress = 0, 0.0
         self.bar = Progress(
             *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if is_wide else []),
             TextColumn("{task.percentage:>3.0f} %"),
@@ -176,8 +212,7 @@ class TrainingProgressBar:
             disable=not console.is_terminal,
         )
         self.task_id = self.bar.add_task("training", total=1.0, state="")
-        self.preparation_bar = PreparationProgressBar(console)
-        self._last_line_time = self.rate.clock()
+        self.preparation_bar = PreparationProgressBar(console, timer=self.timer)
 
     def __call__(self, event: TrainingEvent) -> None:
         from dragoman.training.monitoring import events
@@ -195,6 +230,8 @@ class TrainingProgressBar:
             case events.StepReport():
                 self.show_step(event)
             case events.RunEvent():
+                if event.event in ("early_stop", "budget_spent"):
+                    self._start_phase("finishing the run")
                 # The command itself ends with the text of a stop or an error. A checkpoint is not shown.
                 if event.event not in ("checkpoint", "stopped", "failed"):
                     self._print_line(Text(event.text, style="dim" if event.event == "resumed" else "yellow"))
@@ -216,22 +253,39 @@ class TrainingProgressBar:
         peak_flops = run_info.peak_flops_per_second
         peak_flops_text = f", {peak_flops / 1e12:,.2f} TFLOP/s in matrix products" if peak_flops else ""
         self.notice(f"{run_info.parameters:,} parameters on {device_text}{run_info.machine}{peak_flops_text}")
+        self._start_phase("first step")
 
     def advance(self, progress: float, step: int) -> None:
         """Record the share of the budget that is spent, from 0 to 1, and the step."""
         self.preparation_bar.close()
         if not self.bar.live.is_started:
             self.bar.start()
+        self.phase, self.step, self.progress = "training", step, progress
         self.rate.update(progress)
         self.step_rate.update(step)
         self.bar.update(self.task_id, completed=progress)
-        if not self.console.is_terminal and self.rate.clock() - self._last_line_time >= LINE_INTERVAL_SECONDS:
-            seconds_left, steps_per_second = self.rate.seconds_left(1.0), self.step_rate.per_second()
-            rate_text = "" if steps_per_second is None else f", {format_rate(steps_per_second)} steps/s"
-            time_text = "" if seconds_left is None else f", {format_duration(seconds_left)} left"
-            self._print_line(f"training: step {step:,}, {progress:.1%} of the budget{rate_text}{time_text}")
+        self.write_if_due()
         if progress >= 1.0:
+            self._start_phase("finishing the run")
             self.close()
+
+    def write_if_due(self) -> None:
+        """Write a log line if the last one is old enough. A `Heartbeat` calls this."""
+        if (reporter := self.preparation_bar.reporter) is not None:
+            reporter.write_if_due()
+        elif not self.console.is_terminal and self.timer.claim_line():
+            self._print_line(self._format_status())
+
+    def _format_status(self) -> str:
+        if self.phase != "training":
+            return f"{self.phase}: {format_duration(self.timer.clock() - self._phase_start_time)} so far"
+        seconds_left, steps_per_second = self.rate.seconds_left(1.0), self.step_rate.per_second()
+        rate_text = "" if steps_per_second is None else f", {format_rate(steps_per_second)} steps/s"
+        time_text = "" if seconds_left is None else f", {format_duration(seconds_left)} left"
+        return f"training: step {self.step:,}, {self.progress:.1%} of the budget{rate_text}{time_text}"
+
+    def _start_phase(self, phase: str) -> None:
+        self.phase, self._phase_start_time = phase, self.timer.clock()
 
     def show_step(self, report: StepReport) -> None:
         """Show loss, perplexity, speed and gradient norm. Details that do not fit into the terminal are left out."""
@@ -268,7 +322,7 @@ class TrainingProgressBar:
         self.bar.stop()
 
     def _print_line(self, line: Text | str) -> None:
-        self._last_line_time = self.rate.clock()
+        self.timer.restart()
         self.console.print(line, markup=False)
 
 

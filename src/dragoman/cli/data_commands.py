@@ -49,19 +49,21 @@ def clean(recipe: Path, overrides: tuple[str, ...], output: Path, pair_format: s
     from dragoman.cli.console import PreparationProgressBar, print_json, print_table, stderr_console
     from dragoman.cli.json_outputs import CleanOutput
     from dragoman.config import read_recipe
+    from dragoman.runtime.progress import Heartbeat
 
     check_output_paths(output, overwrite=True)
     settings = read_recipe(recipe, overrides)
     console = stderr_console()
     progress_bar = PreparationProgressBar(console)
     try:
-        stats_by_corpus = clean_corpora(
-            settings,
-            output,
-            file_format=cast("WritableFormat", pair_format),
-            overwrite=overwrite,
-            on_progress=progress_bar.update,
-        )
+        with Heartbeat(progress_bar.write_if_due):
+            stats_by_corpus = clean_corpora(
+                settings,
+                output,
+                file_format=cast("WritableFormat", pair_format),
+                overwrite=overwrite,
+                on_progress=progress_bar.update,
+            )
     finally:
         progress_bar.close()
     for warning in find_warnings(stats_by_corpus):
@@ -90,6 +92,7 @@ def prepare(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     from dragoman.cli.json_outputs import PrepareOutput
     from dragoman.config import read_recipe
     from dragoman.data.prepare import prepare as prepare_corpora
+    from dragoman.runtime.progress import Heartbeat
 
     settings = read_recipe(recipe, overrides)
     folder = Path(settings.run) / "data"
@@ -98,10 +101,12 @@ def prepare(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     def notice(text: str) -> None:
         progress_bar.close()
+        progress_bar.timer.restart()
         console.print(text, style="dim", markup=False)
 
     try:
-        prepared = prepare_corpora(settings, folder, notice, on_progress=progress_bar.update)
+        with Heartbeat(progress_bar.write_if_due):
+            prepared = prepare_corpora(settings, folder, notice, on_progress=progress_bar.update)
     finally:
         progress_bar.close()
     if as_json:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option
+from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option, usage_error
 
 
 @click.command("draw-tree")
@@ -36,7 +36,7 @@ def draw_tree(file: Path, number: int, output: Path | None, strip: bool, overwri
     from dragoman.viz.tree_diagram import render_tree
 
     if output is None and not as_json:
-        raise click.UsageError("give -o FILE.svg, or --json", ctx=click.get_current_context())
+        raise usage_error("give -o FILE.svg, or --json")
     check_output_paths(output, overwrite=overwrite, input_paths=[file])
     tree_record = next(islice(read_trees(file), number - 1, None), None)
     if tree_record is None:
@@ -45,8 +45,7 @@ def draw_tree(file: Path, number: int, output: Path | None, strip: bool, overwri
     tree_leaves, brackets = get_leaves(drawn_tree), get_spans(drawn_tree)
     words, tags = [leaf.word for leaf in tree_leaves], [leaf.tag for leaf in tree_leaves]
     if as_json:
-        labeled_spans = [LabeledSpan(label, start, end) for label, start, end in brackets]
-        print_json(TreeOutput(str(file), tree_record.line, words, tags, labeled_spans))
+        print_json(TreeOutput(str(file), tree_record.line, words, tags, [LabeledSpan(*bracket) for bracket in brackets]))
         return
     assert output is not None
     svg = render_tree(words, brackets, tags=tags, title=f"{file.name}, line {tree_record.line}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, get_args
 
@@ -13,6 +12,7 @@ import click
 from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.options import (
     PATH_TYPE,
+    bleu_tokenizer_option,
     bundle_argument,
     check_output_paths,
     device_option,
@@ -26,14 +26,17 @@ from dragoman.cli.options import (
     precision_option,
     references_option,
     tokenized_option,
+    usage_error,
 )
 from dragoman.errors import DataError, MissingDependencyError
+from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
-    from dragoman.cli.json_outputs import MetricScore, ModelScores
+    from dragoman.cli.json_outputs import EvaluateOutput, ModelScores
     from dragoman.evaluation.metrics import Score
+    from dragoman.inference.translator import Translator
 
-language_option = click.option("--language", default="", help="Target language, for Moses tokens and compound splitting.")
+language_option = click.option("--language", default="", help="Target language, for the tokens of BLEU and compound splitting.")
 lowercase_option = click.option("--lowercase", is_flag=True, help="Ignore case in BLEU.")
 
 
@@ -44,6 +47,7 @@ lowercase_option = click.option("--lowercase", is_flag=True, help="Ignore case i
 @click.option("--src", "source", type=PATH_TYPE, help="Source of the translations. Needs --bundle.")
 @language_option
 @tokenized_option
+@bleu_tokenizer_option
 @lowercase_option
 @json_option()
 def score(
@@ -53,6 +57,7 @@ def score(
     source: Path | None,
     language: str,
     tokenized: bool,
+    bleu_tokenizer: str,
     lowercase: bool,
     as_json: bool,
 ) -> None:
@@ -70,22 +75,23 @@ def score(
     from dragoman.formats.text import read_lines
 
     if (bundle is None) != (source is None):
-        raise click.UsageError("--bundle and --src go together; give both", ctx=click.get_current_context())
+        raise usage_error("--bundle and --src go together; give both")
     if bundle is None and not references:
-        raise click.UsageError("give --ref FILE, or --bundle and --src", ctx=click.get_current_context())
+        raise usage_error("give --ref FILE, or --bundle and --src")
     lines = list(read_lines(hypotheses))
     metric_scores, model_scores = None, None
     if references:
-        scores = compute_scores(lines, _read_parallel_lines(hypotheses, lines, references), language, tokenized, lowercase)
-        metric_scores = _to_metric_scores(scores)
+        targets = _read_parallel_lines(hypotheses, lines, references)
+        tokenizer = _choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0])
+        metric_scores = compute_scores(lines, targets, language, tokenizer, lowercase)
         if not as_json:
-            _print_scores(f"{hypotheses} against {', '.join(map(str, references))}", scores)
+            _print_scores(f"{hypotheses} against {', '.join(map(str, references))}", metric_scores)
     if bundle is not None and source is not None:
         model_scores = _compute_model_scores(bundle, _read_parallel_lines(hypotheses, lines, [source])[0], lines)
         if not as_json:
             for line_score in model_scores.scores:
                 click.echo(f"{line_score:.4f}")
-            click.echo(f"perplexity {model_scores.perplexity:.4f} over {model_scores.tokens} tokens", err=True)
+            click.echo(f"perplexity {model_scores.perplexity:.4f} over {format_count(model_scores.tokens, 'token')}", err=True)
     if as_json:
         print_json(ScoreOutput(scores=metric_scores, model=model_scores))
 
@@ -100,7 +106,8 @@ def _read_parallel_lines(main_path: Path, lines: list[str], parallel_paths: Sequ
     for path in parallel_paths:
         texts.append(list(read_lines(path)))
         if len(texts[-1]) != len(lines):
-            raise DataError(f"{main_path} has {len(lines)} lines but {path} has {len(texts[-1])}; give files of equal length")
+            num_lines = format_count(len(lines), "line")
+            raise DataError(f"{main_path} has {num_lines} but {path} has {len(texts[-1]):,}; give files of equal length")
     return texts
 
 
@@ -108,53 +115,78 @@ def _compute_model_scores(bundle: Path, sources: list[str], hypotheses: list[str
     import math
 
     from dragoman.cli.json_outputs import ModelScores
-    from dragoman.inference.translator import load_translator
+    from dragoman.inference.load import load
 
-    scored_pairs = load_translator(bundle, precision="float32").score(sources, hypotheses)
+    scored_pairs = load(bundle, task="translation", precision="float32").score(sources, hypotheses)
     num_tokens = sum(len(pair.token_log_probs) for pair in scored_pairs)
     nll = -sum(sum(pair.token_log_probs) for pair in scored_pairs) / num_tokens
     return ModelScores([pair.score for pair in scored_pairs], nll=nll, perplexity=math.exp(nll), tokens=num_tokens)
 
 
-def _to_metric_scores(scores: Sequence[Score]) -> list[MetricScore]:
-    from dragoman.cli.json_outputs import MetricScore
-
-    return [MetricScore(**asdict(metric_score)) for metric_score in scores]
-
-
 def compute_scores(
-    hypotheses: list[str], references: list[list[str]], language: str, tokenized: bool, lowercase: bool
+    hypotheses: list[str], references: list[list[str]], language: str, tokenizer: str, lowercase: bool
 ) -> list[Score]:
-    """Return all metrics that apply: sacreBLEU's, and tokenized BLEU; Moses' tokenizer needs a language.
+    """Return all metrics that apply: sacreBLEU's, and tokenized BLEU; Moses' tokenizer needs a language with spaces.
 
-    For German, compounds are split as in the paper's tables.
+    For German, compounds are split as in the paper's tables. TER of a large test set takes minutes, so progress is shown.
     """
+    from dragoman.cli.console import progress_bar, stderr_console
+
+    scores = []
+    with progress_bar(stderr_console(), "scoring", None, unit="metrics") as bar:
+        for metric_score in _iter_scores(hypotheses, references, language, tokenizer, lowercase):
+            scores.append(metric_score)
+            bar.advance(1)
+    return scores
+
+
+def _iter_scores(
+    hypotheses: list[str], references: list[list[str]], language: str, tokenizer: str, lowercase: bool
+) -> Iterator[Score]:
+    from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer
     from dragoman.evaluation.metrics import (
-        bleu,
         chrf,
         compound_split_bleu,
         exact_match,
         moses_bleu,
         paper_bleu,
         ter,
-        tokenized_bleu,
         uses_split_compounds,
     )
+    from dragoman.languages import is_spaced_language
 
-    scores = [] if tokenized else [bleu(hypotheses, references, lowercase=lowercase)]
-    if tokenized:
-        scores.append(tokenized_bleu(hypotheses, references, lowercase=lowercase))
+    yield bleu_with_tokenizer(hypotheses, references, tokenizer, lowercase=lowercase)
+    if tokenizer == "none":
         if uses_split_compounds(language):
-            scores.append(paper_bleu(hypotheses, references, language, tokenized=True, lowercase=lowercase))
-    elif language:
+            yield paper_bleu(hypotheses, references, language, tokenized=True, lowercase=lowercase)
+    elif language and is_spaced_language(language):
         try:
-            scores.append(moses_bleu(hypotheses, references, language, lowercase=lowercase))
+            yield moses_bleu(hypotheses, references, language, lowercase=lowercase)
             if uses_split_compounds(language):
-                scores.append(compound_split_bleu(hypotheses, references, language, lowercase=lowercase))
+                yield compound_split_bleu(hypotheses, references, language, lowercase=lowercase)
         except MissingDependencyError as error:
             click.echo(f"dragoman: Moses BLEU is left out: {error}", err=True)
-    scores += [chrf(hypotheses, references), ter(hypotheses, references), exact_match(hypotheses, references)]
-    return scores
+    yield chrf(hypotheses, references)
+    yield ter(hypotheses, references)
+    yield exact_match(hypotheses, references)
+
+
+def _choose_tokenizer(language: str, tokenized: bool, requested: str, reference: Sequence[str]) -> str:
+    """Return the tokenizer of BLEU, after a check that it can run. Warn if no option names the language of text without spaces.
+
+    reference: lines in the target language
+    """
+    from dragoman.evaluation.bleu_tokenizer import choose_bleu_tokenizer, is_mostly_unspaced
+    from dragoman.evaluation.metrics import bleu_metric
+
+    tokenizer = choose_bleu_tokenizer(language, tokenized=tokenized, requested=requested)
+    bleu_metric(tokenizer)
+    if tokenizer == "13a" and requested == "auto" and is_mostly_unspaced(reference):
+        click.echo(
+            "BLEU splits at spaces, but the references have few; give --language, or a --bleu-tokenizer such as flores200",
+            err=True,
+        )
+    return tokenizer
 
 
 def _print_scores(title: str, scores: list[Score]) -> None:
@@ -179,6 +211,7 @@ def _print_scores(title: str, scores: list[Score]) -> None:
 @precision_option("float32")
 @language_option
 @tokenized_option
+@bleu_tokenizer_option
 @lowercase_option
 @json_option()
 def evaluate(
@@ -193,12 +226,14 @@ def evaluate(
     precision: str,
     language: str,
     tokenized: bool,
+    bleu_tokenizer: str,
     lowercase: bool,
     as_json: bool,
 ) -> None:
     """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenized and compound-split BLEU, chrF, TER.
 
-    The bundle's recipe gives the defaults of --language and --tokenized. KEY=VALUE changes a key of its [decoding] section.
+    The bundle's recipe gives the defaults of --language, --tokenized and --bleu-tokenizer. KEY=VALUE changes a key of its
+    [decoding] section.
     The default precision is float32, as in the scores of training. Standard error names incomplete lines. They are scored
     as they are, and the exit status is 0.
 
@@ -207,54 +242,64 @@ def evaluate(
               dragoman evaluate runs/multi30k-ende/bundle --ensemble runs/multi30k-ende-2/bundle --src test.en --ref test.de
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
-    from dragoman.cli.json_outputs import EvaluateOutput
     from dragoman.formats.text import read_lines
-    from dragoman.inference.translator import load_translator
-    from dragoman.tasks.translation import TranslationStatus, get_source_limit
 
     if not references:
-        raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
+        raise usage_error("give --ref FILE")
     check_output_paths(output, overwrite=overwrite, input_paths=[source, *references, bundle, *ensemble])
     lines = list(read_lines(source))
     targets = _read_parallel_lines(source, lines, references)
-    translator = load_translator(bundle, *ensemble, device=device, precision=precision)
     decoding = parse_decoding_overrides(overrides)
-    config = translator.resolve_decoding(decoding)
-    output_sink: AbstractContextManager[IO[str] | None] = nullcontext()
-    if output is not None:
-        output_sink = open_text_output(output, overwrite=overwrite)
-    with output_sink as stream, progress_bar(stderr_console(), "translating", len(lines)) as bar:
-        results = translator.translate(lines, on_progress=bar.advance, **decoding)
-        texts = [hypothesis.text for hypothesis in results]
-        if stream is not None:
-            stream.writelines(text + "\n" for text in texts)
-    task = translator.recipe.task
-    scores = compute_scores(texts, targets, language or task.target_language, tokenized or task.tokenized, lowercase)
+    with progress_bar(stderr_console(), "translating", len(lines)) as bar:
+        from dragoman.inference.load import load  # the import of torch takes seconds, in which the bar is shown
+
+        translator = load(bundle, *ensemble, task="translation", device=device, precision=precision)
+        task = translator.recipe.task
+        language, tokenized = language or task.target_language, tokenized or task.tokenized
+        if bleu_tokenizer == "auto":
+            bleu_tokenizer = task.bleu_tokenizer
+        tokenizer = _choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0])
+        config = translator.resolve_decoding(decoding)
+        output_sink: AbstractContextManager[IO[str] | None] = nullcontext()
+        if output is not None:
+            output_sink = open_text_output(output, overwrite=overwrite)
+        with output_sink as stream:
+            results = translator.translate(lines, on_progress=bar.advance, **decoding)
+            texts = [hypothesis.text for hypothesis in results]
+            if stream is not None:
+                stream.writelines(text + "\n" for text in texts)
+    scores = compute_scores(texts, targets, language, tokenizer, lowercase)
     line_warnings = LineWarnings()
     for line, result in zip(lines, results, strict=True):
         line_warnings.add(line, result)
     if as_json:
-        status_counts: dict[str, Any] = {
-            status: len(line_warnings.line_numbers.get(status, ())) for status in get_args(TranslationStatus) if status != "ok"
-        }
-        print_json(
-            EvaluateOutput(
-                bundle=str(bundle),
-                ensemble=[str(path) for path in ensemble],
-                device=str(translator.device),
-                precision=translator.precision,
-                sentences=len(lines),
-                scores=_to_metric_scores(scores),
-                **status_counts,
-            )
-        )
+        print_json(_make_output([bundle, *ensemble], translator, scores, line_warnings))
         return
     bundle_names = " + ".join(map(str, (bundle, *ensemble)))
-    _print_scores(f"{bundle_names} on {source} ({len(lines)} sentences, {translator.precision})", scores)
-    for warning in line_warnings.format_messages(
-        get_source_limit(translator.inference_model.max_positions, config), config.max_extra_tokens
-    ):
+    _print_scores(f"{bundle_names} on {source} ({format_count(len(lines), 'sentence')}, {translator.precision})", scores)
+    for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
         click.echo(warning, err=True)
+
+
+def _make_output(
+    bundles: Sequence[Path], translator: Translator, scores: Sequence[Score], line_warnings: LineWarnings
+) -> EvaluateOutput:
+    from dragoman.cli.json_outputs import EvaluateOutput
+    from dragoman.tasks.translation import TranslationStatus
+
+    line_numbers = line_warnings.line_numbers
+    status_counts: dict[str, Any] = {
+        status: len(line_numbers.get(status, ())) for status in get_args(TranslationStatus) if status != "ok"
+    }
+    return EvaluateOutput(
+        bundle=str(bundles[0]),
+        ensemble=list(map(str, bundles[1:])),
+        device=str(translator.device),
+        precision=translator.precision,
+        sentences=line_warnings.line_count,
+        scores=scores,
+        **status_counts,
+    )
 
 
 @click.command()
@@ -270,7 +315,9 @@ def evaluate(
     help="Bootstrap resamples, at least 40.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the resampling.")
+@language_option
 @tokenized_option
+@bleu_tokenizer_option
 @json_option()
 def compare(
     first: Path,
@@ -279,7 +326,9 @@ def compare(
     metric: str,
     resamples: int,
     seed: int,
+    language: str,
     tokenized: bool,
+    bleu_tokenizer: str,
     as_json: bool,
 ) -> None:
     """Compare the translations in FIRST with those in SECOND by paired bootstrap (Koehn 2004).
@@ -289,13 +338,13 @@ def compare(
     \b
     Example:  dragoman compare base.de big.de --ref test.de
     """
-    from dragoman.cli.console import print_json
-    from dragoman.cli.json_outputs import CompareOutput
+    from dragoman.cli.console import print_json, print_table
+    from dragoman.cli.json_outputs import CompareOutput, copy_fields
     from dragoman.evaluation.bootstrap import SMALL_TEST_SET, paired_bootstrap
     from dragoman.formats.text import read_lines
 
     if not references:
-        raise click.UsageError("give --ref FILE", ctx=click.get_current_context())
+        raise usage_error("give --ref FILE")
     first_lines = list(read_lines(first))
     second_lines, *targets = _read_parallel_lines(first, first_lines, [second, *references])
     comparison = paired_bootstrap(
@@ -303,17 +352,19 @@ def compare(
         second_lines,
         targets,
         metric=metric,
-        tokenize="none" if tokenized else "13a",
+        tokenize=_choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0]) if metric == "bleu" else "none",
         resamples=resamples,
         seed=seed,
     )
     if len(first_lines) < SMALL_TEST_SET:
-        click.echo(
-            f"{len(first_lines)} sentences: with fewer than {SMALL_TEST_SET}, a bootstrap underestimates the uncertainty",
-            err=True,
-        )
+        num_sentences = format_count(len(first_lines), "sentence")
+        click.echo(f"{num_sentences}: with fewer than {SMALL_TEST_SET}, a bootstrap underestimates the uncertainty", err=True)
     if as_json:
-        print_json(CompareOutput(**asdict(comparison), significant=comparison.is_significant))
+        print_json(copy_fields(CompareOutput, comparison, significant=comparison.is_significant))
         return
-    _print_scores("comparison", [comparison.a, comparison.b])
+    rows = [
+        (str(system), f"{system_score.value:.2f}", system_score.signature)
+        for system, system_score in ((first, comparison.a), (second, comparison.b))
+    ]
+    print_table("comparison", ["system", comparison.a.name, "signature"], rows)
     click.echo(comparison.describe(str(first), str(second)))

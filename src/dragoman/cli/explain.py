@@ -17,8 +17,10 @@ from dragoman.cli.options import (
     overrides_argument,
     overwrite_option,
     parse_decoding_overrides,
+    usage_error,
 )
 from dragoman.errors import DataError, RecipeError
+from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
     from dragoman.cli.json_outputs import ExplainOutput
@@ -73,18 +75,14 @@ def explain(
     """
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
-    from dragoman.io.storage import check_path_is_free, write_lines
+    from dragoman.io.storage import write_lines
     from dragoman.viz.attention_page import render_attention_page
-    from dragoman.viz.explanation_figures import list_figure_names, render_figures, svg_to_png
+    from dragoman.viz.explanation_figures import render_figures, svg_to_png
 
     check_output_paths(output, svg, png, overwrite=True, input_paths=[bundle])
     page_path = output or (None if as_json else Path("explanation.html"))
-    output_paths = [page_path] if page_path else []
-    for folder, suffix in ((svg, "svg"), (png, "png")):
-        output_paths += [folder / f"{name}.{suffix}" for name in list_figure_names(include_tree=True)] if folder else []
     if not overwrite:
-        for path in output_paths:
-            check_path_is_free(path)
+        _check_free(page_path, svg, png)
     head_names = [_parse_head_name(name) for name in include_heads]
     explanation = _explain_text(bundle, text, target, layer=layer, heads=heads, **_parse_decoding(overrides))
     _check_heads(head_names, explanation)
@@ -94,9 +92,8 @@ def explain(
         if folder:
             make_picture_dir(folder)
     if page_path:
-        write_lines(
-            page_path, [render_attention_page(explanation, include_heads=tuple(head_names)).rstrip("\n")], overwrite=overwrite
-        )
+        page = render_attention_page(explanation, include_heads=tuple(head_names))
+        write_lines(page_path, [page.rstrip("\n")], overwrite=overwrite)
     if svg:
         write_svg(svg, svgs, overwrite=overwrite)
     if png:
@@ -109,9 +106,22 @@ def explain(
     console.print(f"{page_path}: open it in a browser", markup=False)
     for folder in (svg, png):
         if folder:
-            console.print(f"{folder}: {len(svgs)} pictures", markup=False)
+            console.print(f"{folder}: {format_count(len(svgs), 'picture')}", markup=False)
     for note in explanation.notes:
         console.print(note, style="dim", markup=False)
+
+
+def _check_free(page_path: Path | None, svg: Path | None, png: Path | None) -> None:
+    """Raise OutputError if a file of the output exists."""
+    from dragoman.io.storage import check_path_is_free
+    from dragoman.viz.explanation_figures import list_figure_names
+
+    if page_path:
+        check_path_is_free(page_path)
+    for folder, suffix in ((svg, "svg"), (png, "png")):
+        if folder:
+            for name in list_figure_names(include_tree=True):
+                check_path_is_free(folder / f"{name}.{suffix}")
 
 
 def _explain_text(bundle: Path, text: str, target: str | None, **options: Any) -> Explanation:
@@ -125,9 +135,7 @@ def _explain_text(bundle: Path, text: str, target: str | None, **options: Any) -
     from dragoman.inference.explain.explain_parse import explain_parse  # translation does not need the parser
 
     if target is not None:
-        raise click.UsageError(
-            f"--target: {bundle} is a parser, whose own parse is explained; leave --target out", ctx=click.get_current_context()
-        )
+        raise usage_error(f"--target: {bundle} is a parser, whose own parse is explained; leave --target out")
     return explain_parse(model, text, **options)
 
 
@@ -161,20 +169,8 @@ def _check_heads(head_names: Sequence[HeadId], explanation: Explanation) -> None
 
 def _make_output(explanation: Explanation) -> ExplainOutput:
     """Return the explanation without its vectors. Attention weights have four decimals."""
-    from dragoman.cli.json_outputs import ExplainOutput
+    from dragoman.cli.json_outputs import ExplainOutput, copy_fields
     from dragoman.viz.explanation import ATTENTION_KINDS
 
-    return ExplainOutput(
-        model=explanation.model,
-        source=explanation.source,
-        target=explanation.target,
-        teacher_forced=explanation.teacher_forced,
-        source_tokens=explanation.source_tokens,
-        output_tokens=explanation.output_tokens,
-        decoder_input=explanation.decoder_input,
-        attention={kind: explanation.heads(kind).weights_LHTS.round(4).tolist() for kind in ATTENTION_KINDS},
-        predictions=explanation.predictions,
-        beam=explanation.beam,
-        notes=explanation.notes,
-        tree=explanation.tree,
-    )
+    attention = {kind: explanation.heads(kind).weights_LHTS.round(4).tolist() for kind in ATTENTION_KINDS}
+    return copy_fields(ExplainOutput, explanation, attention=attention)

@@ -28,7 +28,7 @@ def export(bundle: Path, folder: Path, target_format: str, overwrite: bool, as_j
     """
     from dragoman.bundle import load_bundle
     from dragoman.cli.console import print_facts, print_json
-    from dragoman.cli.json_outputs import ExportOutput
+    from dragoman.cli.json_outputs import ExportOutput, copy_fields
     from dragoman.export.ctranslate2 import export_ctranslate2
     from dragoman.io.storage import check_path_is_free
 
@@ -36,16 +36,7 @@ def export(bundle: Path, folder: Path, target_format: str, overwrite: bool, as_j
         check_path_is_free(folder)
     exported = export_ctranslate2(load_bundle(bundle), folder, overwrite=overwrite)
     if as_json:
-        print_json(
-            ExportOutput(
-                folder=str(exported.path),
-                format=target_format,
-                num_bytes=exported.num_bytes,
-                max_positions=exported.max_positions,
-                decoding_options=exported.decoding_options,
-                notes=exported.notes,
-            )
-        )
+        print_json(copy_fields(ExportOutput, exported, folder=str(exported.path), format=target_format))
         return
     search_text = ", ".join(f"{name}={value}" for name, value in exported.decoding_options.items())
     print_facts(

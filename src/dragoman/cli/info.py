@@ -43,7 +43,7 @@ def info(bundle: Path, as_json: bool) -> None:
     vocabulary_kind = "joint" if recipe.tokenizer.joint else "separate"
     facts: dict[str, Any] = {
         "task": f"{recipe.task.kind} {recipe.task.source_language or '?'} → {recipe.task.target_language or '?'}",
-        "recipe": f"{recipe.name} (preset {recipe.preset}, size {recipe.size})",
+        "recipe": f"{recipe.name} (preset {recipe.preset}, size {recipe.size})" if "origin" not in metadata else recipe.name,
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
         "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}",
         "vocabulary": f"{vocabulary_sizes[0]:,} source, {vocabulary_sizes[1]:,} target, {vocabulary_kind}",
@@ -55,7 +55,8 @@ def info(bundle: Path, as_json: bool) -> None:
         if isinstance(value, list):
             facts[key.replace("_", " ")] = ", ".join(map(str, value))
         elif isinstance(value, dict):
-            facts[key.replace("_", " ")] = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in value.items())
+            known_values = {name.replace("_", " "): entry for name, entry in value.items() if entry is not None}
+            facts[key.replace("_", " ")] = ", ".join(f"{name} {_format_entry(entry)}" for name, entry in known_values.items())
         else:
             facts.update(format_facts({key: value}))
     print_facts(str(bundle), facts)
@@ -63,12 +64,18 @@ def info(bundle: Path, as_json: bool) -> None:
         click.echo(f"  {sentence}")
 
 
+def _format_entry(entry: Any) -> str:
+    """Return a value of the metadata on one line; a list with spaces, and with its length if it is long."""
+    if not isinstance(entry, list):
+        return str(entry)
+    return " ".join(map(str, entry[:10])) + (f" … ({len(entry)})" if len(entry) > 10 else "")
+
+
 OPTIONAL_LIBRARIES = {
     "babel": ("demo", "the corpus of the quickstart"),
     "num2words": ("demo", "the corpus of the quickstart"),
     "matplotlib": ("plots", "learning curves and charts"),
     "sacremoses": ("moses", "the paper's tokenized BLEU"),
-    "numba": ("fast", "int8 at full speed on processors with AVX-512 VNNI"),
 }
 
 
@@ -90,6 +97,8 @@ def doctor(as_json: bool) -> None:
 
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import DoctorOutput
+    from dragoman.inference.backends.compiled.backend import CompiledBackend
+    from dragoman.inference.backends.compiled.background import list_missing_kernels
     from dragoman.training.compute_plan import bf16_is_faster
     from dragoman.version import __version__
 
@@ -106,6 +115,10 @@ def doctor(as_json: bool) -> None:
     for library, (extra, purpose) in OPTIONAL_LIBRARIES.items():
         if importlib.util.find_spec(library) is None:
             remarks.append(f"{library} is missing. It is needed for {purpose}: pip install 'dragoman[{extra}]'")
+    if not (support := CompiledBackend().check_machine("int8")).is_supported:
+        remarks.append(f"The compiled back end does not run, because {support.reason}: translation is slower.")
+    elif list_missing_kernels():
+        remarks.append("The kernels for this processor are not compiled yet: dragoman warm-up compiles them.")
     result = DoctorOutput(
         dragoman=__version__,
         python=platform.python_version(),

@@ -5,14 +5,29 @@ A field with the metadata `optional` is left out of the JSON if it is None.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from dragoman.evaluation.evalb_scorer import EvalbTotals, SentenceScore
+from dragoman.evaluation.metrics import Score
 from dragoman.training.monitoring.diagnostics import Diagnosis
 from dragoman.training.monitoring.run_status import RunSummary
 from dragoman.viz.explanation import BeamNode, ExplanationTree, TokenPrediction
+
+OutputT = TypeVar("OutputT")
+
+
+def copy_fields(kind: type[OutputT], source: object, /, **values: Any) -> OutputT:
+    """Return an output of this class. The attributes of `source` give the fields that are not among the values."""
+    names = [item.name for item in fields(cast(Any, kind)) if item.name not in values]
+    return kind(**{name: getattr(source, name) for name in names}, **values)
+
+
+def to_json_line(output: Any) -> str:
+    """Return a dataclass as JSON on one line."""
+    return json.dumps(to_json_dict(output), ensure_ascii=False)
 
 
 def to_json_dict(output: Any) -> Any:
@@ -134,15 +149,6 @@ class AlignmentScores:
 
 
 @dataclass(frozen=True)
-class MetricScore:
-    """One metric with its value and its signature."""
-
-    name: str
-    value: float
-    signature: str
-
-
-@dataclass(frozen=True)
 class ModelScores:
     """Scores of a model by forced decoding: one score for each line, and nats per token of all."""
 
@@ -156,7 +162,7 @@ class ModelScores:
 class ScoreOutput:
     """Output of `dragoman score --json`."""
 
-    scores: Sequence[MetricScore] | None = field(default=None, kw_only=True, metadata={"optional": True})
+    scores: Sequence[Score] | None = field(default=None, kw_only=True, metadata={"optional": True})
     model: ModelScores | None = field(default=None, kw_only=True, metadata={"optional": True})
 
 
@@ -169,7 +175,7 @@ class EvaluateOutput:
     device: str
     precision: str
     sentences: int
-    scores: Sequence[MetricScore]
+    scores: Sequence[Score]
     truncated: int
     short: int
     repetition: int
@@ -182,8 +188,8 @@ class EvaluateOutput:
 class CompareOutput:
     """Output of `dragoman compare --json`."""
 
-    a: MetricScore
-    b: MetricScore
+    a: Score
+    b: Score
     difference: float
     interval: Sequence[float]
     p_value: float
@@ -286,6 +292,34 @@ class DoctorOutput:
 
 
 @dataclass(frozen=True)
+class KernelOutput:
+    """Kernel of `dragoman warm-up --json`. seconds: time of its compilation; 0 if it was cached. bytes: size of its code"""
+
+    name: str
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class WarmUpOutput:
+    """Output of `dragoman warm-up --json`.
+
+    backend: compiled or packed
+    precision: fastest precision of the bundle; null without a bundle
+    reason: reason why the compiled back end does not run here; null if it runs
+    seconds: duration of all compilations
+    """
+
+    backend: str
+    precision: str | None
+    reason: str | None
+    instruction_set: str | None
+    cache_folder: str | None
+    seconds: float
+    kernels: Sequence[KernelOutput]
+
+
+@dataclass(frozen=True)
 class TreeOutput:
     """Output of `dragoman draw-tree --json`."""
 
@@ -322,6 +356,30 @@ class ExplainOutput:
     beam: Sequence[BeamNode]
     notes: Sequence[str]
     tree: ExplanationTree | None = field(default=None, kw_only=True, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class ConvertOutput:
+    """Output of `dragoman convert --json`.
+
+    format: format of the source
+    source: name of the source: its folder, or its name and revision on the hub
+    license: license of the model, or null if the source states none
+    source_languages, target_languages: language codes; empty if the source states none
+    parameters: number of weights
+    num_bytes: size of the bundle in bytes
+    notes: differences to the source, one sentence each
+    """
+
+    bundle: str
+    format: str
+    source: str
+    license: str | None
+    source_languages: Sequence[str]
+    target_languages: Sequence[str]
+    parameters: int
+    num_bytes: int
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dragoman.cli.options import format_line_numbers
 
 if TYPE_CHECKING:
+    from dragoman.config import DecodingConfig
     from dragoman.inference.translation_result import Translation
 
 WARNINGS = {
@@ -42,14 +43,13 @@ class LineWarnings:
         """Return whether a line is incomplete."""
         return bool(self.line_numbers.keys() - INFORMATIONAL_WARNINGS)
 
-    def format_messages(self, max_source_tokens: int, max_extra_tokens: int) -> Iterator[str]:
-        """Yield one message for each warning.
+    def format_messages(self, max_positions: int | None, config: DecodingConfig) -> Iterator[str]:
+        """Yield one message for each warning, with the limits of the model's positions and of the search."""
+        from dragoman.tasks.translation import get_source_limit
 
-        max_source_tokens: tokens that the model reads at most
-        max_extra_tokens: tokens that a translation may have beyond the length of its source
-        """
+        max_source_tokens = get_source_limit(max_positions, config)
         for warning, line_numbers in self.line_numbers.items():
-            text = WARNINGS[warning].format(max_source_tokens=max_source_tokens, max_extra_tokens=max_extra_tokens)
+            text = WARNINGS[warning].format(max_source_tokens=max_source_tokens, max_extra_tokens=config.max_extra_tokens)
             yield f"lines {text}: {format_line_numbers(line_numbers)}"
 
 

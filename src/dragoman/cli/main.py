@@ -15,6 +15,7 @@ import sys
 import click
 
 from dragoman.cli.exit_statuses import EXIT_STATUSES, FAILURE
+from dragoman.cli.groups import SuggestingGroup
 from dragoman.errors import DragomanError, InterruptedRun, RankZeroError, is_out_of_memory
 from dragoman.version import __version__
 
@@ -35,11 +36,13 @@ COMMANDS = {
     "score": ("dragoman.cli.evaluate", "Score translations against references, with a model, or both."),
     "evaluate": ("dragoman.cli.evaluate", "Translate a test set with a bundle and score the result."),
     "compare": ("dragoman.cli.evaluate", "Compare two systems by paired bootstrap."),
+    "convert": ("dragoman.cli.convert", "Convert a model of another toolkit into a bundle."),
     "export": ("dragoman.cli.export", "Write a bundle in the format of another engine."),
     "evalb": ("dragoman.cli.evalb", "Score parse trees against gold trees by labeled brackets, as EVALB does."),
     "draw-tree": ("dragoman.cli.draw_tree", "Draw a parse tree as an SVG."),
     "paper": ("dragoman.cli.paper", "Reproduce the tables and figures of the paper on this machine."),
     "info": ("dragoman.cli.info", "Show the model, the recipe and the training of a bundle."),
+    "warm-up": ("dragoman.cli.warm_up", "Compile the kernels for this processor, before the first translation."),
     "doctor": ("dragoman.cli.info", "Show what this machine has and which libraries are missing."),
 }
 
@@ -51,7 +54,7 @@ STDOUT_ERROR_HINTS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """Group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -103,10 +106,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the output is UTF-8 in every locale
     stdout_was_closed = _reopen_closed_streams()
-    if sys.stderr.isatty():  # a terminal shows the log messages about slow steps
-        logger = logging.getLogger("dragoman")
-        logger.addHandler(_StderrHandler())
-        logger.setLevel(logging.INFO)
+    _show_log_messages()
     try:
         cli.main(prog_name="dragoman", standalone_mode=False)
     except click.exceptions.Abort:
@@ -131,6 +131,14 @@ def main() -> None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python writes the rest again at exit
         _exit_with_error(f"standard output: {STDOUT_ERROR_HINTS[error.errno]} and run the command again", FAILURE)
+
+
+def _show_log_messages() -> None:
+    """Print the log messages about slow steps, such as the first compilation of a kernel, on standard error."""
+    logger = logging.getLogger("dragoman")
+    if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
+        logger.addHandler(_StderrHandler())
+    logger.setLevel(logging.INFO)
 
 
 def _reopen_closed_streams() -> bool:

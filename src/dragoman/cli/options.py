@@ -58,6 +58,15 @@ references_option = click.option(
     "--ref", "references", multiple=True, type=PATH_TYPE, help="Reference file. Repeat it for several references."
 )
 tokenized_option = click.option("--tokenized", is_flag=True, help="The text is tokenized: count its tokens as they are.")
+# The names of `BleuTokenizer`, which are not imported, because pydantic would slow down the start of every command.
+BLEU_TOKENIZERS = ("auto", "13a", "zh", "ja-mecab", "ko-mecab", "char", "intl", "flores101", "flores200", "none")
+bleu_tokenizer_option = click.option(
+    "--bleu-tokenizer",
+    type=click.Choice(BLEU_TOKENIZERS),
+    default="auto",
+    show_default=True,
+    help="sacreBLEU's tokenizer for BLEU. auto follows the target language.",
+)
 window_option = click.option(
     "--window",
     type=click.IntRange(1, 1_000_000),
@@ -65,6 +74,11 @@ window_option = click.option(
     help="Lines that are batched together. A small window answers sooner, a large one is faster."
     "  [default: 2048 for a file, up to 128 for a pipe, 1 for a terminal]",
 )
+
+
+def usage_error(message: str) -> click.UsageError:
+    """Return the error of options that do not go together. The command line adds a hint at the help of the command."""
+    return click.UsageError(message, ctx=click.get_current_context())
 
 
 def output_path_option(help_text: str, *, required: bool = False) -> Callable[[CommandT], CommandT]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dragoman.cli.groups import SuggestingGroup
 from dragoman.cli.options import (
     PATH_TYPE,
     FiniteNumber,
@@ -21,13 +22,14 @@ from dragoman.cli.options import (
 from dragoman.cli.table3 import table3
 from dragoman.cli.table4 import table4
 from dragoman.errors import RecipeError
+from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
     from dragoman.paper.table1 import Table1Row
     from dragoman.paper.table2 import RunCost
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def paper() -> None:
     """Reproduce the tables and figures of the paper on this machine, with the printed values. Each command has --json.
 
@@ -37,10 +39,8 @@ def paper() -> None:
     """
 
 
-paper.add_command(table4)
-
-
 paper.add_command(table3)
+paper.add_command(table4)
 
 
 @paper.command()
@@ -117,7 +117,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     from rich.progress import Progress
 
     from dragoman.cli.console import print_json, stderr_console
-    from dragoman.cli.paper_outputs import Table1Output
+    from dragoman.cli.paper_outputs import Table1Layer, Table1Output
     from dragoman.io.storage import write_lines
     from dragoman.paper.table1 import draw_table1, measure_table1
     from dragoman.viz.matplotlib_svg import check_matplotlib
@@ -132,7 +132,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     if output is not None:
         write_lines(output, [draw_table1(rows)], overwrite=overwrite)
     if as_json:
-        print_json(Table1Output.from_rows(rows))
+        print_json(Table1Output(1, [Table1Layer.from_row(row) for row in rows]))
         return
     _print_table1(rows)
 
@@ -182,13 +182,13 @@ def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: b
     """
     from dragoman.cli.console import print_json
     from dragoman.cli.paper_outputs import Table2Output
-    from dragoman.paper.table2 import add_bleu_scores, compute_run_cost
+    from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost
 
     costs = [compute_run_cost(run, sustained_flops=None if tflops is None else tflops * 1e12) for run in runs]
     if score:
         costs = [add_bleu_scores(cost) for cost in costs]
     if as_json:
-        print_json(Table2Output.from_costs(costs))
+        print_json(Table2Output(2, costs, PAPER_COSTS))
         return
     _print_table2(costs)
 
@@ -298,7 +298,7 @@ def figures(
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
     from dragoman.cli.paper_outputs import FiguresOutput, FigureValues
-    from dragoman.inference.translator import load_translator
+    from dragoman.inference.load import load
     from dragoman.io.storage import check_path_is_free
     from dragoman.paper.figures import FIGURES, build_figures
     from dragoman.viz.explanation_figures import svg_to_png
@@ -312,7 +312,7 @@ def figures(
                 check_path_is_free(folder / f"figure{number}.{suffix}")
     head_pair = _parse_head_numbers(heads)
     drawn_figures = build_figures(
-        load_translator(bundle), sentence, numbers=figure_numbers, layer=layer, heads=head_pair, word=word
+        load(bundle, task="translation"), sentence, numbers=figure_numbers, layer=layer, heads=head_pair, word=word
     )
     if folder:
         svgs = {f"figure{figure.number}": figure.to_svg() for figure in drawn_figures}
@@ -325,7 +325,7 @@ def figures(
         return
     for figure in drawn_figures:
         click.echo(f"Figure {figure.number}: {figure.caption}")
-    stderr_console().print(f"{folder}: {len(drawn_figures)} figure{'s' * (len(drawn_figures) > 1)}", markup=False)
+    stderr_console().print(f"{folder}: {format_count(len(drawn_figures), 'figure')}", markup=False)
 
 
 def _parse_head_numbers(heads: str | None) -> list[int]:

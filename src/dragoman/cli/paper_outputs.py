@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dragoman.paper.figures import Figure
 from dragoman.paper.results_table import ResultsRow
 from dragoman.paper.table1 import PATH_LENGTHS, LayerSize, MeasuredSweep, PaperComplexity, Table1Row
-from dragoman.paper.table2 import PAPER_COSTS, PaperCost, RunCost
+from dragoman.paper.table2 import PaperCost, RunCost
 from dragoman.paper.table3_results import Metric, Ordering, Table3, Table3Result, TrainedRow
 from dragoman.paper.table3_rows import PaperRow
 from dragoman.paper.table4 import LATER_PARSERS, PAPER_PARSERS, PaperParser, Table4, Table4Result
@@ -90,11 +90,6 @@ class Table1Output:
     table: int
     rows: Sequence[Table1Layer]
 
-    @classmethod
-    def from_rows(cls, rows: Sequence[Table1Row]) -> Table1Output:
-        """Return the output of the measured rows."""
-        return cls(1, [Table1Layer.from_row(row) for row in rows])
-
 
 @dataclass(frozen=True)
 class Table2Output:
@@ -103,11 +98,6 @@ class Table2Output:
     table: int
     runs: Sequence[RunCost]
     printed: Sequence[PaperCost]
-
-    @classmethod
-    def from_costs(cls, costs: Sequence[RunCost]) -> Table2Output:
-        """Return the output of the costs, with the printed rows."""
-        return cls(2, costs, PAPER_COSTS)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -25,12 +25,16 @@ from dragoman.cli.options import (
     output_option,
     overwrite_option,
     parse_file_and_settings,
+    usage_error,
     window_option,
 )
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
+from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
+    from dragoman.config import DecodingConfig
     from dragoman.inference.parse_result import Parse
+    from dragoman.inference.parser import Parser
     from dragoman.inference.session import DeviceOptions
 
 MAX_DRAWN_TREES = 5
@@ -101,9 +105,7 @@ def parse(
               dragoman parse runs/parsing-craft/bundle raw.txt --min-score -0.05 -o silver.mrg
     """
     from dragoman.cli.console import progress_bar, stderr_console
-    from dragoman.inference.parser import load_parser
-    from dragoman.tasks.parse_confidence import ConfidenceFilter
-    from dragoman.tasks.translation import get_source_limit
+    from dragoman.inference.load import load
 
     source, decoding = parse_file_and_settings(arguments)
     used_options = {"--tagged": tagged, "--tags": tags is not None, "--tokenize": tokenize != "none", "--json": as_json}
@@ -111,50 +113,66 @@ def parse(
     if nbest is not None:
         decoding["nbest"] = nbest
     if output is not None and svg is not None and output.resolve() == svg.resolve():
-        raise click.UsageError(f"-o and --svg both name {svg}; give two names", ctx=click.get_current_context())
+        raise usage_error(f"-o and --svg both name {svg}; give two names")
     check_output_paths(output, svg, overwrite=overwrite, input_paths=[source, tags, bundle, *ensemble])
     line_count = count_lines(source)
-    parser = load_parser(bundle, *ensemble, **device_options)
-    config = parser.resolve_decoding(decoding)
     console, flush_lines = stderr_console(), is_live_input(source)
-    summary = ParseSummary()
+    device_options["compile_in_background"] = flush_lines
     with (
         open_text_output(output, overwrite=overwrite) as stream,
         progress_bar(console, "parsing", line_count, hidden=is_interactive_input(source)) as bar,
     ):
-
-        def parse_windows() -> Iterator[Parse]:
-            start_index = 0
-            sentences = _read_sentences(source, tags, tagged=tagged, tokenize=tokenize)
-            for lines in read_windows(sentences, source, window):
-                yield from parser.parse(
-                    [words for words, _ in lines],
-                    tags=[line_tags for _, line_tags in lines],
-                    constrained=not unconstrained,
-                    start_index=start_index,
-                    on_progress=bar.advance,
-                    **decoding,
-                )
-                start_index += len(lines)
-
-        for line_number, result in enumerate(parse_windows(), start=1):
-            is_rejected = min_score is not None and ConfidenceFilter(min_score).find_rejection(result) is not None
-            stream.write(
-                "\n" if is_rejected else _format_parse(line_number, result, as_json=as_json, with_ranks=nbest is not None)
-            )
-            summary.add(line_number, result, is_kept=not is_rejected)
-            if flush_lines:
-                stream.flush()
-        stream.flush()
-    max_source_tokens = get_source_limit(parser.inference_model.max_positions, config)
-    for warning in summary.format_warnings(max_source_tokens, config.max_extra_tokens, unconstrained=unconstrained):
-        console.print(warning, markup=False)
-    if min_score is not None:
-        console.print(f"kept {summary.kept_count} of {sum(map(len, summary.line_numbers.values()))} lines", markup=False)
+        parser = load(bundle, *ensemble, task="parsing", **device_options)
+        config = parser.resolve_decoding(decoding)
+        sentences = _read_sentences(source, tags, tagged=tagged, tokenize=tokenize)
+        windows = bar.iter_input(read_windows(sentences, source, window), is_live=flush_lines)
+        options = {"constrained": not unconstrained, "on_progress": bar.advance, **decoding}
+        parses = _parse_windows(parser, windows, options)
+        summary = _write_parses(
+            stream, parses, as_json=as_json, with_ranks=nbest is not None, min_score=min_score, flush_lines=flush_lines
+        )
+    for message in summary.format_messages(
+        parser.inference_model.max_positions, config, unconstrained=unconstrained, with_kept_count=min_score is not None
+    ):
+        console.print(message, markup=False)
     if svg is not None and (summary.first_parses or "too_long" not in summary.line_numbers):
         _draw_trees(svg, summary.first_parses, overwrite=overwrite)
     if "too_long" in summary.line_numbers:
         sys.exit(INCOMPLETE_LINES)
+
+
+def _parse_windows(
+    parser: Parser, windows: Iterable[list[tuple[list[str], list[str] | None]]], options: dict[str, Any]
+) -> Iterator[Parse]:
+    """Yield the parse of each line, from windows of words and tags."""
+    start_index = 0
+    for lines in windows:
+        words, tags = [words for words, _ in lines], [line_tags for _, line_tags in lines]
+        yield from parser.parse(words, tags=tags, start_index=start_index, **options)
+        start_index += len(lines)
+
+
+def _write_parses(
+    stream: IO[str],
+    parses: Iterator[Parse],
+    *,
+    as_json: bool,
+    with_ranks: bool,
+    min_score: float | None,
+    flush_lines: bool,
+) -> ParseSummary:
+    """Write a line for each parse, which is empty below the lowest score. Return the summary of all lines."""
+    from dragoman.tasks.parse_confidence import ConfidenceFilter
+
+    summary = ParseSummary()
+    for line_number, result in enumerate(parses, start=1):
+        is_rejected = min_score is not None and ConfidenceFilter(min_score).find_rejection(result) is not None
+        stream.write("\n" if is_rejected else _format_parse(line_number, result, as_json=as_json, with_ranks=with_ranks))
+        summary.add(line_number, result, is_kept=not is_rejected)
+        if flush_lines:
+            stream.flush()
+    stream.flush()
+    return summary
 
 
 @dataclass
@@ -178,24 +196,31 @@ class ParseSummary:
             self.first_parses.append((line_number, result))
         self.kept_count += is_kept
 
-    def format_warnings(self, max_source_tokens: int, max_extra_tokens: int, *, unconstrained: bool) -> Iterator[str]:
-        """Yield the warnings about lines that are not parsed, or are repaired."""
+    def format_messages(
+        self, max_positions: int | None, config: DecodingConfig, *, unconstrained: bool, with_kept_count: bool
+    ) -> Iterator[str]:
+        """Yield the warnings about lines that are not parsed or are repaired, and the number of lines that are kept."""
+        from dragoman.tasks.translation import get_source_limit
+
         if unparsed_lines := self.line_numbers.get("too_long"):
+            max_source_tokens, max_extra_tokens = get_source_limit(max_positions, config), config.max_extra_tokens
             reason = f"more than {max_source_tokens} tokens, or a tree over decoding.max_extra_tokens = {max_extra_tokens}"
             yield f"lines left unparsed ({reason}): {format_line_numbers(unparsed_lines)}"
         if unconstrained:
             malformed_lines = sorted(self.line_numbers.get("repaired", []) + self.line_numbers.get("truncated", []))
             parsed_count = len(malformed_lines) + len(self.line_numbers.get("ok", []))
             malformed_share = f"{len(malformed_lines) / parsed_count:.2%}" if parsed_count else "none"
-            yield f"malformed and repaired: {malformed_share} of {parsed_count} lines" + (
-                f": {format_line_numbers(malformed_lines)}" if malformed_lines else ""
-            )
+            line_list = f": {format_line_numbers(malformed_lines)}" if malformed_lines else ""
+            yield f"malformed and repaired: {malformed_share} of {format_count(parsed_count, 'line')}{line_list}"
+        if with_kept_count:
+            line_count = sum(map(len, self.line_numbers.values()))
+            yield f"kept {self.kept_count:,} of {format_count(line_count, 'line')}"
 
 
 def _check_exclusive_options(used_options: dict[str, bool]) -> None:
     for options, advice in EXCLUSIVE_OPTIONS.items():
         if len(names := [name for name in options if used_options[name]]) > 1:
-            raise click.UsageError(f"{names[0]} and {names[1]} do not go together{advice}", ctx=click.get_current_context())
+            raise usage_error(f"{names[0]} and {names[1]} do not go together{advice}")
 
 
 def _read_sentences(
@@ -217,16 +242,16 @@ def _read_sentences(
             words, line_tags = _split_tagged_words(words, f"{source_name}, line {line_number}")
         elif tag_lines is not None:
             if (tag_line := next(tag_lines, None)) is None:
-                raise DataError(f"{tags}: has {line_number - 1} lines, fewer than {source_name}; {advice}")
+                num_lines = format_count(line_number - 1, "line")
+                raise DataError(f"{tags}: has {num_lines}, fewer than {source_name}; {advice}")
             line_tags = split_words(tag_line)
             if len(line_tags) != len(words):
-                raise DataError(
-                    f"{tags}, line {line_number}: has {len(line_tags)} tags for the {len(words)} words of {source_name};"
-                    " give one tag for each word"
-                )
+                counts = f"{format_count(len(line_tags), 'tag')} for the {format_count(len(words), 'word')} of {source_name}"
+                raise DataError(f"{tags}, line {line_number}: has {counts}; give one tag for each word")
         yield words, line_tags
     if tag_lines is not None and next(tag_lines, None) is not None:
-        raise DataError(f"{tags}: has more than the {line_number} lines of {source_name}; {advice}")
+        num_lines = format_count(line_number, "line")
+        raise DataError(f"{tags}: has more than the {num_lines} of {source_name}; {advice}")
 
 
 def _split_tagged_words(tokens: Sequence[str], location: str) -> tuple[list[str], list[str]]:
@@ -252,26 +277,14 @@ def _format_parse(line_number: int, result: Parse, *, as_json: bool, with_ranks:
 
 
 def _to_json_line(line_number: int, result: Parse) -> str:
-    import json
+    from dragoman.cli.json_outputs import LabeledSpan, ParseAlternative, ParseLine, copy_fields, to_json_line
 
-    from dragoman.cli.json_outputs import LabeledSpan, ParseAlternative, ParseLine, to_json_dict
+    def get_tree_fields(tree_parse: Parse) -> dict[str, Any]:
+        return {"tree": tree_parse.brackets, "brackets": [LabeledSpan(*span) for span in tree_parse.spans]}
 
-    def get_fields(tree_parse: Parse) -> dict[str, Any]:
-        spans: list[LabeledSpan] = [LabeledSpan(label, start, end) for label, start, end in tree_parse.spans]
-        return {
-            "tree": tree_parse.brackets,
-            "tags": tree_parse.tags,
-            "brackets": spans,
-            "score": tree_parse.score,
-            "status": tree_parse.status,
-            "repairs": tree_parse.repairs,
-            "tokens": tree_parse.tokens,
-            "token_log_probs": tree_parse.token_log_probs,
-        }
-
-    alternatives = [ParseAlternative(**get_fields(alternative)) for alternative in result.alternatives]
-    output = ParseLine(line=line_number, words=result.words, alternatives=alternatives, **get_fields(result))
-    return json.dumps(to_json_dict(output), ensure_ascii=False)
+    alternatives = [copy_fields(ParseAlternative, other, **get_tree_fields(other)) for other in result.alternatives]
+    output = copy_fields(ParseLine, result, line=line_number, alternatives=alternatives, **get_tree_fields(result))
+    return to_json_line(output)
 
 
 def _draw_trees(path: Path, first_parses: Sequence[tuple[int, Parse]], *, overwrite: bool) -> None:

@@ -30,8 +30,10 @@ def quickstart(overrides: tuple[str, ...], language: str, run: Path | None, seed
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.train import run_recipe
     from dragoman.data.synthetic_corpus import LANGUAGES
+    from dragoman.languages import get_language
     from dragoman.training.quickstart_recipe import prepare_quickstart
 
+    language = get_language(language)
     if language not in LANGUAGES:
         raise click.BadParameter(f"{language!r} has no phrases; choose one of {', '.join(LANGUAGES)}", param_hint="--to")
     console = stderr_console()

@@ -13,7 +13,9 @@ from dragoman.cli.options import (
     json_option,
     output_path_option,
     overwrite_option,
+    usage_error,
 )
+from dragoman.runtime.counts import format_count
 
 MAX_TOKENS = 100_000
 
@@ -48,7 +50,7 @@ def shortlist(
 
     for name, value in (("--per-token", per_token), ("--frequent", frequent)):
         if not 1 <= value <= MAX_TOKENS:
-            raise click.UsageError(f"{name} = {value}: 1 to {MAX_TOKENS} are allowed", ctx=click.get_current_context())
+            raise usage_error(f"{name} = {value}: 1 to {MAX_TOKENS} are allowed")
     check_output_paths(output, overwrite=overwrite, input_paths=[source, target, bundle])
     sources, targets = read_parallel_lines(source, target)
     loaded_bundle = load_bundle(bundle)
@@ -56,12 +58,7 @@ def shortlist(
         raise BundleError(f"{bundle}: is a parser, which needs no shortlist; use dragoman parse")
     with progress_bar(stderr_console(), "counting", len(sources), unit="pairs") as bar:
         learned_shortlist, skipped_pairs = build_shortlist(
-            loaded_bundle,
-            sources,
-            targets,
-            per_token=per_token,
-            num_frequent=frequent,
-            on_progress=bar.advance,
+            loaded_bundle, sources, targets, per_token=per_token, num_frequent=frequent, on_progress=bar.advance
         )
     learned_shortlist.save(output, overwrite=overwrite)
     covered_tokens = int((learned_shortlist.candidates_VK[:, 0] > 0).sum())
@@ -76,6 +73,8 @@ def shortlist(
             )
         )
     else:
-        click.echo(f"{output}: target tokens for {covered_tokens:,} source tokens, from {len(sources) - skipped_pairs:,} pairs")
+        num_tokens, num_pairs = format_count(covered_tokens, "source token"), len(sources) - skipped_pairs
+        click.echo(f"{output}: target tokens for {num_tokens}, from {format_count(num_pairs, 'pair')}")
         if skipped_pairs:
-            click.echo(f"skipped, because they are longer than the training pairs: {skipped_pairs:,} pairs", err=True)
+            count = format_count(skipped_pairs, "pair")
+            click.echo(f"skipped, because they are longer than the training pairs: {count}", err=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ from dragoman.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from dragoman.cli.console import TrainingProgressBar
     from dragoman.paper.table3_results import Table3
 
 
@@ -63,7 +66,7 @@ def table3(
     Example:  dragoman paper table3 --corpus multi30k-ende data.root=path/to/multi30k/tok --budget 2000 --seeds 3 -o table3.svg
               dragoman paper table3 --corpus multi30k-ende --rows A,E --scale tiny --budget 5min --processes 2
     """
-    from dragoman.cli.console import TrainingProgressBar, print_json, stderr_console
+    from dragoman.cli.console import print_json
     from dragoman.cli.paper_outputs import Table3Output
     from dragoman.config import read_recipe
     from dragoman.io.storage import write_lines
@@ -78,15 +81,7 @@ def table3(
     check_output_paths(output, overwrite=overwrite)
     if output is not None:
         check_matplotlib()
-    console = stderr_console()
-    progress_bars: list[TrainingProgressBar] = []
-
-    def add_progress_bar(run_name: str) -> TrainingProgressBar:
-        console.print(run_name, style="bold", markup=False)
-        progress_bars.append(TrainingProgressBar(console))
-        return progress_bars[-1]
-
-    try:
+    with _training_progress_bars() as add_progress_bar:
         table = train_table3(
             recipe,
             rows=selected_rows,
@@ -98,15 +93,32 @@ def table3(
             make_callback=add_progress_bar,
             processes=processes,
         )
-    finally:
-        for progress_bar in progress_bars:
-            progress_bar.close()
     if output is not None:
         write_lines(output, [draw_table3(table)], overwrite=overwrite)
     if as_json:
         print_json(Table3Output.from_table(table))
         return
     _print_table3(table)
+
+
+@contextmanager
+def _training_progress_bars() -> Iterator[Callable[[str], TrainingProgressBar]]:
+    """Return a function that prints the name of a run and adds its bar. All bars are removed at the end."""
+    from dragoman.cli.console import TrainingProgressBar, stderr_console
+
+    console = stderr_console()
+    progress_bars: list[TrainingProgressBar] = []
+
+    def add_progress_bar(run_name: str) -> TrainingProgressBar:
+        console.print(run_name, style="bold", markup=False)
+        progress_bars.append(TrainingProgressBar(console))
+        return progress_bars[-1]
+
+    try:
+        yield add_progress_bar
+    finally:
+        for progress_bar in progress_bars:
+            progress_bar.close()
 
 
 def _print_table3(table: Table3) -> None:
@@ -123,19 +135,10 @@ def _print_table3(table: Table3) -> None:
         paper_row = result.paper_row
         paper_millions = f"{paper_row.million_parameters:g}" if paper_row.million_parameters is not None else ""
         cost_cell = f"{result.seconds:,.0f}" if is_step_budget else f"{result.steps:,.0f}"
-        measured_cells = (format_mean(result, "perplexity"), format_mean(result, "bleu"), f"{result.parameters / 1e6:.3f}")
-        rows.append(
-            (
-                paper_row.name,
-                cost_cell,
-                f"{paper_row.perplexity:.2f}",
-                measured_cells[0],
-                f"{paper_row.bleu:.1f}",
-                measured_cells[1],
-                paper_millions,
-                measured_cells[2],
-            )
-        )
+        perplexity_cells = (f"{paper_row.perplexity:.2f}", format_mean(result, "perplexity"))
+        bleu_cells = (f"{paper_row.bleu:.1f}", format_mean(result, "bleu"))
+        size_cells = (paper_millions, f"{result.parameters / 1e6:.3f}")
+        rows.append((paper_row.name, cost_cell, *perplexity_cells, *bleu_cells, *size_cells))
     header = ["row", "seconds" if is_step_budget else "steps", "printed", "PPL", "printed", "BLEU", "printed", "10⁶ params"]
     print_table(table.title, header, rows)
     signatures = {run.signature for result in table.results for run in result.trained_rows}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +16,9 @@ from dragoman.cli.options import (
     overrides_argument,
     overwrite_option,
     parse_decoding_overrides,
+    usage_error,
 )
+from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
     from dragoman.paper.table4 import Table4
@@ -55,18 +58,10 @@ def table4(
               dragoman paper table4 --run runs/parsing-craft beam_size=8 -o table4.svg
               dragoman paper table4 --bundle runs/parsing-craft/bundle --gold dev.mrg --train train.mrg
     """
-    from dragoman.cli.console import print_json, progress_bar, stderr_console
+    from dragoman.cli.console import print_json
     from dragoman.cli.paper_outputs import Table4Output
     from dragoman.io.storage import write_lines
-    from dragoman.paper.table4 import (
-        Table4,
-        draw_table4,
-        find_run_files,
-        load_parsers,
-        read_treebank,
-        score_baselines,
-        score_parser,
-    )
+    from dragoman.paper.table4 import Table4, draw_table4, find_run_files
     from dragoman.viz.matplotlib_svg import check_matplotlib
 
     _check_options(overrides, bundles, gold, train, run, unconstrained=unconstrained, with_baselines=not no_baselines)
@@ -80,28 +75,44 @@ def table4(
     decoding = parse_decoding_overrides(overrides)
     table = Table4("", 0, ())
     if gold_paths:
-        parsers = load_parsers(bundles, decoding)
-        gold_treebank = read_treebank(gold_paths)
-        train_treebank = read_treebank(train_paths) if train_paths and not no_baselines else None
-        constraint_modes = (True, False) if unconstrained else (True,)
-        num_passes = len(bundles) * len(constraint_modes) + (2 if train_treebank is not None else 0)
-        with progress_bar(stderr_console(), "parsing", len(gold_treebank.trees) * num_passes, unit="sentences") as bar:
-            results = [] if no_baselines else score_baselines(gold_treebank, train_treebank, bar.advance)
-            for bundle_path, parser in zip(bundles, parsers, strict=True):
-                for constrained in constraint_modes:
-                    row_name = str(bundle_path) if constrained else f"{bundle_path}, unconstrained"
-                    results.append(
-                        score_parser(
-                            row_name, parser, gold_treebank, decoding=decoding, constrained=constrained, on_progress=bar.advance
-                        )
-                    )
-        table = Table4(gold_treebank.name, len(train_treebank.trees) if train_treebank is not None else 0, results)
+        table = _score_table(
+            bundles, gold_paths, train_paths, decoding, unconstrained=unconstrained, with_baselines=not no_baselines
+        )
     if as_json:
         print_json(Table4Output.from_table(table))
     else:
         _print_table4(table)
     if output is not None:  # last, so that a write error comes after the table
         write_lines(output, [draw_table4(table)], overwrite=overwrite)
+
+
+def _score_table(
+    bundles: Sequence[Path],
+    gold_paths: Sequence[Path],
+    train_paths: Sequence[Path],
+    decoding: Mapping[str, Any],
+    *,
+    unconstrained: bool,
+    with_baselines: bool,
+) -> Table4:
+    """Score the baselines and the parsers on the gold trees, with a progress bar."""
+    from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.paper.table4 import Table4, load_parsers, read_treebank, score_baselines, score_parser
+
+    parsers = load_parsers(bundles, decoding)
+    gold = read_treebank(gold_paths)
+    train = read_treebank(train_paths) if train_paths and with_baselines else None
+    constraint_modes = (True, False) if unconstrained else (True,)
+    num_passes = len(bundles) * len(constraint_modes) + (2 if train is not None else 0)
+    with progress_bar(stderr_console(), "parsing", len(gold.trees) * num_passes, unit="sentences") as bar:
+        results = score_baselines(gold, train, bar.advance) if with_baselines else []
+        for bundle, parser in zip(bundles, parsers, strict=True):
+            for constrained in constraint_modes:
+                name = str(bundle) if constrained else f"{bundle}, unconstrained"
+                results.append(
+                    score_parser(name, parser, gold, decoding=decoding, constrained=constrained, on_progress=bar.advance)
+                )
+    return Table4(gold.name, len(train.trees) if train is not None else 0, results)
 
 
 def _check_options(
@@ -129,7 +140,7 @@ def _check_options(
     elif gold is not None and not bundles and not with_baselines:
         problem = "--no-baselines leaves nothing to score; give --bundle, or leave the option out"
     if problem:
-        raise click.UsageError(problem, ctx=click.get_current_context())
+        raise usage_error(problem)
 
 
 def _print_table4(table: Table4) -> None:
@@ -155,8 +166,9 @@ def _print_table4(table: Table4) -> None:
         for result in table.results
     ]
     header = ["parser", "tags", "F1", "F1 to 40 words", "F1 own tags", "tagging", "failed", "sentences/s"]
-    print_table(f"On {table.gold_name} ({table.results[0].sentences:,} trees), not comparable with the above", header, rows)
-    pcfg_note = f"; the PCFG has {table.num_train_trees:,} training trees" if table.num_train_trees else ""
+    num_trees = format_count(table.results[0].sentences, "tree")
+    print_table(f"On {table.gold_name} ({num_trees}), not comparable with the above", header, rows)
+    pcfg_note = f"; the PCFG has {format_count(table.num_train_trees, 'training tree')}" if table.num_train_trees else ""
     click.echo(f"COLLINS.prm; a sentence without a tree counts as zero; gold tags except in 'F1 own tags'{pcfg_note}")
     for result in table.results:
         if result.repaired:

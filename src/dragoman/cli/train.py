@@ -17,6 +17,7 @@ from dragoman.cli.options import (
     overwrite_option,
     recipe_argument,
     run_argument,
+    usage_error,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
 
     settings = read_recipe(recipe, overrides)
     if max_restarts and (devices or 1) == 1:
-        raise click.UsageError("--max-restarts goes with --devices; a single process is resumed by the same command")
+        raise usage_error("--max-restarts goes with --devices; a single process is resumed by the same command")
     if devices is not None and devices > 1:
         launch_processes(settings, [str(recipe), *overrides, *(["--json"] if as_json else [])], devices, max_restarts)
         return
@@ -65,7 +66,7 @@ def launch_processes(recipe: Recipe, arguments: list[str], devices: int, max_res
     from dragoman.training.distributed.process_group import DistributedContext, check_even_split
 
     if "RANK" in os.environ:
-        raise click.UsageError("--devices: a launcher has started this process; leave the option out")
+        raise usage_error("--devices: a launcher has started this process; leave the option out")
     check_even_split(recipe, DistributedContext(world_size=devices))
     timeout_minutes = recipe.training.distributed_timeout_minutes
     sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts, timeout_minutes=timeout_minutes))
@@ -76,6 +77,7 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[s
     from dragoman.cli.console import TrainingProgressBar, stderr_console
     from dragoman.config.paper_settings import find_deviations
     from dragoman.errors import DragomanError, OutOfMemoryError, RankError, RankZeroError, WorkerLostError
+    from dragoman.runtime.progress import Heartbeat
     from dragoman.training.distributed.exit_status import exit_with_launcher, write_exit_status
     from dragoman.training.distributed.process_group import context_from_environment
     from dragoman.training.run import train as train_recipe
@@ -98,7 +100,8 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[s
         console.print(f"  {deviation.describe()}", style="dim", markup=False)
     progress_bar = TrainingProgressBar(console)
     try:
-        return train_recipe(recipe, progress_bar, attention_source=attention_source)
+        with Heartbeat(progress_bar.write_if_due):
+            return train_recipe(recipe, progress_bar, attention_source=attention_source)
     except DragomanError as error:
         write_exit_status(error)
         raise
@@ -152,7 +155,7 @@ def average(run: Path, output: Path, last: int | None, best: int | None, overwri
     from dragoman.training.finalize import average_run
 
     if (last is None) == (best is None):
-        raise click.UsageError("give either --last N or --best N", ctx=click.get_current_context())
+        raise usage_error("give either --last N or --best N")
     check_output_paths(output, overwrite=True)
     metadata = average_run(run, output, averaging="last" if last else "best", count=last or best or 1, overwrite=overwrite)
     checkpoint_names = metadata["averaged_checkpoints"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,14 +24,17 @@ from dragoman.cli.options import (
     output_option,
     overwrite_option,
     parse_file_and_settings,
+    usage_error,
     window_option,
 )
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
+from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translation_result import Translation
+    from dragoman.inference.translator import Translator
 
 
 @click.command()
@@ -73,53 +76,32 @@ def translate(
     """
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.formats.text import read_lines
-    from dragoman.inference.translator import load_translator
-    from dragoman.tasks.translation import get_source_limit
 
     source, decoding = parse_file_and_settings(arguments)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
-        raise click.UsageError(f"-o and --alignments both name {output}; give two names", ctx=click.get_current_context())
+        raise usage_error(f"-o and --alignments both name {output}; give two names")
     check_output_paths(output, alignments, overwrite=overwrite, input_paths=[source, constraints, bundle, *ensemble, shortlist])
     line_count = count_lines(source)
-    translator = load_translator(bundle, *ensemble, shortlist=shortlist, **device_options)
-    config = translator.resolve_decoding(decoding)
-    line_constraints = None if constraints is None else _read_constraints(constraints, line_count)
-    console = stderr_console()
+    console, flush_lines = stderr_console(), is_live_input(source)
+    device_options["compile_in_background"] = flush_lines
     alignment_sink: AbstractContextManager[IO[str] | None] = nullcontext()
     if alignments is not None:
         alignment_sink = open_text_output(alignments, overwrite=overwrite)
-    line_warnings = LineWarnings()
     with (
-        open_text_output(output, overwrite=overwrite) as stream,
+        open_text_output(output, overwrite=overwrite) as stream,  # first, because a bar replaces sys.stdout
         alignment_sink as links,
         progress_bar(console, "translating", line_count, hidden=is_interactive_input(source)) as bar,
     ):
+        from dragoman.inference.load import load  # the import of torch takes seconds, in which the bar is shown
 
-        def translate_windows() -> Iterator[tuple[str, Translation]]:
-            start_index = 0
-            for lines in read_windows(read_lines(source), source, window):
-                results = translator.translate(
-                    lines,
-                    start_index=start_index,
-                    constraints=_select_constraints(constraints, line_constraints, start_index, len(lines)),
-                    attention=alignments is not None,
-                    on_progress=bar.advance,
-                    **decoding,
-                )
-                yield from zip(lines, results, strict=True)
-                start_index += len(lines)
-            _check_all_constraints_used(constraints, line_constraints, start_index)
-
-        flush_lines = is_live_input(source)
-        for line_number, (line, result) in enumerate(translate_windows(), start=1):
-            _write_translation(stream, links, line_number, line, result, as_json=as_json)
-            line_warnings.add(line, result)
-            if flush_lines:
-                stream.flush()
-        stream.flush()
-    for warning in line_warnings.format_messages(
-        get_source_limit(translator.inference_model.max_positions, config), config.max_extra_tokens
-    ):
+        translator = load(bundle, *ensemble, task="translation", shortlist=shortlist, **device_options)
+        config = translator.resolve_decoding(decoding)
+        line_constraints = None if constraints is None else _read_constraints(constraints, line_count)
+        windows = bar.iter_input(read_windows(read_lines(source), source, window), is_live=flush_lines)
+        options = {"attention": alignments is not None, "on_progress": bar.advance, **decoding}
+        translated_lines = _translate_windows(translator, windows, constraints, line_constraints, options)
+        line_warnings = _write_translations(stream, links, translated_lines, as_json=as_json, flush_lines=flush_lines)
+    for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
         console.print(warning, markup=False)
     if line_warnings.has_errors:
         sys.exit(INCOMPLETE_LINES)
@@ -141,65 +123,69 @@ def _read_constraints(path: Path, line_count: int | None) -> list[TranslationCon
         except (ValueError, RecursionError) as error:
             raise DataError(f"{location}: is not JSON: {error}") from None
         constraints.append(parse_constraints(document, location=location))
-    if line_count is not None and len(constraints) != line_count:
-        raise DataError(f"{path}: has {len(constraints)} constraints for {line_count} lines; give one for each line")
+    if line_count is not None:
+        _check_constraint_count(path, len(constraints), line_count)
     return constraints
 
 
-def _select_constraints(
-    path: Path | None, constraints: Sequence[TranslationConstraints] | None, start_index: int, count: int
-) -> Sequence[TranslationConstraints] | None:
-    """Return the constraints of the next lines. Raises DataError if there are too few."""
+def _translate_windows(
+    translator: Translator,
+    windows: Iterable[list[str]],
+    constraints_path: Path | None,
+    constraints: Sequence[TranslationConstraints] | None,
+    options: dict[str, Any],
+) -> Iterator[tuple[str, Translation]]:
+    """Yield each line with its translation. Raises DataError if the input ends and the constraints do not, or the reverse."""
     from dragoman.errors import DataError
 
-    if constraints is None:
-        return None
-    selected = constraints[start_index : start_index + count]
-    if len(selected) < count:
-        raise DataError(f"{path}: has {len(constraints)} constraints, fewer than the input has lines; give one for each line")
-    return selected
+    start, end, window_constraints = 0, 0, None
+    for lines in windows:
+        start, end = end, end + len(lines)
+        if constraints is not None:
+            window_constraints = constraints[start:end]
+            if len(constraints) < end:
+                problem = f"has {format_count(len(constraints), 'constraint')}, fewer than the input has lines"
+                raise DataError(f"{constraints_path}: {problem}; give one for each line")
+        yield from zip(
+            lines, translator.translate(lines, start_index=start, constraints=window_constraints, **options), strict=True
+        )
+    if constraints is not None:
+        _check_constraint_count(constraints_path, len(constraints), end)
 
 
-def _check_all_constraints_used(path: Path | None, constraints: Sequence[Any] | None, line_count: int) -> None:
-    """Raise DataError if there are more constraints than lines."""
+def _check_constraint_count(path: Path | None, num_constraints: int, num_lines: int) -> None:
     from dragoman.errors import DataError
 
-    if constraints is not None and len(constraints) > line_count:
-        raise DataError(f"{path}: has {len(constraints)} constraints for {line_count} lines; give one for each line")
+    if num_constraints != num_lines:
+        problem = f"has {format_count(num_constraints, 'constraint')} for {format_count(num_lines, 'line')}"
+        raise DataError(f"{path}: {problem}; give one for each line")
 
 
-def _write_translation(
-    stream: IO[str], links: IO[str] | None, line_number: int, line: str, result: Translation, *, as_json: bool
-) -> None:
+def _write_translations(
+    stream: IO[str],
+    links: IO[str] | None,
+    translated_lines: Iterable[tuple[str, Translation]],
+    *,
+    as_json: bool,
+    flush_lines: bool,
+) -> LineWarnings:
+    """Write each translation, and its word alignment if there is a stream for links. Return the warnings about all lines."""
     from dragoman.formats.pharaoh import format_pharaoh
 
-    stream.write((_to_json_line(line_number, line, result) if as_json else result.text) + "\n")
-    if links is not None:
-        links.write(format_pharaoh(result.alignment or ()) + "\n")
+    line_warnings = LineWarnings()
+    for line_number, (line, result) in enumerate(translated_lines, start=1):
+        stream.write((_to_json_line(line_number, line, result) if as_json else result.text) + "\n")
+        if links is not None:
+            links.write(format_pharaoh(result.alignment or ()) + "\n")
+        line_warnings.add(line, result)
+        if flush_lines:
+            stream.flush()
+    stream.flush()
+    return line_warnings
 
 
 def _to_json_line(line_number: int, line: str, result: Translation) -> str:
-    import json
+    from dragoman.cli.json_outputs import TranslationAlternative, TranslationLine, copy_fields, to_json_line
 
-    from dragoman.cli.json_outputs import TranslationAlternative, TranslationLine, to_json_dict
-
-    def get_fields(translation: Translation) -> dict[str, Any]:
-        return {
-            "text": translation.text,
-            "score": translation.score,
-            "status": translation.status,
-            "tokens": translation.tokens,
-            "token_log_probs": translation.token_log_probs,
-            "unmet_constraints": translation.unmet_constraints,
-            "mbr_score": translation.mbr_score,
-        }
-
-    alternatives = [TranslationAlternative(**get_fields(alternative)) for alternative in result.alternatives]
-    output = TranslationLine(
-        line=line_number,
-        source=line,
-        num_segments=result.num_segments,
-        alternatives=alternatives,
-        **get_fields(result),
-    )
-    return json.dumps(to_json_dict(output), ensure_ascii=False)
+    alternatives = [copy_fields(TranslationAlternative, alternative) for alternative in result.alternatives]
+    return to_json_line(copy_fields(TranslationLine, result, line=line_number, source=line, alternatives=alternatives))

@@ -23,9 +23,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from dragoman.bundle import Bundle
-from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.config import DecodingConfig, ModelConfig, TokenizerConfig
 from dragoman.data.tokenization.pair_tokenizer import write_tokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_ID
+from dragoman.data.tokenization.token_list import TokenListTokenizer
+from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.errors import BundleError, MissingDependencyError
 from dragoman.io.storage import atomic_dir, write_json
 from dragoman.model.attention import Attention
@@ -66,24 +68,30 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     """
     try:
         from ctranslate2.specs import TransformerSpec
+        from ctranslate2.specs.common_spec import Activation
     except ImportError:
         raise MissingDependencyError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
     config, model = bundle.recipe.model, bundle.model
     if bundle.recipe.task.kind != "translation":
-        raise BundleError(f"{bundle.recipe.name}: is a parser, and CTranslate2 cannot run it; use dragoman parse")
-    check_exportable(config)
+        raise BundleError(
+            f"{bundle.recipe.name}: is a parser, and CTranslate2 cannot run it; use dragoman parse", code="wrong-task"
+        )
+    check_exportable(config, bundle.recipe.tokenizer)
     num_positions = _count_positions(bundle)
     # CTranslate2 has no option for a norm at the end of a stack. Its pre-norm specification has one, for layers of both kinds.
     has_final_norm = not isinstance(model.encoder.norm, nn.Identity)
     spec = TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=has_final_norm
+        (config.encoder_layers, config.decoder_layers),
+        config.num_heads,
+        pre_norm=has_final_norm,
+        activation={"relu": Activation.RELU, "silu": Activation.SWISH, "gelu": Activation.GELU}[config.activation],
     )
     _set_encoder(spec.encoder, model.encoder, config, num_positions)
     _set_decoder(spec.decoder, model.decoder, config, num_positions)
     spec.decoder.projection.weight = model.output
-    suppression_bias = torch.zeros(len(model.output))
-    suppression_bias[list(FORBIDDEN_IDS)] = SUPPRESSED_LOGIT
-    spec.decoder.projection.bias = suppression_bias
+    output_bias = torch.zeros(len(model.output)) if model.output_bias is None else model.output_bias.detach().clone()
+    output_bias[list(FORBIDDEN_IDS)] = SUPPRESSED_LOGIT
+    spec.decoder.projection.bias = output_bias
     _set_vocabulary(spec, bundle)
     spec.validate()
     spec.optimize()
@@ -99,12 +107,19 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     return ExportResult(path, num_bytes, num_positions, decoding_options, tuple(notes))
 
 
-def check_exportable(config: ModelConfig) -> None:
+def check_exportable(config: ModelConfig, tokenizer: TokenizerConfig) -> None:
     """Raise BundleError for a model that CTranslate2 cannot express."""
     if config.attention_window is not None:
         raise BundleError(
             f"model.attention_window = {config.attention_window}: CTranslate2 has no local attention; "
-            "train without a window to export"
+            "train without a window to export",
+            code="export-unsupported",
+        )
+    if tokenizer.language_token is not None:
+        raise BundleError(
+            f"tokenizer.language_token = {tokenizer.language_token!r}: the export has no language tokens yet; translate with "
+            "dragoman",
+            code="export-unsupported",
         )
 
 
@@ -234,7 +249,7 @@ def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
 
 def _set_vocabulary(spec: Any, bundle: Bundle) -> None:
     config, tokenizer = bundle.recipe.model, bundle.tokenizer
-    source, target = (side.ids_to_pieces(range(len(side))) for side in (tokenizer.source, tokenizer.target))
+    source, target = (_list_tokens(side) for side in (tokenizer.source, tokenizer.target))
     _check_unique_pieces(source, target)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
@@ -245,12 +260,20 @@ def _set_vocabulary(spec: Any, bundle: Bundle) -> None:
     spec.config.layer_norm_epsilon = config.norm_epsilon
 
 
+def _list_tokens(vocabulary: Vocabulary) -> list[str]:
+    """Return the tokens that the caller of CTranslate2 gives: pieces of SentencePiece, or tokens such as `foo@@`."""
+    if isinstance(vocabulary, TokenListTokenizer):
+        return list(vocabulary.tokens)
+    return vocabulary.ids_to_pieces(range(len(vocabulary)))
+
+
 def _check_unique_pieces(*sides: Sequence[str]) -> None:
     for pieces in sides:
         if len(set(pieces)) < len(pieces):
             duplicate = next(piece for index, piece in enumerate(pieces) if piece in pieces[:index])
             raise BundleError(
-                f"the tokenizer has two pieces {duplicate!r}, and CTranslate2 needs distinct pieces; train another tokenizer"
+                f"the tokenizer has two pieces {duplicate!r}, and CTranslate2 needs distinct pieces; train another tokenizer",
+                code="export-unsupported",
             )
 
 

@@ -50,6 +50,7 @@ class AttentionAligner:
             [source for source, _, _ in pairs],
             [target for _, target, _ in pairs],
             start_id=self.start_id,
+            prompt=self.tokenizer.decoder_prompt,
             finished=[finished for _, _, finished in pairs],
             batch_tokens=batch_tokens,
             transform=lambda weights_LHTS: torch.stack(

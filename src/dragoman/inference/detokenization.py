@@ -13,6 +13,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.translation_result import Translation
+from dragoman.languages import is_same_language
 from dragoman.tasks.translation import TranslatedLine, get_status, is_copy
 
 
@@ -76,6 +77,10 @@ class Detokenizer:
     def _mark_copy(self, text: str, translation: Translation) -> Translation:
         """Set the status `copied` if source and target language differ and the translation copies the source."""
         task = self.recipe.task
-        if task.source_language == task.target_language or translation.status != "ok" or not is_copy(text, translation.text):
+        if (
+            is_same_language(task.source_language, task.target_language)
+            or translation.status != "ok"
+            or not is_copy(text, translation.text)
+        ):
             return translation
         return replace(translation, status="copied")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import DataError
+from dragoman.runtime.counts import format_count
 from dragoman.tasks.translation import has_text
 
 
@@ -42,7 +43,8 @@ def encode_pairs(
     for lines in (sources, targets):
         check_lines(verb, lines, example="[source], [target]")
     if len(sources) != len(targets):
-        raise DataError(f"{len(sources)} sources but {len(targets)} translations; give one translation for each source")
+        counts = f"{format_count(len(sources), 'source')} but {format_count(len(targets), 'translation')}"
+        raise DataError(f"{counts}; give one translation for each source")
     source_ids = [tokenizer.encode_source(text) for text in sources]
     target_ids = [tokenizer.encode_target(text) for text in targets]
     for line_number, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True), start=1):

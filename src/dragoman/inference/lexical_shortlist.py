@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.bundle import Bundle
+from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError
 from dragoman.io.safetensors import MappedTensors, save_tensors
@@ -131,14 +132,14 @@ def build_shortlist(
     return Shortlist(
         torch.from_numpy(candidates_VK),
         torch.from_numpy(frequent_F),
-        bundle.tokenizer.is_joint,
+        bundle.tokenizer.shares_vocabulary,
         _compute_vocabulary_digest(bundle),
     ), num_skipped
 
 
 def _compute_vocabulary_digest(bundle: Bundle) -> bytes:
     """Return the SHA-256 of both tokenizers, whose ids are in the tables."""
-    return hashlib.sha256(bundle.tokenizer.source.serialized_model + bundle.tokenizer.target.serialized_model).digest()
+    return hashlib.sha256(get_identity(bundle.tokenizer.source) + get_identity(bundle.tokenizer.target)).digest()
 
 
 def _sum_attention(
@@ -150,6 +151,7 @@ def _sum_attention(
         [source for source, _ in pairs],
         [target for _, target in pairs],
         start_id=get_decoder_start_id(bundle.recipe.model),
+        prompt=bundle.tokenizer.decoder_prompt,
         finished=[True] * len(pairs),
         transform=lambda weights_LHTS: weights_LHTS[-1].mean(dim=0),
     )

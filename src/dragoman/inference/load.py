@@ -26,6 +26,7 @@ def load(
     intra_threads: int | None = ...,
     inter_threads: int | None = ...,
     shortlist: str | Path | None = ...,
+    compile_in_background: bool = ...,
 ) -> Translator: ...
 
 
@@ -38,6 +39,7 @@ def load(
     precision: str = ...,
     intra_threads: int | None = ...,
     inter_threads: int | None = ...,
+    compile_in_background: bool = ...,
 ) -> Parser: ...
 
 
@@ -51,6 +53,7 @@ def load(
     intra_threads: int | None = ...,
     inter_threads: int | None = ...,
     shortlist: str | Path | None = ...,
+    compile_in_background: bool = ...,
 ) -> Translator | Parser: ...
 
 
@@ -63,17 +66,22 @@ def load(
     intra_threads: int | None = None,
     inter_threads: int | None = None,
     shortlist: str | Path | None = None,
+    compile_in_background: bool = False,
 ) -> Translator | Parser:
     """Open a bundle, or an ensemble of several. Return a `Translator`, or a `Parser` if the first bundle is a parser.
 
     task: expected task; a type checker then knows the class of the result, and a bundle of the other task raises an error
     device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU if there is one
-    precision: "float32", "bfloat16", "int8" (CPU only), or "auto". "auto" is int8 if the compiled back end runs (extra
-        `fast`). Otherwise it is the fastest precision, measured at first use and cached for the machine.
+    precision: "float32", "bfloat16", "int8" (CPU only), or "auto". "auto" is int8 if the compiled back end runs. Otherwise it
+        is the fastest precision, measured at first use and cached for the machine.
     inter_threads: number of batches that a CPU computes in parallel; measured if None
     intra_threads: number of threads of each batch; measured if None
     shortlist: folder that `dragoman shortlist` wrote. The search computes only likely output tokens, which is faster and
         loses some quality.
+    compile_in_background: on a machine without compiled kernels, the packed back end answers until they are compiled, some
+        20 seconds. Its outputs may differ, because its int8 products round otherwise. By default, the first call waits for the
+        kernels, so equal calls have equal results. The environment variable DRAGOMAN_COMPILE (`wait` or `background`) takes
+        precedence.
 
     Raises BundleError for a missing, truncated or changed file and for another task, and DeviceError for an unavailable
     device.
@@ -83,6 +91,7 @@ def load(
         "precision": precision,
         "intra_threads": intra_threads,
         "inter_threads": inter_threads,
+        "compile_in_background": compile_in_background,
     }
     bundle_paths = [Path(bundle_path) for bundle_path in (path, *ensemble_paths)]
     bundles = _read_bundles(bundle_paths)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
+from itertools import chain
 from typing import Any, Self, Unpack, get_args, overload
 
-from dragoman.bundle import Bundle, BundleMetadata, load_bundle
+from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
 from dragoman.inference.parse_result import Parse, PosTags, Sentence
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
+from dragoman.inference.windows import DEFAULT_WINDOW, split_windows
+from dragoman.runtime.counts import format_count
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.parsing import ParsedSentence, get_labels, parse_sentences
 from dragoman.trees.linearization import XX
 from dragoman.trees.ptb import is_word, split_words
 from dragoman.trees.ptb_tokenizer import TokenizationStyle, tokenize_ptb
 from dragoman.trees.tree import get_leaves
-
-DEFAULT_WINDOW = 2048
-"""Sentences that `Parser.stream` parses together."""
 
 
 class Parser:
@@ -129,7 +127,9 @@ class Parser:
             )
             return parse
         if tags is not None and len(tags) != len(sentences):
-            raise DataError(f"{len(sentences)} sentences but tags for {len(tags)}; give tags or None for each sentence")
+            raise DataError(
+                f"{format_count(len(sentences), 'sentence')} but tags for {len(tags)}; give tags or None for each sentence"
+            )
         config = self.resolve_decoding(decoding)
         words = [_split_words(sentence, tokenize, number) for number, sentence in enumerate(sentences, start=start_index + 1)]
         self._check_tags(words, tags, start_index)
@@ -167,25 +167,19 @@ class Parser:
 
         Raises DataError if there are more or fewer tags than sentences, when the shorter of the two ends.
         """
-        if isinstance(sentences, str):
-            raise TypeError("stream: a sequence of sentences is needed, not a text; write stream([text])")
-        if window < 1:
-            raise ValueError(f"window = {window} is less than 1; give 1 or more")
-
-        def parse_window(
-            window_sentences: list[Sentence], window_tags: Sequence[PosTags | None] | None, window_start: int
-        ) -> list[Parse]:
-            return self.parse(
+        windows = split_windows(sentences, tags, window, start_index=start_index, item_name="sentence", companion_name="tags")
+        return chain.from_iterable(
+            self.parse(
                 window_sentences,
                 tags=window_tags,
                 tokenize=tokenize,
                 constrained=constrained,
-                start_index=window_start,
+                start_index=index,
                 on_progress=on_progress,
                 **decoding,
             )
-
-        return _parse_windows(parse_window, iter(sentences), None if tags is None else iter(tags), start_index, window)
+            for index, window_sentences, window_tags in windows
+        )
 
     def _check_tags(self, words: Sequence[Sequence[str]], tags: Sequence[PosTags | None] | None, start_index: int) -> None:
         """Raise DataError for tags that do not fit the words or that are missing."""
@@ -201,7 +195,8 @@ class Parser:
             if isinstance(sentence_tags, str):
                 raise DataError(f"{location}: its tags are one text, {sentence_tags[:40]!r}; give a list, such as ['DT', 'NN']")
             if len(sentence_tags) != len(sentence):
-                raise DataError(f"{location}: {len(sentence_tags)} tags for {len(sentence)} words; give one tag a word")
+                counts = f"{format_count(len(sentence_tags), 'tag')} for {format_count(len(sentence), 'word')}"
+                raise DataError(f"{location}: {counts}; give one tag a word")
             if invalid_tags := [tag for tag in sentence_tags if not is_word(tag)]:
                 raise DataError(f"{location}: {invalid_tags[0][:40]!r} is not a tag; a tag has no white space and is not empty")
 
@@ -226,26 +221,6 @@ class Parser:
         return replace(best, alternatives=tuple(alternatives))
 
 
-def _parse_windows(
-    parse_window: Callable[[list[Sentence], Sequence[PosTags | None] | None, int], list[Parse]],
-    sentences: Iterator[Sentence],
-    tags: Iterator[PosTags | None] | None,
-    start_index: int,
-    window: int,
-) -> Iterator[Parse]:
-    """Yield the parses of one window of sentences after the other."""
-    while window_sentences := list(islice(sentences, window)):
-        window_tags = None if tags is None else list(islice(tags, len(window_sentences)))
-        if window_tags is not None and len(window_tags) < len(window_sentences):
-            raise DataError(
-                f"tags end after sentence {start_index + len(window_tags)}, before the sentences; give tags for all"
-            )
-        yield from parse_window(window_sentences, window_tags, start_index)
-        start_index += len(window_sentences)
-    if tags is not None and any(True for _ in tags):
-        raise DataError(f"sentences end after sentence {start_index}, before the tags; give tags for these sentences only")
-
-
 def _split_words(sentence: Sentence, tokenize: TokenizationStyle | None, number: int) -> list[str]:
     """Return the words of a sentence. Raises DataError for a word that cannot be in a tree."""
     if tokenize not in (None, *get_args(TokenizationStyle)):
@@ -258,13 +233,3 @@ def _split_words(sentence: Sentence, tokenize: TokenizationStyle | None, number:
         if not is_word(word):
             raise DataError(f"sentence {number}: {word[:40]!r} is not a word; a word has no white space and is not empty")
     return list(sentence)
-
-
-def load_parser(path: str | Path, *ensemble_paths: str | Path, **device_options: Unpack[DeviceOptions]) -> Parser:
-    """Open a bundle that parses, or an ensemble of several; see `dragoman.load` for the arguments.
-
-    Raises BundleError for a translator and for a missing, truncated or changed file, and DeviceError for an unavailable
-    device.
-    """
-    bundles = [load_bundle(Path(bundle_path)) for bundle_path in (path, *ensemble_paths)]
-    return Parser.from_bundles(bundles, release_mapped_weights=True, **device_options)

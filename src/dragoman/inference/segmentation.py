@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+
+from dragoman.languages import is_spaced_language
 
 # Patterns of pauses, best first; a cut follows the match.
 PAUSE_PATTERNS = [
@@ -18,7 +20,6 @@ PAUSE_PATTERNS = [
 ]
 # A segment has at least this share of the text; if no pause allows that, the next pattern is tried.
 MIN_SEGMENT_FRACTION = 0.2
-UNSPACED_LANGUAGES = {"ja", "km", "lo", "my", "th", "yue", "zh"}
 # Tokens of a line that stand for no character: the space before it, and the end token.
 NUM_EXTRA_TOKENS = 2
 
@@ -54,21 +55,12 @@ def _find_pause(text: str) -> int:
     for pattern in PAUSE_PATTERNS:
         positions = [
             position
-            for position in _find_match_ends(pattern, text)
+            for position in (match.end() for match in pattern.finditer(text))
             if MIN_SEGMENT_FRACTION * len(text) <= position <= (1 - MIN_SEGMENT_FRACTION) * len(text)
         ]
         if positions:
             return min(positions, key=lambda position: abs(position - len(text) / 2))
     return len(text) // 2
-
-
-def _find_match_ends(pattern: re.Pattern[str], text: str) -> Iterator[int]:
-    return (match.end() for match in pattern.finditer(text))
-
-
-def is_spaced_language(language: str) -> bool:
-    """Return whether this language has spaces between sentences; an unknown language has."""
-    return language.split("-")[0] not in UNSPACED_LANGUAGES
 
 
 def join_segments(segments: list[str], language: str) -> str:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, TypedDict
 
 import torch
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
+from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.errors import BundleError, DeviceError, RecipeError
+from dragoman.inference.backends.compiled.background import (
+    BackgroundCompilation,
+    compiles_in_background,
+    start_compilation,
+)
 from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
 from dragoman.inference.backends.select import build_inference_model, supports_compiled, uses_pointer_on_gpu
 from dragoman.inference.backends.shared import Precision
@@ -42,6 +50,7 @@ class DeviceOptions(TypedDict, total=False):
     precision: str
     intra_threads: int | None
     inter_threads: int | None
+    compile_in_background: bool
 
 
 @dataclass(eq=False)
@@ -50,6 +59,7 @@ class InferenceSession:
 
     bundle: the first bundle; its recipe and its tokenizer are those of the session
     release_weights: releases the memory of mapped weights after they were read
+    compile_in_background: packed models answer until missing kernels of the compiled back end are compiled
     """
 
     bundle: Bundle
@@ -60,11 +70,46 @@ class InferenceSession:
     shortlist: Shortlist | None
     scheduler: BatchScheduler
     release_weights: Callable[[], None]
+    compile_in_background: bool = False
+    _inference_model: InferenceModel | None = field(default=None, init=False, repr=False)
+    _compilation: BackgroundCompilation | None = field(default=None, init=False, repr=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
-    @cached_property
+    @property
     def inference_model(self) -> InferenceModel:
-        """Models prepared for search. The first access prepares them; scoring and alignment do not need them."""
-        return build_inference_model(self.models, self.device, self.precision, self.shortlist, release=self.release_weights)
+        """Models prepared for search. The first access prepares them; scoring and alignment do not need them.
+
+        The first access after a compilation in the background prepares them again, for the compiled back end. A search goes on
+        with the model that it has started with.
+        """
+        with self._lock:
+            if self._inference_model is None and self.compile_in_background:
+                with suppress(OSError):  # the system starts no process, so the first search compiles
+                    self._compilation = start_compilation()
+                self._inference_model = self._prepare_models()
+            elif self._inference_model is None or self._has_new_kernels():
+                self._compilation = None
+                self._inference_model = self._prepare_models()
+            return self._inference_model
+
+    @inference_model.setter
+    def inference_model(self, inference_model: InferenceModel) -> None:
+        self._inference_model, self._compilation = inference_model, None
+
+    def _has_new_kernels(self) -> bool:
+        return self._compilation is not None and not self._compilation.is_running and self._compilation.error is None
+
+    def _prepare_models(self) -> InferenceModel:
+        is_stand_in = self._compilation is not None
+        self.scheduler.has_stand_in = is_stand_in
+        return build_inference_model(
+            self.models,
+            self.device,
+            self.precision,
+            self.shortlist,
+            release=self.release_weights,
+            is_stand_in=is_stand_in,
+        )
 
     @property
     def recipe(self) -> Recipe:
@@ -88,12 +133,13 @@ def open_session(
     intra_threads: int | None = None,
     inter_threads: int | None = None,
     shortlist: str | Path | None = None,
+    compile_in_background: bool = False,
     release_mapped_weights: bool = False,
     bundle_paths: Sequence[Path] = (),
 ) -> InferenceSession:
     """Check the bundles, choose device and precision, and return the session. The weights must not change afterwards.
 
-    device, precision, intra_threads, inter_threads, shortlist: see `dragoman.load`
+    device, precision, intra_threads, inter_threads, shortlist, compile_in_background: see `dragoman.load`
     release_mapped_weights: the weights are mapped from disk, so the memory that reading them fills may be released
     bundle_paths: folders of the bundles, for worker processes; empty for threads only
 
@@ -114,7 +160,8 @@ def open_session(
         chosen_precision = choice.precision or choose_fastest_precision(models[0])
     if shortlist is not None and task == "parsing":
         raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
-    backend = " compiled" if is_cpu and chosen_precision == "int8" and supports_compiled(models[0]) else ""
+    is_compiled = is_cpu and chosen_precision == "int8" and all(map(supports_compiled, models))
+    backend = " compiled" if is_compiled else ""
     return InferenceSession(
         bundle=bundles[0],
         task=task,
@@ -129,6 +176,7 @@ def open_session(
             build_worker_spec(bundle_paths, chosen_precision, shortlist) if is_cpu else None,
         ),
         release_weights=partial(_call_all, [bundle.release for bundle in bundles] if release_mapped_weights else []),
+        compile_in_background=compiles_in_background(compile_in_background) and is_compiled,
     )
 
 
@@ -163,6 +211,6 @@ def _check_ensemble(bundles: Sequence[Bundle], task: TaskKind) -> None:
 def _build_vocabulary_key(bundle: Bundle) -> tuple[object, ...]:
     """Return everything that determines the ids of a text."""
     tokenizer, task = bundle.tokenizer, bundle.recipe.task
-    sides = tokenizer.source.serialized_model, tokenizer.source.lowercase, tokenizer.target.serialized_model
+    sides = get_identity(tokenizer.source), tokenizer.source.lowercase, get_identity(tokenizer.target)
     tags = task.pos_tags if task.kind == "parsing" else None
     return (*sides, tags, tokenizer.append_source_eos, get_decoder_start_id(bundle.recipe.model))

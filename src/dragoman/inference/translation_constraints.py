@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.config import DecodingConfig
-from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
+from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, SentenceConstraints
 from dragoman.errors import DataError
+from dragoman.runtime.counts import format_count
 
 CONSTRAINT_KEYS = ("prefix", "include", "exclude")
 
@@ -71,7 +72,8 @@ def tokenize_constraints(
     Raises DataError for constraints that no search can meet.
     """
     if len(constraints) != len(segments_by_line):
-        raise DataError(f"{len(segments_by_line)} lines but {len(constraints)} constraints; give one for each line")
+        counts = f"{format_count(len(segments_by_line), 'line')} but {format_count(len(constraints), 'constraint')}"
+        raise DataError(f"{counts}; give one for each line")
     results = []
     for line_number, (line_constraints, segments) in enumerate(
         zip(constraints, segments_by_line, strict=True), start=start_index + 1

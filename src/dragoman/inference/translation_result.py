@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError
-from dragoman.inference.segmentation import is_spaced_language, join_segments
+from dragoman.inference.segmentation import join_segments
 from dragoman.io.storage import write_lines
+from dragoman.languages import is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
 from dragoman.word_aligner import Link
 
@@ -21,14 +22,8 @@ if TYPE_CHECKING:
 AttentionRows = tuple[tuple[float, ...], ...]
 # A line that was translated in segments has the worst status of its segments.
 STATUSES_WORST_FIRST: tuple[TranslationStatus, ...] = (
-    "too_long",
-    "empty",
-    "repetition",
-    "truncated",
-    "short",
-    "copied",
-    "ok",
-)
+    "too_long", "empty", "repetition", "truncated", "short", "copied", "ok",
+)  # fmt: skip
 
 ExplainFn = Callable[[str | None], "Explanation"]
 """Function that explains the model's own translation (None), or a text that it is forced to output."""
@@ -139,11 +134,7 @@ def merge_segments(segments: Sequence[Translation], source_texts: Sequence[str],
         return segments[0]
     attention, alignment = None, None
     if all(segment.attention is not None for segment in segments):
-        attention = tuple(
-            _pad_attention_rows(
-                [segment.attention or () for segment in segments], [len(segment.source_tokens) for segment in segments]
-            )
-        )
+        attention = tuple(_pad_attention_rows(segments))
         alignment = tuple(_shift_links(segments, source_texts, is_spaced=is_spaced_language(language)))
     return Translation(
         text=join_segments([segment.text for segment in segments], language),
@@ -167,14 +158,12 @@ def _is_empty_segment(segment: Translation) -> bool:
     return segment.status == "empty" and not segment.token_log_probs
 
 
-def _pad_attention_rows(
-    segment_rows: Sequence[Sequence[Sequence[float]]], source_lengths: Sequence[int]
-) -> Iterator[tuple[float, ...]]:
+def _pad_attention_rows(segments: Sequence[Translation]) -> Iterator[tuple[float, ...]]:
     """Yield the attention rows of the segments as rows over the whole source."""
-    for index, rows in enumerate(segment_rows):
-        before, after = sum(source_lengths[:index]), sum(source_lengths[index + 1 :])
-        for row in rows:
-            yield (0.0,) * before + tuple(row) + (0.0,) * after
+    lengths = [len(segment.source_tokens) for segment in segments]
+    for index, segment in enumerate(segments):
+        for row in segment.attention or ():
+            yield (0.0,) * sum(lengths[:index]) + row + (0.0,) * sum(lengths[index + 1 :])
 
 
 def _shift_links(segments: Sequence[Translation], source_texts: Sequence[str], *, is_spaced: bool) -> Iterator[Link]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from torch import Tensor
 
-from dragoman.bundle import Bundle, BundleMetadata, load_bundle
+from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe, update_section
 from dragoman.config.decoding_options import DecodingOptions
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.errors import DataError, RecipeError
 from dragoman.inference.alignment import AttentionAligner
@@ -26,6 +27,7 @@ from dragoman.inference.segmentation import split_line
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
 from dragoman.inference.translation_result import Translation, merge_segments
+from dragoman.inference.windows import DEFAULT_WINDOW, split_windows
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import score_pairs
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id, get_max_positions
@@ -35,8 +37,6 @@ from dragoman.word_aligner import Link
 if TYPE_CHECKING:
     from dragoman.viz.explanation import Explanation
 
-DEFAULT_WINDOW = 2048
-"""Lines that `Translator.stream` translates together."""
 RETRY_BEAM_SIZE = 4
 # Second search of a line whose output repeated itself.
 RETRY_DECODING = {
@@ -140,6 +140,13 @@ class Translator:
         """Return the recipe's decoding settings with these changes. Raises RecipeError for a wrong key or value."""
         return self.session.resolve_decoding(decoding)
 
+    def _select_tokenizer(self, config: DecodingConfig) -> PairTokenizer:
+        """Return the tokenizers with the languages of a model of many languages."""
+        return self.bundle.tokenizer.select_languages(config.source_language, config.target_language)
+
+    def _select_aligner(self, config: DecodingConfig) -> AttentionAligner:
+        return replace(self.aligner, tokenizer=self._select_tokenizer(config))
+
     def translate(
         self,
         texts: Sequence[str],
@@ -177,11 +184,18 @@ class Translator:
         return translations
 
     def _segment(self, text: str, config: DecodingConfig) -> list[str]:
-        """Return the line itself, or its segments if it is longer than the model reads."""
+        """Return the line itself, or its segments if it is longer than the model reads, each with the line's language token."""
         if config.long_input == "error":
             return [text]
-        tokenizer, source_limit = self.bundle.tokenizer, get_source_limit(self.inference_model.max_positions, config)
-        return split_line(text, lambda segment: len(tokenizer.encode_source(segment)), source_limit)
+        tokenizer, source_limit = self._select_tokenizer(config), get_source_limit(self.inference_model.max_positions, config)
+        languages = tokenizer.languages
+        if languages is None:
+            return split_line(text, lambda segment: len(tokenizer.encode_source(segment)), source_limit)
+        token = languages.find_token(tokenizer.source, text)
+        segments = split_line(
+            text[len(token) :], lambda segment: len(tokenizer.encode_source(token + segment)), source_limit - 1
+        )
+        return [token + segment for segment in segments]
 
     def _encode(
         self,
@@ -191,14 +205,12 @@ class Translator:
         start_index: int,
     ) -> Segments:
         """Return the ids, the sample ids and the constraints of all segments of all lines."""
-        tokenizer, max_positions = self.bundle.tokenizer, self.inference_model.max_positions
-        token_constraints = (
-            tokenize_constraints(
+        tokenizer, max_positions = self._select_tokenizer(config), self.inference_model.max_positions
+        token_constraints: Sequence[SentenceConstraints] = ()
+        if constraints is not None:
+            token_constraints = tokenize_constraints(
                 constraints, segment_texts, config, tokenizer.target, max_positions=max_positions, start_index=start_index
             )
-            if constraints is not None
-            else ()
-        )
         texts = [segment for line in segment_texts for segment in line]
         sample_ids = [
             start_index + line_index + segment_index * SEGMENT_ID_STRIDE
@@ -222,7 +234,7 @@ class Translator:
             inference_model = replace(inference_model, restrict_vocabulary=None)
         return search_lines(
             inference_model,
-            self.bundle.tokenizer,
+            self._select_tokenizer(config),
             segments.encoded_lines,
             self.recipe,
             config,
@@ -261,7 +273,7 @@ class Translator:
     ) -> list[Translation]:
         """Return the translation of each line, with its status, merged from its segments."""
         attention_weights: Iterable[Sequence[Tensor]] = (
-            self.aligner.compute_line_weights(results, config.batch_tokens) if attention else repeat(())
+            self._select_aligner(config).compute_line_weights(results, config.batch_tokens) if attention else repeat(())
         )
         texts = (segment for line in segment_texts for segment in line)
         segment_translations = map(self.detokenizer.to_translation, texts, results, repeat(config), attention_weights)
@@ -269,9 +281,7 @@ class Translator:
         return [merge_segments(list(islice(segment_translations, len(line))), line, language) for line in segment_texts]
 
     def _explain(self, text: str, decoding: DecodingOptions, target: str | None) -> Explanation:
-        from dragoman.inference.explain.explain_translation import (
-            explain,  # imported late, because translation does not need it
-        )
+        from dragoman.inference.explain.explain_translation import explain  # translation does not need it
 
         return explain(self, text, target=target, **decoding)
 
@@ -293,25 +303,20 @@ class Translator:
 
         Raises DataError if there are more or fewer constraints than lines, when the shorter of the two ends.
         """
-        if isinstance(texts, str):
-            raise TypeError("stream: a sequence of lines is needed, not a text; write stream([text])")
-        if window < 1:
-            raise ValueError(f"window = {window} is less than 1; give 1 or more")
-
-        def translate_window(
-            lines: list[str], window_constraints: Sequence[TranslationConstraints | None] | None, window_start: int
-        ) -> list[Translation]:
-            return self.translate(
+        windows = split_windows(
+            texts, constraints, window, start_index=start_index, item_name="line", companion_name="constraints"
+        )
+        return chain.from_iterable(
+            self.translate(
                 lines,
-                constraints=window_constraints,
+                constraints=line_constraints,
                 attention=attention,
-                start_index=window_start,
+                start_index=index,
                 on_progress=on_progress,
                 **decoding,
             )
-
-        constraint_iterator = None if constraints is None else iter(constraints)
-        return _translate_windows(translate_window, iter(texts), constraint_iterator, start_index, window)
+            for index, lines, line_constraints in windows
+        )
 
     def list_alternatives(
         self, text: str, prefix: str = "", *, count: int = 5, **decoding: Unpack[DecodingOptions]
@@ -353,7 +358,12 @@ class Translator:
         config = self.resolve_decoding(decoding)
         source_ids, target_ids = self._encode_pairs("score", sources, targets, config)
         hypotheses = score_pairs(
-            self.models[0], source_ids, target_ids, config, start_id=get_decoder_start_id(self.recipe.model)
+            self.models[0],
+            source_ids,
+            target_ids,
+            config,
+            start_id=get_decoder_start_id(self.recipe.model),
+            prompt=self._select_tokenizer(config).decoder_prompt,
         )
         return list(map(self.detokenizer.to_hypothesis_translation, source_ids, hypotheses))
 
@@ -369,7 +379,7 @@ class Translator:
             for index, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True))
             if has_text(text, source) and target
         ]
-        weights = self.aligner.compute_pair_weights(
+        weights = self._select_aligner(config).compute_pair_weights(
             [(source_ids[index], target_ids[index], True) for index in text_indices], config.batch_tokens
         )
         links_by_pair: list[list[Link]] = [[] for _ in sources]
@@ -381,27 +391,9 @@ class Translator:
         self, verb: str, sources: Sequence[str], targets: Sequence[str], config: DecodingConfig, *, allow_empty: bool = False
     ) -> tuple[list[list[int]], list[list[int]]]:
         max_tokens = get_source_limit(get_max_positions(self.models[:1]), config)
-        return encode_pairs(verb, self.bundle.tokenizer, sources, targets, max_tokens=max_tokens, allow_empty=allow_empty)
-
-
-def _translate_windows(
-    translate_window: Callable[[list[str], Sequence[TranslationConstraints | None] | None, int], list[Translation]],
-    texts: Iterator[str],
-    constraints: Iterator[TranslationConstraints | None] | None,
-    start_index: int,
-    window: int,
-) -> Iterator[Translation]:
-    """Yield the translations of one window of lines after the other."""
-    num_lines = 0
-    while lines := list(islice(texts, window)):
-        window_constraints = None if constraints is None else list(islice(constraints, len(lines)))
-        if window_constraints is not None and len(window_constraints) < len(lines):
-            num_constraints = num_lines + len(window_constraints)
-            raise DataError(f"constraints end after line {num_constraints}, before the text; give one for each line")
-        yield from translate_window(lines, window_constraints, start_index + num_lines)
-        num_lines += len(lines)
-    if constraints is not None and any(True for _ in constraints):
-        raise DataError(f"the text ends after line {num_lines}, before the constraints; give one for each line")
+        return encode_pairs(
+            verb, self._select_tokenizer(config), sources, targets, max_tokens=max_tokens, allow_empty=allow_empty
+        )
 
 
 def _mark_unmet(translation: Translation, constraints: TranslationConstraints | None) -> Translation:
@@ -409,17 +401,3 @@ def _mark_unmet(translation: Translation, constraints: TranslationConstraints | 
     if constraints is None or translation.token_log_probs:
         return translation
     return replace(translation, unmet_constraints=constraints.include)
-
-
-def load_translator(
-    path: str | Path, *ensemble_paths: str | Path, shortlist: str | Path | None = None, **device_options: Unpack[DeviceOptions]
-) -> Translator:
-    """Open a bundle that translates, or an ensemble of several; see `dragoman.load` for the arguments.
-
-    Raises BundleError for a parser and for a missing, truncated or changed file, and DeviceError for an unavailable device.
-    """
-    bundle_paths = [Path(bundle_path) for bundle_path in (path, *ensemble_paths)]
-    bundles = [load_bundle(bundle_path) for bundle_path in bundle_paths]
-    return Translator.from_bundles(
-        bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options
-    )

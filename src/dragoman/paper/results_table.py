@@ -13,15 +13,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from dragoman.config import Recipe
+from dragoman.config import Recipe, flatten_settings
 from dragoman.data.manifest import list_input_digests, read_manifest
 from dragoman.errors import DataError, RunError
+from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
 from dragoman.evaluation.bootstrap import ResampledScore, SystemComparison, compare_resampled, resample
 from dragoman.formats.text import read_lines
-from dragoman.paper.table3 import KEYS_THAT_MAY_DIFFER, flatten_settings
-from dragoman.training.monitoring.run_status import read_run_status
+from dragoman.paper.table3 import KEYS_THAT_MAY_DIFFER
+from dragoman.training.monitoring.run_status import read_report, read_run_status
 from dragoman.training.report import TRANSLATIONS_FILE
-from dragoman.training.validation import read_eval_pairs
+from dragoman.training.validation import get_references, read_eval_pairs
 
 # A report has a signature for each of them.
 SCORES = ("bleu", "paper_bleu", "chrf", "exact_match", "f1")
@@ -119,15 +120,10 @@ def _read_finished_run(folder: Path) -> FinishedRun:
     run_status = read_run_status(folder)
     if not run_status.is_finished:
         raise RunError(f"{folder}: is not finished, so it has no report; `dragoman train` with its recipe resumes it")
-    try:
-        report = json.loads((folder / "report.json").read_bytes())
-        if isinstance(report, dict) and {"steps", "seconds", "parameters", "machine", "finished"} <= report.keys():
-            manifest = read_manifest(folder / "data")
-            train_digests = None if manifest is None else list_input_digests(manifest["inputs"])
-            return FinishedRun(folder, run_status.recipe, report, train_digests, _compute_test_digest(run_status.recipe))
-    except (OSError, ValueError, RecursionError):
-        pass
-    raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it again")
+    report = read_report(folder, "steps", "seconds", "parameters", "machine", "finished")
+    manifest = read_manifest(folder / "data")
+    train_digests = None if manifest is None else list_input_digests(manifest["inputs"])
+    return FinishedRun(folder, run_status.recipe, report, train_digests, _compute_test_digest(run_status.recipe))
 
 
 def _compute_test_digest(recipe: Recipe) -> str | None:
@@ -161,7 +157,8 @@ def _check_distinct_seeds(runs: Sequence[FinishedRun]) -> None:
 
 
 def _has_same_test_set(run: FinishedRun, other_run: FinishedRun) -> bool:
-    return (run.test_digest, run.recipe.task.tokenized) == (other_run.test_digest, other_run.recipe.task.tokenized)
+    first, second = ((each.test_digest, get_task_bleu_tokenizer(each.recipe.task)) for each in (run, other_run))
+    return first == second
 
 
 def _resample_bleu(runs: Sequence[FinishedRun]) -> list[ResampledScore]:
@@ -172,7 +169,7 @@ def _resample_bleu(runs: Sequence[FinishedRun]) -> list[ResampledScore]:
     recipe = runs[0].recipe
     if recipe.data.test is None or any("bleu" not in run.report for run in runs):
         return []
-    references = [pair.target for pair in read_eval_pairs(recipe.data.test, recipe)]
+    references = get_references(read_eval_pairs(recipe.data.test, recipe), recipe)
     resamples = []
     for run in runs:
         try:
@@ -181,7 +178,7 @@ def _resample_bleu(runs: Sequence[FinishedRun]) -> list[ResampledScore]:
             return []
         if len(lines) != len(references):
             return []
-        resamples.append(resample(lines, [references], tokenize="none" if recipe.task.tokenized else "13a"))
+        resamples.append(resample(lines, [references], tokenize=get_task_bleu_tokenizer(recipe.task)))
     return resamples
 
 

@@ -6,7 +6,6 @@ every step without padding (`dragoman.training.monitoring.flops`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import RecipeError, RunError
-from dragoman.evaluation.metrics import bleu, paper_bleu, tokenized_bleu
-from dragoman.inference.translator import load_translator
+from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, get_task_bleu_tokenizer
+from dragoman.evaluation.metrics import paper_bleu
+from dragoman.inference.load import load
+from dragoman.languages import is_spaced_language
 from dragoman.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
-from dragoman.training.monitoring.run_status import RunStatus, compute_minutes_elapsed, read_run_status
-from dragoman.training.validation import read_eval_pairs
+from dragoman.training.monitoring.run_status import RunStatus, read_report, read_run_status
+from dragoman.training.validation import get_references, read_eval_pairs
 
 # Sustained single-precision FLOP/s of a GPU by the paper's footnote 5.
 PAPER_SUSTAINED_FLOPS = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
@@ -98,7 +99,7 @@ def compute_run_cost(folder: Path, *, sustained_flops: float | None = None) -> R
     Raises RunError if the folder holds no run, or a run without a step.
     """
     run_status = read_run_status(folder)
-    report = _read_report(folder) if run_status.is_finished else {}
+    report = read_report(folder) if run_status.is_finished else {}
     checkpoints = list_checkpoints(folder / "checkpoints")
     steps, seconds, flops = _read_totals(run_status, report, checkpoints)
     intervals = _split_into_intervals(run_status, seconds, checkpoints)
@@ -140,35 +141,26 @@ def add_bleu_scores(cost: RunCost) -> RunCost:
     folder = Path(cost.run)
     if not (folder / "bundle").is_dir():
         raise RunError(f"{folder}: has no bundle to translate with; finish the run first")
-    translator = load_translator(folder / "bundle")
+    translator = load(folder / "bundle", task="translation")
     recipe = translator.recipe
     if recipe.data.test is None:
         raise RunError(f"{folder}: its recipe has no data.test; score another run")
     pairs = read_eval_pairs(recipe.data.test, recipe)
     texts = [translation.text for translation in translator.translate([pair.source for pair in pairs])]
-    references = [[pair.target for pair in pairs]]
+    references = [get_references(pairs, recipe)]
     tokenized, language = recipe.task.tokenized, recipe.task.target_language
     if not (tokenized or language):
         raise RecipeError(f"{folder}: its recipe has no task.target_language for Moses' tokenizer; score another run")
-    sacrebleu_score = tokenized_bleu(texts, references) if tokenized else bleu(texts, references)
-    paper_score = paper_bleu(texts, references, language, tokenized=tokenized)
+    sacrebleu_score = bleu_with_tokenizer(texts, references, get_task_bleu_tokenizer(recipe.task))
+    is_scored = tokenized or is_spaced_language(language)  # Moses' tokenizer splits at spaces
+    paper_score = paper_bleu(texts, references, language, tokenized=tokenized) if is_scored else None
     return replace(
         cost,
         bleu=sacrebleu_score.value,
         bleu_signature=sacrebleu_score.signature,
-        paper_bleu=paper_score.value,
-        paper_bleu_signature=paper_score.signature,
+        paper_bleu=None if paper_score is None else paper_score.value,
+        paper_bleu_signature=None if paper_score is None else paper_score.signature,
     )
-
-
-def _read_report(folder: Path) -> dict[str, Any]:
-    try:
-        report = json.loads((folder / "report.json").read_bytes())
-        if isinstance(report, dict):
-            return report
-    except (OSError, ValueError, RecursionError):
-        pass
-    raise RunError(f"{folder / 'report.json'}: cannot be read; `dragoman train` with the run's recipe writes it again")
 
 
 def _read_totals(run_status: RunStatus, report: dict[str, Any], checkpoints: Sequence[Checkpoint]) -> tuple[int, float, float]:
@@ -187,7 +179,7 @@ def _read_totals(run_status: RunStatus, report: dict[str, Any], checkpoints: Seq
         )
     seconds = flops = 0.0
     for line in step_lines:  # a line covers the time since the previous one
-        end_seconds = 60.0 * compute_minutes_elapsed(line)
+        end_seconds = 60.0 * line["minutes"]
         flops += line["flops_per_second"] * max(end_seconds - seconds, 0.0)
         seconds = end_seconds
     return int(step_lines[-1]["step"]), seconds, flops
@@ -210,7 +202,7 @@ def _split_into_intervals(run_status: RunStatus, seconds: float, checkpoints: Se
     Lines and checkpoints give the time up to a step. The time between two of them belongs to the later part.
     """
     run_entries = [{}, *run_status.entries_of_type("run")]
-    minutes_by_step = {entry["step"]: compute_minutes_elapsed(entry) for entry in run_status.train if entry["progress"] < 1.0}
+    minutes_by_step = {entry["step"]: entry["minutes"] for entry in run_status.train if entry["progress"] < 1.0}
     minutes_by_step |= {checkpoint.step: checkpoint.trainer_state.minutes for checkpoint in checkpoints}
     interval_seconds = [0.0] * len(run_entries)
     index, end_seconds = 0, 0.0

@@ -8,31 +8,32 @@ raised before any training.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Recipe
+from dragoman.config import Recipe, flatten_settings
 from dragoman.data.manifest import MANIFEST, hash_inputs, list_input_digests, read_manifest
 from dragoman.data.prepare import prepare
 from dragoman.errors import DataError, OutputError, RecipeError, RunError
+from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
 from dragoman.evaluation.bootstrap import ResampledScore, resample
 from dragoman.formats.text import read_lines
 from dragoman.io.storage import describe_write_error
 from dragoman.paper.parallel_runs import train_parallel
 from dragoman.paper.table3_results import Budget, Table3, Table3Result, TrainedRow
 from dragoman.paper.table3_rows import ModelScale, PaperRow, make_row_recipe
+from dragoman.runtime.counts import format_count
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.compute_plan import choose_compute_plan
 from dragoman.training.monitoring.events import Callback, RunClosed
-from dragoman.training.monitoring.run_status import read_run_status
+from dragoman.training.monitoring.run_status import read_report, read_run_status
 from dragoman.training.report import TRANSLATIONS_FILE
 from dragoman.training.run import train
-from dragoman.training.validation import read_eval_pairs
+from dragoman.training.validation import get_references, read_eval_pairs
 
 # Keys in which an existing run of a row may differ: places of files, and amounts of logging.
 KEYS_THAT_MAY_DIFFER = (
@@ -67,17 +68,13 @@ def train_table3(
     Raises RecipeError if the recipe or the budget cannot be used, and RunError if a row's folder has another recipe.
     """
     row_seeds = [(row, seed) for seed in range(1, seeds + 1) for row in rows]
-    recipes = {
-        (row.name, seed): make_row_recipe(
-            base_recipe,
-            row,
-            scale=scale,
-            seed=seed,
-            budget_settings=budget.to_training_settings(),
-            run=folder / f"{row.name}-seed{seed}",
+    budget_settings = budget.to_training_settings()
+    recipes: dict[tuple[str, int], Recipe] = {}
+    for row, seed in row_seeds:
+        run = folder / f"{row.name}-seed{seed}"
+        recipes[row.name, seed] = make_row_recipe(
+            base_recipe, row, scale=scale, seed=seed, budget_settings=budget_settings, run=run
         )
-        for row, seed in row_seeds
-    }
     for recipe in recipes.values():
         _check_same_recipe(recipe)
     data_error = _check_same_text(recipes.values())
@@ -98,9 +95,7 @@ def train_table3(
         recipe = recipes[row.name, seed]
         report = _read_finished_report(Path(recipe.run))
         if report is None:
-            _share_data(
-                recipe, [Path(other_recipe.run) for (_, other_seed), other_recipe in recipes.items() if other_seed == seed]
-            )
+            _share_data(recipe, _list_run_dirs(recipes, seed))
             report = train(recipe, make_callback(run_names[row.name, seed]), reuse_plan=reuse_plan)
         trained_by_row[row.name].append(read_trained_row(row.name, seed, report, budget))
     resamples_by_row, remarks = (
@@ -123,7 +118,7 @@ def _prepare_data(recipes: Mapping[tuple[str, int], Recipe], unfinished: Sequenc
     """Prepare the data of the first run of each seed, and share them with the other rows of the seed."""
     for key in unfinished:
         recipe = recipes[key]
-        _share_data(recipe, [Path(other_recipe.run) for (_, seed), other_recipe in recipes.items() if seed == key[1]])
+        _share_data(recipe, _list_run_dirs(recipes, key[1]))
         if not (Path(recipe.run) / "data" / MANIFEST).is_file():
             prepare(recipe, Path(recipe.run) / "data")
 
@@ -134,17 +129,18 @@ def _resample_bleu(recipes: Mapping[tuple[str, int], Recipe]) -> tuple[dict[str,
     missing_reasons: dict[str, str] = {}
     recipe = next(iter(recipes.values()))
     assert recipe.data.test is not None
-    references = [pair.target for pair in read_eval_pairs(recipe.data.test, recipe)]
+    references = get_references(read_eval_pairs(recipe.data.test, recipe), recipe)
     for (row, _), recipe in recipes.items():
         path = Path(recipe.run) / TRANSLATIONS_FILE
         try:
             lines = list(read_lines(path))
             if len(lines) != len(references):
-                raise DataError(f"{path}: has {len(lines)} lines, but data.valid has {len(references)}; train the row again")
+                num_lines = format_count(len(lines), "line")
+                raise DataError(f"{path}: has {num_lines}, but data.valid has {len(references):,}; train the row again")
         except DataError as error:
             missing_reasons.setdefault(row, f"no bootstrap of {row}: {error}")
             continue
-        resamples_by_row[row].append(resample(lines, [references], tokenize="none" if recipe.task.tokenized else "13a"))
+        resamples_by_row[row].append(resample(lines, [references], tokenize=get_task_bleu_tokenizer(recipe.task)))
     return {row: [] if row in missing_reasons else resamples for row, resamples in resamples_by_row.items()}, list(
         missing_reasons.values()
     )
@@ -194,24 +190,18 @@ def _check_same_recipe(recipe: Recipe) -> None:
             )
 
 
-def flatten_settings(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each dotted key of a recipe with its value."""
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            yield from flatten_settings(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _read_finished_report(folder: Path) -> dict[str, Any] | None:
     """Return the report of a finished run, or None for a run that has to be trained."""
     if not (folder / "recipe.json").exists() or not read_run_status(folder).is_finished:
         return None
-    with suppress(OSError, ValueError, RecursionError):
-        report = json.loads((folder / "report.json").read_bytes())
-        if isinstance(report, dict) and {"valid", "bleu", "parameters", "steps", "seconds"} <= report.keys():
-            return report
+    with suppress(RunError):
+        return read_report(folder, "valid", "bleu", "parameters", "steps", "seconds")
     return None
+
+
+def _list_run_dirs(recipes: Mapping[tuple[str, int], Recipe], seed: int) -> list[Path]:
+    """Return the run folders of all rows with this seed."""
+    return [Path(recipe.run) for (_, recipe_seed), recipe in recipes.items() if recipe_seed == seed]
 
 
 def _share_data(recipe: Recipe, other_run_dirs: Sequence[Path]) -> None:

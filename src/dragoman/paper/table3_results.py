@@ -13,6 +13,7 @@ from typing import Any, Literal
 from dragoman.errors import RecipeError
 from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL, ResampledScore, compare_resampled
 from dragoman.paper.table3_rows import ROW_SERIES, PaperRow
+from dragoman.runtime.counts import format_count
 from dragoman.viz import Panel, Series, render_learning_curve
 
 Metric = Literal["perplexity", "bleu"]
@@ -41,7 +42,7 @@ class Budget:
         return {"max_steps": self.steps or _MAX_STEPS, "max_minutes": self.minutes}
 
     def __str__(self) -> str:
-        return f"{self.steps:,} steps" if self.steps is not None else f"{self.minutes:g} min"
+        return format_count(self.steps, "step") if self.steps is not None else f"{self.minutes:g} min"
 
 
 def parse_budget(text: str) -> Budget:
@@ -159,8 +160,7 @@ class Table3:
     @property
     def title(self) -> str:
         """Return the corpus, the scale, the budget and the number of seeds as text."""
-        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        return f"Table 3: {self.corpus}, {self.scale} scale, {self.budget} a row, {seeds}"
+        return f"Table 3: {self.corpus}, {self.scale} scale, {self.budget} a row, {format_count(self.seeds, 'seed')}"
 
     def compare_rows(self, metric: Metric) -> list[Ordering]:
         """Return the orderings of all series by this metric."""

@@ -19,7 +19,8 @@ from dragoman.evaluation.evalb_scorer import sum_scores
 from dragoman.evaluation.parse_scores import ParseComparison
 from dragoman.formats.readers import list_corpus_files
 from dragoman.formats.treebank import read_trees
-from dragoman.inference.parser import Parser, load_parser
+from dragoman.inference.load import load
+from dragoman.inference.parser import Parser
 from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.trees.cky import ChartParser
 from dragoman.trees.pcfg import induce_pcfg
@@ -180,7 +181,7 @@ def load_parsers(bundles: Sequence[Path], decoding: Mapping[str, Any]) -> list[P
 
     Raises BundleError for a bundle that is not a parser's, and RecipeError for an unknown option.
     """
-    parsers = [load_parser(path, precision="float32") for path in bundles]  # the scores do not depend on the machine
+    parsers = [load(path, task="parsing", precision="float32") for path in bundles]  # the scores do not depend on the machine
     for parser in parsers:
         parser.resolve_decoding(decoding)
     return parsers

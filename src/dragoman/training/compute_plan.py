@@ -5,6 +5,7 @@ The model does not depend on the plan. The fastest kernels are measured once, at
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +31,9 @@ ATTENTION_IMPLS: dict[str, AttentionImpl] = {"fused": fused_attention, "lean": c
 # kernel now and another one when the run resumes.
 MIN_SPEEDUP = 1.25
 TIMING_ROUNDS = 5
-PEAK_FLOPS_SECONDS = 0.25
+PEAK_FLOPS_SECONDS = 0.1
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class ComputePlan:
 
     def to_dict(self) -> dict[str, str]:
         """Return the plan as JSON, for `choose_compute_plan(reuse_plan=…)`."""
-        return {"device": self.device.type, "precision": self._precision_name(), **asdict(self.select_kernels())}
+        return {"device": self.device.type, "precision": self.precision_name, **asdict(self.select_kernels())}
 
     def describe(self) -> str:
         """Return text such as "cpu (2 threads), float32, oneDNN products, lean attention"."""
@@ -77,10 +80,12 @@ class ComputePlan:
         if self.device.type == "cuda":
             name = torch.cuda.get_device_name(self.device)
         kernels = self.select_kernels()
-        precision = self._precision_name()
+        precision = self.precision_name
         return f"{self.device.type} ({name}), {precision}, {kernels.product} products, {kernels.attention} attention"
 
-    def _precision_name(self) -> str:
+    @property
+    def precision_name(self) -> str:
+        """Name of the precision, such as float32."""
         return str(self.precision).removeprefix("torch.")
 
 
@@ -110,7 +115,7 @@ def bf16_is_faster(device: torch.device) -> bool:
         return False
     plans = {name: ComputePlan(device, precision) for name, precision in PRECISIONS.items()}
     trials = {name: _make_matmul_trial(plan, plan.select_kernels().product) for name, plan in plans.items()}
-    return _select_fastest(trials) == "bfloat16"
+    return _select_fastest(trials, "precision") == "bfloat16"
 
 
 @lru_cache(maxsize=8)
@@ -129,8 +134,13 @@ def _select_fastest_kernels(plan: ComputePlan) -> KernelChoice:
         return _make_gradient_trial(lambda query, key, value: attend(query, key, value, mask, 0.0), *heads)
 
     return KernelChoice(
-        product=_select_fastest({name: _make_matmul_trial(plan, name) for name in matmul_names}),
-        attention=_select_fastest({name: make_attention_trial(attend) for name, attend in ATTENTION_IMPLS.items()}),
+        product=_select_fastest(
+            {name: _make_matmul_trial(plan, name) for name in matmul_names}, f"products in {plan.precision_name}"
+        ),
+        attention=_select_fastest(
+            {name: make_attention_trial(attend) for name, attend in ATTENTION_IMPLS.items()},
+            f"attention in {plan.precision_name}",
+        ),
     )
 
 
@@ -159,20 +169,23 @@ def _make_gradient_trial(compute: Callable[..., Tensor], *inputs: Tensor) -> Cal
     return run_once
 
 
-def _select_fastest(trials: Mapping[str, Callable[[], object]]) -> str:
-    """Return the name of the fastest trial, or the first one unless another is clearly faster.
+def _select_fastest(trials: Mapping[str, Callable[[], object]], title: str) -> str:
+    """Return the name of the fastest trial, or the first one unless another is clearly faster. The log has all times.
 
     The measure is the CPU time of the best of several rounds in one thread. So other programs change little, and a CPU that is
     slow at first does not count against the first trial. Kernels that this PyTorch lacks are left out.
     """
-    threads = torch.get_num_threads()
+    threads, start = torch.get_num_threads(), time.monotonic()
     torch.set_num_threads(1)
     try:
         candidates = {name: run_once for name, run_once in trials.items() if _can_run(run_once)}
         seconds = measure_seconds(candidates, rounds=TIMING_ROUNDS, clock=time.thread_time, summarize=min, warm_up=False)
     finally:
         torch.set_num_threads(threads)
-    return select_fastest(seconds, default=next(iter(trials)), min_speedup=MIN_SPEEDUP)
+    fastest = select_fastest(seconds, default=next(iter(trials)), min_speedup=MIN_SPEEDUP)
+    times = ", ".join(f"{name} {1e3 * trial_seconds:.1f} ms" for name, trial_seconds in seconds.items())
+    _log.info("%s: %s; %s is taken; measured in %.2f s", title, times, fastest, time.monotonic() - start)
+    return fastest
 
 
 def _can_run(run_once: Callable[[], object]) -> bool:

@@ -56,7 +56,9 @@ class EarlyStopping:
         loss, nll, bleu, f1 = scores
         step = trainer_state.step
         if not math.isfinite(nll):
-            raise RunError(f"step {step}: the validation loss is not a finite number; {self.describe_latest()}")
+            raise RunError(
+                f"step {step}: the validation loss is not a finite number; {self.describe_latest()}", code="run-diverged"
+            )
         result = replace(local_result or ValidationResult(0.0, 0.0, None, ()), loss=loss, nll=nll, bleu=bleu, f1=f1)
         metric = result.metric(self.config.best_metric)
         is_best = trainer_state.best is None or metric > trainer_state.best
@@ -70,13 +72,14 @@ class EarlyStopping:
 
     def _run_validation(self, model: Transformer) -> ValidationResult | None:
         assert self.validator is not None
-        total, num_done = len(self.validator.pairs), 0
+        total, num_done = len(self.validator.pairs) or None, 0
 
         def report_progress(num_newly_done: int) -> None:
             nonlocal num_done
             num_done += num_newly_done
             self.callback(PreparationProgress("validating", num_done, total, unit="sentences"))
 
+        report_progress(0)
         try:
             return self.validator.validate(model, report_progress)
         except (MemoryError, RuntimeError) as error:

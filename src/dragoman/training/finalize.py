@@ -123,7 +123,7 @@ def select_checkpoints(folder: Path, averaging: str, count: int) -> list[Checkpo
     """
     checkpoints = read_all_checkpoints(folder)
     if not checkpoints:
-        raise RunError(f"{folder}: holds no checkpoint; train the run first")
+        raise RunError(f"{folder}: holds no checkpoint; train the run first", code="checkpoint-not-found")
     match averaging:
         case "last":
             return select_scheduled(checkpoints)[-count:]
@@ -156,7 +156,8 @@ def average_run(run_dir: Path, output: Path, *, averaging: str, count: int, over
         checkpoint_kind = "validated checkpoints" if averaging == "best" else "checkpoints"
         raise RunError(
             f"{run_dir}: {count} {checkpoint_kind} are asked for, but it holds {len(selected)}; lower the number, or keep more "
-            f"with training.keep_{averaging}"
+            f"with training.keep_{averaging}",
+            code="checkpoint-not-found",
         )
     for checkpoint in selected:
         verify_checksums(checkpoint.path, RunError)

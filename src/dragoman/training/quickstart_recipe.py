@@ -13,7 +13,7 @@ from dragoman.data.synthetic_corpus import extract_date_links, make_phrases
 from dragoman.errors import OutputError
 from dragoman.formats.pair import Pair
 from dragoman.formats.pharaoh import format_pharaoh
-from dragoman.io.storage import describe_write_error, write_lines
+from dragoman.io.storage import to_write_error, write_lines
 
 PAIR_COUNTS = {"train": 25_000, "valid": 500, "test": 1_000}
 
@@ -70,10 +70,13 @@ def _write_once(path: Path, lines: Sequence[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             if path.read_bytes() != text.encode():
-                raise OutputError(f"{path}: holds other text, perhaps of another seed, so it is kept; give another --run")
+                raise OutputError(
+                    f"{path}: holds other text, perhaps of another seed, so it is kept; give another --run",
+                    code="not-replaceable",
+                )
             return
     except OSError as error:
-        raise OutputError(describe_write_error(path, error)) from None
+        raise to_write_error(path, error) from None
     write_lines(path, lines)
 
 

@@ -153,6 +153,7 @@ def _score_test_set(bundle: Bundle, recipe: Recipe, test_pairs: Sequence[Pair], 
         num_done += num_newly_done
         callback(PreparationProgress("scoring the test set", num_done, len(test_pairs), unit="sentences"))
 
+    report_progress(0)
     evaluation = evaluate(bundle.model, bundle.tokenizer, recipe, test_pairs, recipe.decoding, report_progress)
     for status, count in evaluation.incomplete_outputs.items():
         callback(Notice(f"test set: {count} outputs have the status {status}"))

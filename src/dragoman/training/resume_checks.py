@@ -31,7 +31,8 @@ def check_corpus_unchanged(checkpoint: Checkpoint, data_digests: Mapping[str, st
         changed_names = ", ".join(names[:3]) + (", …" if names[3:] else "")
         raise RunError(
             f"{folder}: was started with another corpus ({changed_names} differ); restore the text, or start in another "
-            "folder with run=FOLDER"
+            "folder with run=FOLDER",
+            code="data-changed",
         )
 
 
@@ -41,7 +42,8 @@ def check_no_earlier_run(folder: Path) -> None:
     if has_damaged or (folder / "bundle").exists():
         raise RunError(
             f"{folder}: holds an earlier run without an intact checkpoint, so it cannot resume; start in another folder with "
-            "run=FOLDER, or remove this folder to start over"
+            "run=FOLDER, or remove this folder to start over",
+            code="checkpoint-not-found",
         )
 
 
@@ -57,7 +59,8 @@ def check_recipe_unchanged(previous_recipe: Mapping[str, Any], recipe: Recipe, f
     if changes:
         raise RunError(
             f"{folder}: was started with another recipe: {'; '.join(changes)}; set them back, or start in another folder with "
-            "run=FOLDER"
+            "run=FOLDER",
+            code="recipe-changed",
         )
 
 

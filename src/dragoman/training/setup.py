@@ -12,10 +12,11 @@ from pathlib import Path
 from dragoman.config import Recipe
 from dragoman.data.dataloader import BatchStream, TrainingBatches
 from dragoman.data.prepare import PreparedData, prepare
-from dragoman.errors import DataError, OutputError, RankError
+from dragoman.errors import DataError, RankError
+from dragoman.evaluation.bleu_tokenizer import check_bleu_tokenizer
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import check_files_exist, list_corpus_files
-from dragoman.io.storage import describe_write_error, lock_dir, make_dirs, write_json
+from dragoman.io.storage import lock_dir, make_dirs, to_write_error, write_json
 from dragoman.tasks.inference_model import get_decoder_start_id, get_max_positions
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState, remove_unfinished
 from dragoman.training.checkpoints.checkpointer import Checkpointer, find_latest_on_all_ranks
@@ -39,7 +40,7 @@ def lock_run_folder(recipe: Recipe) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(describe_write_error(folder, error)) from None
+        raise to_write_error(folder, error) from None
     with lock_dir(folder):
         try:
             yield
@@ -56,7 +57,7 @@ def read_test_pairs(recipe: Recipe) -> list[Pair] | None:
     pairs = read_eval_pairs(recipe.data.test, recipe)
     if not pairs:
         files = " and ".join(str(path) for path in list_corpus_files(recipe.data.test, Path(recipe.data.root)))
-        raise DataError(f"{files}: the test set is empty; add lines, or leave data.test out")
+        raise DataError(f"{files}: the test set is empty; add lines, or leave data.test out", code="empty-data")
     return pairs
 
 
@@ -105,6 +106,8 @@ def prepare_run(
         data_digests.update(digests)
 
     def prepare_corpora() -> PreparedData:
+        if recipe.training.num_validation_translations or recipe.data.test is not None:
+            check_bleu_tokenizer(recipe.task)
         return prepare(recipe, folder / "data", notify, on_progress=report_progress, accept=accept)
 
     with distributed.rank_zero_first():
@@ -127,7 +130,7 @@ def _create_run_folder(folder: Path, recipe: Recipe) -> None:
         make_dirs(checkpoint_dir)
         write_json(folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
     except OSError as error:
-        raise OutputError(describe_write_error(checkpoint_dir, error)) from None
+        raise to_write_error(checkpoint_dir, error) from None
     remove_unfinished(checkpoint_dir)
 
 

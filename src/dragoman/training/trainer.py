@@ -316,20 +316,19 @@ class Trainer:
         diagnosis = (
             f"step {step}: {self.guard.consecutive_skips} steps in a row were skipped because of "
             f"{self._describe_skip_cause()}; lower the learning rate, raise training.warmup_steps or set "
-            "training.clip_norm=1.0, "
-            "in another run=FOLDER"
+            "training.clip_norm=1.0, in another run=FOLDER"
         )
         latest, applied_steps = self.checkpointer.latest, step - num_skipped
         # After this many applied steps the run has recovered from the last rollback.
         has_recovered = applied_steps - self.state.applied_steps_at_rollback >= self.config.max_consecutive_skips
         recent_rollbacks = 0 if has_recovered else self.state.recent_rollbacks
         if self.config.on_divergence == "stop" or latest is None or recent_rollbacks == MAX_ROLLBACKS:
-            raise RunError(f"{diagnosis}; {self.describe_latest()}")
+            raise RunError(f"{diagnosis}; {self.describe_latest()}", code="run-diverged")
         latest = self.checkpointer.latest = find_latest_on_all_ranks(
             self.checkpoint_dir, lambda text: self.callback(Notice(text)), self.distributed
         )
         if latest is None:
-            raise RunError(f"{diagnosis}; no checkpoint is intact")
+            raise RunError(f"{diagnosis}; no checkpoint is intact", code="run-diverged")
         self.train_state.restore(latest)
         self.guard.reset_streak()
         self.state = replace(

@@ -20,6 +20,8 @@ from dragoman.data.collate import Batch, collate, iter_batches_by_length, split_
 from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.prepare import VALID, PreparedData, check_task_formats
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.subword_nmt import join_pieces
+from dragoman.data.tokenization.word_boundaries import PairTokens
 from dragoman.errors import RecipeError
 from dragoman.evaluation.metrics import Score
 from dragoman.formats.pair import Pair
@@ -171,7 +173,10 @@ class ValidationResult:
 
 def pair_shuffled_sources(corpus: Corpus, tokenizer: PairTokenizer) -> list[tuple[int, int]]:
     """Return pairs (own, other) of indices, spread evenly over all lengths. Both sources have about as many words."""
-    word_counts = np.array([tokenizer.source.word_start_mask[corpus.source(row)].sum() for row in range(len(corpus))])
+    pair_tokens = PairTokens(tokenizer)
+    word_counts = np.array(
+        [pair_tokens.source.count_words(pair_tokens.strip_source_eos(corpus.source(row))) for row in range(len(corpus))]
+    )
     order = np.lexsort((corpus.lengths()[0], word_counts)).tolist()
     stride = max(1, len(order) // NUM_SHUFFLED_PAIRS)
     return [(order[position], order[(position + 1) % len(order)]) for position in range(0, len(order), stride)]
@@ -246,6 +251,12 @@ def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | No
     return pairs
 
 
+def get_references(pairs: Sequence[Pair], recipe: Recipe) -> list[str]:
+    """Return the targets of pairs as text to score against. Pieces of subword-nmt, as in published corpora, are joined."""
+    has_pieces = recipe.tokenizer.model_type == "subword-nmt"
+    return [join_pieces(pair.target) if has_pieces else pair.target for pair in pairs]
+
+
 def evaluate(
     model: Transformer,
     tokenizer: PairTokenizer,
@@ -263,7 +274,7 @@ def evaluate(
     sources = [pair.source for pair in pairs]
     translations = translate_lines(as_inference_model([model]), tokenizer, sources, recipe, decoding, on_progress=on_progress)
     texts = decode_best(translations, tokenizer)
-    scores = score_translations(texts, [pair.target for pair in pairs], recipe)
+    scores = score_translations(texts, get_references(pairs, recipe), recipe)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
     incomplete_outputs: Counter[str] = Counter()
     for sample, translation in zip(samples, translations, strict=True):

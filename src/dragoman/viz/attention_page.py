@@ -35,9 +35,9 @@ from dragoman.viz.explanation import (
     TokenCandidate,
     merge_tokens,
 )
-from dragoman.viz.html_report import text_to_html
+from dragoman.viz.html_report import build_css_variables, text_to_html, wrap_scrollable
 from dragoman.viz.png import encode_palette_png, interpolate_colors, to_data_url
-from dragoman.viz.svg import DARK, FONT, LIGHT, ColorScheme, escape_hidden, escape_text
+from dragoman.viz.svg import DARK, FONT, LIGHT, escape_hidden, escape_text
 from dragoman.viz.tree_attention import render_tree_attention
 
 MAX_OPTIONAL_PAGE_BYTES = 500_000
@@ -48,6 +48,7 @@ MAX_TOKENS = 400
 _MAX_LINES = 600
 _BACKGROUND_COLOR, _WEIGHT_COLOR = (255, 255, 255), (8, 69, 148)
 _BAR_LEVELS = 20
+_PAGE_KINDS: tuple[AttentionKind, ...] = ("cross", "encoder", "decoder")
 
 HeadId = tuple[AttentionKind, int, int]
 """Kind of attention, layer and head; layer and head count from 0."""
@@ -70,19 +71,19 @@ def render_attention_page(explanation: Explanation, *, include_heads: tuple[Head
         '<div id="controls"></div><div class="beside"><div id="lines">',
         *(
             f'<figure data-kind="{kind}">{render_line_view(explanation, kind, max_lines=_MAX_LINES)}</figure>'
-            for kind in _list_kinds()
+            for kind in _PAGE_KINDS
         ),
         '</div><div id="grids"><div id="readout" aria-live="polite"></div>',
-        *(_render_weights_figure(explanation.heads(kind), kind, KIND_TITLES[kind]) for kind in _list_kinds()),
+        *(_render_weights_figure(explanation.heads(kind), kind, KIND_TITLES[kind]) for kind in _PAGE_KINDS),
         "</div></div></section>",
         '<section id="words"><h2>Words</h2>',
         '<p class="hint">Subword tokens are merged into words. Rows attend to columns. '
         "High attention suggests an alignment, but does not prove it.</p>",
-        _wrap_scrollable("words", f"<figure>{render_word_matrix(explanation)}</figure>"),
+        wrap_scrollable("words", f"<figure>{render_word_matrix(explanation)}</figure>"),
         '<p id="word" class="readout" aria-live="polite"></p></section>',
         *_render_decoding_section(explanation),
         '<section id="inside"><h2>Inside one head</h2><div id="pair"></div>',
-        _wrap_scrollable("inside one head", f"<figure>{render_head_view(explanation, 'cross')}</figure>"),
+        wrap_scrollable("inside one head", f"<figure>{render_head_view(explanation, 'cross')}</figure>"),
         "</section>\n</main>",
         *(f'<footer dir="auto">{text_to_html(note)}</footer>' for note in explanation.notes),
     ]
@@ -113,10 +114,6 @@ def _check_explanation(explanation: Explanation) -> None:
         raise ValueError("output tokens: are empty; explain an output with at least one token")
 
 
-def _list_kinds() -> list[AttentionKind]:
-    return ["cross", "encoder", "decoder"]
-
-
 def _render_header(explanation: Explanation) -> str:
     output_label = "given" if explanation.teacher_forced else "translation" if explanation.tree is None else "parse"
     html_texts = [text_to_html(text) for text in (explanation.model, explanation.source, explanation.target)]
@@ -124,10 +121,6 @@ def _render_header(explanation: Explanation) -> str:
         f'<header><p class="model" dir="auto">{html_texts[0]}</p>\n<h1 dir="auto">{html_texts[1]}</h1>\n'
         f'<p class="target"><small>{output_label}</small> <bdi>{html_texts[2]}</bdi></p></header>'
     )
-
-
-def _wrap_scrollable(name: str, content: str) -> str:
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape_text(name)}">{content}</div>'
 
 
 # The weights
@@ -191,11 +184,10 @@ def _pack_vectors(
 
 def _iterate_heads(explanation: Explanation) -> Iterator[HeadId]:
     """Yield the selected heads first, then all heads from the last layer to the first."""
-    kinds = _list_kinds()
-    yield from (
-        (kind, explanation.selections[kind].layer, head) for kind in kinds for head in explanation.selections[kind].heads
-    )
-    for kind in kinds:
+    for kind in _PAGE_KINDS:
+        selection = explanation.selections[kind]
+        yield from ((kind, selection.layer, head) for head in selection.heads)
+    for kind in _PAGE_KINDS:
         layers, num_heads, _, _ = explanation.heads(kind).shape
         yield from ((kind, layer, head) for layer in reversed(range(layers)) for head in range(num_heads))
 
@@ -214,7 +206,7 @@ def _render_tree_section(explanation: Explanation) -> Iterator[str]:
         '<p class="hint">Each row is a bracket. A darker cell is more attention from the token that opens the bracket. '
         f"The frame shows the words of the bracket.{pointer_hint}</p>"
     )
-    yield _wrap_scrollable("the tree", f"<figure>{render_tree_attention(explanation)}</figure>") + "</section>"
+    yield wrap_scrollable("the tree", f"<figure>{render_tree_attention(explanation)}</figure>") + "</section>"
 
 
 # The decoding
@@ -238,9 +230,9 @@ def _render_decoding_section(explanation: Explanation) -> Iterator[str]:
     table = (
         f"<table><thead><tr><th></th><th>output</th>{header_cells}</tr></thead><tbody>\n" + "\n".join(rows) + "</tbody></table>"
     )
-    yield _wrap_scrollable("the most probable tokens of each step", table)
+    yield wrap_scrollable("the most probable tokens of each step", table)
     if explanation.beam:
-        yield _wrap_scrollable("the beam as a tree", f"<figure>{render_beam_tree(explanation)}</figure>")
+        yield wrap_scrollable("the beam as a tree", f"<figure>{render_beam_tree(explanation)}</figure>")
     yield '<div id="step" class="readout" aria-live="polite"></div></section>'
 
 
@@ -289,17 +281,14 @@ def _read_asset(name: str) -> str:
     return files("dragoman.viz").joinpath(name).read_text(encoding="utf-8")
 
 
-def _build_css_variables(color_scheme: ColorScheme, head_colors: list[str]) -> str:
-    declarations = [f"--{name}:{color}" for name, color in color_scheme._asdict().items()]
-    declarations += [f"--h{index}:{head_color}" for index, head_color in enumerate(head_colors)]
-    return ":root{" + ";".join(declarations) + "}"
-
-
 def _build_style() -> str:
     bar_rules = "".join(f".b{level}{{--p:{100 * level // _BAR_LEVELS}%}}" for level in range(_BAR_LEVELS + 1))
-    dark_rules = f"@media (prefers-color-scheme:dark){{{_build_css_variables(DARK, DARK_HEAD_COLORS)}}}"
+    dark_colors, light_colors = (
+        {f"h{index}": color for index, color in enumerate(colors)} for colors in (DARK_HEAD_COLORS, HEAD_COLORS)
+    )
+    dark_rules = f"@media (prefers-color-scheme:dark){{{build_css_variables(DARK, **dark_colors)}}}"
     font_rule = f"body{{font-family:{FONT}}}"
-    light_rules = f":root{{color-scheme:light dark}}{_build_css_variables(LIGHT, HEAD_COLORS)}"
+    light_rules = f":root{{color-scheme:light dark}}{build_css_variables(LIGHT, **light_colors)}"
     return f"{light_rules}{dark_rules}{font_rule}{bar_rules}{_read_asset('attention.css')}"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dragoman.runtime.counts import format_count
 from dragoman.viz.explanation import WHITESPACE_SYMBOL, AttentionKind, Explanation, merge_tokens, merge_weights
 from dragoman.viz.svg import (
     box_path,
@@ -122,7 +123,8 @@ class LineViewLayout:
         """Return the layout for these tokens and this number of heads."""
         boxes_width = min(_BOX_WIDTH * num_heads, _MAX_BOXES_WIDTH)
         label_widths = [
-            max(_MIN_LABEL_WIDTH, *(_measure_label(token) for token in tokens)) for tokens in (query_tokens, key_tokens)
+            max(_MIN_LABEL_WIDTH, *(estimate_text_width(_shorten_token(token), FONT_SIZE) for token in tokens))
+            for tokens in (query_tokens, key_tokens)
         ]
         left_x = MARGIN + boxes_width + label_widths[0]
         right_x = left_x + 2 * _LABEL_GAP + _COLUMN_GAP
@@ -131,8 +133,8 @@ class LineViewLayout:
         )
 
 
-def _measure_label(token: str) -> float:
-    return estimate_text_width(truncate_text(display_token(token), _MAX_LABEL_WIDTH, FONT_SIZE), FONT_SIZE)
+def _shorten_token(token: str) -> str:
+    return truncate_text(display_token(token), _MAX_LABEL_WIDTH, FONT_SIZE)
 
 
 def compute_row_center(row: int) -> float:
@@ -155,19 +157,12 @@ def render_line_view(explanation: Explanation, kind: AttentionKind, *, max_lines
         f"{_render_lines(explanation, kind, layout, max_lines)}</g>"
     )
     for side, x, anchor, tokens in (("q", layout.left_x, "end", query_tokens), ("k", layout.right_x, "start", key_tokens)):
-        parts += [
-            render_label(
-                truncate_text(display_token(token), _MAX_LABEL_WIDTH, FONT_SIZE),
-                x,
-                compute_row_center(row) + 4.5,
-                FONT_SIZE,
-                css_class=f"ink {side}",
-                anchor=anchor,
-            )
-            for row, token in enumerate(tokens)
-        ]
+        for row, token in enumerate(tokens):
+            y = compute_row_center(row) + 4.5
+            parts.append(render_label(_shorten_token(token), x, y, FONT_SIZE, css_class=f"ink {side}", anchor=anchor))
     height = compute_row_center(max(len(query_tokens), len(key_tokens))) + MARGIN / 2
-    description = f"Lines from {len(query_tokens)} tokens to {len(key_tokens)} tokens; {describe_selection(explanation, kind)}."
+    counts = f"{format_count(len(query_tokens), 'token')} to {format_count(len(key_tokens), 'token')}"
+    description = f"Lines from {counts}; {describe_selection(explanation, kind)}."
     return render_drawing(layout.width, height, KIND_TITLES[kind], description, parts)
 
 
@@ -206,16 +201,8 @@ def render_head_grid(explanation: Explanation, kind: AttentionKind) -> str:
     width = max(left + num_heads * (grid_width + gap) + MARGIN, 300)
     parts = render_heading(KIND_TITLES[kind], "all layers and heads; rows attend to columns", width)
     for head in range(num_heads):
-        parts.append(
-            render_label(
-                f"head {head + 1}",
-                left + head * (grid_width + gap) + grid_width / 2,
-                top - 6,
-                11,
-                css_class="muted",
-                anchor="middle",
-            )
-        )
+        center = left + head * (grid_width + gap) + grid_width / 2
+        parts.append(render_label(f"head {head + 1}", center, top - 6, 11, css_class="muted", anchor="middle"))
     for layer in range(layers):
         y = top + layer * (grid_height + gap)
         parts.append(render_label(f"layer {layer + 1}", left - 8, y + grid_height / 2 + 4, 11, css_class="muted", anchor="end"))
@@ -224,7 +211,11 @@ def render_head_grid(explanation: Explanation, kind: AttentionKind) -> str:
             parts.append(f'<path class="grid" d="{box_path(x, y, grid_width, grid_height)}"/>')
             parts.append(_render_cells(_quantize_weights(heads.weights_LHTS[layer, head]), x, y, unit))
     return render_drawing(
-        width, top + layers * (grid_height + gap) + MARGIN, KIND_TITLES[kind], f"{layers} layers of {num_heads} heads.", parts
+        width,
+        top + layers * (grid_height + gap) + MARGIN,
+        KIND_TITLES[kind],
+        f"{format_count(layers, 'layer')} of {format_count(num_heads, 'head')}.",
+        parts,
     )
 
 
@@ -289,7 +280,8 @@ def render_word_matrix(explanation: Explanation) -> str:
         parts.append(
             render_label(word, x, y, size, attributes=f' transform="rotate(-55 {format_number(x)} {format_number(y)})"')
         )
-    description = f"{len(rows)} words of the output, one a row, attend to {len(columns)} words of the source."
+    counts = f"{format_count(len(rows), 'word')} of the output, one a row, attend to {format_count(len(columns), 'word')}"
+    description = f"{counts} of the source."
     return render_drawing(width, top + matrix_height + MARGIN, "Words", description, parts)
 
 
@@ -316,15 +308,13 @@ def render_head_view(explanation: Explanation, kind: AttentionKind) -> str:
     heads = explanation.heads(kind)
     query, key = heads.query_LHTK[selection.layer, head, row], heads.key_LHSK[selection.layer, head, column]
     dot_product, sqrt_key_width = float((query * key).sum()), math.sqrt(len(query))
-    query_token, key_token = (
-        display_token(explanation.query_tokens(kind)[row]),
-        display_token(explanation.key_tokens(kind)[column]),
-    )
-    parts = render_heading(
+    query_token = display_token(explanation.query_tokens(kind)[row])
+    key_token = display_token(explanation.key_tokens(kind)[column])
+    title, subtitle = (
         f"Inside layer {selection.layer + 1}, head {head + 1}",
         f"{KIND_TITLES[kind]}: {query_token} → {key_token}",
-        _HEAD_VIEW_WIDTH,
     )
+    parts = render_heading(title, subtitle, _HEAD_VIEW_WIDTH)
     y = _HEADING_HEIGHT + 28.0
     for name, values in (("query q", query), ("key k", key), ("q × k", query * key)):
         parts += _render_vector(name, values.tolist(), y)
@@ -357,23 +347,15 @@ def _render_softmax_rows(explanation: Explanation, kind: AttentionKind, row: int
         weight = float(weights[index])
         is_visible = explanation.is_visible(kind, row, index)
         parts.append(render_label(truncate_text(display_token(tokens[index]), 112, 12), 128, y, 12, anchor="end"))
-        parts.append(
-            render_label(
-                f"{float(scores[index]):.3f}" if is_visible else "hidden",
-                140,
-                y,
-                12,
-                css_class="ink" if is_visible else "muted",
-            )
-        )
+        score_text, css_class = (f"{float(scores[index]):.3f}", "ink") if is_visible else ("hidden", "muted")
+        parts.append(render_label(score_text, 140, y, 12, css_class=css_class))
         parts.append(render_bar(230, y - 10, max(150 * weight, 0.5), 12))
         parts.append(render_label(f"{weight:.3f}", 236 + 150 * weight, y, 12))
         parts.append(render_label(f"{weight * float(value_norms[index]):.3f}", 440, y, 12))
     if len(strongest) < len(tokens):
         y += ROW_HEIGHT
-        parts.append(
-            render_label(f"and {len(tokens) - len(strongest)} more with smaller weights", 128, y, 11, css_class="muted")
-        )
+        rest = f"and {len(tokens) - len(strongest)} more with smaller weights"
+        parts.append(render_label(rest, 128, y, 11, css_class="muted"))
     return y
 
 

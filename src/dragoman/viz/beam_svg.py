@@ -5,9 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dragoman.runtime.counts import format_count
 from dragoman.viz.attention_svg import FONT_SIZE, MARGIN, ROW_HEIGHT, display_token, render_bar, render_drawing, render_heading
 from dragoman.viz.explanation import BeamNode, Explanation
-from dragoman.viz.svg import escape_text, estimate_text_width, format_attributes, format_number, render_label, truncate_text
+from dragoman.viz.svg import (
+    escape_text,
+    estimate_text_width,
+    format_attributes,
+    format_number,
+    line_path,
+    render_label,
+    truncate_text,
+)
 
 _TOP = 74
 _CELL_WIDTH, _NAME_WIDTH = 132, 130
@@ -37,15 +46,8 @@ def render_prediction_chart(explanation: Explanation) -> str:
     for row, prediction in enumerate(explanation.predictions):
         y = _TOP + row * (ROW_HEIGHT + 4)
         parts.append(render_label(str(row + 1), MARGIN + 18, y + 14, 11, css_class="muted", anchor="end"))
-        parts.append(
-            render_label(
-                truncate_text(display_token(prediction.output.token), _NAME_WIDTH - 34, FONT_SIZE),
-                MARGIN + 24,
-                y + 14,
-                FONT_SIZE,
-                css_class="ink bold",
-            )
-        )
+        output = truncate_text(display_token(prediction.output.token), _NAME_WIDTH - 34, FONT_SIZE)
+        parts.append(render_label(output, MARGIN + 24, y + 14, FONT_SIZE, css_class="ink bold"))
         for index, candidate in enumerate(prediction.candidates):
             x = MARGIN + _NAME_WIDTH + index * _CELL_WIDTH
             bar_width = math.exp(candidate.log_prob) * (_CELL_WIDTH - 8)
@@ -53,18 +55,12 @@ def render_prediction_chart(explanation: Explanation) -> str:
             if bar_width >= 0.5:
                 parts.append(render_bar(x, y, bar_width, ROW_HEIGHT, opacity=0.35))
             css_class = "ink bold" if index == prediction.rank - 1 else "ink"
-            parts.append(
-                render_label(
-                    truncate_text(display_token(candidate.token), _CELL_WIDTH - 62, 12), x + 4, y + 14, 12, css_class=css_class
-                )
-            )
-            parts.append(
-                render_label(
-                    format_probability(candidate.log_prob), x + _CELL_WIDTH - 10, y + 14, 10, css_class="muted", anchor="end"
-                )
-            )
+            token = truncate_text(display_token(candidate.token), _CELL_WIDTH - 62, 12)
+            parts.append(render_label(token, x + 4, y + 14, 12, css_class=css_class))
+            probability, end_x = format_probability(candidate.log_prob), x + _CELL_WIDTH - 10
+            parts.append(render_label(probability, end_x, y + 14, 10, css_class="muted", anchor="end"))
     height = _TOP + len(explanation.predictions) * (ROW_HEIGHT + 4) + MARGIN
-    return render_drawing(width, height, "Step by step", f"{len(explanation.predictions)} steps.", parts)
+    return render_drawing(width, height, "Step by step", f"{format_count(len(explanation.predictions), 'step')}.", parts)
 
 
 def render_beam_tree(explanation: Explanation) -> str:
@@ -77,7 +73,8 @@ def render_beam_tree(explanation: Explanation) -> str:
     for node in nodes:
         if node.parent is not None:
             css_class = "best" if node.is_best else "line grid"
-            if node.status != "pruned" or _continues_best(node, nodes):
+            # Links to pruned nodes only show the alternatives of the output.
+            if node.status != "pruned" or nodes[node.parent].is_best:
                 links[css_class].append(_draw_link(nodes[node.parent], node))
     parts += [f'<path class="{css_class}" d="{"".join(paths)}"/>' for css_class, paths in links.items() if paths]
     frames = "".join(_draw_frame(node) for node in nodes if node.status == "finished")
@@ -89,13 +86,14 @@ def render_beam_tree(explanation: Explanation) -> str:
     parts.append(
         f'<g class="columns" data-left="{MARGIN}" data-top="{_TOP - 8}" data-wide="{_STEP_WIDTH}" data-high="{column_height}"/>'
     )
-    description = f"{len(nodes)} hypotheses in {last_step + 1} steps; each column is a step, the best at the top."
+    description = (
+        f"{len(nodes)} hypotheses in {format_count(last_step + 1, 'step')}; each column is a step, the best at the top."
+    )
     return render_drawing(max(width, 820), _TOP + (max_rank + 1) * _NODE_HEIGHT + MARGIN, "The beam", description, parts)
 
 
-def _continues_best(node: BeamNode, nodes: Sequence[BeamNode]) -> bool:
-    """Return whether the parent is a part of the output. Links to such pruned nodes show the alternatives of the output."""
-    return node.parent is not None and nodes[node.parent].is_best
+def _shorten_token(node: BeamNode) -> str:
+    return truncate_text(display_token(node.token), _STEP_WIDTH - 36, 12)
 
 
 def _locate_node(node: BeamNode) -> tuple[float, float]:
@@ -104,17 +102,13 @@ def _locate_node(node: BeamNode) -> tuple[float, float]:
 
 def _draw_link(parent: BeamNode, child: BeamNode) -> str:
     (x, y), (end_x, end_y) = _locate_node(parent), _locate_node(child)
-    start_x = (
-        x + min(estimate_text_width(truncate_text(display_token(parent.token), _STEP_WIDTH - 36, 12), 12), _STEP_WIDTH - 34) + 4
-    )
-    return f"M{format_number(start_x)} {format_number(y + 8)}L{format_number(end_x - 5)} {format_number(end_y + 8)}"
+    start_x = x + min(estimate_text_width(_shorten_token(parent), 12), _STEP_WIDTH - 34) + 4
+    return line_path(start_x, y + 8, end_x - 5, end_y + 8)
 
 
 def _draw_frame(node: BeamNode) -> str:
     x, y = _locate_node(node)
-    frame_width = format_number(
-        max(estimate_text_width(truncate_text(display_token(node.token), _STEP_WIDTH - 36, 12), 12), 30) + 6
-    )
+    frame_width = format_number(max(estimate_text_width(_shorten_token(node), 12), 30) + 6)
     return f"M{format_number(x - 4)} {format_number(y - 3)}h{frame_width}v27h-{frame_width}z"
 
 
@@ -123,7 +117,7 @@ def _render_labels(css_class: str, nodes: Sequence[BeamNode]) -> str:
     tokens, scores = [], []
     for node in nodes:
         x, y = _locate_node(node)
-        tokens.append(_render_text(truncate_text(display_token(node.token), _STEP_WIDTH - 36, 12), x, y + 10))
+        tokens.append(_render_text(_shorten_token(node), x, y + 10))
         scores.append(_render_text(f"{node.score:.2f}".replace("-", "−"), x, y + 21))
     groups = ((css_class, 12, tokens), ("muted", 9, scores))
     return "".join(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dragoman.runtime.counts import format_count
 from dragoman.viz.matplotlib_svg import COLORS, FONT_SIZE, GRAY, TITLE_FONT_SIZE, chart_style, figure_to_svg
 from dragoman.viz.svg import escape_hidden, estimate_text_width, truncate_text
 
@@ -128,7 +129,9 @@ def render_learning_curve(
         all_axes[-1].set_xlabel(truncate_text(x_label, width - 2 * _MARGIN, FONT_SIZE))
         is_integer = all(x == int(x) for x in x_values)
         all_axes[-1].xaxis.set_major_locator(MaxNLocator(width // 100, steps=[1, 2, 2.5, 5, 10], integer=is_integer))
-        description = " ".join([*map(_describe_panel, panels), *([f"{len(markers)} markers."] if markers else [])])
+        description = " ".join(
+            [*map(_describe_panel, panels), *([f"{format_count(len(markers), 'marker')}."] if markers else [])]
+        )
         return figure_to_svg(figure, title=title, description=description, tooltips=tooltips)
 
 
@@ -242,7 +245,7 @@ def _describe_series(series: Series) -> str:
     (first_x, first_y), (last_x, last_y) = points[0], points[-1]
     low, high = min(y for _, y in points), max(y for _, y in points)
     return (
-        f"{series.name}, {len(points)} points, {first_y:.6g} at {first_x:.9g} to {last_y:.6g} at {last_x:.9g}, "
+        f"{series.name}, {format_count(len(points), 'point')}, {first_y:.6g} at {first_x:.9g} to {last_y:.6g} at {last_x:.9g}, "
         f"lowest {low:.6g}, highest {high:.6g}"
     )
 
@@ -341,15 +344,7 @@ def render_attention_heatmap(
                 for row, row_weights in zip(rows, weights, strict=True)
                 for column, weight in zip(columns, row_weights, strict=True)
             ]
-        axes.grid(visible=False)
-        axes.xaxis.tick_top()
-        axes.xaxis.set_label_position("top")
-        axes.set_xlim(0, len(columns) or 1)
-        axes.set_ylim(len(rows) or 1, 0)
-        axes.set_xticks([index + 0.5 for index in range(len(columns))], column_texts, fontsize=font_size)
-        for label in axes.get_xticklabels():
-            label.set(rotation=_TOKEN_ANGLE_DEGREES, rotation_mode="anchor", horizontalalignment="left")
-        axes.set_yticks([index + 0.5 for index in range(len(rows))], row_texts, fontsize=font_size)
+        _set_token_ticks(axes, row_texts, column_texts, font_size)
         # The labels have fixed positions, because matplotlib lacks the fonts to measure every script.
         axes.text(
             _MARGIN / width,
@@ -358,8 +353,22 @@ def render_attention_heatmap(
             transform=figure.transFigure,
         )
         _draw_color_scale(figure, shades, (left / width, 14 / height, 110 / width, 10 / height))
-        description = f"Weights from 0 to 1: {len(rows)} rows ({row_label}), {len(columns)} columns ({column_label})."
+        counts = f"{format_count(len(rows), 'row')} ({row_label}), {format_count(len(columns), 'column')} ({column_label})"
+        description = f"Weights from 0 to 1: {counts}."
         return figure_to_svg(figure, title=title, description=description, tooltips=tooltips)
+
+
+def _set_token_ticks(axes: Axes, row_texts: Sequence[str], column_texts: Sequence[str], font_size: float) -> None:
+    """Label each row at the left and each column at the top, with the first row at the top."""
+    axes.grid(visible=False)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlim(0, len(column_texts) or 1)
+    axes.set_ylim(len(row_texts) or 1, 0)
+    axes.set_xticks([index + 0.5 for index in range(len(column_texts))], column_texts, fontsize=font_size)
+    for label in axes.get_xticklabels():
+        label.set(rotation=_TOKEN_ANGLE_DEGREES, rotation_mode="anchor", horizontalalignment="left")
+    axes.set_yticks([index + 0.5 for index in range(len(row_texts))], row_texts, fontsize=font_size)
 
 
 def _draw_color_scale(figure: Figure, shades: ListedColormap, rectangle: tuple[float, float, float, float]) -> None:

@@ -22,14 +22,16 @@ class ReportTable:
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def _build_css_variables(color_scheme: ColorScheme) -> str:
-    return ":root{" + ";".join(f"--{name}:{color}" for name, color in color_scheme._asdict().items()) + "}"
+def build_css_variables(color_scheme: ColorScheme, **further_colors: str) -> str:
+    """Return the rule that defines the colors as CSS variables."""
+    colors = {**color_scheme._asdict(), **further_colors}
+    return ":root{" + ";".join(f"--{name}:{color}" for name, color in colors.items()) + "}"
 
 
 _STYLE = f"""
 :root{{color-scheme:light dark}}
-{_build_css_variables(LIGHT)}
-@media (prefers-color-scheme:dark){{{_build_css_variables(DARK)}}}
+{build_css_variables(LIGHT)}
+@media (prefers-color-scheme:dark){{{build_css_variables(DARK)}}}
 *{{box-sizing:border-box}}
 body{{margin:0 auto;max-width:60rem;padding:1.5rem 1rem 3rem;background:var(--paper);color:var(--ink);
 font:1rem/1.5 {FONT};-webkit-text-size-adjust:100%}}
@@ -95,7 +97,7 @@ def text_to_html(text: str) -> str:
     return "<br>".join(map(escape_text, text.split("\n")))
 
 
-def _wrap_scrollable(name: str, content: str) -> str:
+def wrap_scrollable(name: str, content: str) -> str:
     """Return a region that scrolls horizontally on a narrow screen, also by keyboard."""
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape_text(name)}">{content}</div>'
 
@@ -103,26 +105,14 @@ def _wrap_scrollable(name: str, content: str) -> str:
 def _render_figure(caption: str, svg: str) -> str:
     # Below two thirds of its width, text is too small to read, so the figure scrolls.
     min_width = round(parse_drawing_width(svg) * 2 / 3)
-    drawing = _wrap_scrollable(caption, f'<div style="min-width:{min_width}px">\n{svg}</div>')
+    drawing = wrap_scrollable(caption, f'<div style="min-width:{min_width}px">\n{svg}</div>')
     return f'<figure>\n{drawing}\n<figcaption dir="auto">{text_to_html(caption)}</figcaption>\n</figure>'
 
 
 _SVG_NAMESPACE = "{http://www.w3.org/2000/svg}"
 _ALLOWED_ELEMENTS = {
-    "svg",
-    "title",
-    "desc",
-    "style",
-    "g",
-    "rect",
-    "circle",
-    "line",
-    "path",
-    "polyline",
-    "polygon",
-    "text",
-    "tspan",
-}
+    "svg", "title", "desc", "style", "g", "rect", "circle", "line", "path", "polyline", "polygon", "text", "tspan",
+}  # fmt: skip
 
 
 def parse_drawing_width(svg: str) -> float:
@@ -170,7 +160,7 @@ def render_table(table: ReportTable) -> str:
         *rows,
         "</tbody>\n</table>",
     ]
-    return "<section>\n" + _wrap_scrollable(table.caption, "\n".join(lines)) + "\n</section>"
+    return "<section>\n" + wrap_scrollable(table.caption, "\n".join(lines)) + "\n</section>"
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:

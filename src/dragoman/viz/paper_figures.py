@@ -20,7 +20,7 @@ from dragoman.viz.attention_svg import (
     render_drawing,
     render_heading,
 )
-from dragoman.viz.svg import estimate_text_width, format_attributes, format_number, render_label, truncate_text
+from dragoman.viz.svg import estimate_text_width, format_attributes, format_number, line_path, render_label, truncate_text
 
 if TYPE_CHECKING:
     from dragoman.viz.explanation import FloatArray
@@ -100,8 +100,8 @@ def _render_lines(
             for column, weight in enumerate(weights_HTS[head, row].tolist()):
                 if weight >= MIN_VISIBLE_WEIGHT:
                     start_x, end_x = _compute_token_x(row) + shift, _compute_token_x(column) + shift
-                    line_path = f"M{format_number(start_x)} {format_number(top)}L{format_number(end_x)} {format_number(bottom)}"
-                    paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(line_path)
+                    line = line_path(start_x, top, end_x, bottom)
+                    paths.setdefault((head, math.ceil(min(weight, 1.0) * OPACITY_STEPS)), []).append(line)
     for (head, level), line_paths in sorted(paths.items()):
         opacity = format_number(level / OPACITY_STEPS)
         yield f'<path class="line h{head % len(HEAD_COLORS)}" stroke-opacity="{opacity}" d="{"".join(line_paths)}"/>'

@@ -17,18 +17,9 @@ Color = tuple[int, int, int]
 
 def interpolate_colors(low_color: Color, high_color: Color) -> list[Color]:
     """Return 256 colors from `low_color` to `high_color`."""
-    return [
-        (
-            _interpolate(low_color[0], high_color[0], level),
-            _interpolate(low_color[1], high_color[1], level),
-            _interpolate(low_color[2], high_color[2], level),
-        )
-        for level in range(256)
-    ]
-
-
-def _interpolate(start: int, end: int, level: int) -> int:
-    return start + round((end - start) * level / 255)
+    channels = list(zip(low_color, high_color, strict=True))
+    red, green, blue = ([low + round((high - low) * level / 255) for level in range(256)] for low, high in channels)
+    return list(zip(red, green, blue, strict=True))
 
 
 def encode_palette_png(rows: Sequence[bytes], palette: Sequence[Color]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dragoman.runtime.counts import format_count
 from dragoman.viz.attention_svg import MARGIN, SHADE_STEPS, describe_selection, render_drawing, render_heading
 from dragoman.viz.explanation import Explanation, ExplanationTree, merge_weights
 from dragoman.viz.svg import box_path, escape_text, estimate_text_width, format_number, render_label, truncate_text
@@ -46,7 +47,8 @@ def render_tree_attention(explanation: Explanation) -> str:
             x = layout.centers[tree.brackets[row][1]] - layout.widths[tree.brackets[row][1]] / 2 - 8
             parts.append(f'<path class="ink" d="M{format_number(x)} {format_number(row_y - 4)}l6 4l-6 4z"/>')
     height = top + _ROW_HEIGHT * len(names) + MARGIN
-    description = f"{len(names)} brackets over {len(tree.words)} words; each row shows the attention of a bracket's token."
+    counts = f"{format_count(len(names), 'bracket')} over {format_count(len(tree.words), 'word')}"
+    description = f"{counts}; each row shows the attention of a bracket's token."
     return render_drawing(width, height, "The tree and its attention", description, parts)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dragoman.runtime.counts import format_count
 from dragoman.viz.svg import escape_text, estimate_text_width, format_number, render_label, render_svg, truncate_text
 
 _LIGHT = {".edge": "stroke:#8c959f;fill:none", ".bracket": "fill:#08519c;font-weight:600"}
@@ -59,7 +60,8 @@ def render_trees(drawings: Sequence[TreeDrawing], *, title: str = "") -> str:
         elements, right, bottom, count = _render_drawing(drawing, top)
         body += elements
         width, top = max(width, right), bottom
-        descriptions.append(f"A parse tree of {count} brackets over {len(drawing.words)} words: {' '.join(drawing.words)}")
+        counts = f"{format_count(count, 'bracket')} over {format_count(len(drawing.words), 'word')}"
+        descriptions.append(f"A parse tree of {counts}: {' '.join(drawing.words)}")
     return render_svg(
         "dragoman-tree",
         width=width,

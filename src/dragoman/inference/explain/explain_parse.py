@@ -14,7 +14,7 @@ from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
-from dragoman.inference.explain.explain_translation import explain_output
+from dragoman.inference.explain.explain_translation import check_single_line, explain_output
 from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.parse_result import Parse, PosTags, Sentence
 from dragoman.model.transformer import Transformer
@@ -25,6 +25,10 @@ from dragoman.tasks.translation import get_source_limit
 from dragoman.tasks.tree_constraint import TreeConstraint
 from dragoman.viz.attention_page import MAX_TOKENS
 from dragoman.viz.explanation import BeamNode, Explanation, ExplanationTree
+
+PROBABILITIES_NOTE = (
+    "Probabilities are the model's own; the search allows only tokens that a tree over the words can continue with."
+)
 
 
 class ExplainableParser(Protocol):
@@ -67,7 +71,9 @@ def explain_parse(
     Raises DataError for a sentence that cannot be explained, with the limit if it is too long.
     """
     config = parser.resolve_decoding(decoding)
-    words = sentence if not isinstance(sentence, str) else _check_single_line(sentence).split()
+    if isinstance(sentence, str):
+        check_single_line(sentence)
+    words = sentence.split() if isinstance(sentence, str) else sentence
     if not words:
         raise DataError("the text is empty, so there is nothing to parse; give a sentence")
     source = encode_words(parser.bundle.tokenizer, words)
@@ -82,30 +88,7 @@ def explain_parse(
     explanation = explain_output(
         parser.bundle, source, ids, finished=True, layer=layer, heads=heads, suppressed_ids=suppressed_ids
     )
-    beam: tuple[BeamNode, ...] = ()
-    notes = ["Probabilities are the model's own; the search allows only tokens that a tree over the words can continue with."]
-    if config.method == "sample":
-        notes.append("The parse was sampled, so there is no beam to show.")
-    elif len(parser.models) > 1:
-        notes.append("An ensemble made the parse, so the beam of its first model is not shown.")
-    else:
-        limit = min(len(source) + config.max_extra_tokens, parser.inference_model.max_positions or UNLIMITED_POSITIONS)
-        allowed_tokens_fn = TreeConstraint(parser.labels.build_automaton(), parser.device).build_allowed_tokens_fn(
-            [len(parse.words)], [limit]
-        )
-        decoder_start = get_decoder_start_id(parser.recipe.model)
-        trace = trace_search(
-            parser.models[0],
-            source,
-            config,
-            start_id=decoder_start,
-            suppressed_ids=suppressed_ids,
-            allowed_tokens_fn=allowed_tokens_fn,
-        )
-        if trace.ids == [*ids, END_ID]:
-            beam = trace.to_branches(parser.labels)
-        else:
-            notes.append("The recorded search found another output than the parse, so its beam is not shown.")
+    beam, notes = _trace_beam(parser, source, len(parse.words), ids, config, suppressed_ids)
     return replace(
         explanation,
         source=" ".join(parse.words),
@@ -113,9 +96,37 @@ def explain_parse(
         source_word_ids=_number_source_words(parser, source),
         output_word_ids=tuple(range(len(explanation.output_tokens))),
         beam=beam,
-        notes=tuple(notes),
+        notes=(PROBABILITIES_NOTE, *notes),
         tree=_build_bracketing(parser, parse),
     )
+
+
+def _trace_beam(
+    parser: ExplainableParser,
+    source: Sequence[int],
+    num_words: int,
+    ids: Sequence[int],
+    config: DecodingConfig,
+    suppressed_ids: Sequence[int],
+) -> tuple[tuple[BeamNode, ...], list[str]]:
+    """Return the nodes of the beam that ends in these ids; without a beam, return the reason as a note."""
+    if config.method == "sample":
+        return (), ["The parse was sampled, so there is no beam to show."]
+    if len(parser.models) > 1:
+        return (), ["An ensemble made the parse, so the beam of its first model is not shown."]
+    limit = min(len(source) + config.max_extra_tokens, parser.inference_model.max_positions or UNLIMITED_POSITIONS)
+    constraint = TreeConstraint(parser.labels.build_automaton(), parser.device)
+    trace = trace_search(
+        parser.models[0],
+        source,
+        config,
+        start_id=get_decoder_start_id(parser.recipe.model),
+        suppressed_ids=suppressed_ids,
+        allowed_tokens_fn=constraint.build_allowed_tokens_fn([num_words], [limit]),
+    )
+    if trace.ids != [*ids, END_ID]:
+        return (), ["The recorded search found another output than the parse, so its beam is not shown."]
+    return trace.to_branches(parser.labels), []
 
 
 def _number_source_words(parser: ExplainableParser, source: Sequence[int]) -> tuple[int, ...]:
@@ -124,12 +135,6 @@ def _number_source_words(parser: ExplainableParser, source: Sequence[int]) -> tu
     length = len(source) - tokenizer.append_source_eos
     numbers: list[int] = (tokenizer.source.word_start_mask[list(source[:length])].cumsum() - 1).tolist()
     return (*numbers, numbers[-1] + 1) if tokenizer.append_source_eos else tuple(numbers)
-
-
-def _check_single_line(text: str) -> str:
-    if len(lines := text.splitlines()) > 1:
-        raise DataError(f"the text has {len(lines)} lines, and an explanation is of one line; give one line")
-    return text
 
 
 def _check_length(length: int, unit: str) -> None:

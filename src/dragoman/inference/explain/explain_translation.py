@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Unpack, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.collate import collate
-from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
+from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError
 from dragoman.inference.explain.search_trace import trace_search
@@ -139,9 +139,14 @@ def explain_output(
 
 def encode_source_line(translator: ExplainableTranslator, text: str, config: DecodingConfig) -> list[int]:
     """Return the source ids of one line. Raises DataError for several lines, no text, or a line that is too long."""
-    if len(text.splitlines()) > 1:
-        raise DataError(f"the text has {len(text.splitlines())} lines, and an explanation is of one line; give one line")
-    ids = translator.bundle.tokenizer.encode_source(text)
+    check_single_line(text)
+    tokenizer = translator.bundle.tokenizer.select_languages(config.source_language, config.target_language)
+    if tokenizer.decoder_prompt:
+        raise DataError(
+            "explain: has no pages for models whose decoder reads a language token before the output; use translate",
+            code="unsupported-language",
+        )
+    ids = tokenizer.encode_source(text)
     if not has_text(text, ids):
         raise DataError("the text is empty, so there is nothing to translate; give a sentence")
     if len(ids) > config.max_source_tokens:
@@ -150,6 +155,12 @@ def encode_source_line(translator: ExplainableTranslator, text: str, config: Dec
         )
     _check_length(len(ids), get_max_positions([translator.bundle.model]), "the text")
     return list(ids)
+
+
+def check_single_line(text: str) -> None:
+    """Raise DataError for a text of several lines."""
+    if (num_lines := len(text.splitlines())) > 1:
+        raise DataError(f"the text has {num_lines} lines, and an explanation is of one line; give one line")
 
 
 def _check_length(length: int, max_positions: int | None, subject: str) -> None:
@@ -195,8 +206,7 @@ def number_words(tokens: Sequence[str], *, has_end: bool) -> tuple[int, ...]:
 # Attention
 
 
-@dataclass(frozen=True)
-class _RecordedAttention:
+class _RecordedAttention(NamedTuple):
     """Arguments of one attention layer for one sentence, and its weights."""
 
     query_HTK: Tensor
@@ -236,13 +246,8 @@ def _recorded_attention(model: Transformer) -> Iterator[dict[AttentionKind, list
 
 def _stack_heads(recorded: Sequence[_RecordedAttention], model: Transformer, kind: AttentionKind) -> AttentionHeads:
     window = {"encoder": model.encoder.window, "decoder": model.decoder.window, "cross": None}[kind]
-    return AttentionHeads(
-        weights_LHTS=torch.stack([attention.weights_HTS for attention in recorded]).numpy(),
-        query_LHTK=torch.stack([attention.query_HTK for attention in recorded]).numpy(),
-        key_LHSK=torch.stack([attention.key_HSK for attention in recorded]).numpy(),
-        value_LHSU=torch.stack([attention.value_HSU for attention in recorded]).numpy(),
-        window=window,
-    )
+    query_LHTK, key_LHSK, value_LHSU, weights_LHTS = (torch.stack(tensors).numpy() for tensors in zip(*recorded, strict=True))
+    return AttentionHeads(weights_LHTS, query_LHTK, key_LHSK, value_LHSU, window)
 
 
 # Predictions and beam
@@ -257,9 +262,9 @@ def _list_predictions(
     top = log_probs_TV.topk(min(NUM_CANDIDATES, log_probs_TV.shape[1] - len(suppressed_ids)), dim=1)
     predictions = []
     for position, output_id in enumerate(ids):
-        names = vocabulary.ids_to_pieces([output_id, *top.indices[position].tolist()])
-        log_prob = log_probs_TV[position, output_id]
         order = top.indices[position].tolist()
+        names = vocabulary.ids_to_pieces([output_id, *order])
+        log_prob = log_probs_TV[position, output_id]
         rank = order.index(output_id) + 1 if output_id in order else int((log_probs_TV[position] > log_prob).sum()) + 1
         candidates = tuple(map(TokenCandidate, names[1:], top.values[position].tolist()))
         predictions.append(TokenPrediction(TokenCandidate(names[0], float(log_prob)), rank, candidates))

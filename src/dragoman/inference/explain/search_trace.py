@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from dragoman.config import DecodingConfig
-from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.decoding.beam_search import BeamSearchOptions, BeamStep, beam_search
 from dragoman.decoding.constraints import NEG_INF, AllowedTokensFn, DecodingConstraints
 from dragoman.decoding.hypothesis import LengthPenalty

@@ -57,6 +57,7 @@ def encode_request(job: GenerationJob, batch: Sequence[int]) -> dict[str, Any]:
     return {
         "config": search.config.model_dump_json(),
         "start_id": search.start_id,
+        "prompt": search.prompt,
         "decoding_constraints": vars(search.decoding_constraints),
         "return_alternatives": search.return_alternatives,
         "restrict_vocabulary": search.inference_model.restrict_vocabulary is not None,
@@ -76,6 +77,7 @@ def run_request(request: Mapping[str, Any], inference_model: InferenceModel) -> 
         DecodingConstraints(**decoding_constraints),
         None,
         request["return_alternatives"],
+        tuple(request["prompt"]),
     )
     constraints = [
         SentenceConstraints(**{name: _to_tuples(value) for name, value in fields.items()}) for fields in request["constraints"]

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from dragoman.bundle import average_weights
 from dragoman.data.dataloader import DataPosition
-from dragoman.errors import OutputError, RunError, WriteError
+from dragoman.errors import RunError, WriteError
 from dragoman.io.safetensors import save_tensors
-from dragoman.io.storage import atomic_dir, describe_write_error, sync_dir, verify_checksums, write_with_digest
+from dragoman.io.storage import atomic_dir, sync_dir, to_write_error, verify_checksums, write_with_digest
 
 MODEL_FILE, OPTIMIZER_FILE, EMA_FILE, STATE_FILE = (
     "model.safetensors",
@@ -187,7 +187,7 @@ def _list_checkpoint_paths(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise RunError(f"{folder}: cannot be read: {error.strerror or error}") from None
+        raise RunError(f"{folder}: cannot be read: {error.strerror or error}", code="run-damaged") from None
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
@@ -224,7 +224,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, **{**document, "trainer_state": trainer_state})
     except (OSError, ValueError, KeyError, TypeError):
         raise RunError(
-            f"{path / STATE_FILE}: this version of dragoman cannot read it; resume with the version that wrote it"
+            f"{path / STATE_FILE}: this version of dragoman cannot read it; resume with the version that wrote it",
+            code="checkpoint-damaged",
         ) from None
 
 
@@ -278,7 +279,7 @@ def quarantine_if_damaged(path: Path, notice: Callable[[str], None], consequence
         try:
             path.rename(quarantine_path)
         except OSError as rename_error:
-            raise OutputError(describe_write_error(path, rename_error)) from None
+            raise to_write_error(path, rename_error) from None
         notice(f"{error}; it was set aside as {quarantine_path.name}, and {consequence}")
         return True
     return False
@@ -336,5 +337,5 @@ def select_best(checkpoints: list[Checkpoint], count: int) -> list[Checkpoint]:
 def average_checkpoints(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
     """Return the mean of the weights. Raise RunError if there is no checkpoint."""
     if not checkpoints:
-        raise RunError("no checkpoint to average; train the run first")
+        raise RunError("no checkpoint to average; train the run first", code="checkpoint-not-found")
     return average_weights([checkpoint.weights() for checkpoint in checkpoints])

@@ -79,15 +79,16 @@ class Checkpointer:
         if self.distributed.broadcast_object(has_nonfinite_weights):
             raise RunError(
                 f"step {step}: a weight is not a finite number; {self.describe_latest()}. Start in another folder with "
-                "run=FOLDER and a lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0"
+                "run=FOLDER and a lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0",
+                code="run-diverged",
             )
-        failure = path = None
+        failure = code = path = None
         if self.distributed.is_rank_zero:
             try:
                 path = str(self._write(tensors, trainer_state, metric, scheduled=scheduled))
             except OutputError as error:
-                failure = str(error)
-        failure, path = self.distributed.broadcast_object((failure, path))
+                failure, code = str(error), error.code
+        failure, code, path = self.distributed.broadcast_object((failure, code, path))
         if scheduled or self.pending:
             self._last_scheduled, self.minutes_since_scheduled = time.monotonic(), 0.0
         if path is not None:
@@ -97,7 +98,7 @@ class Checkpointer:
             self.pending = False
             self.callback(RunEvent("checkpoint", step, f"saved {Path(path).name}"))
         elif is_final:
-            raise OutputError(f"{failure}; {self.describe_latest()}")
+            raise OutputError(f"{failure}; {self.describe_latest()}", code=code)
         else:
             self.pending = True
             message = f"{failure}; training continues and tries again; {self.describe_latest()}"

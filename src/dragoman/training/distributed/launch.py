@@ -41,7 +41,10 @@ def launch(arguments: Sequence[str], *, devices: int, max_restarts: int, timeout
     """
     num_gpus = torch.cuda.device_count()
     if 0 < num_gpus < devices:
-        raise RunError(f"--devices {devices}: this machine has {num_gpus} GPUs; set CUDA_VISIBLE_DEVICES= to use the CPU")
+        raise RunError(
+            f"--devices {devices}: this machine has {num_gpus} GPUs; set CUDA_VISIBLE_DEVICES= to use the CPU",
+            code="distributed-setup",
+        )
     sys.unraisablehook = _ignore_timer_errors
     logging.disable(logging.CRITICAL)  # each rank reports its own error
     handled_signals = HANDLED_SIGNALS if is_hangup_ignored() else (*HANDLED_SIGNALS, *get_signals("SIGHUP"))

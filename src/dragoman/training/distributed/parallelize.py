@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.data.collate import Batch
@@ -21,6 +19,11 @@ from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_loss, record_head_weights
 from dragoman.training.losses.label_smoothing import batch_loss, strip_tags
 from dragoman.training.losses.rdrop import r_drop_loss
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+# FSDP2 and its tensors are imported where a model is sharded, because their import takes half a second.
 
 
 class ModelLoss(nn.Module):
@@ -75,6 +78,9 @@ def parallelize_loss(loss: ModelLoss, distributed: DistributedContext, device: t
     if mode == "ddp":
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # later versions of torch rename the option
             return DistributedDataParallel(loss, broadcast_buffers=False, gradient_as_bucket_view=True)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
     mesh = init_device_mesh(device.type, (distributed.world_size,))
     # The warning is about in-place operations on views; no such operation follows a layer here.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
@@ -91,14 +97,20 @@ def parallelize_loss(loss: ModelLoss, distributed: DistributedContext, device: t
 
 def is_sharded(loss: nn.Module) -> bool:
     """Return whether each rank holds a shard of the weights."""
-    return isinstance(loss, FSDPModule)
+    fsdp = _get_imported("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(loss, fsdp.FSDPModule)
+
+
+def _get_imported(name: str) -> Any:
+    """Return a module if it is imported, and else None. Nothing is sharded before the module is imported."""
+    return sys.modules.get(name)
 
 
 def defer_gradient_sync(loss: nn.Module) -> AbstractContextManager[None]:
     """Return a context in which each rank sums its own gradients, because more batches of the step follow."""
     if isinstance(loss, DistributedDataParallel):
         return cast(AbstractContextManager[None], loss.no_sync())
-    return _DeferredGradientSync(loss) if isinstance(loss, FSDPModule) else nullcontext()
+    return _DeferredGradientSync(cast("FSDPModule", loss)) if is_sharded(loss) else nullcontext()
 
 
 class _DeferredGradientSync(AbstractContextManager[None]):
@@ -114,13 +126,21 @@ class _DeferredGradientSync(AbstractContextManager[None]):
 
 def gather_full_tensor(tensor: Tensor) -> Tensor:
     """Return a whole tensor from the shards of all ranks. All ranks must call it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return cast(Tensor, cast(Any, tensor).full_tensor()) if _is_shard(tensor) else tensor
+
+
+def _is_shard(tensor: Any) -> bool:
+    tensor_module = _get_imported("torch.distributed.tensor")
+    return tensor_module is not None and isinstance(tensor, tensor_module.DTensor)
 
 
 def shard_like(tensor: Tensor, reference: Tensor) -> Tensor:
     """Return this rank's shard of a whole tensor, divided like the reference. Every rank has the whole tensor."""
-    if not isinstance(reference, DTensor):
+    if not _is_shard(reference):
         return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(reference, DTensor)
     return distribute_tensor(tensor.to(reference.device), reference.device_mesh, reference.placements, src_data_rank=None)
 
 

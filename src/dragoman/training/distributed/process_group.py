@@ -134,12 +134,14 @@ def context_from_environment(environment: Mapping[str, str], *, timeout_minutes:
     except ValueError:
         settings = ", ".join(f"{name}={value}" for name, value in values.items())
         raise RunError(
-            f"{settings}: a rank must be from 0 to the number of ranks − 1; unset them to train with one process"
+            f"{settings}: a rank must be from 0 to the number of ranks − 1; unset them to train with one process",
+            code="distributed-setup",
         ) from None
     if world_size > 1 and "MASTER_ADDR" not in environment:
         raise RunError(
             f"{names[1]}={world_size}: MASTER_ADDR is not set; export the host name of rank 0, for example "
-            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            code="distributed-setup",
         )
     return DistributedContext(rank, world_size, local_rank, timeout_minutes * 60.0)
 
@@ -208,17 +210,15 @@ def check_even_split(recipe: Recipe, distributed: DistributedContext) -> None:
     varying_setting = "tokenizer.sampling_alpha" if recipe.tokenizer.sampling_alpha else "data.noise" if has_noise else None
     if distributed.world_size > 1 and config.parallel == "fsdp" and varying_setting:
         raise RecipeError(
-            f"{varying_setting} with training.parallel = 'fsdp': a longer batch is split on its own rank alone, and "
-            "FSDP2 needs "
-            "the same number of parts on all ranks; set training.parallel=ddp"
+            f"{varying_setting} with training.parallel = 'fsdp': a longer batch is split on its own rank alone, and FSDP2 "
+            "needs the same number of parts on all ranks; set training.parallel=ddp",
+            code="key-conflict",
         )
     if batches % distributed.world_size:
         smaller_batch_tokens = max(tokens * batches // distributed.world_size, 1)
         raise RecipeError(
-            f"training.batches_per_update = {batches}: {distributed.world_size} devices cannot share the batches of a "
-            "step; set "
-            f"training.batches_per_update={distributed.world_size} for a batch of {tokens} tokens on each, or "
-            f"training.batches_per_update={distributed.world_size} training.batch_tokens={smaller_batch_tokens} for a "
-            "step of the "
-            "same size"
+            f"training.batches_per_update = {batches}: {distributed.world_size} devices cannot share the batches of a step; "
+            f"set training.batches_per_update={distributed.world_size} for a batch of {tokens} tokens on each, or "
+            f"training.batches_per_update={distributed.world_size} training.batch_tokens={smaller_batch_tokens} for a step of "
+            "the same size"
         )

@@ -30,6 +30,17 @@ CHUNK_SIZE_MULTIPLE = 64
 Sums = tuple[Tensor, Tensor]
 
 
+def fold_output_bias(outputs: Tensor, output_VD: Tensor, output_bias_V: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return outputs (…, D + 1) that end with 1, and the matrix (V, D + 1) that ends with the bias. Without a bias, both stay.
+
+    The product of the two is that of the inputs plus the bias.
+    """
+    if output_bias_V is None:
+        return outputs, output_VD
+    ones = outputs.new_ones(*outputs.shape[:-1], 1)
+    return torch.cat([outputs, ones], dim=-1), torch.cat([output_VD, output_bias_V[:, None]], dim=1)
+
+
 class Criterion(Protocol):
     """Loss of a chunk's logits."""
 

@@ -16,7 +16,7 @@ from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
 from dragoman.model.linear import MatMul, torch_matmul
 from dragoman.model.transformer import Transformer
-from dragoman.training.losses.chunked import Sums, chunked_loss, iter_row_blocks, sum_dtype
+from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias, iter_row_blocks, sum_dtype
 
 # In half precision, log Σ exp is computed from this many classes.
 NORM_SAMPLE_CLASSES = 256
@@ -51,8 +51,9 @@ def batch_loss(
     outputs_BTD, _ = model.decoder(batch.inputs_BT, model.decoder.start(memory_BSD, batch.source_BS))
     is_real_X = batch.find_nonpad_positions()
     outputs_XD, targets_X = outputs_BTD.flatten(0, 1)[is_real_X], batch.targets_BT.flatten()[is_real_X]
+    outputs_XD, output_VD = fold_output_bias(outputs_XD, model.output, model.output_bias)
     loss, nll = label_smoothed_loss(
-        outputs_XD, model.output, targets_X, epsilon=epsilon, smoothing_mode=smoothing_mode, matmul=model.matmul
+        outputs_XD, output_VD, targets_X, epsilon=epsilon, smoothing_mode=smoothing_mode, matmul=model.matmul
     )
     return (loss + pos_loss_weight * pos_tag_loss(model, memory_BSD, tagged_batch) if pos_loss_weight else loss), nll
 

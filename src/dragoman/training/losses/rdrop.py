@@ -18,7 +18,15 @@ from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
 from dragoman.model.linear import MatMul, torch_matmul
 from dragoman.model.transformer import Transformer
-from dragoman.training.losses.chunked import Sums, cached_buffer, chunked_loss, count_block_rows, iter_row_blocks, sum_dtype
+from dragoman.training.losses.chunked import (
+    Sums,
+    cached_buffer,
+    chunked_loss,
+    count_block_rows,
+    fold_output_bias,
+    iter_row_blocks,
+    sum_dtype,
+)
 from dragoman.training.losses.label_smoothing import compute_smoothing_masses
 
 NUM_PASSES = 2
@@ -36,8 +44,9 @@ def r_drop_loss(
     is_real_X = batch.find_nonpad_positions()
     outputs_2XD = outputs_BTD.view(NUM_PASSES, -1, outputs_BTD.shape[-1])[:, is_real_X]
     targets_X = batch.targets_BT.flatten()[is_real_X]
+    outputs_2XD, output_VD = fold_output_bias(outputs_2XD, model.output, model.output_bias)
     return consistency_loss(
-        outputs_2XD, model.output, targets_X, epsilon=epsilon, smoothing_mode=smoothing_mode, alpha=alpha, matmul=model.matmul
+        outputs_2XD, output_VD, targets_X, epsilon=epsilon, smoothing_mode=smoothing_mode, alpha=alpha, matmul=model.matmul
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from dragoman.runtime.counts import format_count
 from dragoman.training.monitoring.run_status import (
     RunStatus,
     compute_quarter_means,
@@ -65,9 +66,8 @@ def diagnose_high_lr(status: RunStatus) -> Diagnosis | None:
     if loss[-1][0] > warmup and last > 0.6 * uniform and quarters[1] - last < 0.02 * uniform:
         return Diagnosis(
             "learning rate too high",
-            f"the training loss is {last:.2f} since step {select_second_half(loss)[0][0]:,.0f} and no longer falls, "
-            "though warm-up "
-            f"ended at step {warmup:,}; a uniform distribution has ln V = {uniform:.2f}{lr_note}",
+            f"the training loss is {last:.2f} since step {select_second_half(loss)[0][0]:,.0f} and no longer falls, though "
+            f"warm-up ended at step {warmup:,}; a uniform distribution has ln V = {uniform:.2f}{lr_note}",
             "the model has learned word frequencies only: the learning rate was too high, or the lines of source and target do "
             "not match",
             f"{_suggest_stabilizers(status)}; compare some lines of both sides of the corpus",
@@ -90,8 +90,7 @@ def diagnose_ignored_source(status: RunStatus) -> Diagnosis | None:
     return Diagnosis(
         "ignores the source",
         f"at step {step:,.0f}, after {epochs_seen:.1f} passes over the corpus, validation has {own_nll:.3f} nats per "
-        "token, and "
-        f"{shuffled_source_nll:.3f} with the sources of other sentences of equal length",
+        f"token, and {shuffled_source_nll:.3f} with the sources of other sentences of equal length",
         "the model has learned a language model of the target and does not attend to its source: too little text, too high a "
         "learning rate, or lines of source and target that do not match",
         f"{pointer_remedy}{_suggest_stabilizers(status)}; compare some lines of both sides of the corpus",
@@ -127,8 +126,8 @@ def diagnose_gradient_spikes(status: RunStatus) -> Diagnosis | None:
 
 def diagnose_skipped_steps(status: RunStatus) -> Diagnosis | None:
     """Check for more than a few skipped steps."""
-    skip_event_steps = [entry["step"] for entry in status.events if entry.get("event") == "skipped_steps"]
-    rollbacks = [entry for entry in status.events if entry.get("event") == "rolled_back"]
+    skip_event_steps = [entry["step"] for entry in status.events_of_kind("skipped_steps")]
+    rollbacks = status.events_of_kind("rolled_back")
     # A run that ends before its first "train" line has events alone.
     counts = [
         (0, 0),
@@ -138,7 +137,7 @@ def diagnose_skipped_steps(status: RunStatus) -> Diagnosis | None:
     step, count = (max(values) for values in zip(*counts, strict=True))
     if count < max(2, 0.001 * step) and not rollbacks:
         return None
-    rollback_note = f", and the run was rolled back to a checkpoint {len(rollbacks)} times" if rollbacks else ""
+    rollback_note = f", and the run was rolled back to a checkpoint {format_count(len(rollbacks), 'time')}" if rollbacks else ""
     is_bfloat16 = "bfloat16" in str(status.run_info.get("machine", ""))
     return Diagnosis(
         "skipped steps",
@@ -169,9 +168,8 @@ def diagnose_overfitting(status: RunStatus) -> Diagnosis | None:
     epochs = status.points("train", "epoch")
     epochs_note = f" after {epochs[-1][1]:.1f} passes over the corpus" if epochs else ""
     evidence = (
-        f"validation was best at step {best_step:,.0f} ({best_nll:.3f} nats per token) and is "
-        f"{points_since_best[-1][1]:.3f} at step "
-        f"{points_since_best[-1][0]:,.0f}, while training went from {fmean(losses_before):.3f} to "
+        f"validation was best at step {best_step:,.0f} ({best_nll:.3f} nats per token) and is {points_since_best[-1][1]:.3f} "
+        f"at step {points_since_best[-1][0]:,.0f}, while training went from {fmean(losses_before):.3f} to "
         f"{fmean(losses_after):.3f}{epochs_note}"
     )
     if epochs and epochs[-1][1] <= 1.0:
@@ -203,18 +201,13 @@ def diagnose_no_progress(status: RunStatus) -> Diagnosis | None:
     nll_decrease = min((value for step, value in valid if step < middle_step), default=math.inf) - min(
         (value for step, value in valid if step >= middle_step), default=math.inf
     )
-    if (
-        not abs(loss_decrease) < 0.005 * quarters[1]
-        or nll_decrease > 0.002
-        or diagnose_overfitting(status)
-        or diagnose_high_lr(status)
-    ):
+    has_changed = abs(loss_decrease) >= 0.005 * quarters[1] or nll_decrease > 0.002
+    if has_changed or diagnose_overfitting(status) or diagnose_high_lr(status):
         return None
     return Diagnosis(
         "no progress",
         f"the training loss was {quarters[1]:.3f} and is {quarters[3]:.3f} (means of steps "
-        f"{format_step_range(select_quarter(loss, 1))} and "
-        f"{format_step_range(select_quarter(loss, 3))})",
+        f"{format_step_range(select_quarter(loss, 1))} and {format_step_range(select_quarter(loss, 3))})",
         "the model has learned what it can at this learning rate",
         "stop early (training.patience); decay the learning rate to zero at the end (training.lr_decay_ratio = 0.2); "
         "use a larger model",
@@ -271,8 +264,7 @@ def diagnose_data_wait(status: RunStatus) -> Diagnosis | None:
     return Diagnosis(
         "waits for data",
         f"{fmean(value for _, value in wait_points):.0%} of the time of steps {format_step_range(wait_points)} was "
-        "spent waiting "
-        "for batches",
+        "spent waiting for batches",
         "making batches is slower than training on them",
         f"data.num_workers = {max(1, 2 * num_workers)} (it is {num_workers}); put the run folder on a local disk",
     )
@@ -300,12 +292,12 @@ def diagnose_memory_growth(status: RunStatus) -> Diagnosis | None:
 
 def diagnose_out_of_memory(status: RunStatus) -> Diagnosis | None:
     """Check whether batches were split because of a shortage of memory."""
-    events = [entry for entry in status.events if entry.get("event") == "oom_split"]
+    events = status.events_of_kind("oom_split")
     if not events:
         return None
     return Diagnosis(
         "out of memory",
-        f"{len(events)} times, last at step {events[-1]['step']:,}: {events[-1].get('text', '')}",
+        f"{format_count(len(events), 'time')}, last at step {events[-1]['step']:,}: {events[-1].get('text', '')}",
         "the largest batches do not fit into memory; splitting them takes time",
         f"training.batch_tokens below {status.recipe.training.batch_tokens}, and a higher training.batches_per_update "
         "for equal steps",
@@ -314,16 +306,16 @@ def diagnose_out_of_memory(status: RunStatus) -> Diagnosis | None:
 
 def diagnose_failed_checkpoints(status: RunStatus) -> Diagnosis | None:
     """Check whether the last checkpoint could not be saved, or some are damaged."""
-    save_events = [entry for entry in status.events if entry.get("event") in ("checkpoint", "checkpoint_failed")]
-    failed_events = [entry for entry in save_events if entry.get("event") == "checkpoint_failed"]
-    if save_events and save_events[-1].get("event") == "checkpoint_failed":
-        saved_events = [entry for entry in save_events if entry.get("event") == "checkpoint"]
-        last_saved_note = (
-            f"the last good one is of step {saved_events[-1]['step']:,}" if saved_events else "none is saved so far"
-        )
+    save_events, failed_events = (
+        status.events_of_kind("checkpoint", "checkpoint_failed"),
+        status.events_of_kind("checkpoint_failed"),
+    )
+    if failed_events and failed_events[-1] is save_events[-1]:
+        saved_events = status.events_of_kind("checkpoint")
+        saved_note = f"the last good one is of step {saved_events[-1]['step']:,}" if saved_events else "none is saved so far"
         return Diagnosis(
             "checkpoints fail",
-            f"{len(failed_events)} failed; {last_saved_note}; step {failed_events[-1]['step']:,}: "
+            f"{len(failed_events)} failed; {saved_note}; step {failed_events[-1]['step']:,}: "
             f"{failed_events[-1].get('text', '')}",
             "a crash now would lose the training since then",
             "free disk space, or lower training.keep_last and training.keep_best; the run tries again by itself",

@@ -59,10 +59,7 @@ def count_forward_flops(model: ModelConfig, target_vocab_size: int, sources: Len
     source, target = int(sources.sum()), int(targets.sum())
     keys, values = model.num_heads * model.key_width, model.num_heads * model.value_width
     # Multiply-accumulate operations: of a token with the weights, then of a query with a key and of a weight with a value.
-    query_output_macs, key_value_macs = (
-        model.d_model * (keys + values),
-        model.d_model * (keys + values),
-    )  # W^Q and W^O, W^K and W^V
+    query_output_macs = key_value_macs = model.d_model * (keys + values)  # W^Q and W^O; W^K and W^V
     feed_forward_macs = 2 * model.d_model * model.d_ff
     pair_macs = keys + values
     encoder_macs = (

@@ -13,11 +13,11 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Recipe
+from dragoman.config import Recipe, flatten_settings
 from dragoman.errors import MissingDependencyError
 from dragoman.io.storage import write_json
 from dragoman.training.monitoring.events import (
@@ -63,12 +63,12 @@ class TensorBoardLogger:
             case RunStarted():
                 self._start(event)
             case StepReport():
-                self._write_scalars("train", event)
+                self._write_scalars(event)
             case ValidationReport():
-                self._write_scalars("valid", event)
+                self._write_scalars(event)
                 self._writer.flush()
             case ValidationSamples(step, samples):
-                self._writer.add_text("samples", "\n\n".join(format_samples(samples)), step)
+                self._writer.add_text("samples", format_samples(samples), step)
             case RunEvent(kind, step, text):
                 self._writer.add_text(f"events/{kind}", text, step)
             case RunFinished(report):
@@ -82,12 +82,12 @@ class TensorBoardLogger:
         run_info = event.run_info
         # Steps that a resumed run repeats are shown once.
         self._writer = SummaryWriter(str(self.folder), purge_step=run_info.step + 1)
-        recipe = "\n".join(f"    {name} = {value}" for name, value in flatten(event.recipe))
+        recipe = "\n".join(f"    {name} = {value}" for name, value in flatten_settings(event.recipe))
         self._writer.add_text("recipe", f"{run_info.machine}, {run_info.parameters:,} parameters\n\n{recipe}", run_info.step)
 
-    def _write_scalars(self, group: str, report: StepReport | ValidationReport) -> None:
+    def _write_scalars(self, report: StepReport | ValidationReport) -> None:
         for name, value in to_scalars(report).items():
-            self._writer.add_scalar(f"{group}/{name}", value, report.step)
+            self._writer.add_scalar(name, value, report.step)
 
 
 class MLflowLogger:
@@ -103,16 +103,15 @@ class MLflowLogger:
         match event:
             case RunStarted():
                 self._start(event)
-            case StepReport():
-                self._log_metrics("train", event)
-            case ValidationReport():
-                self._log_metrics("valid", event)
+            case StepReport() | ValidationReport():
+                self._log_metrics(to_scalars(event), event.step)
             case ValidationSamples(step, samples):
-                self._client.log_text(self._run_id, "\n\n".join(format_samples(samples)) + "\n", f"samples/step-{step:08d}.txt")
+                self._client.log_text(self._run_id, format_samples(samples) + "\n", f"samples/step-{step:08d}.txt")
             case RunEvent(kind, step, text):
                 self._client.set_tag(self._run_id, f"event.{kind}", f"step {step}: {text}"[:5000])
             case RunFinished(report):
-                self._finish(report)
+                self._log_metrics(prefix_report_scalars(report), int(report.get("steps", 0)))
+                self._status = "FINISHED"
             case RunClosed() if self._run_id:
                 self._client.set_terminated(self._run_id, self._status)
 
@@ -140,24 +139,15 @@ class MLflowLogger:
             experiment_id, run_name=run_info.name, tags={"machine": run_info.machine}
         ).info.run_id
         write_logger_run(self.folder, "mlflow", self._run_id)
-        parameters = [Param(key, str(value)[:500]) for key, value in flatten(event.recipe)]
+        parameters = [Param(key, str(value)[:500]) for key, value in flatten_settings(event.recipe)]
         for start in range(0, len(parameters), _MAX_BATCH_PARAMETERS):
             self._client.log_batch(self._run_id, params=parameters[start : start + _MAX_BATCH_PARAMETERS])
 
-    def _finish(self, report: Mapping[str, Any]) -> None:
-        from mlflow.entities import Metric
-
-        step, now = int(report.get("steps", 0)), round(time.time() * 1000)
-        metrics = [Metric(f"report/{name}", value, now, step) for name, value in select_report_scalars(report).items()]
-        self._client.log_batch(self._run_id, metrics=metrics)
-        self._status = "FINISHED"
-
-    def _log_metrics(self, group: str, report: StepReport | ValidationReport) -> None:
+    def _log_metrics(self, scalars: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
         now = round(time.time() * 1000)
-        metrics = [Metric(f"{group}/{name}", value, now, report.step) for name, value in to_scalars(report).items()]
-        self._client.log_batch(self._run_id, metrics=metrics)
+        self._client.log_batch(self._run_id, metrics=[Metric(name, value, now, step) for name, value in scalars.items()])
 
 
 class WandbLogger:
@@ -172,16 +162,14 @@ class WandbLogger:
         match event:
             case RunStarted():
                 self._start(event)
-            case StepReport():
-                self._log_metrics("train", event)
-            case ValidationReport():
-                self._log_metrics("valid", event)
+            case StepReport() | ValidationReport():
+                self._run.log({"step": event.step, **to_scalars(event)})
             case ValidationSamples():
                 self._log_samples(event)
             case RunEvent(kind, step, text):
                 self._run.log({"step": step, f"events/{kind}": text})
             case RunFinished(report):
-                self._run.summary.update({f"report/{name}": value for name, value in select_report_scalars(report).items()})
+                self._run.summary.update(prefix_report_scalars(report))
                 self._exit_code = 0
             case RunClosed() if self._run is not None:
                 self._run.finish(exit_code=self._exit_code)
@@ -211,9 +199,6 @@ class WandbLogger:
         rows = [[sample.source, sample.reference, sample.translation] for sample in event.samples]
         self._run.log({"step": event.step, "samples": wandb.Table(columns=["source", "reference", "translation"], data=rows)})
 
-    def _log_metrics(self, group: str, report: StepReport | ValidationReport) -> None:
-        self._run.log({"step": report.step, **{f"{group}/{name}": value for name, value in to_scalars(report).items()}})
-
 
 _LOGGERS: dict[str, Callable[[Path], Callback]] = {
     "tensorboard": TensorBoardLogger,
@@ -223,8 +208,14 @@ _LOGGERS: dict[str, Callable[[Path], Callback]] = {
 
 
 def to_scalars(report: StepReport | ValidationReport) -> dict[str, float]:
-    """Return the numbers of a report by name, without its step."""
-    return {name: float(value) for name, value in vars(report).items() if name != "step" and isinstance(value, int | float)}
+    """Return the numbers of a report without its step, by names such as `train/loss`."""
+    values = {f"{report.type}/{name}": value for name, value in vars(report).items() if name != "step"}
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+def prefix_report_scalars(report: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers at the top level of a run's report, by names such as `report/bleu`."""
+    return {f"report/{name}": value for name, value in select_report_scalars(report).items()}
 
 
 def select_report_scalars(report: Mapping[str, Any]) -> dict[str, float]:
@@ -232,18 +223,9 @@ def select_report_scalars(report: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in report.items() if isinstance(value, int | float)}
 
 
-def format_samples(samples: Sequence[Sample]) -> list[str]:
+def format_samples(samples: Sequence[Sample]) -> str:
     """Return a Markdown code block for each sample, in which Markdown marks are plain text."""
-    return [f"    {sample.source}\n    {sample.reference}\n    {sample.translation}" for sample in samples]
-
-
-def flatten(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of a nested document, such as `training.max_steps` and 1000."""
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return "\n\n".join(f"    {sample.source}\n    {sample.reference}\n    {sample.translation}" for sample in samples)
 
 
 def read_logger_runs(folder: Path) -> dict[str, str]:

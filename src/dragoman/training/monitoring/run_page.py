@@ -12,6 +12,7 @@ from dragoman.errors import MissingDependencyError, OutputError
 from dragoman.io.storage import describe_write_error, write_lines
 from dragoman.runtime.progress import format_duration
 from dragoman.training.monitoring.diagnostics import diagnose
+from dragoman.training.monitoring.events import EventKind
 from dragoman.training.monitoring.run_status import LogEntry, RunState, RunStatus, RunSummary, read_run_status, summarize_run
 from dragoman.viz import (
     MetricTile,
@@ -28,7 +29,7 @@ _MAX_VERSIONS, _MAX_SENTENCES, _MAX_EVENTS = 4, 8, 30
 # Characters of a text that are shown.
 _MAX_TEXT_LENGTH = 300
 # Events that get a vertical line in the curves. Checkpoints are too many.
-_MARKED_EVENTS = (
+_MARKED_EVENTS: tuple[EventKind, ...] = (
     "resumed", "skipped_steps", "rolled_back", "oom_split", "checkpoint_failed", "early_stop", "stopped", "failed",
 )  # fmt: skip
 
@@ -112,11 +113,7 @@ def _build_tiles(status: RunStatus, summary: RunSummary) -> list[MetricTile]:
 
 
 def _build_charts(status: RunStatus) -> list[str]:
-    marks = [
-        VerticalMarker(entry["step"], str(entry.get("text", "")))
-        for entry in status.events
-        if entry.get("event") in _MARKED_EVENTS
-    ]
+    marks = [VerticalMarker(entry["step"], str(entry.get("text", ""))) for entry in status.events_of_kind(*_MARKED_EVENTS)]
     train, valid = Series("training", (), color_index=0), Series("validation", (), color_index=1)
 
     def training_series(key: str, *, scale: float = 1.0) -> list[Series]:
@@ -201,7 +198,7 @@ def _build_tables(status: RunStatus) -> list[ReportTable]:
             facts.append((name, f"{run_info[name]:,}" if isinstance(run_info[name], int) else str(run_info[name])))
     if isinstance(peak_flops := run_info.get("peak_flops_per_second"), int | float):
         facts.append(("peak FLOP/s", f"{peak_flops / 1e12:,.2f} TFLOP/s in matrix products"))
-    if checkpoint_events := [entry for entry in status.events if entry.get("event") == "checkpoint"]:
+    if checkpoint_events := status.events_of_kind("checkpoint"):
         facts.append(("newest checkpoint", str(checkpoint_events[-1].get("text", ""))))
     return [*tables, ReportTable("The run", ["", ""], facts)] if facts else tables
 

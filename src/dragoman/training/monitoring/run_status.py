@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.errors import RunError
+from dragoman.training.monitoring.events import EventKind, StepReport
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 
 RunState = Literal["running", "finished", "stopped", "failed", "stalled"]
@@ -23,10 +25,7 @@ ValuesT = TypeVar("ValuesT", "ValidationValues", "EventValues")
 _STALL_SECONDS, _STALL_SECONDS_AT_ENDS = 120.0, 1800.0
 _COMPLETION_EVENTS = ("budget_spent", "early_stop")
 # Values of the newest line of type "train" that a summary repeats.
-_TRAIN_VALUES = (
-    "epoch", "loss", "perplexity", "lr", "gradient_norm", "tokens_per_second", "progress", "minutes", "minutes_left",
-    "skipped_steps", "data_wait_fraction", "flops_per_second", "mfu", "memory_mib", "devices", "padding_fraction",
-)  # fmt: skip
+_TRAIN_VALUES = [item.name for item in fields(StepReport) if item.name not in ("step", "type")]
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,10 @@ class RunStatus:
     def events(self) -> list[LogEntry]:
         return self.entries_of_type("event")
 
+    def events_of_kind(self, *kinds: EventKind) -> list[LogEntry]:
+        """Return the events of these kinds, in the order of the log."""
+        return [entry for entry in self.events if entry.get("event") in kinds]
+
     @property
     def run_info(self) -> LogEntry:
         """The newest line of type "run"; empty if there is none."""
@@ -78,10 +81,8 @@ class RunStatus:
         if self.is_finished:
             return "finished"
         match self.get_last_event():
-            case "stopped":
-                return "stopped"
-            case "failed":
-                return "failed"
+            case "stopped" | "failed" as last_event:
+                return last_event
         return "running" if self.seconds_since_update <= self._compute_stall_threshold() else "stalled"
 
     @property
@@ -103,7 +104,7 @@ class RunStatus:
         # The bundle and the scores of the test set take unknown time after the last line.
         if len(train) < 2 or train[-1]["progress"] >= 1.0 or self.is_training_complete:
             return _STALL_SECONDS_AT_ENDS
-        log_interval_minutes = compute_minutes_elapsed(train[-1]) - compute_minutes_elapsed(train[-2])
+        log_interval_minutes: float = train[-1]["minutes"] - train[-2]["minutes"]
         validations = [entry.get("seconds", 0.0) for entry in self.valid]
         return max(_STALL_SECONDS, 600.0 * log_interval_minutes, 3.0 * max(validations, default=0.0))
 
@@ -169,11 +170,6 @@ class RunSummary:
     last_event: EventValues | None
 
 
-def compute_minutes_elapsed(entry: LogEntry) -> float:
-    """Return the minutes of training steps up to a line of type "train"."""
-    return float(entry["minutes"])
-
-
 def select_quarter(points: Points, number: int) -> Points:
     """Return one quarter of the points, numbered from 0."""
     size = len(points) / 4
@@ -215,6 +211,16 @@ def read_run_status(folder: Path) -> RunStatus:
         modified_times["recipe.json"], modified_times.get("metrics.jsonl", 0.0)
     )
     return RunStatus(folder, recipe, entries, max(0.0, time.time() - max(modified_times.values())), is_finished, damaged)
+
+
+def read_report(folder: Path, *required_keys: str) -> dict[str, Any]:
+    """Return the content of `report.json`. Raise RunError if it cannot be read or lacks one of these keys."""
+    path = folder / "report.json"
+    with suppress(OSError, ValueError, RecursionError):
+        report = json.loads(path.read_bytes())
+        if isinstance(report, dict) and report.keys() >= set(required_keys):
+            return report
+    raise RunError(f"{path}: cannot be read; `dragoman train` with the run's recipe writes it again")
 
 
 def summarize_run(status: RunStatus) -> RunSummary:
