@@ -99,4 +99,4 @@ def test_own_error_is_no_memory_failure() -> None:
 def test_module_prints_its_code_table() -> None:
     printed = subprocess.run([sys.executable, "-m", "dragoman.errors"], capture_output=True, text=True, check=True).stdout
     assert printed.rstrip("\n") == format_code_table()
-    assert "| `disk-full` | `WriteError` | 1 | The disk is full. |" in printed.splitlines()
+    assert "| `disk-full` | `OutputError` | 1 | The disk is full. |" in printed.splitlines()

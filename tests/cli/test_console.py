@@ -17,7 +17,9 @@ from dragoman.cli.exit_statuses import EXIT_STATUSES, USAGE_ERROR
 from dragoman.cli.json_outputs import ScoreOutput, TranslationAlternative, to_json_dict
 from dragoman.cli.main import COMMANDS, LazyGroup, cli
 from dragoman.errors import DataError, InterruptedRun, RecipeError
-from dragoman.runtime.progress import ProgressLog, RecentRate
+from dragoman.evaluation.metrics import Score
+from dragoman.runtime.progress import LineTimer, ProgressLog, RecentRate
+from dragoman.training.monitoring.events import RunInfo, RunStarted, StepDone
 
 JSON_TYPES = [
     value
@@ -31,7 +33,7 @@ JSON_TYPES = [
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the time in a list. A test changes its item to let time pass."""
     now = [0.0]
-    for function in (ProgressLog.__init__, RecentRate.__init__):
+    for function in (LineTimer.__init__, ProgressLog.__init__, RecentRate.__init__):
         monkeypatch.setitem(function.__kwdefaults__ or {}, "clock", lambda: now[0])
     return now
 
@@ -77,7 +79,7 @@ def test_optional_fields_without_value_are_left_out() -> None:
 
 
 def test_print_json_accepts_dataclasses(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json(ScoreOutput(scores=[json_outputs.MetricScore("BLEU", 27.3, "sig")]))
+    print_json(ScoreOutput(scores=[Score("BLEU", 27.3, "sig")]))
     assert json.loads(capsys.readouterr().out) == {"scores": [{"name": "BLEU", "value": 27.3, "signature": "sig"}]}
 
 
@@ -123,6 +125,60 @@ def test_preparation_logs_each_task(clock: list[float]) -> None:
         "reading train: 25 of 50 pairs (50 %)",
         "encoding train: 25 of 50 pairs (50 %)",
     ]
+
+
+def test_preparation_logs_between_two_tasks(clock: list[float]) -> None:
+    """Hashing the input files, for example, reports no progress."""
+    stream = io.StringIO()
+    bar = PreparationProgressBar(Console(file=stream))
+    clock[0] += 25.0
+    bar.write_if_due()
+    bar.update("reading train", 0, 50)
+    clock[0] += 20.0
+    bar.write_if_due()
+    bar.close()
+    clock[0] += 10.0
+    bar.write_if_due()
+    assert stream.getvalue().splitlines() == [
+        "preparing: 25 s so far",
+        "reading train: 0 of 50 pairs (0 %), 20 s so far",
+    ]
+
+
+def test_training_logs_phases_without_steps(clock: list[float]) -> None:
+    stream = io.StringIO()
+    bar = TrainingProgressBar(Console(file=stream))
+    for event in (None, RunStarted(RunInfo("tiny", "run", "cpu", 1000), {}), StepDone(1, 0.5), StepDone(2, 1.0)):
+        if event is not None:
+            bar(event)
+        clock[0] += 20.0
+        bar.write_if_due()
+    bar.close()
+    assert stream.getvalue().splitlines() == [
+        "preparing: 20 s so far",
+        "1,000 parameters on cpu",
+        "first step: 20 s so far",
+        "training: step 1, 50.0% of the budget",
+        "finishing the run: 20 s so far",
+    ]
+
+
+def test_waiting_for_input_is_no_progress(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with progress_bar(Console(file=stream), "translating", None) as bar:
+
+        def arrive_slowly() -> Iterator[int]:
+            clock[0] += 60.0
+            bar.write_if_due()
+            yield 1
+
+        for _ in bar.iter_input(arrive_slowly(), is_live=True):
+            assert stream.getvalue() == ""
+            bar.write_if_due()
+            assert stream.getvalue() == "translating: 0 lines, 1 min so far\n"
+        clock[0] += 60.0
+        list(bar.iter_input(arrive_slowly(), is_live=False))
+    assert len(stream.getvalue().splitlines()) == 2
 
 
 def test_training_logs_progress_between_reports(clock: list[float]) -> None:

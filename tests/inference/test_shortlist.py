@@ -14,9 +14,10 @@ from conftest import WORDS
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.errors import BundleError, DataError, OutputError
+from dragoman.errors import BundleError, DataError
 from dragoman.inference.lexical_shortlist import NUM_SPECIAL_TOKENS, Shortlist, build_shortlist, read_shortlist
 from dragoman.inference.translation_constraints import TranslationConstraints
+from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -104,13 +105,13 @@ def test_read_shortlist_checks_vocabulary_and_checksums(bundle: Path, shortlist:
     with pytest.raises(BundleError, match="other: was built with other tokenizers"):
         read_shortlist(tmp_path / "other", loaded)
     shortlist.save(tmp_path / "cut")
-    with pytest.raises(OutputError, match="exists"):
+    with raises_code("output-exists", "cut"):
         shortlist.save(tmp_path / "cut")
     with (tmp_path / "cut" / "shortlist.safetensors").open("r+b") as file:
         file.truncate(50)
-    with pytest.raises(BundleError, match="cut"):
+    with raises_code("bundle-damaged", "cut"):
         read_shortlist(tmp_path / "cut", loaded)
-    with pytest.raises(BundleError):
+    with raises_code("bundle-not-found", "nowhere"):
         read_shortlist(tmp_path / "nowhere", loaded)
     with pytest.raises(DataError, match="there are no sentence pairs"):
         build_shortlist(loaded, [], [], per_token=1, num_frequent=1)

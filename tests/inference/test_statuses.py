@@ -11,6 +11,7 @@ from torch import Tensor
 import dragoman
 from dragoman import Translation, Translator
 from dragoman.cli.line_report import LineWarnings
+from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.interface import SearchState
 from dragoman.inference.translation_result import merge_segments
@@ -190,5 +191,5 @@ def test_short_line_makes_the_command_incomplete() -> None:
     incomplete.add("one two three", Translation("eins", status="short"))
     assert not complete.has_errors
     assert incomplete.has_errors
-    (message,) = incomplete.format_messages(max_source_tokens=1024, max_extra_tokens=50)
+    (message,) = incomplete.format_messages(None, DecodingConfig())
     assert "min_length_ratio" in message

@@ -110,9 +110,9 @@ def test_stream_checks_number_of_constraints(translator: Translator) -> None:
         translator.stream(LINES, window=0)
     with pytest.raises(TypeError, match=r"write stream\(\[text\]\)"):
         translator.stream("one two")
-    with pytest.raises(DataError, match="the text ends after line 4, before the constraints"):
+    with pytest.raises(DataError, match="lines end after line 4, before the constraints"):
         list(translator.stream(LINES, constraints=[None] * 5, window=2))
-    with pytest.raises(DataError, match="constraints end after line 3, before the text"):
+    with pytest.raises(DataError, match="constraints end after line 3, before the lines"):
         list(translator.stream(LINES, constraints=[None] * 3, window=2))
 
 
@@ -126,7 +126,7 @@ def test_include_must_be_a_sequence_of_phrases(translator: Translator) -> None:
 @pytest.mark.parametrize(
     ("constraints", "options", "message"),
     [
-        ([None], {}, "4 lines but 1 constraints"),
+        ([None], {}, "4 lines but 1 constraint"),
         ([TranslationConstraints(prefix=" "), None, None, None], {}, "line 1: prefix: ' ' has no text"),
         ([None, TranslationConstraints(include=("語",)), None, None], {}, "line 2: include: '語' has characters"),
         (
@@ -223,5 +223,5 @@ def test_translate_command_reads_constraints(bundle: Path, tmp_path: Path, trans
     with pytest.raises(DataError, match="constraints, line 2: is not JSON"):
         CliRunner().invoke(cli, arguments, catch_exceptions=False)
     (tmp_path / "constraints").write_text("{}\n", encoding="utf-8")
-    with pytest.raises(DataError, match="constraints: has 1 constraints for 4 lines"):
+    with pytest.raises(DataError, match="constraints: has 1 constraint for 4 lines"):
         CliRunner().invoke(cli, arguments, catch_exceptions=False)

@@ -38,6 +38,7 @@ from dragoman.io.storage import (
     write_lines,
     write_with_digest,
 )
+from expected_errors import raises_code
 
 CONTENTS = {"config.json": b'{"a": 1}\n', "empty": b"", "weights.safetensors": bytes(range(64)), "z.model": b"\x00\xff" * 8}
 
@@ -120,7 +121,7 @@ def test_existing_file_is_kept(tmp_path: Path) -> None:
         lambda: check_path_is_free(path),
     ]
     for write in writers:
-        with pytest.raises(OutputError, match=r"a\.txt: exists already; give another name, or --overwrite"):
+        with raises_code("output-exists", "a.txt"):
             write()
     assert read_tree(tmp_path) == {"a.txt": b"old"}
 
@@ -133,7 +134,7 @@ def test_file_created_meanwhile_is_kept(tmp_path: Path) -> None:
             stream.write("mine")
             path.write_text("theirs")
 
-    with pytest.raises(OutputError, match=r"a\.txt: exists already"):
+    with raises_code("output-exists", "a.txt"):
         write_twice()
     assert read_tree(tmp_path) == {"a.txt": b"theirs"}
 
@@ -223,7 +224,7 @@ def test_existing_folder_is_kept(tmp_path: Path) -> None:
     path.mkdir()
     (path / "mine").write_text("x")
     before = read_tree(tmp_path)
-    with pytest.raises(OutputError, match=r"bundle: exists already; give another name, or --overwrite"):
+    with raises_code("output-exists", "bundle"):
         write_folder(path)
     assert read_tree(tmp_path) == before
 
@@ -236,7 +237,7 @@ def test_folder_created_meanwhile_is_kept(tmp_path: Path) -> None:
             (folder / "config.json").write_text("mine")
             write_folder(path, {"config.json": b"theirs"})
 
-    with pytest.raises(OutputError, match=r"bundle: exists already"):
+    with raises_code("output-exists", "bundle"):
         write_twice()
     verify_checksums(path, BundleError)
     assert (path / "config.json").read_text() == "theirs"
@@ -249,7 +250,7 @@ def test_foreign_folder_with_manifest_is_kept(tmp_path: Path) -> None:
     (path / MANIFEST_FILE).write_text("{}")
     (path / "thesis.txt").write_text("all of it")
     before = read_tree(tmp_path)
-    with pytest.raises(OutputError, match=r"project: holds 'thesis.txt', which dragoman did not write"):
+    with raises_code("not-replaceable", "project", "thesis.txt"):
         write_folder(path, overwrite=True)
     assert read_tree(tmp_path) == before
 
@@ -260,10 +261,10 @@ def test_foreign_folder_is_kept(tmp_path: Path) -> None:
     (path / "to-grandmother.txt").write_text("Dear")
     (tmp_path / "file").write_text("x")
     before = read_tree(tmp_path)
-    with pytest.raises(OutputError, match=r"letters: holds 'to-grandmother.txt', which dragoman did not write"):
+    with raises_code("not-replaceable", "letters", "to-grandmother.txt"):
         write_folder(path, overwrite=True)
     for path in (tmp_path / "file", Path(), Path("/")):
-        with pytest.raises(OutputError, match=f"^{path}: is not a folder that can be replaced"):
+        with raises_code("not-replaceable", str(path)):
             write_folder(path, overwrite=True)
     assert read_tree(tmp_path) == before
 
@@ -399,6 +400,9 @@ def test_added_file_is_detected(bundle: Path, make: Callable[[Path], object], na
 def test_hidden_files_of_other_programs_are_ignored(bundle: Path) -> None:
     (bundle / ".DS_Store").touch()
     verify_checksums(bundle, BundleError)
+    (bundle / ".DS_Store").rename(bundle / "DS_Store")
+    with raises_code("bundle-damaged", "'DS_Store'"):
+        verify_checksums(bundle, BundleError)
 
 
 def test_folder_without_manifest_is_named(tmp_path: Path) -> None:
@@ -768,7 +772,8 @@ def test_file_system_without_locks_works(tmp_path: Path, monkeypatch: pytest.Mon
         with monkeypatch.context() as patch:
             patch.setattr("dragoman.io.storage.fcntl.flock", fail)
             with lock_dir(tmp_path):
-                pass
+                (tmp_path / f"{code}").touch()
     monkeypatch.setattr("dragoman.io.storage.fcntl", None)
     with lock_dir(tmp_path), lock_dir(tmp_path):
-        pass
+        (tmp_path / "twice").touch()
+    assert {path.name for path in tmp_path.iterdir()} == {f"{errno.ENOLCK}", f"{errno.ENOTSUP}", "twice"}

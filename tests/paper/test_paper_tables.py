@@ -60,6 +60,7 @@ from dragoman.training.compute_plan import KernelChoice
 from dragoman.training.monitoring.events import Callback, RunClosed, StepDone, TrainingEvent, ignore_event
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.report import TRANSLATIONS_FILE
+from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -538,14 +539,14 @@ def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: 
     assert remark.startswith(f"no bootstrap: {text / 'valid.de'}: there is no such file")
     assert [ordering.p_value for ordering in without.compare_rows("bleu")] == [None]
     shutil.rmtree(folder / "C-n2-seed1")
-    with pytest.raises(DataError, match=r"valid\.de: there is no such file"):
+    with raises_code("file-not-found", "valid.de"):
         small_table(with_root(text), folder)
     (text / "valid.de").write_text(kept)
     shutil.rmtree(folder)
     small_table(with_root(text), folder)
     (folder / "C-n2-seed1" / TRANSLATIONS_FILE).write_text("one\n")
     (remark,) = small_table(with_root(text), folder).remarks
-    assert "translations.txt: has 1 lines, but data.valid has 10" in remark
+    assert "translations.txt: has 1 line, but data.valid has 10" in remark
 
 
 def test_minutes_of_only_one_step_are_an_error() -> None:
@@ -589,7 +590,7 @@ def test_parallel_rows_stop_resume_and_equal_sequential(plain: Recipe, tmp_path:
 
     with monkeypatch.context() as patch:
         patch.setattr(parallel_runs, "wait", terminate)
-        with pytest.raises(InterruptedRun, match="run the same command to resume"):
+        with raises_code("interrupted", "run the same command to resume"):
             small_table(plain, folder, steps=150, processes=2)
     logs = [read_metrics_log(path) for path in folder.glob("*-seed1/metrics.jsonl")]
     assert any(entry.get("event") == "stopped" for log in logs for entry in log)

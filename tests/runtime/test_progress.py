@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from dragoman.runtime.progress import ProgressLog, RecentRate, format_duration, format_rate
+from dragoman.runtime.progress import Heartbeat, LineTimer, ProgressLog, RecentRate, format_duration, format_rate
 
 
 class FakeClock:
@@ -43,6 +45,59 @@ def test_total_may_come_with_an_update() -> None:
     clock.seconds = 20
     log.update(50, 100)
     assert lines == ["scoring: 50 of 100 lines (50 %), 2.5 lines/s, 20 s left"]
+
+
+def test_line_without_rate_has_time_so_far() -> None:
+    clock, lines = FakeClock(), list[str]()
+    log = ProgressLog(lines.append, "translating", total=100, clock=clock)
+    clock.seconds = 19.9
+    log.write_if_due()
+    assert lines == []
+    clock.seconds = 90
+    log.write_if_due()
+    assert lines == ["translating: 0 of 100 lines (0 %), 1 min 30 s so far"]
+
+
+def test_tasks_with_one_timer_keep_the_interval() -> None:
+    """A task that begins 15 seconds after a line of another task writes its first line 5 seconds later."""
+    clock, lines = FakeClock(), list[str]()
+    timer = LineTimer(clock=clock)
+    first = ProgressLog(lines.append, "reading", unit="pairs", timer=timer, clock=clock)
+    clock.seconds = 20
+    first.update(40)
+    clock.seconds = 35
+    second = ProgressLog(lines.append, "encoding", unit="pairs", timer=timer, clock=clock)
+    clock.seconds = 40
+    second.update(10)
+    assert lines == ["reading: 40 pairs, 2 pairs/s", "encoding: 10 pairs, 2 pairs/s"]
+
+
+def test_other_line_restarts_the_interval() -> None:
+    clock = FakeClock()
+    timer = LineTimer(clock=clock)
+    clock.seconds = 19
+    timer.restart()
+    clock.seconds = 38
+    assert not timer.claim_line()
+    clock.seconds = 39
+    assert timer.claim_line()
+    assert not timer.claim_line()
+
+
+def test_heartbeat_calls_during_work_without_updates() -> None:
+    called_twice, calls = threading.Event(), list[int]()
+
+    def count_call() -> None:
+        calls.append(threading.get_ident())
+        if len(calls) == 2:
+            called_twice.set()
+
+    with Heartbeat(count_call, period_seconds=0.01):
+        assert called_twice.wait(30.0)
+    num_calls = len(calls)
+    assert threading.get_ident() not in calls
+    assert not any(thread.name == "dragoman-heartbeat" for thread in threading.enumerate())
+    assert len(calls) == num_calls
 
 
 def test_rate_follows_the_last_minute() -> None:

@@ -19,7 +19,6 @@ from dragoman.data.encoded_corpus import Corpus, list_pair_files
 from dragoman.data.link_table import LinkTable, get_links_file, write_links
 from dragoman.data.prepare import PreparedData, prepare
 from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens, get_word_numbers
-from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.aer import score_alignments
 from dragoman.model.attention import record_attention
 from dragoman.model.factory import build_model
@@ -29,6 +28,7 @@ from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.distributed.parallelize import ModelLoss
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer, alignment_loss, record_head_weights
 from dragoman.training.run import train
+from expected_errors import raises_code
 from rank_processes import find_free_port, run_ranks, train_all
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -107,7 +107,7 @@ def test_link_table_holds_written_links(tmp_path: Path) -> None:
     table = LinkTable(tmp_path / "x.links.arrow")
     assert [table[index].tolist() for index in range(len(table))] == [[list(link) for link in row] for row in rows]
     (tmp_path / "x.links.arrow").write_bytes(b"no")
-    with pytest.raises(DataError, match="holds no links of a prepared corpus"):
+    with raises_code("prepared-data-damaged", "x.links.arrow"):
         LinkTable(tmp_path / "x.links.arrow")
 
 
@@ -159,25 +159,25 @@ def test_links_are_read_from_file(tiny: MakeRecipe, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("links", "message"),
+    ("links", "code", "names"),
     [
-        ("1-0\n\n", r"links: has 2 lines of links, but train has 3 pairs"),
-        ("1-0\n\n0-0\n0-0\n", r"links: has 4 lines of links, but train has 3 pairs"),
-        ("1-0\n\n0-2\n", r"links, line 3: 0-2 links a word that is not there: the source has 1 words, the target 2"),
-        ("2-0\n\n0-0\n", r"links, line 1: 2-0 links a word that is not there: the source has 2 words"),
-        ("1-0\n1:0\n0-0\n", r"links, line 2: '1:0' is not a link; write i-j, counted from 0"),
-        ("-1-0\n\n0-0\n", r"links, line 1: '-1-0' is not a link"),
+        ("1-0\n\n", "length-mismatch", ["links: has 2 lines", "3 pairs"]),
+        ("1-0\n\n0-0\n0-0\n", "length-mismatch", ["links: has 4 lines", "3 pairs"]),
+        ("1-0\n\n0-2\n", "invalid-alignment", ["links, line 3: 0-2", "the source has 1 words, the target 2"]),
+        ("2-0\n\n0-0\n", "invalid-alignment", ["links, line 1: 2-0", "the source has 2 words"]),
+        ("1-0\n1:0\n0-0\n", "invalid-alignment", ["links, line 2: '1:0'"]),
+        ("-1-0\n\n0-0\n", "invalid-alignment", ["links, line 1: '-1-0'"]),
     ],
 )
-def test_bad_links_fail_with_line_number(tiny: MakeRecipe, tmp_path: Path, links: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_bad_links_fail_with_line_number(tiny: MakeRecipe, tmp_path: Path, links: str, code: str, names: list[str]) -> None:
+    with raises_code(code, *names):
         prepare(recipe_with_links(tiny, tmp_path, links), tmp_path / "data")
 
 
 def test_missing_link_file_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = recipe_with_links(tiny, tmp_path, "")
     (tmp_path / "links").unlink()
-    with pytest.raises(DataError, match="links: cannot be read: No such file"):
+    with raises_code("file-unreadable", "links"):
         prepare(recipe, tmp_path / "data")
 
 
@@ -212,7 +212,7 @@ def test_truncated_pair_keeps_remaining_links(tiny: MakeRecipe, tmp_path: Path) 
     ],
 )
 def test_impossible_alignment_config_fails(tiny: MakeRecipe, tmp_path: Path, settings: list[str], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
+    with raises_code("invalid-recipe", message):
         tiny(tmp_path, *settings)
 
 

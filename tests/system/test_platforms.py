@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -230,9 +231,13 @@ def test_commands_run_without_all_features(
 
 
 def test_signals_are_not_blocked_without_signal_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    get_mask = partial(signal.pthread_sigmask, signal.SIG_BLOCK, [])
+    mask = get_mask()
     monkeypatch.delattr(signal, "pthread_sigmask")
     with block_signals(signal.SIGTERM):
+        assert get_mask() == mask
         unblock_signals(signal.SIGTERM)
+    assert get_mask() == mask
 
 
 def test_memory_is_unknown_without_proc_and_resource(monkeypatch: pytest.MonkeyPatch) -> None:

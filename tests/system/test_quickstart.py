@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import dragoman
 from dragoman.cli.main import cli
-from dragoman.errors import DataError
 from dragoman.evaluation.aer import score_alignments
 from dragoman.training.quickstart_recipe import prepare_quickstart
 from dragoman.word_aligner import align_pairs
+from expected_errors import raises_code
 
 SHORT = [
     "training.max_steps=4", "training.validate_every_steps=4", "training.num_validation_translations=5",
@@ -84,7 +84,7 @@ def test_dates_come_with_known_links(prepared: Path) -> None:
 
 
 def test_unknown_language_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'xx'.*de.*fr"):
+    with raises_code("unsupported-language", "'xx'", "de", "fr"):
         prepare_quickstart("xx", tmp_path, seed=1, changes=[], notice=lambda _: None)
 
 

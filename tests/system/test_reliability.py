@@ -35,7 +35,7 @@ from dragoman.bundle import collect_weights, save_bundle
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.dataloader import DataPosition
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
-from dragoman.errors import InterruptedRun, OutputError, RunError, WriteError
+from dragoman.errors import InterruptedRun, RunError, WriteError
 from dragoman.io.storage import MANIFEST_FILE, lock_dir, verify_checksums
 from dragoman.model.factory import build_model
 from dragoman.training.checkpoints.checkpoint import (
@@ -51,6 +51,7 @@ from dragoman.training.monitoring.events import StepDone, TrainingEvent
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
+from expected_errors import raises_code
 from trainers import new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -802,9 +803,9 @@ def test_r6_unreadable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "iterdir", fail)
-        with pytest.raises(WriteError, match=r"cannot be read: Stale file handle$"):
+        with raises_code("write-failed", "Stale file handle"):
             save(tmp_path, 3)
-        with pytest.raises(RunError, match=r"cannot be read: Stale file handle$"):
+        with raises_code("run-damaged", "Stale file handle"):
             read_value(tmp_path)
         prune_checkpoints(tmp_path, keep_last=1, keep_best=0)
     assert read_value(tmp_path) == 2
@@ -818,7 +819,7 @@ def test_r6_read_only_folder_is_reported(tmp_path: Path) -> None:
     try:
         if os.access(tmp_path, os.W_OK):
             pytest.skip("this user may write into any folder")
-        with pytest.raises(WriteError, match=r"step-00000002: cannot be written: Permission denied"):
+        with raises_code("write-failed", "step-00000002", "Permission denied"):
             save(tmp_path, 2)
         assert read_value(tmp_path) == 1
     finally:
@@ -1016,7 +1017,7 @@ def test_r1_run_stopped_after_every_step_is_exact(tiny: MakeRecipe, tmp_path: Pa
 def test_r6_second_run_in_a_folder_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run")
     (tmp_path / "run").mkdir()
-    with lock_dir(tmp_path / "run"), pytest.raises(OutputError, match=r"run: another process is at work in it; wait for it"):
+    with lock_dir(tmp_path / "run"), raises_code("folder-locked", "run"):
         train(recipe)
     assert names(tmp_path / "run") == []
 

@@ -121,7 +121,7 @@ def test_only_a_clearly_faster_kernel_is_chosen() -> None:
     ):
         ticks = iter([tick for duration in seconds for tick in (0.0, duration)])
         with mock.patch("time.thread_time", side_effect=lambda ticks=ticks: next(ticks)):
-            assert compute_plan_module._select_fastest(trials) == fastest
+            assert compute_plan_module._select_fastest(trials, "products") == fastest
         assert not list(ticks)
 
 
@@ -133,7 +133,7 @@ def test_missing_kernel_is_not_chosen() -> None:
         return sum(itertools.repeat(1, 100_000))
 
     threads = torch.get_num_threads()
-    assert compute_plan_module._select_fastest({"PyTorch": slow, "oneDNN": missing}) == "PyTorch"
+    assert compute_plan_module._select_fastest({"PyTorch": slow, "oneDNN": missing}, "products") == "PyTorch"
     assert torch.get_num_threads() == threads
 
 
@@ -254,7 +254,7 @@ def test_auto_precision_is_the_clearly_faster(monkeypatch: pytest.MonkeyPatch) -
         (False, "bfloat16", torch.float32),
     ):
         monkeypatch.setattr(compute_plan_module, "has_bf16_matmul", lambda has_bf16=has_bf16: has_bf16)
-        monkeypatch.setattr(compute_plan_module, "_select_fastest", lambda _, fastest=fastest: fastest)
+        monkeypatch.setattr(compute_plan_module, "_select_fastest", lambda trials, title, fastest=fastest: fastest)
         bf16_is_faster.cache_clear()
         assert choose_compute_plan(config).precision == expected
         # A resumed run keeps its precision, unless the recipe sets another.

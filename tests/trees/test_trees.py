@@ -31,6 +31,7 @@ from dragoman.trees.tree import (
     get_words,
     iter_events,
 )
+from expected_errors import raises_code
 
 CRAFT = Path(__file__).parents[3] / "shared" / "data" / "craft"
 needs_craft = pytest.mark.skipif(not CRAFT.is_dir(), reason="the CRAFT trees are missing")
@@ -167,7 +168,7 @@ def test_unbalanced_brackets_raise_error(lines: list[str], message: str) -> None
 
 
 def test_unclosed_tree_raises_error() -> None:
-    with pytest.raises(DataError, match="a, line 17: the tree that begins in line 1 is longer than 16 MiB"):
+    with raises_code("invalid-tree", "a, line 17", "line 1 ", "16 MiB"):
         list(ptb.iter_trees(["(S"] + [" " * 2**20] * 17, "a"))
 
 
@@ -176,13 +177,13 @@ def test_reading_is_lazy() -> None:
     reading = ptb.iter_trees(lines, "a", start_line=5)
     assert next(reading) == (Tree("A", (Tree("B", ("c",)),)), 5)
     assert next(lines) == "(D"
-    with pytest.raises(DataError, match="a, line 6: a bracket closes"):
+    with raises_code("invalid-tree", "a, line 6"):
         list(reading)
 
 
 @pytest.mark.parametrize("text", ["", "(A (B c)) (A (B c))"])
 def test_read_tree_requires_exactly_one(text: str) -> None:
-    with pytest.raises(DataError, match=r"^the tree: has [02] trees; write exactly one$"):
+    with raises_code("invalid-tree", "the tree: has "):
         ptb.read_tree(text)
 
 
@@ -305,7 +306,7 @@ def test_untagged_words_survive_linearization() -> None:
     for name in ("typed", "topdown"):
         tree_format = linearization(name)
         assert delinearize(tree_format, tree_format.linearize(tree), ["a", "b", "c"], [None] * 3) == tree
-    with pytest.raises(DataError, match="word 'a': has no tag, but the tensor2tensor linearization needs one"):
+    with raises_code("invalid-tree", "'a'"):
         linearization("tensor2tensor").linearize(tree)
     assert ptb.format_tree(delinearize(linearization("typed"), ["(S", "XX", ")S"], ["a"])) == "(S (XX a))"
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.errors import MissingDependencyError
 from dragoman.viz import (
     Panel,
     ReportTable,
@@ -29,6 +28,7 @@ from dragoman.viz import (
 )
 from dragoman.viz.charts import Bar, BarGroup, render_bar_chart
 from dragoman.viz.svg import escape_hidden, escape_text, estimate_text_width, truncate_text
+from expected_errors import raises_code
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = [
@@ -388,12 +388,12 @@ def test_user_style_changes_no_chart() -> None:
 
 def test_missing_matplotlib_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    message = r"^drawing a chart needs matplotlib, which is not installed: pip install 'dragoman\[plots\]'$"
-    with pytest.raises(MissingDependencyError, match=message):
+    names = ("matplotlib", "pip install 'dragoman[plots]'")
+    with raises_code("missing-dependency", *names):
         curve(Series("train", [(0, 1)]))
-    with pytest.raises(MissingDependencyError, match=message):
+    with raises_code("missing-dependency", *names):
         heatmap([[1.0]])
-    with pytest.raises(MissingDependencyError, match=message):
+    with raises_code("missing-dependency", *names):
         render_bar_chart([BarGroup("a", [Bar("b", 1.0)])], title="t", x_label="x")
 
 

@@ -128,7 +128,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parser(bundle: Path) -> Parser:
-    model = dragoman.load(bundle, device="cpu", intra_threads=1, inter_threads=1)
+    model = dragoman.load(bundle, device="cpu", intra_threads=1, inter_threads=1, precision="float32")
     assert isinstance(model, Parser)
     return model
 

@@ -23,8 +23,8 @@ from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import update_section
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.sentencepiece import Vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, RecipeError
 from dragoman.inference.explain.explain_translation import explain
 from dragoman.inference.explain.search_trace import trace_search
@@ -42,6 +42,7 @@ from dragoman.viz.explanation import (
     merge_tokens,
 )
 from dragoman.viz.explanation_figures import list_figure_names, render_figures
+from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -316,7 +317,7 @@ def test_show_returns_a_notebook_frame(translator: Translator, tmp_path: Path) -
     assert translator.translate([line], nbest=2, beam_size=2) == [translation]  # unchanged, bit for bit
     shown.save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == shown.html
-    with pytest.raises(OutputError, match=r"page\.html"):
+    with raises_code("output-exists", "page.html"):
         shown.save(tmp_path / "page.html")
 
 

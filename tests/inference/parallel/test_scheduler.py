@@ -25,6 +25,7 @@ from dragoman.inference.parallel.scheduler import TRIALS, BatchScheduler, Shared
 from dragoman.inference.translator import Translator
 from dragoman.runtime.autotuner import count_threads, get_cache_path, get_machine_key, get_measurement, put_measurement
 from dragoman.tasks.generation import BatchSearch, GenerationJob
+from expected_errors import raises_code
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +134,12 @@ def test_fastest_layout_is_measured_and_cached(four_cores: None, cache: Path) ->
     second = BatchScheduler(None, None, "sleeping")
     assert list(second.map(work, items)) == list(items)
     assert second._layout == WorkerLayout(2, 2)
+
+
+def test_stand_in_is_not_measured_and_leaves_a_core(four_cores: None, cache: Path) -> None:
+    scheduler = BatchScheduler(None, None, "packed", has_stand_in=True)
+    assert set(scheduler.map(lambda _: torch.get_num_threads(), range(200))) == {3}
+    assert get_measurement("packed") is None
 
 
 def test_short_job_is_not_measured(four_cores: None, cache: Path) -> None:
@@ -250,7 +257,7 @@ def test_unavailable_device_raises_error(device: str, precision: str, message: s
 
 @pytest.mark.parametrize("count", [0, -1, 1025, 2.5, True, "2"])
 def test_validate_count_rejects_impossible_counts(count: Any) -> None:
-    with pytest.raises(DeviceError, match=f"intra_threads: {count!r} is out of range; give a whole number from 1 to 1024"):
+    with raises_code("invalid-thread-count", f"intra_threads: {count!r}", "from 1 to 1024"):
         validate_count("intra_threads", count)
 
 

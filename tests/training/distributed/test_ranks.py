@@ -44,6 +44,7 @@ from dragoman.training.distributed.process_group import (
 from dragoman.training.run import train
 from dragoman.training.train_step import MicroBatch
 from dragoman.training.validation import Validator
+from expected_errors import raises_code
 from rank_processes import find_free_port, read_losses, run_ranks, train_all
 from trainers import new_trainer
 
@@ -85,28 +86,27 @@ def test_context_is_read_from_launcher_variables(environment: Mapping[str, str],
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
+    ("environment", "name"),
     [
-        ({"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, "RANK=4, WORLD_SIZE=4, LOCAL_RANK=0: a rank must be from 0"),
+        ({"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, "RANK=4, WORLD_SIZE=4, LOCAL_RANK=0"),
         ({"RANK": "one", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}, "RANK=one, WORLD_SIZE=4"),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "many"}, "SLURM_STEP_NUM_TASKS=many"),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, "WORLD_SIZE=4: MASTER_ADDR is not set; export"),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS=4: MASTER_ADDR is not set"),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, "WORLD_SIZE=4: MASTER_ADDR"),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS=4: MASTER_ADDR"),
     ],
     ids=str,
 )
-def test_inconsistent_launcher_variables_fail(environment: Mapping[str, str], message: str) -> None:
-    with pytest.raises(RunError, match=re.escape(message)) as caught:
+def test_inconsistent_launcher_variables_fail(environment: Mapping[str, str], name: str) -> None:
+    with raises_code("distributed-setup", name):
         context_from_environment(environment, timeout_minutes=30.0)
-    assert "\n" not in str(caught.value)
 
 
 def test_uneven_split_fails_with_two_remedies() -> None:
     config = make_recipe({"preset": "modern", "training": {"batches_per_update": 2, "batch_tokens": 4096}})
     check_even_split(config, DistributedContext(world_size=2))
     check_even_split(config, DistributedContext(world_size=1))
-    with pytest.raises(
-        RecipeError, match=r"batches_per_update = 2: 4 devices .* training.batches_per_update=4 for .* 4096 tokens on each"
+    with raises_code(
+        "invalid-recipe", "batches_per_update = 2", "training.batches_per_update=4", "4096 tokens on each"
     ) as caught:
         check_even_split(config, DistributedContext(world_size=4))
     assert "training.batch_tokens=2048" in str(caught.value)  # 2 batches of 4,096 are 4 of 2,048
@@ -118,9 +118,7 @@ def test_fsdp_with_varying_batch_length_fails(setting: str, tiny: MakeRecipe, tm
     settings = ("training.batches_per_update=2", "tokenizer.byte_fallback=true", setting)
     check_even_split(tiny(tmp_path / "run", *settings), DistributedContext(world_size=2))
     check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=1))
-    with pytest.raises(
-        RecipeError, match=r"^(tokenizer.sampling_alpha|data.noise) with training.parallel = 'fsdp'.*parallel=ddp$"
-    ):
+    with raises_code("key-conflict", "training.parallel=ddp"):
         check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=2))
 
 
