@@ -8,39 +8,61 @@ import click
 
 from dragoman.cli.options import PATH_TYPE, bundle_argument, json_option, overwrite_option
 
-TARGET_FORMATS = ("ctranslate2",)
+TARGET_FORMATS = ("ctranslate2", "huggingface", "onnx", "argos")
 
 
 @click.command()
 @bundle_argument
-@click.argument("folder", type=PATH_TYPE)
+@click.argument("output", type=PATH_TYPE)
 @click.option("--to", "target_format", type=click.Choice(TARGET_FORMATS), required=True, help="Engine that reads the export.")
-@overwrite_option("Replace the folder of an earlier export.")
+@overwrite_option("Replace an earlier export.")
 @json_option()
-def export(bundle: Path, folder: Path, target_format: str, overwrite: bool, as_json: bool) -> None:
-    """Write BUNDLE into FOLDER in the format of CTranslate2: float32 weights, vocabularies and tokenizers.
+def export(bundle: Path, output: Path, target_format: str, overwrite: bool, as_json: bool) -> None:
+    """Write BUNDLE to OUTPUT in the format of another engine. OUTPUT is a new folder, or a new file for argos.
 
-    FOLDER/dragoman.json holds the decoding options that are nearest to the recipe, and notes on the differences. The guide
-    to exports shows a translation in Python.
+    \b
+    ctranslate2  Weights in float32, vocabularies and tokenizers for CTranslate2.
+    huggingface  A MarianMT folder for transformers, with a model card.
+    onnx         An encoder and a decoder step for onnxruntime.
+    argos        A package for Argos Translate and LibreTranslate.
+
+    The guide to exports lists what each format can hold, and shows a translation in Python.
 
     \b
     Example:  dragoman export runs/quickstart-de/bundle --to ctranslate2 exported
+    Others:   dragoman export runs/quickstart-de/bundle --to huggingface opus-style
+              dragoman export runs/quickstart-de/bundle --to onnx onnx-model
+              dragoman export runs/quickstart-de/bundle --to argos en_de.argosmodel
     """
     from dragoman.bundle import load_bundle
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import ExportOutput, copy_fields
+    from dragoman.export.argos import export_argos
+    from dragoman.export.card_writer import read_scores
     from dragoman.export.ctranslate2 import export_ctranslate2
+    from dragoman.export.huggingface import export_huggingface
+    from dragoman.export.onnx import export_onnx
     from dragoman.io.storage import check_path_is_free
 
     if not overwrite:
-        check_path_is_free(folder)
-    exported = export_ctranslate2(load_bundle(bundle), folder, overwrite=overwrite)
+        check_path_is_free(output)
+    model = load_bundle(bundle)
+    match target_format:
+        case "ctranslate2":
+            exported = export_ctranslate2(model, output, overwrite=overwrite)
+        case "huggingface":
+            scores = read_scores(bundle, model.metadata)
+            exported = export_huggingface(model, output, scores=scores, overwrite=overwrite)
+        case "onnx":
+            exported = export_onnx(model, output, overwrite=overwrite)
+        case _:
+            exported = export_argos(model, output, scores=read_scores(bundle, model.metadata), overwrite=overwrite)
     if as_json:
         print_json(copy_fields(ExportOutput, exported, folder=str(exported.path), format=target_format))
         return
     search_text = ", ".join(f"{name}={value}" for name, value in exported.decoding_options.items())
     print_facts(
-        str(folder),
+        str(output),
         {
             "format": target_format,
             "size on disk": f"{exported.num_bytes / 2**20:.1f} MiB",

@@ -13,8 +13,7 @@ CTranslate2's own positions begin at 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,14 @@ from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.errors import BundleError, MissingDependencyError
+from dragoman.export.result import (
+    METADATA_FILE,
+    ExportResult,
+    check_is_translator,
+    check_unique_pieces,
+    collect_metadata,
+    describe_text_format,
+)
 from dragoman.io.storage import atomic_dir, write_json
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -37,27 +44,10 @@ from dragoman.model.transformer import Decoder, Encoder
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
 
-METADATA_FILE = "dragoman.json"
 # Added to the logit of a suppressed token: its exponential is 0 in every precision, and float16 can represent it.
 SUPPRESSED_LOGIT = -3e4
 # CTranslate2 ends a search after PATIENCE · beam_size outputs, dragoman when no alive hypothesis can win. Both agree from 2 on.
 PATIENCE = 2
-
-
-@dataclass(frozen=True)
-class ExportResult:
-    """Written folder, and the search options that correspond to the recipe.
-
-    max_positions: most tokens of a source and of an output, end token included
-    decoding_options: arguments of CTranslate2's translate_batch that are nearest to the recipe's [decoding] section
-    notes: differences to dragoman, one sentence each
-    """
-
-    path: Path
-    num_bytes: int
-    max_positions: int
-    decoding_options: dict[str, Any]
-    notes: tuple[str, ...]
 
 
 def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -> ExportResult:
@@ -66,18 +56,42 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     Raises BundleError for a model that CTranslate2 cannot express, MissingDependencyError without the ctranslate2 package,
     and OutputError if `path` exists.
     """
+    check_is_translator(bundle, "CTranslate2")
+    check_exportable(bundle.recipe.model, bundle.recipe.tokenizer)
+    num_positions = count_positions(bundle)
+    spec = build_spec(bundle, num_positions)
+    decoding_options, notes = convert_decoding_options(bundle.recipe.decoding, num_positions=num_positions)
+    notes = [*describe_text_format(bundle), *notes]
+    size = sum(value.num_bytes() for value in spec.variables().values() if not isinstance(value, str))
+    with atomic_dir(path, overwrite=overwrite, size=size) as folder:
+        spec.save(str(folder))
+        write_tokenizer(folder, bundle.tokenizer)
+        metadata = collect_metadata(bundle, max_positions=num_positions, decoding_options=decoding_options, notes=notes)
+        write_json(folder / METADATA_FILE, metadata)
+    num_bytes = sum(file.stat().st_size for file in path.iterdir())
+    return ExportResult(path, num_bytes, num_positions, decoding_options, tuple(notes))
+
+
+def build_spec(bundle: Bundle, num_positions: int, *, quantization: str | None = None) -> Any:
+    """Return the complete model specification of CTranslate2.
+
+    Args:
+        bundle: a model that `check_exportable` accepts
+        num_positions: rows of the position tables
+        quantization: type of the weights, such as int8; None for float32
+
+    Raises:
+        MissingDependencyError: the ctranslate2 package is not installed.
+        BundleError: the tokenizer has a piece twice.
+    """
     try:
         from ctranslate2.specs import TransformerSpec
         from ctranslate2.specs.common_spec import Activation
     except ImportError:
         raise MissingDependencyError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
-    config, model = bundle.recipe.model, bundle.model
-    if bundle.recipe.task.kind != "translation":
-        raise BundleError(
-            f"{bundle.recipe.name}: is a parser, and CTranslate2 cannot run it; use dragoman parse", code="wrong-task"
-        )
-    check_exportable(config, bundle.recipe.tokenizer)
-    num_positions = _count_positions(bundle)
+    config = bundle.recipe.model
+    # CTranslate2 quantizes the tensors in place.
+    model = bundle.model if quantization is None else copy.deepcopy(bundle.model)
     # CTranslate2 has no option for a norm at the end of a stack. Its pre-norm specification has one, for layers of both kinds.
     has_final_norm = not isinstance(model.encoder.norm, nn.Identity)
     spec = TransformerSpec.from_config(
@@ -94,17 +108,8 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     spec.decoder.projection.bias = output_bias
     _set_vocabulary(spec, bundle)
     spec.validate()
-    spec.optimize()
-    decoding_options, notes = convert_decoding_options(bundle.recipe.decoding, num_positions=num_positions)
-    if bundle.recipe.tokenizer.lowercase:
-        notes.insert(0, "the model reads lower-cased text; lower-case it before tokenization")
-    size = sum(value.num_bytes() for value in spec.variables().values() if not isinstance(value, str))
-    with atomic_dir(path, overwrite=overwrite, size=size) as folder:
-        spec.save(str(folder))
-        write_tokenizer(folder, bundle.tokenizer)
-        write_json(folder / METADATA_FILE, _collect_metadata(bundle, num_positions, decoding_options, notes))
-    num_bytes = sum(file.stat().st_size for file in path.iterdir())
-    return ExportResult(path, num_bytes, num_positions, decoding_options, tuple(notes))
+    spec.optimize(quantization=quantization)
+    return spec
 
 
 def check_exportable(config: ModelConfig, tokenizer: TokenizerConfig) -> None:
@@ -159,7 +164,7 @@ def convert_decoding_options(decoding: DecodingConfig, *, num_positions: int) ->
     return options, notes
 
 
-def _count_positions(bundle: Bundle) -> int:
+def count_positions(bundle: Bundle) -> int:
     """Return the number of rows of the position tables: the most tokens of a source or output by the recipe."""
     decoding, positions = bundle.recipe.decoding, bundle.model.encoder.embedding.positions
     if isinstance(positions, LearnedPositionalEmbedding):
@@ -250,7 +255,7 @@ def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
 def _set_vocabulary(spec: Any, bundle: Bundle) -> None:
     config, tokenizer = bundle.recipe.model, bundle.tokenizer
     source, target = (_list_tokens(side) for side in (tokenizer.source, tokenizer.target))
-    _check_unique_pieces(source, target)
+    check_unique_pieces("CTranslate2", source, target)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = (target[i] for i in (UNKNOWN_ID, BEGIN_ID, END_ID))
@@ -265,28 +270,3 @@ def _list_tokens(vocabulary: Vocabulary) -> list[str]:
     if isinstance(vocabulary, TokenListTokenizer):
         return list(vocabulary.tokens)
     return vocabulary.ids_to_pieces(range(len(vocabulary)))
-
-
-def _check_unique_pieces(*sides: Sequence[str]) -> None:
-    for pieces in sides:
-        if len(set(pieces)) < len(pieces):
-            duplicate = next(piece for index, piece in enumerate(pieces) if piece in pieces[:index])
-            raise BundleError(
-                f"the tokenizer has two pieces {duplicate!r}, and CTranslate2 needs distinct pieces; train another tokenizer",
-                code="export-unsupported",
-            )
-
-
-def _collect_metadata(bundle: Bundle, num_positions: int, decoding_options: dict[str, Any], notes: list[str]) -> dict[str, Any]:
-    task, tokenizer = bundle.recipe.task, bundle.recipe.tokenizer
-    return {
-        "recipe": bundle.recipe.name,
-        "source_language": task.source_language,
-        "target_language": task.target_language,
-        "lowercase": tokenizer.lowercase,
-        "tokenized": task.tokenized,
-        "max_positions": num_positions,
-        "decoding_options": decoding_options,
-        "notes": notes,
-        "metadata": bundle.metadata.to_dict(),
-    }

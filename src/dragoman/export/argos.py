@@ -1,0 +1,190 @@
+"""Export of a bundle to Argos Translate: one `.argosmodel` file, which `argostranslate` and LibreTranslate install.
+
+The file is a zip archive with one folder:
+
+    metadata.json          languages and version of the package
+    model/                 the model in the format of CTranslate2, with int8 weights
+    sentencepiece.model    SentencePiece model that splits the source
+    README.md              model card
+
+Argos splits text into sentences with a model of its own, which the package does not hold.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dragoman.bundle import Bundle
+from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
+from dragoman.errors import OutputError
+from dragoman.export.card_writer import build_model_card
+from dragoman.export.ctranslate2 import build_spec, check_exportable, count_positions
+from dragoman.export.result import ExportResult, check_is_translator, describe_text_format, unsupported
+from dragoman.io.storage import check_path_is_free, commit_file, make_dirs, sync_dir, to_write_error
+from dragoman.languages import get_language
+from dragoman.model.positional_encoding import LearnedPositionalEmbedding
+
+ENGINE = "Argos Translate"
+SUFFIX = ".argosmodel"
+PACKAGE_VERSION = "1.0"
+ARGOS_VERSION = "1.5"
+"""Version of Argos Translate that the package format is for, as the published packages state it."""
+MAX_SOURCE_TOKENS = 1024
+"""CTranslate2 cuts sources of Argos Translate at this length."""
+DECODING_OPTIONS = {"beam_size": 4, "length_penalty": 0.2, "max_decoding_length": 256}
+"""Options with which Argos Translate calls CTranslate2; a package cannot change them."""
+ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+"""Time of each file in the archive, so that one bundle gives one archive."""
+
+_NAME_TABLE = """
+    ar:Arabic az:Azerbaijani bg:Bulgarian bn:Bengali ca:Catalan cs:Czech da:Danish de:German el:Greek en:English eo:Esperanto
+    es:Spanish et:Estonian eu:Basque fa:Persian fi:Finnish fr:French ga:Irish gl:Galician he:Hebrew hi:Hindi hr:Croatian
+    hu:Hungarian id:Indonesian is:Icelandic it:Italian ja:Japanese ka:Georgian ko:Korean ky:Kyrgyz lt:Lithuanian lv:Latvian
+    ms:Malay nb:Norwegian nl:Dutch pl:Polish pt:Portuguese ro:Romanian ru:Russian sk:Slovak sl:Slovenian sq:Albanian
+    sr:Serbian sv:Swedish sw:Swahili ta:Tamil th:Thai tl:Tagalog tr:Turkish uk:Ukrainian ur:Urdu vi:Vietnamese zh:Chinese
+"""
+LANGUAGE_NAMES = dict(entry.split(":") for entry in _NAME_TABLE.split())
+"""English names that Argos Translate shows; any other language has its code as its name."""
+USAGE = """```python
+import argostranslate.package, argostranslate.translate
+
+argostranslate.package.install_from_path("{name}")
+print(argostranslate.translate.translate("A sentence.", "{source}", "{target}"))
+```"""
+
+
+def export_argos(
+    bundle: Bundle, path: Path, *, scores: Mapping[str, float] | None = None, overwrite: bool = False
+) -> ExportResult:
+    """Write a package that Argos Translate installs, completely or not at all.
+
+    Args:
+        bundle: the model
+        path: the new file, which ends with .argosmodel
+        scores: scores on a test set by the name of the metric, for the model card
+        overwrite: replace an earlier package
+
+    Raises:
+        BundleError: the package format cannot express the model.
+        MissingDependencyError: the ctranslate2 package is not installed.
+        OutputError: the path exists, has another ending, or cannot be written.
+    """
+    check_is_translator(bundle, ENGINE)
+    _check_path(path, overwrite=overwrite)
+    check_exportable(bundle.recipe.model, bundle.recipe.tokenizer)
+    source, target = _get_languages(bundle)
+    if not isinstance(bundle.tokenizer.source, SentencePieceTokenizer):
+        raise unsupported(
+            f"tokenizer.model_type = {bundle.recipe.tokenizer.model_type!r}, or a converted tokenizer of two files",
+            f"{ENGINE} reads SentencePiece models with their own pieces only; export to ctranslate2",
+        )
+    num_positions = count_positions(bundle)
+    if not isinstance(bundle.model.encoder.embedding.positions, LearnedPositionalEmbedding):
+        num_positions = max(num_positions, MAX_SOURCE_TOKENS + 1)
+    notes = _collect_notes(bundle, num_positions)
+    usage = USAGE.format(name=path.name, source=source, target=target)
+    card = build_model_card(bundle, usage=usage, scores=scores or {}, notes=notes)
+    texts = {
+        "metadata.json": json.dumps(_build_metadata(source, target), indent=4, ensure_ascii=False) + "\n",
+        "README.md": card,
+    }
+    spec = build_spec(bundle, num_positions, quantization="int8")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        make_dirs(path.absolute().parent)
+        with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".dragoman-") as folder:
+            spec.save(folder)
+            _write_archive(
+                partial,
+                f"translate-{source}_{target}-{PACKAGE_VERSION.replace('.', '_')}",
+                texts | {"sentencepiece.model": bundle.tokenizer.source.serialized_model},
+                Path(folder),
+            )
+        if not overwrite:
+            check_path_is_free(path)
+        commit_file(partial, path)
+        sync_dir(path.absolute().parent)
+    except OSError as error:
+        raise to_write_error(path, error) from None
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    return ExportResult(path, path.stat().st_size, num_positions, dict(DECODING_OPTIONS), tuple(notes))
+
+
+def _check_path(path: Path, *, overwrite: bool) -> None:
+    if path.suffix != SUFFIX:
+        raise OutputError(f"{path}: a package of {ENGINE} ends with {SUFFIX}; give such a name")
+    if not overwrite:
+        check_path_is_free(path)
+    if path.exists() and not (path.is_file() and zipfile.is_zipfile(path)):
+        raise OutputError(f"{path}: is not a package that can be replaced; give another name", code="not-replaceable")
+
+
+def _get_languages(bundle: Bundle) -> tuple[str, str]:
+    """Return the codes of both languages. Raise BundleError if one is not known."""
+    task = bundle.recipe.task
+    codes = {"source_language": task.source_language, "target_language": task.target_language}
+    for key, code in codes.items():
+        if not code:
+            raise unsupported(
+                f"task.{key} is empty",
+                f"a package of {ENGINE} names both languages; set it in the recipe, or give it to convert",
+            )
+    return get_language(task.source_language), get_language(task.target_language)
+
+
+def _build_metadata(source: str, target: str) -> dict[str, Any]:
+    return {
+        "package_version": PACKAGE_VERSION,
+        "argos_version": ARGOS_VERSION,
+        "from_code": source,
+        "from_name": LANGUAGE_NAMES.get(source, source),
+        "to_code": target,
+        "to_name": LANGUAGE_NAMES.get(target, target),
+        "type": "translate",
+        "links": [],
+    }
+
+
+def _collect_notes(bundle: Bundle, num_positions: int) -> list[str]:
+    options = ", ".join(f"{name}={value}" for name, value in DECODING_OPTIONS.items())
+    notes = [
+        *describe_text_format(bundle),
+        f"Argos Translate searches with {options}; the recipe's search options have no effect",
+        "the weights are int8, so that a few outputs differ from those of float32",
+    ]
+    if num_positions < MAX_SOURCE_TOKENS:
+        notes.append(f"a sentence of more than {num_positions} tokens is an error, because the model has no more positions")
+    return notes
+
+
+def _write_archive(path: Path, folder_name: str, contents: Mapping[str, str | bytes], model: Path) -> None:
+    """Write the zip archive of a package. contents: the files beside the model by name"""
+    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(_make_entry(f"{folder_name}/{name}"), content)
+        for file in sorted(model.iterdir()):
+            with archive.open(_make_entry(f"{folder_name}/model/{file.name}"), "w", force_zip64=True) as stream:
+                for chunk in _read_chunks(file):
+                    stream.write(chunk)
+
+
+def _make_entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, ZIP_TIME)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    return entry
+
+
+def _read_chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while chunk := stream.read(2**20):
+            yield chunk

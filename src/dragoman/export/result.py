@@ -1,0 +1,85 @@
+"""Result of an export, and the checks and metadata that all formats share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.bundle import Bundle
+from dragoman.errors import BundleError
+
+METADATA_FILE = "dragoman.json"
+"""File of an export with the origin of the model, and the settings of its text and its search."""
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """Written export, and the search options that correspond to the recipe.
+
+    Attributes:
+        path: folder or file of the export
+        num_bytes: size in bytes
+        max_positions: most tokens of a source and of an output, end token included
+        decoding_options: search options of the engine that are nearest to the recipe's [decoding] section
+        notes: differences to dragoman, one sentence each
+    """
+
+    path: Path
+    num_bytes: int
+    max_positions: int
+    decoding_options: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def unsupported(feature: str, problem: str) -> BundleError:
+    """Return the error for a feature that the other engine does not have."""
+    return BundleError(f"{feature}: {problem}", code="export-unsupported")
+
+
+def check_is_translator(bundle: Bundle, engine: str) -> None:
+    """Raise BundleError for a parser."""
+    if bundle.recipe.task.kind != "translation":
+        raise BundleError(
+            f"{bundle.recipe.name}: is a parser, and {engine} cannot run it; use dragoman parse", code="wrong-task"
+        )
+
+
+def check_unique_pieces(engine: str, *sides: Sequence[str]) -> None:
+    """Raise BundleError if a vocabulary has a piece twice."""
+    for pieces in sides:
+        piece, count = next(iter(Counter(pieces).most_common(1)))
+        if count > 1:
+            raise unsupported(
+                f"the tokenizer has two pieces {piece!r}", f"{engine} needs distinct pieces; train another tokenizer"
+            )
+
+
+def describe_text_format(bundle: Bundle) -> list[str]:
+    """Return notes on the text that the model reads."""
+    notes = []
+    if bundle.recipe.tokenizer.lowercase:
+        notes.append("the model reads lower-cased text; lower-case it before tokenization")
+    if bundle.recipe.task.tokenized:
+        notes.append("the model reads and writes text that the Moses tokenizer has split; split it before tokenization")
+    return notes
+
+
+def collect_metadata(
+    bundle: Bundle, *, max_positions: int, decoding_options: dict[str, Any], notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the content of `METADATA_FILE`."""
+    task, tokenizer = bundle.recipe.task, bundle.recipe.tokenizer
+    return {
+        "recipe": bundle.recipe.name,
+        "source_language": task.source_language,
+        "target_language": task.target_language,
+        "lowercase": tokenizer.lowercase,
+        "tokenized": task.tokenized,
+        "max_positions": max_positions,
+        "decoding_options": decoding_options,
+        "notes": list(notes),
+        "metadata": bundle.metadata.to_dict(),
+    }

@@ -1,0 +1,141 @@
+"""Exports to Argos Translate: the structure of the package by its documentation, and its model in CTranslate2."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+from click.testing import CliRunner
+
+import dragoman
+from dragoman.bundle import Bundle, collect_weights, load_bundle
+from dragoman.cli.main import cli
+from dragoman.export.argos import export_argos
+from expected_errors import raises_code
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="a package holds a model of CTranslate2, which is not installed")
+pytestmark = pytest.mark.usefixtures("one_core")
+FOLDER = "translate-en_de-1_0"
+
+
+@pytest.fixture(scope="module")
+def trained_bundle(bundle: Path) -> Bundle:
+    model = load_bundle(bundle)
+    task = model.recipe.task.model_copy(update={"source_language": "en_GB", "target_language": "deu"})
+    return replace(model, recipe=model.recipe.model_copy(update={"task": task}))
+
+
+def test_package_has_documented_files(trained_bundle: Bundle, tmp_path: Path) -> None:
+    path = tmp_path / "en_de.argosmodel"
+    result = export_argos(trained_bundle, path, scores={"BLEU": 12.5})
+    assert result.num_bytes == path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        assert {
+            f"{FOLDER}/{name}" for name in ("metadata.json", "README.md", "sentencepiece.model", "model/model.bin")
+        } <= names
+        assert all(name.startswith(f"{FOLDER}/") and ".." not in name for name in names)
+        metadata = json.loads(archive.read(f"{FOLDER}/metadata.json"))
+        card = archive.read(f"{FOLDER}/README.md").decode()
+    expected = {"from_code": "en", "from_name": "English", "to_code": "de", "to_name": "German", "package_version": "1.0"}
+    assert metadata.items() >= expected.items()
+    assert "| BLEU | 12.50 |" in card
+
+
+def test_model_of_package_translates(trained_bundle: Bundle, bundle: Path, corpus: Path, tmp_path: Path) -> None:
+    """Unpack the package and call its parts as Argos Translate does; a few int8 outputs may differ."""
+    export_argos(trained_bundle, tmp_path / "en_de.argosmodel")
+    with zipfile.ZipFile(tmp_path / "en_de.argosmodel") as archive:
+        archive.extractall(tmp_path)
+    translator = ctranslate2.Translator(str(tmp_path / FOLDER / "model"), intra_threads=1)
+    pieces = sentencepiece.SentencePieceProcessor(str(tmp_path / FOLDER / "sentencepiece.model"))
+    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:40]
+    results = translator.translate_batch(
+        [pieces.encode(line, out_type=str) for line in lines], beam_size=4, length_penalty=0.2, replace_unknowns=True
+    )
+    texts = [pieces.decode_pieces(result.hypotheses[0]) for result in results]
+    expected = dragoman.load(bundle, task="translation", device="cpu", precision="float32").translate(lines)
+    num_equal = sum(text == translation.text for text, translation in zip(texts, expected, strict=True))
+    assert num_equal >= 0.8 * len(lines)  # the share that CTranslate2's beam search is held to in float32
+
+
+def test_export_keeps_weights_of_bundle(trained_bundle: Bundle, tmp_path: Path) -> None:
+    """CTranslate2 quantizes in place, so the export works on a copy."""
+    before = {name: weight.clone() for name, weight in collect_weights(trained_bundle.model).items()}
+    export_argos(trained_bundle, tmp_path / "en_de.argosmodel")
+    after = collect_weights(trained_bundle.model)
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+
+
+def test_packages_of_one_bundle_are_equal(trained_bundle: Bundle, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        export_argos(trained_bundle, tmp_path / name / "en_de.argosmodel")
+    entries = []
+    for name in ("first", "second"):
+        with zipfile.ZipFile(tmp_path / name / "en_de.argosmodel") as archive:
+            entries.append([(entry.filename, entry.CRC, entry.date_time) for entry in archive.infolist()])
+    assert entries[0] == entries[1]
+
+
+def test_existing_package_is_kept_or_replaced(trained_bundle: Bundle, tmp_path: Path) -> None:
+    path = tmp_path / "en_de.argosmodel"
+    path.write_text("notes", encoding="utf-8")
+    with raises_code("output-exists"):
+        export_argos(trained_bundle, path)
+    with raises_code("not-replaceable"):
+        export_argos(trained_bundle, path, overwrite=True)
+    assert path.read_text(encoding="utf-8") == "notes"
+    path.unlink()
+    export_argos(trained_bundle, path)
+    export_argos(trained_bundle, path, overwrite=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["en_de.argosmodel"]
+
+
+def test_package_needs_its_ending_and_languages(trained_bundle: Bundle, tmp_path: Path) -> None:
+    with raises_code("invalid-output", ".argosmodel"):
+        export_argos(trained_bundle, tmp_path / "package.zip")
+    task = trained_bundle.recipe.task.model_copy(update={"source_language": ""})
+    bundle = replace(trained_bundle, recipe=trained_bundle.recipe.model_copy(update={"task": task}))
+    with raises_code("export-unsupported", "task.source_language is empty"):
+        export_argos(bundle, tmp_path / "en_de.argosmodel")
+
+
+def test_argostranslate_installs_and_translates(
+    trained_bundle: Bundle, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Translate without its sentence splitter, whose model it downloads."""
+    package = pytest.importorskip("argostranslate.package", reason="installs the package, and argostranslate is not installed")
+    export_argos(trained_bundle, tmp_path / "en_de.argosmodel")
+    installed = tmp_path / "installed"
+    monkeypatch.setattr("argostranslate.settings.package_data_dir", installed)
+    monkeypatch.setattr("argostranslate.settings.package_dirs", [installed])
+    package.install_from_path(tmp_path / "en_de.argosmodel")
+    (model,) = package.get_installed_packages()
+    assert (model.from_code, model.to_code, str(model)) == ("en", "de", "English → German")
+    argos = pytest.importorskip("argostranslate.translate", reason="needs the sentence splitters of argostranslate")
+    translator = ctranslate2.Translator(str(model.package_path / "model"), intra_threads=1)
+    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:40]
+    splitter = SimpleNamespace(split_sentences=lambda text: [text])
+    texts = [argos.apply_packaged_translation(model, line, translator, splitter, 1)[0].value for line in lines]
+    expected = dragoman.load(bundle, task="translation", device="cpu", precision="float32").translate(lines)
+    num_equal = sum(text == translation.text for text, translation in zip(texts, expected, strict=True))
+    assert num_equal >= 0.8 * len(lines)
+
+
+def test_command_exports_package(bundle: Path, tmp_path: Path) -> None:
+    languages: dict[str, Any] = load_bundle(bundle).recipe.task.model_dump()
+    path = tmp_path / "package.argosmodel"
+    output = CliRunner().invoke(cli, ["export", str(bundle), "--to", "argos", str(path), "--json"])
+    if languages["source_language"]:
+        assert json.loads(output.stdout)["folder"] == str(path)
+        assert zipfile.is_zipfile(io.BytesIO(path.read_bytes()))
+    else:
+        assert "task.source_language is empty" in str(output.exception)

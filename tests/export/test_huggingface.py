@@ -1,0 +1,199 @@
+"""Exports to MarianMT, checked with `transformers`: tokens, logits, outputs, model card, and refused features."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import dragoman
+from dragoman.bundle import Bundle, BundleMetadata, ModelOrigin, collect_weights, load_bundle, save_bundle
+from dragoman.cli.main import cli
+from dragoman.config import make_recipe
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
+from dragoman.errors import BundleError
+from dragoman.export.huggingface import export_huggingface
+from dragoman.io.storage import verify_checksums
+from dragoman.model.factory import build_model
+from dragoman.tasks.inference_model import get_decoder_start_id
+from expected_errors import raises_code
+
+transformers: Any = pytest.importorskip("transformers", reason="compares with transformers, which is not installed")
+pytestmark = pytest.mark.usefixtures("one_core")
+
+SMALL = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 16, "d_ff": 24, "num_heads": 2, "norm_epsilon": 1e-5}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "MarianMT": {"position_encoding": "halves", "activation": "silu", "attention_bias": True, "output_bias": True},
+    "separate vocabularies": {"tie_embeddings": "decoder", "activation": "gelu", "decoder_start_token": "bos"},
+    "untied": {"tie_embeddings": "none", "scale_embeddings": False},
+    "starts with the end token": {"decoder_start_token": "eos"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
+        transformers.logging.set_verbosity_error()
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained_bundle(bundle: Path) -> Bundle:
+    return load_bundle(bundle)
+
+
+def random_bundle(base: Bundle, **settings: Any) -> Bundle:
+    """Return a model with random weights: none is zero or one, which could hide an error."""
+    document = {
+        "model": SMALL | settings,
+        "tokenizer": {"joint": settings.get("tie_embeddings", "all") == "all"},
+        "task": {"source_language": "en", "target_language": "de"},
+    }
+    recipe = make_recipe({"preset": "paper", **document})
+    tokenizer = base.tokenizer
+    model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
+    rng = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(torch.randn(weight.shape, generator=rng) * 0.4 + (1.0 if name.endswith("norm.weight") else 0.0))
+    return Bundle(recipe, PairTokenizer(tokenizer.source, tokenizer.target, append_source_eos=True), model.eval())
+
+
+def open_export(folder: Path) -> tuple[Any, Any]:
+    model = transformers.MarianMTModel.from_pretrained(folder).eval()
+    return model, transformers.MarianTokenizer.from_pretrained(folder)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_equal(variant: str, trained_bundle: Bundle, tmp_path: Path) -> None:
+    """Both models compute in float64, so that only an error of the export can make a difference."""
+    bundle = random_bundle(trained_bundle, **VARIANTS[variant])
+    export_huggingface(bundle, tmp_path / "out")
+    verify_checksums(tmp_path / "out", BundleError)
+    model, _ = open_export(tmp_path / "out")
+    rng = torch.Generator().manual_seed(1)
+    source = torch.randint(4, len(bundle.tokenizer.source), (3, 9), generator=rng)
+    source[1, 6:] = PADDING_ID
+    inputs = torch.randint(4, len(bundle.tokenizer.target), (3, 8), generator=rng)
+    inputs[:, 0] = model.config.decoder_start_token_id
+    assert model.config.decoder_start_token_id == get_decoder_start_id(bundle.recipe.model)
+    expected = bundle.model.double()(source, inputs)
+    logits = model.double()(input_ids=source, attention_mask=source != PADDING_ID, decoder_input_ids=inputs).logits
+    torch.testing.assert_close(logits[:, :, 1:], expected[:, :, 1:], rtol=0, atol=1e-9)
+
+
+def save(bundle: Bundle, path: Path) -> Path:
+    """Write a bundle, and return its path."""
+    weights = collect_weights(bundle.model)
+    save_bundle(path, recipe=bundle.recipe, tokenizer=bundle.tokenizer, weights=weights, metadata=bundle.metadata)
+    return path
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_texts_are_equal(method: str, trained_bundle: Bundle, corpus: Path, tmp_path: Path) -> None:
+    """Compare outputs that end by themselves; at the length limit, transformers counts a cut hypothesis as finished."""
+    bundle = random_bundle(trained_bundle, output_bias=True, decoder_start_token="bos")
+    assert bundle.model.output_bias is not None
+    bundle.model.output_bias[END_ID] = 6.5  # so that most outputs end
+    export_huggingface(bundle, tmp_path / "out")
+    model, tokenizer = open_export(tmp_path / "out")
+    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:60]
+    translator = dragoman.load(save(bundle, tmp_path / "bundle"), task="translation", device="cpu", precision="float32")
+    options: dict[str, Any] = (
+        {"num_beams": 4, "early_stopping": True, "length_penalty": 1.0} if method == "beam" else {"num_beams": 1}
+    )
+    decoding: dict[str, Any] = {"method": method, "early_stopping": "beam_full", "length_penalty": "power", "alpha": 1.0}
+    translations = translator.translate(lines, max_extra_tokens=20, repetition_window=0, **decoding)
+    num_compared = 0
+    for line, translation in zip(lines, translations, strict=True):
+        batch = tokenizer(line, return_tensors="pt")
+        limit = batch["input_ids"].shape[1] + 20
+        output = model.generate(**batch, max_new_tokens=limit, max_length=None, **options)[0]
+        if END_ID in output[1:]:
+            num_compared += 1
+            assert translation.text == tokenizer.decode(output, skip_special_tokens=True)
+    assert num_compared >= 20
+
+
+def test_exported_folder_converts_back(trained_bundle: Bundle, tmp_path: Path) -> None:
+    """The conversion of the export has the same logits, in the order of MarianMT's dimensions."""
+    bundle = random_bundle(trained_bundle, decoder_start_token="bos")
+    export_huggingface(bundle, tmp_path / "out")
+    dragoman.convert(tmp_path / "out", tmp_path / "bundle")
+    converted = load_bundle(tmp_path / "bundle")
+    text = "one two three"
+    assert converted.tokenizer.encode_source(text) == bundle.tokenizer.encode_source(text)
+    source, inputs = torch.tensor([bundle.tokenizer.encode_source(text)]), torch.tensor([[2, 5, 6, 7]])
+    with torch.no_grad():
+        expected, logits = bundle.model.double()(source, inputs), converted.model.double()(source, inputs)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-9)
+
+
+def test_files_describe_model_and_search(trained_bundle: Bundle, tmp_path: Path) -> None:
+    base = random_bundle(trained_bundle)
+    decoding = base.recipe.decoding.model_copy(update={"min_length": 2, "max_source_tokens": 30, "max_extra_tokens": 10})
+    origin = ModelOrigin(format="huggingface-marian", name="someone/model", license="cc-by-4.0")
+    metadata = BundleMetadata(pairs=12_345, steps=678, origin=origin)
+    bundle = replace(base, recipe=base.recipe.model_copy(update={"decoding": decoding}), metadata=metadata)
+    result = export_huggingface(bundle, tmp_path / "out", scores={"BLEU": 27.3})
+    config = json.loads((tmp_path / "out" / "config.json").read_bytes())
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_bytes())
+    tokenizer = json.loads((tmp_path / "out" / "tokenizer_config.json").read_bytes())
+    vocabulary = json.loads((tmp_path / "out" / "vocab.json").read_bytes())
+    assert result.max_positions == config["max_position_embeddings"] == generation["max_length"] == 40
+    assert result.decoding_options == generation
+    assert (generation["min_length"], generation["eos_token_id"]) == (3, END_ID)  # transformers counts the start token
+    assert generation["bad_words_ids"] == [[0], [2]]
+    assert (tokenizer["source_lang"], tokenizer["target_lang"], tokenizer["model_max_length"]) == ("en", "de", 30)
+    assert sorted(vocabulary.values()) == list(range(config["vocab_size"]))
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    front_matter = card.split("---\n")[1]
+    assert '- "en"\n- "de"\n' in front_matter
+    assert 'license: "cc-by-4.0"' in front_matter
+    for phrase in ("sentence pairs: 12,345", "steps: 678", "| BLEU | 27.30 |", "MarianMTModel", "((5+|Y|)/6)^α"):
+        assert phrase in card
+
+
+@pytest.mark.parametrize(
+    ("settings", "feature"),
+    [
+        ({"norm": "pre"}, "model.norm = 'pre'"),
+        ({"final_norm": True}, "model.final_norm = True"),
+        ({"norm_epsilon": 0.01}, "model.norm_epsilon = 0.01"),
+        ({"position_encoding": "learned"}, "model.position_encoding = 'learned'"),
+        ({"position_encoding": "concatenated"}, "model.position_encoding = 'concatenated'"),
+        ({"position_offset": 2}, "model.position_offset = 2"),
+        ({"d_k": 3}, "model.d_k = 3"),
+        ({"target_space_embedding": True}, "model.target_space_embedding = True"),
+        ({"attention_window": 3}, "model.attention_window = 3"),
+    ],
+)
+def test_unsupported_feature_is_named(settings: dict[str, Any], feature: str, trained_bundle: Bundle, tmp_path: Path) -> None:
+    with raises_code("export-unsupported", feature):
+        export_huggingface(random_bundle(trained_bundle, **settings), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_command_writes_card_with_scores_of_run(trained_bundle: Bundle, tmp_path: Path) -> None:
+    bundle = replace(random_bundle(trained_bundle), metadata=BundleMetadata(finished="2026-01-01T00:00:00"))
+    path, out = save(bundle, tmp_path / "bundle"), tmp_path / "out"
+    for finished, has_score in (("2026-01-01T00:00:00", True), ("2025-01-01T00:00:00", False)):
+        (tmp_path / "report.json").write_text(json.dumps({"finished": finished, "bleu": 31.25}), encoding="utf-8")
+        output = CliRunner().invoke(cli, ["export", str(path), "--to", "huggingface", str(out), "--json", "--overwrite"])
+        assert output.exit_code == 0, output.output
+        assert ("| BLEU | 31.25 |" in (out / "README.md").read_text(encoding="utf-8")) is has_score
+    result = json.loads(output.stdout)
+    assert result["format"] == "huggingface"
+    assert result["num_bytes"] == sum(file.stat().st_size for file in out.iterdir())
