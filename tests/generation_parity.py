@@ -13,6 +13,8 @@ from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.inference.translator import Translator
 
 MAX_EXTRA_TOKENS = 20
+TIE_MARGIN = 1e-5
+"""Difference of two scores that rounding in float32 may reverse."""
 SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "greedy": ({"num_beams": 1}, {"method": "greedy"}),
     "beam": (
@@ -44,30 +46,42 @@ class Peer:
     options: dict[str, Any] = field(default_factory=dict)
 
     @torch.no_grad()
-    def generate(self, lines: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
-        """Return the outputs of transformers in dragoman's ids. Sources of one length form a batch, so none has padding."""
+    def generate(self, lines: Sequence[str], options: dict[str, Any]) -> list[list[int] | None]:
+        """Return the outputs of transformers in dragoman's ids, and None for a tie of the two best within `TIE_MARGIN`.
+
+        Sources of one length form a batch, so none has padding.
+        """
         sources = [self.encode(line) for line in lines]
-        outputs: dict[int, list[int]] = {}
+        outputs: dict[int, list[int] | None] = {}
+        count = min(2, options["num_beams"])
         for length in sorted({len(source) for source in sources}):
             indices = [index for index, source in enumerate(sources) if len(source) == length]
             batch = self.model.generate(
                 torch.tensor([sources[index] for index in indices]),
-                max_new_tokens=length + MAX_EXTRA_TOKENS,
+                max_new_tokens=length + MAX_EXTRA_TOKENS + len(self.prompt),
                 max_length=None,
                 forced_eos_token_id=None,
                 forced_bos_token_id=self.prompt[0] if self.prompt else None,
                 bad_words_ids=[[index] for index in self.silent_ids],
                 do_sample=False,
+                num_return_sequences=count,
+                output_scores=True,
+                return_dict_in_generate=True,
                 **options,
             )
-            rows = [[self.target_ids[token] for token in row[1 + len(self.prompt) :]] for row in batch.tolist()]
-            outputs |= dict(zip(indices, rows, strict=True))
+            rows = [[self.target_ids[token] for token in row[1 + len(self.prompt) :]] for row in batch.sequences.tolist()]
+            for position, index in enumerate(indices):
+                outputs[index] = rows[count * position]
+                if count == 2:
+                    best, second = batch.sequences_scores[2 * position : 2 * position + 2].tolist()
+                    outputs[index] = None if best - second < TIE_MARGIN else outputs[index]
         return [outputs[index] for index in range(len(lines))]
 
     def check_outputs(self, lines: Sequence[str], search: str) -> int:
-        """Check that outputs which end by themselves are equal, and return their number.
+        """Check that outputs are equal, and return their number.
 
-        At the length limit, transformers counts a cut hypothesis as finished.
+        Of a beam search, only outputs that end by themselves count: at the length limit, transformers counts a cut hypothesis
+        as finished.
         """
         generate_options, decoding = SEARCHES[search]
         target, num_compared = self.translator.bundle.tokenizer.target, 0
@@ -75,10 +89,18 @@ class Peer:
             list(lines), max_extra_tokens=MAX_EXTRA_TOKENS, repetition_window=0, **self.options, **decoding
         )
         for line, translation, output in zip(lines, translations, self.generate(lines, generate_options), strict=True):
+            if output is None:
+                continue
+            tokens = [target.piece_to_id(piece) for piece in translation.tokens]
             if END_ID in output:
-                num_compared += 1
-                tokens = [target.piece_to_id(piece) for piece in translation.tokens]
                 assert tokens == output[: output.index(END_ID)], line
+            elif decoding["method"] == "greedy":
+                assert translation.status == "truncated"
+                assert len(tokens) >= MAX_EXTRA_TOKENS
+                assert tokens == output, line
+            else:
+                continue
+            num_compared += 1
         return num_compared
 
     @torch.no_grad()
@@ -111,8 +133,14 @@ def map_ids(translator_pieces: Callable[[str], int | None], tokens: Sequence[str
     return [index for index in ids if index is not None]
 
 
-def favor_end(embedding: Tensor, norm_bias: Tensor, end_id: int, strength: float) -> None:
-    """Move the bias of the last normalization towards the vector of the end token, so that most outputs end."""
-    vector = embedding[end_id]
+def shrink_and_favor_end(embeddings: Sequence[Tensor], output: Tensor, norm_bias: Tensor, end_id: int) -> None:
+    """Make random weights with which most outputs end, some early and some late.
+
+    Small embeddings hide the last token, so that outputs do not repeat it. The bias of the last normalization moves towards the
+    vector of the end token, by about three standard deviations of a logit.
+    """
     with torch.no_grad():
-        norm_bias.copy_(strength * vector / vector.dot(vector))
+        for embedding in embeddings:
+            embedding *= 0.1
+        vector = output[end_id]
+        norm_bias.copy_(2.8 * output.std() * len(vector) ** 0.5 * vector / vector.dot(vector))

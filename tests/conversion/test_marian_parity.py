@@ -26,7 +26,7 @@ MAX_EXTRA_TOKENS = 24
 VARIANTS: dict[str, dict[str, Any]] = {
     "swish": {},
     "gelu": {"activation_function": "gelu", "scale_embedding": False},
-    "relu": {"activation_function": "relu", "encoder_layers": 1, "decoder_layers": 3},
+    "relu": {"activation_function": "relu", "encoder_layers": 1, "decoder_layers": 3, "end_bias": 20.0},
     "separate": {"share_encoder_decoder_embeddings": False},
     "untied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
     "end starts": {"decoder_start_token_id": 0},
@@ -57,7 +57,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def write_peer(folder: Path, **changes: Any) -> Any:
+def write_peer(folder: Path, *, end_bias: float = 13.0, **changes: Any) -> Any:
     """Write a folder of MarianMT with random weights by transformers itself, and return the model."""
     pieces = list_pieces()
     sizes = {"d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 128}
@@ -66,7 +66,7 @@ def write_peer(folder: Path, **changes: Any) -> Any:
     model = transformers.MarianMTModel(transformers.MarianConfig(init_std=1.0, **config)).eval()
     with torch.no_grad():
         model.final_logits_bias.normal_()
-        model.final_logits_bias[0, 0] = 13  # so that most outputs end by themselves, some early and some late
+        model.final_logits_bias[0, 0] = end_bias  # so that most outputs end by themselves, some early and some late
         for name in ("shared", "decoder.embed_tokens"):
             if f"model.{name}.weight" in dict(model.named_parameters()):
                 model.get_submodule(f"model.{name}").weight[-1].normal_()  # fine-tuning moves the vector of padding from zero

@@ -19,7 +19,7 @@ from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, damaged, read_checkpoint
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
-from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
@@ -125,6 +125,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             "byte_fallback": False,
         },
         "model": _convert_settings(settings, num_positions, has_final_norm="encoder.norm.weight" in weights),
+        **({} if num_positions is None else {"data": {"max_length": min(256, num_positions)}}),
         "decoding": {
             "beam_size": 5,
             "length_penalty": "power",

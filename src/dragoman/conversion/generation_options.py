@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.conversion.vocabulary_order import VocabularyOrder
 
 GENERATION_FILE = "generation_config.json"
 # Search options that dragoman does not have, with the value that turns them off.

@@ -19,7 +19,7 @@ from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
-from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES
@@ -102,7 +102,8 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
 def _read_order(files: SourceFiles, settings: ModelSettings, file_name: str, size_name: str) -> VocabularyOrder:
     """Return the order of one vocabulary, in which a subword that does not end a word ends with `@@`."""
     path, document, vocab_size = files.folder / file_name, files.read_json_object(file_name), settings.integer(size_name)
-    if len(document) != vocab_size or set(document.values()) != set(range(vocab_size)):
+    are_ids = all(type(index) is int for index in document.values())
+    if len(document) != vocab_size or not are_ids or set(document.values()) != set(range(vocab_size)):
         raise damaged(path, f"does not have the ids 0 to {size_name} − 1 = {vocab_size - 1} once each")
     for name, token in SPECIAL_TOKENS.items():
         if document.get(token) != settings.integer(name):

@@ -20,7 +20,7 @@ from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES,
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
-from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary

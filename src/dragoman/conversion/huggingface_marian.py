@@ -22,7 +22,7 @@ from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder
-from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
 from dragoman.config import Recipe
-from dragoman.conversion.vocabulary import UNREACHABLE_LOGIT, VocabularyOrder
+from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.io.safetensors import TensorStream
 

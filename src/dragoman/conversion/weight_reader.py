@@ -9,7 +9,7 @@ from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.source_files import SourceTensors
 from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
-from dragoman.conversion.vocabulary import VocabularyOrder
+from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 from dragoman.model.positional_encoding import concatenated_sinusoids

@@ -1,0 +1,218 @@
+"""Converted FSMT folders against the `transformers` library, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import dragoman
+from dragoman.bundle import load_bundle
+from dragoman.data.tokenization.vocabulary import Vocabulary
+from expected_errors import raises_code
+from fairseq_checkpoints import list_merges, list_subwords
+from generation_parity import SEARCHES, Peer, map_ids, shrink_and_favor_end
+from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_lines
+
+transformers: Any = pytest.importorskip("transformers", reason="parity with FSMT needs transformers: dragoman[test]")
+LINES = ["xyz abc", "a", "abc, de &apos;s", *make_lines(SOURCE_LETTERS, 430, 2)]
+SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
+        transformers.logging.set_verbosity_error()
+        yield
+
+
+def list_fsmt_tokens(letters: str) -> list[str]:
+    """Return the tokens of a vocabulary: `</w>` marks the end of a word, and other subwords have no mark."""
+    subwords = [token.removesuffix("@@") if token.endswith("@@") else f"{token}</w>" for token in list_subwords(letters)]
+    return [*SPECIAL_TOKENS, *subwords]
+
+
+def write_folder(folder: Path, *, is_shared: bool, lowercase: bool = False, **changes: Any) -> Any:
+    """Write a folder with random weights by transformers itself, and return the model."""
+    letters = SOURCE_LETTERS + TARGET_LETTERS
+    source, target = (
+        (list_fsmt_tokens(letters),) * 2 if is_shared else (list_fsmt_tokens(SOURCE_LETTERS), list_fsmt_tokens(TARGET_LETTERS))
+    )
+    config = transformers.FSMTConfig(
+        **{
+            "langs": ["en", "de"],
+            "src_vocab_size": len(source),
+            "tgt_vocab_size": len(target),
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "max_position_embeddings": 128,
+            "init_std": 0.5,
+            "num_beams": 5,
+            "tie_word_embeddings": is_shared,
+            **changes,
+        }
+    )
+    torch.manual_seed(4)
+    model = transformers.FSMTForConditionalGeneration(config).eval()
+    encoder, decoder = model.model.encoder, model.model.decoder
+    output = decoder.output_projection.weight
+    matrices = {id(matrix): matrix for matrix in (encoder.embed_tokens.weight, decoder.embed_tokens.weight, output)}
+    shrink_and_favor_end(list(matrices.values()), output, decoder.layers[-1].final_layer_norm.bias, 2)
+    model.save_pretrained(folder)
+    for name, tokens in (("vocab-src.json", source), ("vocab-tgt.json", target)):
+        ids = {token: index for index, token in enumerate(tokens)}
+        (folder / name).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+    merges = "".join(f"{left} {right}\n" for left, right in list_merges(letters))
+    (folder / "merges.txt").write_text(merges, encoding="utf-8")
+    names = {"langs": ["en", "de"], "do_lower_case": lowercase}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
+    return model
+
+
+def make_finder(vocabulary: Vocabulary) -> Callable[[str], int | None]:
+    """Return a function from a token of FSMT to its id in a bundle, whose pieces mark the end of a word with ▁."""
+    return lambda token: vocabulary.piece_to_id(token.replace("</w>", "▁"))
+
+
+@pytest.fixture(scope="module", params=["shared", "separate"])
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
+    """Text is split at spaces by the tokenizer of transformers too, which then applies its merges (`bypass_tokenizer`)."""
+    folder, is_shared = tmp_path_factory.mktemp("peer"), request.param == "shared"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = write_folder(folder / "source", is_shared=is_shared)
+        pytest.importorskip("sacremoses", reason="the tokenizer of FSMT needs sacremoses")
+        tokenizer = transformers.FSMTTokenizer.from_pretrained(folder / "source")
+
+    def encode(line: str) -> list[int]:
+        return [tokenizer._convert_token_to_id(token) for token in tokenizer._tokenize(line, bypass_tokenizer=True)] + [2]
+
+    dragoman.convert(folder / "source", folder / "bundle")
+    translator = dragoman.load(folder / "bundle", task="translation", device="cpu", precision="float32")
+    bundle = translator.bundle
+    assert bundle.recipe.model.tie_embeddings == ("all" if is_shared else "none")
+    source_ids, target_ids = (
+        map_ids(make_finder(vocabulary), list_fsmt_tokens(SOURCE_LETTERS + TARGET_LETTERS if is_shared else letters))
+        for vocabulary, letters in ((bundle.tokenizer.source, SOURCE_LETTERS), (bundle.tokenizer.target, TARGET_LETTERS))
+    )
+    return Peer(model, translator, encode, source_ids, target_ids, [0, 1])
+
+
+def test_source_tokens_are_equal(peer: Peer) -> None:
+    for line in LINES[:40]:
+        assert peer.translator.bundle.tokenizer.encode_source(line) == [peer.source_ids[index] for index in peer.encode(line)]
+
+
+def test_logits_are_equal(peer: Peer) -> None:
+    peer.check_logits(LINES[:10])
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_outputs_are_equal(search: str, peer: Peer) -> None:
+    assert peer.check_outputs(LINES[:20], search) >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", SEARCHES)
+def test_200_outputs_are_equal(search: str, peer: Peer) -> None:
+    assert peer.check_outputs(LINES, search) >= 200
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "source", is_shared=False, lowercase=True)
+    return tmp_path / "source"
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
+def test_bundle_has_origin_and_note(folder: Path, tmp_path: Path) -> None:
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    result = dragoman.convert(folder, tmp_path / "bundle")
+    assert (result.origin.format, result.origin.license) == ("huggingface-fsmt", "apache-2.0")
+    assert (result.origin.source_languages, result.origin.target_languages) == (["en"], ["de"])
+    assert "Moses" in result.notes[0]
+    bundle = load_bundle(tmp_path / "bundle")
+    assert (bundle.recipe.task.tokenized, bundle.recipe.decoding.beam_size) == (True, 5)
+    assert bundle.tokenizer.encode_source("ABC") == bundle.tokenizer.encode_source("abc")
+
+
+@pytest.mark.parametrize(
+    ("file_name", "changes", "code", "name"),
+    [
+        ("config.json", {"activation_function": "gelu_new"}, "conversion-unsupported", "gelu_new"),
+        ("config.json", {"decoder_attention_heads": 2}, "conversion-unsupported", "decoder_attention_heads"),
+        ("config.json", {"decoder_start_token_id": 1}, "conversion-unsupported", "decoder_start_token_id"),
+        ("config.json", {"src_vocab_size": 50}, "source-damaged", "src_vocab_size"),
+        ("config.json", {"pad_token_id": 3}, "source-damaged", "pad_token_id"),
+        ("config.json", {"d_model": 64}, "source-damaged", "shape"),
+        ("config.json", {"decoder_layers": 4}, "source-damaged", "model.decoder.layers.3"),
+        ("config.json", {"encoder_layers": 1}, "conversion-unsupported", "model.encoder.layers.1"),
+        ("generation_config.json", {"no_repeat_ngram_size": "3"}, "source-damaged", "no_repeat_ngram_size"),
+        ("tokenizer_config.json", {"do_lower_case": "no"}, "source-damaged", "do_lower_case"),
+        ("vocab-tgt.json", {"<unk>": 10**6}, "source-damaged", "vocab-tgt.json"),
+        ("vocab-tgt.json", {"<unk>": [3]}, "source-damaged", "vocab-tgt.json"),
+    ],
+)
+def test_false_settings_raise(
+    file_name: str, changes: dict[str, Any], code: str, name: str, folder: Path, tmp_path: Path
+) -> None:
+    change_json(folder / file_name, **changes)
+    with raises_code(code, name, str(folder)):
+        dragoman.convert(folder, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "name"),
+    [
+        (lambda tensors: tensors.pop("model.encoder.layers.0.fc1.bias"), "source-damaged", "model.encoder.layers.0.fc1.bias"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), "conversion-unsupported", "extra"),
+        (
+            lambda tensors: tensors.update({"model.encoder.embed_positions.weight": torch.zeros(130, 32)}),
+            "conversion-unsupported",
+            "embed_positions",
+        ),
+        (
+            lambda tensors: tensors.update({"model.encoder.embed_tokens.weight": torch.zeros(9, 32)}),
+            "source-damaged",
+            "(9, 32)",
+        ),
+    ],
+)
+def test_false_tensors_raise(
+    change: Callable[[dict[str, Tensor]], object], code: str, name: str, folder: Path, tmp_path: Path
+) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    with raises_code(code, name, str(folder)):
+        dragoman.convert(folder, tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "vocab-src.json", "vocab-tgt.json", "model.safetensors"])
+def test_missing_file_raises(name: str, folder: Path, tmp_path: Path) -> None:
+    (folder / name).unlink()
+    with raises_code("source-damaged", name, str(folder)):
+        dragoman.convert(folder, tmp_path / "bundle")
+
+
+def test_false_merges_raise(folder: Path, tmp_path: Path) -> None:
+    (folder / "merges.txt").write_text("a b c d\n")
+    with raises_code("invalid-format", "merges.txt", "line 1"):
+        dragoman.convert(folder, tmp_path / "bundle")
