@@ -12,7 +12,9 @@ from torch import Tensor
 from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
 from dragoman.inference.backends import device
+from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.device import SAMPLE_ROWS, TIMED_ROWS, choose_fastest_precision, resolve_device
+from dragoman.inference.backends.protocol import SUPPORTED, fall_back
 from dragoman.inference.backends.shared import Precision
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
@@ -83,6 +85,14 @@ def test_measurement_returns_a_precision() -> None:
 def test_unavailable_precision_is_refused(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("supports_bf16_matmul", "has_int8_matmul"):
         monkeypatch.setattr(f"dragoman.inference.backends.packed.backend.{name}", lambda: False)
+    monkeypatch.setattr(CompiledBackend, "check_machine", lambda self, precision: fall_back("Numba is not installed"))
     with pytest.raises(DeviceError, match="choose float32") as raised:
         resolve_device("cpu", precision)
     assert raised.value.code == "precision-unsupported"
+
+
+def test_int8_needs_one_back_end_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch for ARM has no int8 products, but the compiled back end runs there."""
+    monkeypatch.setattr("dragoman.inference.backends.packed.backend.has_int8_matmul", lambda: False)
+    monkeypatch.setattr(CompiledBackend, "check_machine", lambda self, precision: SUPPORTED)
+    assert resolve_device("cpu", "int8").precision == "int8"

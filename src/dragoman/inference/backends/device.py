@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import DeviceError
+from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.packed.backend import PackedBackend
 from dragoman.inference.backends.packed.matmul import pack_matmul
+from dragoman.inference.backends.protocol import SUPPORTED, Support
 from dragoman.inference.backends.select import supports_compiled
 from dragoman.inference.backends.shared import Precision
 from dragoman.model.layers import DecoderLayer
@@ -56,9 +58,9 @@ def resolve_device(device: str, precision: str) -> DeviceChoice:
         )
     torch_device = _parse_device(str(device))
     if resolved_precision is not None and torch_device.type == "cpu":
-        support = PackedBackend().check_machine(resolved_precision)
+        support = _check_processor(resolved_precision)
         if not support.is_supported:
-            choices = [name for name in PRECISIONS if PackedBackend().check_machine(name).is_supported]
+            choices = [name for name in PRECISIONS if _check_processor(name).is_supported]
             raise DeviceError(
                 f"precision: {precision!r} is not available, because {support.reason}; choose {' or '.join(choices)}",
                 code="precision-unsupported",
@@ -71,6 +73,13 @@ def resolve_device(device: str, precision: str) -> DeviceChoice:
     if torch_device.type == "cuda" and resolved_precision is None:
         resolved_precision = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return DeviceChoice(torch_device, resolved_precision)
+
+
+def _check_processor(precision: Precision) -> Support:
+    """Return whether a back end for processors computes in this precision here. The packed one gives the reason if not."""
+    if precision == "int8" and CompiledBackend().check_machine(precision).is_supported:
+        return SUPPORTED
+    return PackedBackend().check_machine(precision)
 
 
 def choose_fastest_precision(model: Transformer) -> Precision:

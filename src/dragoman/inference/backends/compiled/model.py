@@ -122,53 +122,12 @@ class CompiledTransformer:
         cross_kv = CrossKVCache(
             keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_i32_B.data_ptr(), num_sentences, num_positions
         )
-        positions_SD, blocks = (
-            compute_padded_positions(encoder.embedding, 0, num_positions),
-            list(_iter_token_blocks(length_B.tolist())),
-        )
-        weights = EncoderWeights(
-            encoder.embedding_table,
-            positions_SD.data_ptr(),
-            encoder.layers,
-            self.cross_attention.kv,
-            self.decoder.layers.num_layers,
-            head_layout,
-        )
-        workspace = self._allocate_workspace(
-            max(int(length_B[first:after].sum()) for first, after in blocks), num_positions, workers
-        )
-        memory_ND = torch.empty(0 if self.pointer is None else int(length_B.sum()), workspace.width, **F32_OPTIONS)
-        num_encoded = 0
-        for first, after in blocks:
-            block_length_B = length_B[first:after]
-            token_mask_CS = token_mask_BS[first:after]
-            tokens_N, position_N = source_BS[first:after][token_mask_CS], token_mask_CS.nonzero()[:, 1].contiguous()
-            offset_C, sentence_C = F.pad(block_length_B.cumsum(0), (1, 0)), torch.arange(first, after, device="cpu")
-            batch = EncoderBatch(
-                token_ids=tokens_N.data_ptr(),
-                position_ids=position_N.data_ptr(),
-                num_rows=len(tokens_N),
-                sentence_starts=offset_C.data_ptr(),
-                sentence_ids=sentence_C.data_ptr(),
-                num_sentences=after - first,
-                outputs=0 if self.pointer is None else memory_ND[num_encoded:].data_ptr(),
-            )
-            num_encoded += len(tokens_N)
-            arguments = batch, weights, cross_kv
-            keep_alive = (
-                self,
-                tokens_N,
-                position_N,
-                offset_C,
-                sentence_C,
-                positions_SD,
-                keys_LBSK,
-                values_LBSU,
-                length_i32_B,
-                memory_ND,
-                workspace,
-            )
-            workspace.step_group.run(partial(_encode_block, arguments, workspace.workspaces, keep_alive))
+        blocks = list(_iter_token_blocks(length_B.tolist()))
+        max_rows = max(int(length_B[first:after].sum()) for first, after in blocks)
+        workspace = self._allocate_workspace(max_rows, num_positions, workers)
+        num_outputs = 0 if self.pointer is None else int(length_B.sum())
+        memory_ND = torch.empty(num_outputs, workspace.width, **F32_OPTIONS)
+        self._encode_blocks(source_BS, token_mask_BS, blocks, cross_kv, memory_ND, workspace)
         sentence_N = torch.arange(num_sentences, dtype=torch.int32, device="cpu")
         pointer_state = None if self.pointer is None else self.pointer.start(memory_ND, source_BS, token_mask_BS)
         return CompiledState(
@@ -181,6 +140,48 @@ class CompiledTransformer:
             sentence_N=sentence_N,
             pointer=pointer_state,
         )
+
+    def _encode_blocks(
+        self,
+        source_BS: Tensor,
+        token_mask_BS: Tensor,
+        blocks: Sequence[tuple[int, int]],
+        cross_kv: CrossKVCache,
+        memory_ND: Tensor,
+        workspace: WorkspaceTensors,
+    ) -> None:
+        """Write the keys and values of the sources into `cross_kv`, and a parser's encoder outputs into `memory_ND`.
+
+        blocks: the first sentence of each block, and the one after its last
+        cross_kv: addresses of tensors that the caller keeps alive
+        """
+        positions_SD = compute_padded_positions(self.encoder.embedding, 0, source_BS.shape[1])
+        weights = EncoderWeights(
+            self.encoder.embedding_table,
+            positions_SD.data_ptr(),
+            self.encoder.layers,
+            self.cross_attention.kv,
+            self.decoder.layers.num_layers,
+            self.head_layout,
+        )
+        num_encoded = 0
+        for first, after in blocks:
+            token_mask_CS = token_mask_BS[first:after]
+            tokens_N, position_N = source_BS[first:after][token_mask_CS], token_mask_CS.nonzero()[:, 1].contiguous()
+            start_C = F.pad(token_mask_CS.sum(1).cumsum(0), (1, 0))
+            sentence_C = torch.arange(first, after, device="cpu")
+            batch = EncoderBatch(
+                token_ids=tokens_N.data_ptr(),
+                position_ids=position_N.data_ptr(),
+                num_rows=len(tokens_N),
+                sentence_starts=start_C.data_ptr(),
+                sentence_ids=sentence_C.data_ptr(),
+                num_sentences=after - first,
+                outputs=memory_ND[num_encoded:].data_ptr() if len(memory_ND) else 0,
+            )
+            num_encoded += len(tokens_N)
+            keep_alive = self, tokens_N, position_N, start_C, sentence_C, positions_SD, memory_ND, workspace
+            workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, keep_alive))
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""

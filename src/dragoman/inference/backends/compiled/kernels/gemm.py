@@ -100,6 +100,9 @@ def quantize_rows(x, num_rows, width, workspace, nonnegative):
                 store_i8x16(workspace.quantized_inputs, index, quantized)
         if HAS_MAGNITUDES:
             store_i32(workspace.missing_sums, row, np.int32(reduce_sum_i32(missing_sum)))
+            # Flipped zeros are not zero, so padding needs inputs of zero.
+            for column in range(width, -(-width // VECTOR_BYTES) * VECTOR_BYTES, LANES):
+                store_i8x16(workspace.quantized_inputs, row * input_stride + column, splat_i32(0))
 
 
 @kernel
