@@ -220,7 +220,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("bundle-damaged", BundleError, "A file of the bundle is missing, was changed or was cut short."),
     ErrorCode("bundle-mismatch", BundleError, "The files of the bundle do not describe one model."),
     ErrorCode("wrong-task", BundleError, "The bundle is of another task than the command needs."),
-    ErrorCode("ensemble-mismatch", BundleError, "The bundles cannot form an ensemble, because their vocabularies differ."),
+    ErrorCode("ensemble-mismatch", BundleError, "The tasks or the vocabularies of the bundles of an ensemble differ."),
     ErrorCode("shortlist-mismatch", BundleError, "The shortlist belongs to another tokenizer."),
     ErrorCode("tokenizer-damaged", BundleError, "A tokenizer file is damaged or of another kind."),
     ErrorCode("export-unsupported", BundleError, "The other engine cannot run this model."),

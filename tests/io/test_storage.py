@@ -30,9 +30,9 @@ from dragoman.io.storage import (
     atomic_dir,
     atomic_write,
     check_path_is_free,
-    describe_write_error,
     lock_dir,
     make_dirs,
+    to_write_error,
     verify_checksums,
     write_json,
     write_lines,
@@ -605,7 +605,7 @@ def test_full_disk_without_free_space_report(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(shutil, "disk_usage", fail)
     assert (
-        describe_write_error(tmp_path / "a", OSError(errno.ENOSPC, "x"))
+        str(to_write_error(tmp_path / "a", OSError(errno.ENOSPC, "x")))
         == f"{tmp_path / 'a'}: the disk is full; delete files to free space"
     )
     with atomic_dir(tmp_path / "bundle", size=2**60):
@@ -613,7 +613,7 @@ def test_full_disk_without_free_space_report(tmp_path: Path, monkeypatch: pytest
 
 
 def test_full_disk_names_nearest_existing_folder(tmp_path: Path) -> None:
-    message = describe_write_error(tmp_path / "not" / "yet" / "a.txt", OSError(errno.ENOSPC, "x"))
+    message = str(to_write_error(tmp_path / "not" / "yet" / "a.txt", OSError(errno.ENOSPC, "x")))
     assert f"MiB free in {tmp_path})" in message
 
 

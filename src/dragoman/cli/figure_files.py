@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.errors import OutputError, WriteError
-from dragoman.io.storage import check_path_is_free, describe_write_error, write_lines, write_with_digest
+from dragoman.errors import OutputError
+from dragoman.io.storage import check_path_is_free, to_write_error, write_lines, write_with_digest
 
 
 def make_picture_dir(folder: Path) -> None:
@@ -15,7 +15,7 @@ def make_picture_dir(folder: Path) -> None:
     except FileExistsError:
         raise OutputError(f"{folder}: is a file, not a folder; give another name") from None
     except OSError as error:
-        raise WriteError(describe_write_error(folder, error)) from None
+        raise to_write_error(folder, error) from None
 
 
 def write_svg(folder: Path, svgs: dict[str, str], *, overwrite: bool) -> None:
@@ -35,6 +35,6 @@ def write_png(folder: Path, pngs: dict[str, bytes], *, overwrite: bool) -> None:
                 check_path_is_free(path)
             partial_path.replace(path)
         except OSError as error:
-            raise WriteError(describe_write_error(path, error)) from None
+            raise to_write_error(path, error) from None
         finally:
             partial_path.unlink(missing_ok=True)

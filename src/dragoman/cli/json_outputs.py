@@ -386,6 +386,7 @@ class ConvertOutput:
 class ExportOutput:
     """Output of `dragoman export --json`.
 
+    folder: folder or file of the export
     max_positions: most tokens of a source and of an output, end token included
     decoding_options: arguments of the engine that are nearest to the recipe's [decoding] section
     notes: differences to dragoman, one sentence each

@@ -170,7 +170,10 @@ def check_output_paths(*output_paths: Path | None, overwrite: bool, input_paths:
         if path == Path("-"):
             raise OutputError("-: cannot be standard output for this command; give the name of a file")
         if _is_standard_input(path) or any(_is_same_or_inside(source, path) for source in existing_inputs):
-            raise OutputError(f"{path}: is an input of this command, which is never overwritten; give another output name")
+            raise OutputError(
+                f"{path}: is an input of this command, which is never overwritten; give another output name",
+                code="output-is-input",
+            )
         if not overwrite:
             check_path_is_free(path)
 

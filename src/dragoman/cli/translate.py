@@ -145,7 +145,7 @@ def _translate_windows(
             window_constraints = constraints[start:end]
             if len(constraints) < end:
                 problem = f"has {format_count(len(constraints), 'constraint')}, fewer than the input has lines"
-                raise DataError(f"{constraints_path}: {problem}; give one for each line")
+                raise DataError(f"{constraints_path}: {problem}; give one for each line", code="invalid-constraints")
         yield from zip(
             lines, translator.translate(lines, start_index=start, constraints=window_constraints, **options), strict=True
         )

@@ -30,9 +30,8 @@ class DecodingConfig(RecipeSection):
     long_input: Literal["split", "error"] = "split"
     """Treatment of a line beyond max_source_tokens: split it and translate the segments, or leave it untranslated."""
     early_stopping: Literal["exhaustive", "best", "beam_full", "heuristic"] = "exhaustive"
-    """End of beam search: `exhaustive` if no alive hypothesis can beat the worst finished one, `best` if none can beat the
-    best one, `beam_full` if beam_size hypotheses are finished, `heuristic` if moreover no alive one would beat the worst of
-    them by ending now, as in Hugging Face."""
+    """End of beam search: no alive hypothesis can beat the worst finished one, or the best; or all slots are finished; or
+    `heuristic`, the rule of Hugging Face."""
     nbest: SmallPositiveInt = 1
     """Outputs for each sentence."""
     temperature: Annotated[float, Field(ge=1e-4, le=1e4)] = 1.0

@@ -37,8 +37,8 @@ class ModelConfig(RecipeSection):
     activation: Literal["relu", "silu", "gelu"] = "relu"
     """Activation of the feed-forward networks: the paper's ReLU, SiLU (also called swish), or GELU."""
     position_encoding: Literal["interleaved", "concatenated", "halves", "learned"] = "interleaved"
-    """Sinusoids as printed (sin, cos, sin, …), as in tensor2tensor and fairseq (sin …, cos …), as in MarianMT (the printed
-    wavelengths in the order sin …, cos …), or learned positions (Table 3, E)."""
+    """Sinusoids as printed (sin, cos, sin, …), in tensor2tensor's form (sin …, cos …), in halves with the printed wavelengths
+    (MarianMT), or learned positions (Table 3, E)."""
     position_offset: Annotated[Integer, Field(ge=0, le=1_000)] = 0
     """Number of the first position of sinusoids; fairseq begins with 2."""
     max_positions: Dimension = 1024

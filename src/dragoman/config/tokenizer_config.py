@@ -60,8 +60,8 @@ class TokenizerConfig(RecipeSection):
     language_token: LanguagePattern | None = None
     """Pattern of the language tokens of a converted model of many languages, such as `>>{}<<`; none by default."""
     language_token_placement: Literal["source", "both"] = "source"
-    """`source`: each source begins with the token of the target language. `both`: it begins with that of the source language,
-    and the decoder reads that of the target language before its output."""
+    """Token of the target language before each source, or tokens of both: the source language's before the source, the
+    target language's before the output."""
     sampling_alpha: Fraction = 0.0
     """Subword regularization of training text: the probability of BPE-dropout, or α of unigram sampling; 0 turns it off."""
 

@@ -181,22 +181,23 @@ class _Beam:
         self.phrase_constraints: PhraseConstraints | None = None
         if any(sentence.include for sentence in constraints):
             assert not options.groups.diversity_penalty, "required phrases exclude a diversity penalty"
-            feasible_phrases = [
-                select_feasible_phrases(
-                    sentence,
-                    settings.decoding_constraints,
-                    forbidden_ids=settings.forbidden_ids,
-                    end_id=settings.end_id,
-                    max_length=max_length,
-                )
-                for sentence, max_length in zip(constraints, max_lengths, strict=True)
-            ]
-            self.phrase_constraints = PhraseConstraints(
-                feasible_phrases, group_size=group_size, end_id=settings.end_id, device=device
-            )
+            self.phrase_constraints = self._build_phrase_constraints(settings)
         self.outputs_NT: Tensor | None = None
         if self.masker.needs_outputs or settings.decoding_constraints.repetition_window:
             self.outputs_NT = torch.empty(num_sentences * group_size, 0, dtype=torch.long, device=device)
+
+    def _build_phrase_constraints(self, settings: SearchSettings) -> PhraseConstraints:
+        feasible_phrases = [
+            select_feasible_phrases(
+                sentence,
+                settings.decoding_constraints,
+                forbidden_ids=settings.forbidden_ids,
+                end_id=settings.end_id,
+                max_length=max_length,
+            )
+            for sentence, max_length in zip(self.constraints, self.max_lengths, strict=True)
+        ]
+        return PhraseConstraints(feasible_phrases, group_size=self.group_size, end_id=self.end_id, device=self.device)
 
     def step(self, logits_NV: Tensor) -> tuple[Tensor, Tensor]:
         """Extend the hypotheses by one token. Return the former row of each new row (N,) and the new last tokens (N,)."""

@@ -12,9 +12,9 @@ from dragoman.config import DecodingConfig, Recipe
 from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
+from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.parse_result import Parse, PosTags, Sentence
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
-from dragoman.inference.windows import DEFAULT_WINDOW, split_windows
 from dragoman.runtime.counts import format_count
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.parsing import ParsedSentence, get_labels, parse_sentences

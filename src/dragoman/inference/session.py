@@ -191,7 +191,8 @@ def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:
     if len(names) > 1:
         raise BundleError(
             f"{names['translation']} and {names['parsing']}: a translator and a parser cannot form an ensemble; "
-            "give bundles of one task"
+            "give bundles of one task",
+            code="ensemble-mismatch",
         )
     if task not in names:
         raise BundleError(f"{bundles[0].recipe.name}: {WRONG_TASK_HINTS[task]}")
@@ -204,7 +205,8 @@ def _check_ensemble(bundles: Sequence[Bundle], task: TaskKind) -> None:
         if _build_vocabulary_key(member) != _build_vocabulary_key(first):
             raise BundleError(
                 f"{member.recipe.name} and {first.recipe.name} cannot form an ensemble: their {ENSEMBLE_REQUIREMENTS[task]}, "
-                "model.append_source_eos or model.decoder_start_token differ; train them with one tokenizer"
+                "model.append_source_eos or model.decoder_start_token differ; train them with one tokenizer",
+                code="ensemble-mismatch",
             )
 
 

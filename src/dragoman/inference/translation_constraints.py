@@ -50,9 +50,12 @@ class TranslationConstraints:
 def _encode_phrase(phrase: str, target: Vocabulary, location: str) -> tuple[int, ...]:
     tokens = tuple(target.encode(phrase))
     if not tokens:
-        raise DataError(f"{location}: {phrase!r} has no text; remove it")
+        raise DataError(f"{location}: {phrase!r} has no text; remove it", code="invalid-constraints")
     if UNKNOWN_ID in tokens:
-        raise DataError(f"{location}: {phrase!r} has characters that the target tokenizer does not know; remove them")
+        raise DataError(
+            f"{location}: {phrase!r} has characters that the target tokenizer does not know; remove them",
+            code="invalid-constraints",
+        )
     return tokens
 
 
@@ -73,7 +76,7 @@ def tokenize_constraints(
     """
     if len(constraints) != len(segments_by_line):
         counts = f"{format_count(len(segments_by_line), 'line')} but {format_count(len(constraints), 'constraint')}"
-        raise DataError(f"{counts}; give one for each line")
+        raise DataError(f"{counts}; give one for each line", code="invalid-constraints")
     results = []
     for line_number, (line_constraints, segments) in enumerate(
         zip(constraints, segments_by_line, strict=True), start=start_index + 1
@@ -100,16 +103,24 @@ def _check_feasible(
     """Raise DataError for constraints that no search can meet."""
     if constraints != NO_SENTENCE_CONSTRAINTS and len(segments) > 1:
         raise DataError(
-            f"line {line_number}: has constraints, but is longer than the model reads and is translated in segments; shorten it"
+            f"line {line_number}: has constraints, but is longer than the model reads and translated in segments; shorten it",
+            code="invalid-constraints",
         )
     if constraints.include and config.method != "beam":
-        raise DataError(f"line {line_number}: include needs method = 'beam', not {config.method!r}; change the method")
+        raise DataError(
+            f"line {line_number}: include needs method = 'beam', not {config.method!r}; change the method",
+            code="invalid-constraints",
+        )
     if constraints.include and config.num_beam_groups > 1:
-        raise DataError(f"line {line_number}: include needs num_beam_groups = 1, not {config.num_beam_groups}; set it to 1")
+        raise DataError(
+            f"line {line_number}: include needs num_beam_groups = 1, not {config.num_beam_groups}; set it to 1",
+            code="invalid-constraints",
+        )
     if max_positions is not None and constraints.required_tokens > max_positions:
         raise DataError(
             f"line {line_number}: the constraints need {constraints.required_tokens} tokens, and the model has positions for "
-            f"{max_positions}; shorten them"
+            f"{max_positions}; shorten them",
+            code="invalid-constraints",
         )
 
 
@@ -120,14 +131,19 @@ def parse_constraints(document: Any, *, location: str) -> TranslationConstraints
     """
     if not isinstance(document, Mapping) or (unknown_keys := sorted(map(str, document.keys() - set(CONSTRAINT_KEYS)))):
         problem = f"key {unknown_keys[0]!r}" if isinstance(document, Mapping) else f"{document!r}"
-        raise DataError(f"{location}: {problem} is not allowed; give an object with {', '.join(CONSTRAINT_KEYS)}")
+        raise DataError(
+            f"{location}: {problem} is not allowed; give an object with {', '.join(CONSTRAINT_KEYS)}",
+            code="invalid-constraints",
+        )
     prefix = document.get("prefix", "")
     if not isinstance(prefix, str):
-        raise DataError(f"{location}: prefix = {prefix!r} is not a text; give a text")
+        raise DataError(f"{location}: prefix = {prefix!r} is not a text; give a text", code="invalid-constraints")
     phrase_lists = []
     for key in CONSTRAINT_KEYS[1:]:
         phrases = document.get(key, [])
         if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
-            raise DataError(f"{location}: {key} = {phrases!r} is not a list of texts; give a list of texts")
+            raise DataError(
+                f"{location}: {key} = {phrases!r} is not a list of texts; give a list of texts", code="invalid-constraints"
+            )
         phrase_lists.append(tuple(phrases))
     return TranslationConstraints(prefix, *phrase_lists)

@@ -22,12 +22,12 @@ from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.errors import DataError, RecipeError
 from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.detokenization import Detokenizer
+from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.inputs import check_lines, encode_pairs
 from dragoman.inference.segmentation import split_line
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
 from dragoman.inference.translation_result import Translation, merge_segments
-from dragoman.inference.windows import DEFAULT_WINDOW, split_windows
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import score_pairs
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id, get_max_positions

@@ -40,11 +40,6 @@ _FOLDER_CODES: tuple[tuple[type[DragomanError], str, str], ...] = (
 )
 
 
-def describe_write_error(path: Path, error: OSError) -> str:
-    """Return the message of `to_write_error`."""
-    return str(to_write_error(path, error))
-
-
 def to_write_error(path: Path, error: OSError, needed: int | None = None) -> WriteError:
     """Return the WriteError for an error of the system; for a full disk, with the free space and the `needed` bytes."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):

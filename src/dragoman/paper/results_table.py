@@ -119,7 +119,10 @@ def build_rows(folders: Sequence[Path]) -> list[ResultsRow]:
 def _read_finished_run(folder: Path) -> FinishedRun:
     run_status = read_run_status(folder)
     if not run_status.is_finished:
-        raise RunError(f"{folder}: is not finished, so it has no report; `dragoman train` with its recipe resumes it")
+        raise RunError(
+            f"{folder}: is not finished, so it has no report; `dragoman train` with its recipe resumes it",
+            code="run-unfinished",
+        )
     report = read_report(folder, "steps", "seconds", "parameters", "machine", "finished")
     manifest = read_manifest(folder / "data")
     train_digests = None if manifest is None else list_input_digests(manifest["inputs"])

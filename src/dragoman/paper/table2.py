@@ -140,7 +140,7 @@ def add_bleu_scores(cost: RunCost) -> RunCost:
     """
     folder = Path(cost.run)
     if not (folder / "bundle").is_dir():
-        raise RunError(f"{folder}: has no bundle to translate with; finish the run first")
+        raise RunError(f"{folder}: has no bundle to translate with; finish the run first", code="run-unfinished")
     translator = load(folder / "bundle", task="translation")
     recipe = translator.recipe
     if recipe.data.test is None:

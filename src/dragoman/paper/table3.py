@@ -18,11 +18,11 @@ from typing import Any
 from dragoman.config import Recipe, flatten_settings
 from dragoman.data.manifest import MANIFEST, hash_inputs, list_input_digests, read_manifest
 from dragoman.data.prepare import prepare
-from dragoman.errors import DataError, OutputError, RecipeError, RunError
+from dragoman.errors import DataError, RecipeError, RunError
 from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
 from dragoman.evaluation.bootstrap import ResampledScore, resample
 from dragoman.formats.text import read_lines
-from dragoman.io.storage import describe_write_error
+from dragoman.io.storage import to_write_error
 from dragoman.paper.parallel_runs import train_parallel
 from dragoman.paper.table3_results import Budget, Table3, Table3Result, TrainedRow
 from dragoman.paper.table3_rows import ModelScale, PaperRow, make_row_recipe
@@ -217,7 +217,7 @@ def _share_data(recipe: Recipe, other_run_dirs: Sequence[Path]) -> None:
         shutil.copytree(prepared_dir, partial_dir, copy_function=_link_or_copy)
         partial_dir.rename(data_dir)
     except OSError as error:
-        raise OutputError(describe_write_error(data_dir, error)) from None
+        raise to_write_error(data_dir, error) from None
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -139,7 +139,7 @@ def find_run_files(folder: Path) -> tuple[Path, list[Path], list[Path]]:
     if recipe.task.kind != "parsing":
         raise RunError(f"{folder}: is a run of {recipe.task.kind}; give one of task.kind = 'parsing'")
     if not (folder / "bundle").is_dir():
-        raise RunError(f"{folder}: has no bundle to parse with; finish the run first")
+        raise RunError(f"{folder}: has no bundle to parse with; finish the run first", code="run-unfinished")
     test_corpus = recipe.data.test or recipe.data.valid
     if test_corpus is None:
         raise RunError(f"{folder}: its recipe names neither data.test nor data.valid to score; give --bundle and --gold")

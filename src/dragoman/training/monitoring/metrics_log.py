@@ -15,8 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import OutputError
-from dragoman.io.storage import describe_write_error, write_lines
+from dragoman.io.storage import to_write_error, write_lines
 from dragoman.training.monitoring.events import LogLine, RunStarted, TrainingEvent
 
 # Lines that are kept in memory while the disk is full. Older lines are lost.
@@ -58,11 +57,11 @@ class MetricsLog:
         try:
             _append_bytes(self.path, "".join(self._unwritten_lines).encode())
         except OSError as error:
-            message = describe_write_error(self.path, error)
+            write_error = to_write_error(self.path, error)
             if self._on_error is None:
-                raise OutputError(message) from None
+                raise write_error from None
             if is_first_failure:
-                self._on_error(f"{message}; training continues, and the metrics log is written as soon as possible")
+                self._on_error(f"{write_error}; training continues, and the metrics log is written as soon as possible")
             return
         self._unwritten_lines = []
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dragoman.errors import MissingDependencyError, OutputError
-from dragoman.io.storage import describe_write_error, write_lines
+from dragoman.io.storage import to_write_error, write_lines
 from dragoman.runtime.progress import format_duration
 from dragoman.training.monitoring.diagnostics import diagnose
 from dragoman.training.monitoring.events import EventKind
@@ -238,4 +238,4 @@ def _check_replaceable(page: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise OutputError(describe_write_error(page, error)) from None
+        raise to_write_error(page, error) from None

@@ -199,13 +199,17 @@ def read_run_status(folder: Path) -> RunStatus:
         modified_times = {name: (folder / name).stat().st_mtime for name in names if (folder / name).exists()}
         damaged = sorted(path.name for path in (folder / "checkpoints").glob("damaged-*"))
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"{folder}: holds no recipe.json, so no run has started there; give the folder of a run") from None
+        raise RunError(
+            f"{folder}: holds no recipe.json, so no run has started there; give the folder of a run", code="run-not-found"
+        ) from None
     except OSError as error:
         raise RunError(f"{error.filename or folder}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise RunError(f"{folder / 'recipe.json'}: is damaged; `dragoman train` with the run's recipe writes it again")
+        raise RunError(
+            f"{folder / 'recipe.json'}: is damaged; `dragoman train` with the run's recipe writes it again", code="run-damaged"
+        )
     recipe = recipe_from_dict(document, where=str(folder / "recipe.json"))
     is_finished = modified_times.get("report.json", 0.0) >= max(
         modified_times["recipe.json"], modified_times.get("metrics.jsonl", 0.0)
@@ -220,7 +224,7 @@ def read_report(folder: Path, *required_keys: str) -> dict[str, Any]:
         report = json.loads(path.read_bytes())
         if isinstance(report, dict) and report.keys() >= set(required_keys):
             return report
-    raise RunError(f"{path}: cannot be read; `dragoman train` with the run's recipe writes it again")
+    raise RunError(f"{path}: cannot be read; `dragoman train` with the run's recipe writes it again", code="run-damaged")
 
 
 def summarize_run(status: RunStatus) -> RunSummary:
