@@ -19,8 +19,8 @@ from dragoman.cli.options import (
     overrides_argument,
     overwrite_option,
 )
-from dragoman.cli.table3 import table3
-from dragoman.cli.table4 import table4
+from dragoman.cli.paper_table3 import table3
+from dragoman.cli.paper_table4 import table4
 from dragoman.errors import RecipeError
 from dragoman.runtime.counts import format_count
 
