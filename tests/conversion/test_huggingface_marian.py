@@ -376,6 +376,7 @@ def test_index_never_leads_out_of_the_folder(file_name: str, folder: Path, tmp_p
     assert raised.value.code in ("source-damaged", "checkpoint-unsafe")
 
 
+@pytest.mark.slow
 def test_damaged_folders_give_one_line(folder: Path, tmp_path: Path) -> None:
     """Damage one file of the folder in 1,000 ways: the result is a bundle that loads, or one error of one line."""
     chance, errors = random.Random(1), 0

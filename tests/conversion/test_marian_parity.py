@@ -31,6 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "untied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
     "end starts": {"decoder_start_token_id": 0},
 }
+FAST_VARIANTS = ("relu", "separate")
 
 
 @dataclass
@@ -83,7 +84,10 @@ def write_peer(folder: Path, *, end_bias: float = 13.0, **changes: Any) -> Any:
     return model
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(
+    scope="module",
+    params=[name if name in FAST_VARIANTS else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
+)
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
     folder = tmp_path_factory.mktemp("peer")
     changes = VARIANTS[request.param]

@@ -82,6 +82,7 @@ def wait_for_compilation() -> background.BackgroundCompilation:
     return compilation
 
 
+@pytest.mark.slow
 def test_packed_model_answers_until_kernels_arrive(bundle: Path, answers: Path) -> None:
     expected = [
         translation.text for translation in load(bundle, task="translation", device="cpu", precision="int8").translate(LINES)
