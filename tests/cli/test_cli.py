@@ -531,7 +531,7 @@ def test_termination_leaves_no_partial_output(number: signal.Signals, bundle: Pa
     assert list_names(tmp_path) == []
 
 
-@pytest.mark.parametrize("window", [[], ["--window", "1"], ["--window", "100"]])
+@pytest.mark.parametrize("window", [[], *(pytest.param(["--window", size], marks=pytest.mark.slow) for size in ("1", "100"))])
 def test_piped_lines_are_translated_as_they_arrive(window: list[str], bundle: Path) -> None:
     program = [sys.executable, "-m", "dragoman", "translate", str(bundle), "--precision", "float32", *window]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

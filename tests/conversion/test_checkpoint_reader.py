@@ -189,7 +189,10 @@ HOSTILE_PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE_PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "deep tuples" else name for name in HOSTILE_PROGRAMS],
+)
 def test_hostile_program_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     program, code = HOSTILE_PROGRAMS[name]

@@ -424,6 +424,7 @@ print(read("VmHWM") - base)
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's peak of resident memory")
+@pytest.mark.slow
 @pytest.mark.parametrize("as_checkpoint", [False, True])
 def test_memory_is_bounded_by_the_file(as_checkpoint: bool, tmp_path: Path) -> None:
     """A model of 100 MiB, most of it in four large matrices, converts with less than a third of its size in memory."""

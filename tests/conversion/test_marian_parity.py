@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "untied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
     "end starts": {"decoder_start_token_id": 0},
 }
-FAST_VARIANTS = ("relu", "separate")
+FAST_VARIANT, FAST_SEARCHES = "relu", ("greedy", "beam")
 
 
 @dataclass
@@ -86,7 +86,7 @@ def write_peer(folder: Path, *, end_bias: float = 13.0, **changes: Any) -> Any:
 
 @pytest.fixture(
     scope="module",
-    params=[name if name in FAST_VARIANTS else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
+    params=[name if name == FAST_VARIANT else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS],
 )
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
     folder = tmp_path_factory.mktemp("peer")
@@ -163,7 +163,9 @@ def generate(peer: Peer, lines: list[str], options: dict[str, Any]) -> list[list
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize(
+    "search", [name if name in FAST_SEARCHES else pytest.param(name, marks=pytest.mark.slow) for name in SEARCHES]
+)
 def test_outputs_are_equal(search: str, peer: Peer) -> None:
     """Compare outputs that end by themselves; at the length limit, transformers counts a cut hypothesis as finished."""
     generate_options, decoding = SEARCHES[search]
