@@ -10,13 +10,12 @@ The models read text that the Moses tokenizer has split. That tokenizer is not p
 
 from __future__ import annotations
 
-from typing import Any
-
 from dragoman.bundle import ModelOrigin
 from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 from dragoman.conversion.vocabulary_order import VocabularyOrder
@@ -32,8 +31,6 @@ NAME = "huggingface-fsmt"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 SOURCE_VOCABULARY, TARGET_VOCABULARY, MERGES = "vocab-src.json", "vocab-tgt.json", "merges.txt"
 
-ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
-"""Activations by their name in config.json."""
 SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
 MOSES_NOTE = (
     "The model reads text that the Moses tokenizer has split (with -a, and with escaped characters), and writes such text; "
@@ -77,7 +74,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             "normalization": "identity",
             "lowercase": lowercase,
         },
-        "model": _convert_settings(settings, tying),
+        "model": build_model_section(settings, is_pre_norm=False, tie_embeddings=tying, attention_dropout=0.0),
         "decoding": convert_generation_options(files, settings, target_order),
     }
     try:
@@ -139,41 +136,6 @@ def _read_languages(settings: ModelSettings, options: ConversionOptions) -> tupl
     if not isinstance(languages, list) or len(languages) != 2 or not all(isinstance(language, str) for language in languages):
         languages = ["", ""]
     return options.source_language or languages[0], options.target_language or languages[1]
-
-
-def _convert_settings(settings: ModelSettings, tying: str) -> dict[str, Any]:
-    """Return the recipe section `model`. Raise BundleError for an architecture that dragoman does not have."""
-    activation = settings.get("activation_function", "relu")
-    if activation not in ACTIVATIONS:
-        raise settings.refuse("activation_function", f"dragoman has {', '.join(sorted(set(ACTIVATIONS.values())))}")
-    for name in ("ffn_dim", "attention_heads"):
-        if settings.integer(f"encoder_{name}") != settings.integer(f"decoder_{name}"):
-            raise settings.refuse(f"decoder_{name}", f"dragoman has one value for both stacks, but encoder_{name} differs")
-    start = settings.integer("decoder_start_token_id", 2)
-    if start not in (settings.integer("eos_token_id"), settings.integer("bos_token_id")):
-        raise settings.refuse("decoder_start_token_id", "dragoman starts with the begin or the end token")
-    return {
-        "encoder_layers": settings.integer("encoder_layers"),
-        "decoder_layers": settings.integer("decoder_layers"),
-        "d_model": settings.integer("d_model"),
-        "d_ff": settings.integer("encoder_ffn_dim"),
-        "num_heads": settings.integer("encoder_attention_heads"),
-        "norm": "post",
-        "final_norm": False,
-        "norm_epsilon": 1e-5,
-        "attention_bias": True,
-        "activation": ACTIVATIONS[activation],
-        "position_encoding": "concatenated",
-        "position_offset": settings.integer("pad_token_id") + 1,
-        "tie_embeddings": tying,
-        "scale_embeddings": settings.boolean("scale_embedding", True),
-        "residual_dropout": settings.number("dropout", 0.1),
-        "embedding_dropout": settings.number("dropout", 0.1),
-        "attention_dropout": settings.number("attention_dropout", 0.0),
-        "activation_dropout": settings.number("activation_dropout", 0.0),
-        "decoder_start_token": "eos" if start == settings.integer("eos_token_id") else "bos",
-        "append_source_eos": True,
-    }
 
 
 def _build_weights(

@@ -20,6 +20,7 @@ from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_section import ACTIVATIONS
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder
 from dragoman.conversion.vocabulary_order import VocabularyOrder
@@ -36,8 +37,6 @@ SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 LANGUAGE_TOKEN = ">>{}<<"
 
-ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
-"""Activations by their name in config.json."""
 # Settings of the BART family with the value that MarianMT has.
 FIXED_SETTINGS = {
     "normalize_before": False,

@@ -1,0 +1,53 @@
+"""Recipe section `model` of FSMT and M2M-100 models, whose config.json has the names of BART."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.conversion.source_files import ModelSettings
+
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
+"""Activations by their name in config.json."""
+
+
+def build_model_section(
+    settings: ModelSettings, *, is_pre_norm: bool, tie_embeddings: str, attention_dropout: float
+) -> dict[str, Any]:
+    """Return the recipe section `model`.
+
+    is_pre_norm: the layers normalize their inputs, and each stack its output
+    attention_dropout: the family's default
+
+    Raises BundleError for an architecture that dragoman does not have.
+    """
+    activation = settings.get("activation_function", "relu")
+    if activation not in ACTIVATIONS:
+        raise settings.refuse("activation_function", f"dragoman has {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    for name in ("ffn_dim", "attention_heads"):
+        if settings.integer(f"encoder_{name}") != settings.integer(f"decoder_{name}"):
+            raise settings.refuse(f"decoder_{name}", f"dragoman has one value for both stacks, but encoder_{name} differs")
+    start = settings.integer("decoder_start_token_id", 2)
+    if start not in (settings.integer("eos_token_id"), settings.integer("bos_token_id")):
+        raise settings.refuse("decoder_start_token_id", "dragoman starts with the begin or the end token")
+    return {
+        "encoder_layers": settings.integer("encoder_layers"),
+        "decoder_layers": settings.integer("decoder_layers"),
+        "d_model": settings.integer("d_model"),
+        "d_ff": settings.integer("encoder_ffn_dim"),
+        "num_heads": settings.integer("encoder_attention_heads"),
+        "norm": "pre" if is_pre_norm else "post",
+        "final_norm": is_pre_norm,
+        "norm_epsilon": 1e-5,
+        "attention_bias": True,
+        "activation": ACTIVATIONS[activation],
+        "position_encoding": "concatenated",
+        "position_offset": settings.integer("pad_token_id") + 1,
+        "tie_embeddings": tie_embeddings,
+        "scale_embeddings": settings.boolean("scale_embedding", True),
+        "residual_dropout": settings.number("dropout", 0.1),
+        "embedding_dropout": settings.number("dropout", 0.1),
+        "attention_dropout": settings.number("attention_dropout", attention_dropout),
+        "activation_dropout": settings.number("activation_dropout", 0.0),
+        "decoder_start_token": "eos" if start == settings.integer("eos_token_id") else "bos",
+        "append_source_eos": True,
+    }
