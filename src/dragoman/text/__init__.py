@@ -1,0 +1,1 @@
+"""Text without a model: sentences, placeholders, and markup inside sentences."""

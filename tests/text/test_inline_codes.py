@@ -1,0 +1,141 @@
+"""Markup as codes, and codes in translations."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_placeholders
+from dragoman.text.placeholders import find_placeholders
+from dragoman.text.projection import find_maximum_subarray, project, split_units
+
+
+def project_links(source: CodedText, translation: str, links: list[tuple[int, int]]) -> str:
+    """Return the projection with attention 1 on these links of source units to target units."""
+    weights = np.zeros((len(split_units(translation)), len(split_units(source.clean.text))))
+    for source_unit, target_unit in links:
+        weights[target_unit, source_unit] = 1.0
+    return project(source, translation, weights)
+
+
+@pytest.mark.parametrize(
+    ("text", "placeholders"),
+    [
+        ("Hello %s, %1$d of %(name)s and %-5.2f", ["%s", "%1$d", "%(name)s", "%-5.2f"]),
+        ("50% discount, 5% of it, 100 % i, costs $5", []),
+        (
+            "{name} {0} {{ user }} ${x} %{count} [X12X] ⟦3⟧",
+            ["{name}", "{0}", "{{ user }}", "${x}", "%{count}", "[X12X]", "⟦3⟧"],
+        ),
+        ("(see https://a.b/c?d=e.) or mail a.b@c.org.", ["https://a.b/c?d=e", "a.b@c.org"]),
+    ],
+)
+def test_placeholders(text: str, placeholders: list[str]) -> None:
+    assert [text[start:end] for start, end in find_placeholders(text)] == placeholders
+
+
+def test_placeholders_become_points() -> None:
+    coded = parse_placeholders("Hi {name}, see %s.")
+    assert coded.parts == ("Hi ", Point("{name}"), ", see ", Point("%s"), ".")
+    assert coded.clean.text == "Hi , see ."
+
+
+@pytest.mark.parametrize(
+    ("markup", "clean", "codes"),
+    [
+        ("a <b>c</b> d", "a c d", ["<b>", "</b>"]),
+        ("a<br>c <br/> d", "a c d", ["<br>", "<br/>"]),
+        ('go <x id="7"></x> on', "go on", ['<x id="7"></x>']),
+        ("a <code>x < y</code> b", "a b", ["<code>x < y</code>"]),
+        ("<b>a <i>b</b> c</i>", "a b c", ["<b>", "<i>", "</b>", "</i>"]),
+        ("R&amp;D &lt;ok&gt; <!-- no --> <a href='x'>y</a>", "R&D <ok> y", ["<!-- no -->", "<a href='x'>", "</a>"]),
+        ('say <span class="notranslate">Foo</span>!', "say !", ['<span class="notranslate">Foo</span>']),
+    ],
+)
+def test_html_becomes_text_and_codes(markup: str, clean: str, codes: list[str]) -> None:
+    coded = parse_markup(markup, is_html=True)
+    assert (coded.clean.text, list_markup(coded.parts)) == (clean, codes)
+    assert coded.write().replace("&lt; y", "< y") == markup
+
+
+def test_names_of_xml_have_case_and_ignored_elements_stay_whole() -> None:
+    coded = parse_markup("<B>a</b> <x>keep</x> <br>", is_html=False, opaque=frozenset({"x"}))
+    assert list_markup(coded.parts) == ["<B>", "</b>", "<x>keep</x>", "<br>"]
+
+
+@pytest.mark.parametrize("pattern", ["<", "<!--", "<![CDATA[", '<a "', "<a>", "</a>", "{", "${", "a@", "http://.", "%"])
+def test_hostile_markup_takes_linear_time(pattern: str) -> None:
+    """Each pattern makes a search that starts again at every character take hours."""
+    text = pattern * 50_000
+    assert parse_markup(text, is_html=True).write().replace("&lt;", "<") == text
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "links", "expected"),
+    [
+        ("Click <b>Save</b> now.", "Jetzt speichern.", [(1, 1), (2, 0)], "Jetzt <b>speichern</b>."),
+        ("the <i>red house</i>", "la maison rouge", [(0, 0), (1, 2), (2, 1)], "la <i>maison rouge</i>"),
+        ("<b>a</b> <i>b</i>", "y x", [(0, 1), (1, 0)], "<i>y</i> <b>x</b>"),
+        ("Hello {name}!", "Hallo!", [(0, 0), (1, 1)], "Hallo {name}!"),
+        ("Only {n}KB free", "Nur KB frei", [(0, 0), (1, 1), (2, 2)], "Nur {n}KB frei"),
+        ("Press {key} to go", "キーを押す", [(0, 3), (1, 4)], "キーを押{key}す"),
+        ("<a><b>x</b> y</a>", "u v", [(0, 1), (1, 0)], "<a>u <b>v</b></a>"),
+        ("1 &lt; <b>2</b>", "1 < 2", [(0, 0), (1, 1), (2, 2)], "1 &lt; <b>2</b>"),
+        ("按{key}继续", "Press to go", [(0, 0), (1, 1), (2, 2)], "Press {key} to go"),
+    ],
+)
+def test_codes_follow_attention(source: str, translation: str, links: list[tuple[int, int]], expected: str) -> None:
+    assert project_links(parse_markup(source, is_html=True), translation, links) == expected
+
+
+def test_text_of_an_element_that_occurs_in_the_translation_is_its_place() -> None:
+    source = parse_markup("Open <b>Tools</b> first", is_html=True)
+    assert project_links(source, "Zuerst Tools öffnen", [(1, 0)]) == "Zuerst <b>Tools</b> öffnen"
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=12))
+def test_maximum_subarray_is_the_best_of_all_runs(gains: list[float]) -> None:
+    best, start, end = find_maximum_subarray(gains)
+    runs = [sum(gains[i:j]) for i in range(len(gains)) for j in range(i + 1, len(gains) + 1)]
+    assert best == pytest.approx(max(runs))
+    assert sum(gains[start:end]) == pytest.approx(best)
+
+
+def parts_of_depth(depth: int) -> st.SearchStrategy[list[Part]]:
+    text = st.text(alphabet="ab .,中文", min_size=1, max_size=8)
+    point = st.integers(0, 99).map(lambda number: Point(f"<p{number}/>"))
+    choices: list[st.SearchStrategy[Part]] = [text, point]
+    if depth:
+        choices.append(
+            st.tuples(st.integers(0, 99), parts_of_depth(depth - 1)).map(
+                lambda pair: Element(f"<e{pair[0]}>", tuple(pair[1]), f"</e{pair[0]}>")
+            )
+        )
+    return st.lists(st.one_of(choices), max_size=4)
+
+
+def list_points(parts: tuple[Part, ...]) -> list[str]:
+    """Return the markup of points; a tag without its partner is one."""
+    return [
+        markup
+        for part in parts
+        if not isinstance(part, str)
+        for markup in ([part.markup] if isinstance(part, Point) else list_points(part.parts))
+    ]
+
+
+@given(parts_of_depth(2), st.text(alphabet="xy .,日本", max_size=20), st.data())
+def test_every_code_is_in_the_translation_once(parts: list[Part], translation: str, data: st.DataObject) -> None:
+    source = CodedText(tuple(parts), is_escaped=True)
+    shape = (len(split_units(translation)), len(split_units(source.clean.text)))
+    weights = data.draw(arrays(np.float64, shape, elements=st.floats(0, 1))) if all(shape) else np.zeros(shape)
+    result = project(source, translation, weights)
+    assert sorted(re.findall("<[^>]*>", result)) == sorted(re.findall("<[^>]*>", source.write()))
+    projected = parse_markup(result, is_html=False)
+    assert not any(re.fullmatch("</?e[^>]*>", markup) for markup in list_points(projected.parts))
+    assert projected.clean.text.replace(" ", "") == translation.replace(" ", "")
