@@ -51,11 +51,14 @@ def test_package_has_documented_files(trained_bundle: Bundle, tmp_path: Path) ->
 
 
 def test_model_of_package_translates(trained_bundle: Bundle, bundle: Path, corpus: Path, tmp_path: Path) -> None:
-    """Unpack the package and call its parts as Argos Translate does; a few int8 outputs may differ."""
+    """Unpack the package and call its parts as Argos Translate does; a few outputs of int8 weights may differ.
+
+    CTranslate2 computes in float32, because its int8 products saturate where oneDNN has AVX2 only.
+    """
     export_argos(trained_bundle, tmp_path / "en_de.argosmodel")
     with zipfile.ZipFile(tmp_path / "en_de.argosmodel") as archive:
         archive.extractall(tmp_path)
-    translator = ctranslate2.Translator(str(tmp_path / FOLDER / "model"), intra_threads=1)
+    translator = ctranslate2.Translator(str(tmp_path / FOLDER / "model"), intra_threads=1, compute_type="float32")
     pieces = sentencepiece.SentencePieceProcessor(str(tmp_path / FOLDER / "sentencepiece.model"))
     lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:40]
     results = translator.translate_batch(

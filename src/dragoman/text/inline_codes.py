@@ -26,6 +26,16 @@ VOID_TAGS = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
 )
 """HTML elements without content and without an end tag."""
+BLOCK_TAGS = frozenset(
+    (
+        "address", "article", "aside", "blockquote", "body", "button", "canvas", "caption", "dd", "details", "dialog",
+        "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6",
+        "head", "header", "hr", "html", "iframe", "legend", "li", "link", "main", "menu", "meta", "nav", "noscript",
+        "ol", "optgroup", "option", "p", "pre", "script", "section", "select", "style", "summary", "table", "tbody",
+        "td", "template", "textarea", "tfoot", "th", "thead", "title", "tr", "ul", "video",
+    )
+)  # fmt: skip
+"""HTML elements that end the sentence before them."""
 OPAQUE_TAGS = frozenset(("code", "kbd", "math", "samp", "script", "style", "svg", "var"))
 """HTML elements whose content is no text for translation."""
 _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.IGNORECASE)

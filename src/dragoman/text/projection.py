@@ -144,9 +144,10 @@ class _Projection:
             return end
         behind = not _is_word(slot.after) or _is_word(slot.before)
         column = self.weights[start:end, num_before - 1 if behind else num_before]
-        gap = start + (
-            int(column.argmax()) + behind if column.any() else round((end - start) * num_before / len(self.source_units))
-        )
+        if not column.any():
+            gap = start + round((end - start) * num_before / len(self.source_units))
+        else:  # of equal units, the last for a gap behind it, and the first for a gap before it
+            gap = end - int(column[::-1].argmax()) if behind else start + int(column.argmax())
         for node in elements:
             if node.start < gap < node.end:
                 return node.end if behind else node.start

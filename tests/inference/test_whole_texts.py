@@ -1,0 +1,114 @@
+"""Whole texts with a translator that writes capital letters, so that each answer is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.inference.translation_result import Translation
+from dragoman.inference.whole_texts import Markup, TextOptions, TextTranslation, divide, translate_texts
+
+ENGLISH = TextOptions(source_language="en", target_language="de")
+
+
+class Capitalizer:
+    """Translator that writes capital letters, with each word attending to itself. dropped: text that it leaves out"""
+
+    def __init__(self, dropped: str = "") -> None:
+        self.dropped = dropped
+        self.lines: list[str] = []
+
+    def __call__(self, lines: Sequence[str], attention: bool) -> list[Translation]:
+        self.lines += lines
+        return [self.translate(line) for line in lines]
+
+    def translate(self, line: str) -> Translation:
+        words = line.replace(self.dropped, "").split() if self.dropped else line.split()
+        pieces = tuple("▁" + word for word in words)
+        targets = tuple(piece if "{" in piece else piece.upper() for piece in pieces)
+        rows = tuple(tuple(float(i == j) for j in range(len(words))) for i in range(len(words)))
+        text = "".join(targets).replace("▁", " ").strip()
+        return Translation(text, tokens=targets, source_tokens=pieces, attention=rows)
+
+
+def translate_text(text: str, options: TextOptions, dropped: str = "") -> TextTranslation:
+    (result,) = translate_texts([text], options, Capitalizer(dropped))
+    return result
+
+
+def test_line_breaks_and_spaces_stay() -> None:
+    result = translate_text("  Good day. It rains.\r\n\n\t- one\n", ENGLISH)
+    assert result.text == "  GOOD DAY. IT RAINS.\r\n\n\t- ONE\n"
+    assert [segment.source for segment in result.segments] == ["Good day.", "It rains.", "- one"]
+
+
+def test_sentences_are_separated_as_the_target_language_does() -> None:
+    assert translate_text("好。是。", TextOptions(source_language="zh", target_language="en")).text == "好。 是。"
+    assert translate_text("One. Two.", TextOptions(source_language="en", target_language="ja")).text == "ONE.TWO."
+
+
+def test_equal_segments_are_translated_once_and_segments_without_words_not_at_all() -> None:
+    capitalizer = Capitalizer()
+    results = translate_texts(["yes", "yes\n---", "***"], ENGLISH, capitalizer)
+    assert [result.text for result in results] == ["YES", "YES\n---", "***"]
+    assert capitalizer.lines == ["yes"]
+
+
+def test_markup_is_kept_and_character_references_are_read() -> None:
+    source = '<p class="x">fish &amp; <b>chips</b> now. Go <br>there!</p>\n<script>if (a<b) x()</script>'
+    expected = '<p class="x">FISH &amp; <b>CHIPS</b> NOW. GO <br>THERE!</p>\n<script>if (a<b) x()</script>'
+    assert translate_text(source, TextOptions("html", "en", "de")).text == expected
+
+
+def test_placeholders_that_the_model_copies_are_left_where_it_puts_them() -> None:
+    capitalizer = Capitalizer()
+    (result,) = translate_texts(["dear {name} hello"], ENGLISH, capitalizer)
+    assert (result.text, capitalizer.lines) == ("DEAR {name} HELLO", ["dear {name} hello"])
+
+
+def test_lost_placeholders_are_placed_by_attention() -> None:
+    result = translate_text("dear {name} hello, {name}!", ENGLISH, dropped="{name}")
+    assert result.text == "DEAR {name} HELLO, {name}!"
+
+
+def test_changed_addresses_are_placed_by_attention() -> None:
+    """The capitalizer changes the address, so the second reading is without it."""
+    assert translate_text("see https://a.b/c today", ENGLISH).text == "SEE https://a.b/c TODAY"
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\n", "<br>", "&nbsp;", "<!-- a. B -->"])
+def test_text_without_words_is_returned_as_it_is(text: str) -> None:
+    for markup in get_args(Markup):
+        result = translate_text(text, TextOptions(markup, "en", "de"))
+        assert result.text.replace("\xa0", "&nbsp;") == text or markup == "none"
+
+
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        ["a ", "b. ", "C", " ", "\n", "<b>", "</b>", "<i>", "</i>", "<br>", "<p>", "</p>", "{x}", "%s ", "&amp;", "！"]
+    ),
+    max_size=20,
+)
+
+
+MARKUPS = st.sampled_from(get_args(Markup))
+
+
+@given(FRAGMENTS, MARKUPS, st.booleans())
+def test_pieces_are_the_text(fragments: list[str], markup: Markup, split: bool) -> None:
+    text = "".join(fragments)
+    options = TextOptions(markup, "en", "de", split_sentences=split)
+    assert "".join(piece if isinstance(piece, str) else piece.write() for piece in divide(text, options)) == text
+
+
+@given(FRAGMENTS, MARKUPS)
+def test_translation_keeps_all_codes(fragments: list[str], markup: Markup) -> None:
+    text = "".join(fragments)
+    result = translate_text(text, TextOptions(markup, "en", "de"), dropped="{x}")
+    for code in ("<b>", "</b>", "<i>", "</i>", "<br>", "<p>", "</p>", "{x}", "%s", "&amp;"):
+        is_text = markup == "none" and code[0] in "<&"
+        assert result.text.count(code.upper() if is_text else code) == text.count(code), code
