@@ -1,0 +1,140 @@
+"""Checks of a translation against its source, without a model.
+
+The names of the checks are those of the Translate Toolkit's pofilter where it has the check, because translators know them.
+On 3,415 annotated outputs, repeated blocks are nearly free of false alarms, and the ratio of lengths is weak evidence
+(Guerreiro et al. 2023, "Looking for a Needle in a Haystack").
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from dragoman.languages import get_language
+from dragoman.text.placeholders import find_placeholders
+from dragoman.text.projection import split_units
+
+Check = Literal["numbers", "urls", "emails", "repetition", "length", "untranslated", "script"]
+
+NGRAM = 4
+MAX_NGRAM_EXCESS = 2
+"""A translation repeats itself if its most frequent 4-gram is this much more frequent than the source's."""
+MAX_BLOCK_EXCESS = 3
+"""Or if a block is repeated at once, over this many units more than in the source."""
+LENGTH_RATIOS = (1 / 6, 6.0)
+"""Limits of the characters of a translation per character of a source of `MIN_LENGTH` characters, for any pair of languages.
+
+Between English and Chinese the ratio is 0.17 to 0.95 for 99.8 % of sentences, and the other way round 1.05 to 5.9.
+"""
+MIN_LENGTH = 20
+MIN_COPIED_WORDS = 4
+
+_NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f]\d+)*")
+# Words that translators write for small numbers count as the number.
+MAX_SPELLED = 12
+_SCRIPTS = {
+    "ar": "ARABIC", "bg": "CYRILLIC", "el": "GREEK", "fa": "ARABIC", "he": "HEBREW", "hi": "DEVANAGARI", "hy": "ARMENIAN",
+    "ja": "CJK HIRAGANA KATAKANA", "ka": "GEORGIAN", "ko": "HANGUL CJK", "ru": "CYRILLIC", "th": "THAI", "uk": "CYRILLIC",
+    "ur": "ARABIC", "zh": "CJK",
+}  # fmt: skip
+MIN_SCRIPT_SHARE = 0.5
+
+
+def check_translation(source: str, translation: str, target_language: str = "") -> list[Check]:
+    """Return the names of the checks that a translation fails, in a fixed order; empty if it passes all.
+
+    source, translation: texts without markup
+    target_language: code that selects the script of the translation; an empty code leaves that check out
+    """
+    failed: list[Check] = []
+    if _misses_number(source, translation):
+        failed.append("numbers")
+    if _list_addresses(source, "://") - _list_addresses(translation, "://"):
+        failed.append("urls")
+    if _list_addresses(source, "@") - _list_addresses(translation, "@"):
+        failed.append("emails")
+    if repeats_itself(source, translation):
+        failed.append("repetition")
+    if len(source) >= MIN_LENGTH and not LENGTH_RATIOS[0] <= len(translation) / len(source) <= LENGTH_RATIOS[1]:
+        failed.append("length")
+    if _is_copied(source, translation):
+        failed.append("untranslated")
+    if _has_other_script(source, translation, target_language):
+        failed.append("script")
+    return failed
+
+
+def _misses_number(source: str, translation: str) -> bool:
+    """Return whether the digits of a number of the source, above those that may be spelled out, are not in the translation.
+
+    The digits of all numbers of the translation count as one row, because languages group them in different ways.
+    """
+    digits = "".join(_list_numbers(translation))
+    return any(number not in digits for number in _list_numbers(source) if int(number) > MAX_SPELLED)
+
+
+def _list_numbers(text: str) -> list[str]:
+    """Return the numbers without separators and leading zeros, in ASCII digits."""
+    ascii_text = "".join(str(unicodedata.decimal(character, character)) for character in text)
+    return [re.sub(r"\D", "", number).lstrip("0") or "0" for number in _NUMBER.findall(ascii_text)]
+
+
+def _list_addresses(text: str, mark: str) -> Counter[str]:
+    return Counter(text[start:end] for start, end in find_placeholders(text) if mark in text[start:end])
+
+
+def repeats_itself(source: str, translation: str) -> bool:
+    """Return whether a translation repeats words that its source does not repeat."""
+    sides = [[text[start:end].casefold() for start, end in split_units(text)] for text in (source, translation)]
+    source_count, count = (_count_top_ngram(units) for units in sides)
+    if count - source_count >= MAX_NGRAM_EXCESS:
+        return True
+    return _count_repeated(sides[1]) - _count_repeated(sides[0]) >= MAX_BLOCK_EXCESS
+
+
+def _count_top_ngram(units: Sequence[str]) -> int:
+    ngrams = Counter(zip(*(units[start:] for start in range(NGRAM)), strict=False))
+    return max(ngrams.values(), default=0)
+
+
+def _count_repeated(units: Sequence[str]) -> int:
+    """Return how many units in a row repeat the block right before them, for the block of up to four units that gives most."""
+    most = 0
+    for size in range(1, NGRAM + 1):
+        run = 0
+        for unit, before in zip(units[size:], units, strict=False):
+            run = run + 1 if unit == before else 0
+            most = max(most, run // size * size)
+    return most
+
+
+def _is_copied(source: str, translation: str) -> bool:
+    words = [word.casefold() for word in source.split() if any(map(str.isalpha, word))]
+    return len(words) >= MIN_COPIED_WORDS and words == [
+        word.casefold() for word in translation.split() if any(map(str.isalpha, word))
+    ]
+
+
+def _has_other_script(source: str, translation: str, language: str) -> bool:
+    """Return whether most letters are of another script than the language's, and more than in the source would explain.
+
+    A language that is not listed has no check.
+    """
+    scripts = _SCRIPTS.get(get_language(language), "").split()
+    letters = [character for character in translation if character.isalpha()]
+    if not scripts or len(letters) < MIN_LENGTH:
+        return False
+    names = [unicodedata.name(character, "") for character in letters]
+    return sum(name.startswith(tuple(scripts)) for name in names) < MIN_SCRIPT_SHARE * len(letters) and not _is_quoted(
+        source, translation
+    )
+
+
+def _is_quoted(source: str, translation: str) -> bool:
+    """Return whether most words of the translation stand in the source, as names of programs and commands do."""
+    words = translation.split()
+    known = set(source.split())
+    return sum(word in known for word in words) > MIN_SCRIPT_SHARE * len(words)
