@@ -73,7 +73,7 @@ def _misses_number(source: str, translation: str) -> bool:
     The digits of all numbers of the translation count as one row, because languages group them in different ways.
     """
     digits = "".join(_list_numbers(translation))
-    return any(number not in digits for number in _list_numbers(source) if int(number) > MAX_SPELLED)
+    return any(number not in digits for number in _list_numbers(source) if len(number) > 2 or int(number) > MAX_SPELLED)
 
 
 def _list_numbers(text: str) -> list[str]:
@@ -102,13 +102,13 @@ def _count_top_ngram(units: Sequence[str]) -> int:
 
 def _count_repeated(units: Sequence[str]) -> int:
     """Return how many units in a row repeat the block right before them, for the block of up to four units that gives most."""
-    most = 0
+    longest = 0
     for size in range(1, NGRAM + 1):
         run = 0
         for unit, before in zip(units[size:], units, strict=False):
             run = run + 1 if unit == before else 0
-            most = max(most, run // size * size)
-    return most
+            longest = max(longest, run // size * size)
+    return longest
 
 
 def _is_copied(source: str, translation: str) -> bool:
