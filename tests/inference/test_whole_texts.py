@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import get_args
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import Markup, TextOptions, TextTranslation, divide, translate_texts
+from dragoman.inference.whole_texts import LineRequest, Markup, TextOptions, TextTranslation, divide, translate_texts
 
 ENGLISH = TextOptions(source_language="en", target_language="de")
 
@@ -22,9 +21,9 @@ class Capitalizer:
         self.dropped = dropped
         self.lines: list[str] = []
 
-    def __call__(self, lines: Sequence[str], attention: bool) -> list[Translation]:
-        self.lines += lines
-        return [self.translate(line) for line in lines]
+    def __call__(self, request: LineRequest) -> list[Translation]:
+        self.lines += request.lines
+        return [self.translate(line) for line in request.lines]
 
     def translate(self, line: str) -> Translation:
         words = line.replace(self.dropped, "").split() if self.dropped else line.split()
@@ -112,3 +111,34 @@ def test_translation_keeps_all_codes(fragments: list[str], markup: Markup) -> No
     for code in ("<b>", "</b>", "<i>", "</i>", "<br>", "<p>", "</p>", "{x}", "%s", "&amp;"):
         is_text = markup == "none" and code[0] in "<&"
         assert result.text.count(code.upper() if is_text else code) == text.count(code), code
+
+
+def test_translation_with_a_fault_is_translated_again() -> None:
+    """The first answer lacks the number, and so does the best one of the second search."""
+    requests: list[LineRequest] = []
+
+    def translate(request: LineRequest) -> list[Translation]:
+        requests.append(request)
+        if not request.is_retry:
+            return [Translation("es kostet viel")]
+        return [Translation("es kostet wenig", alternatives=(Translation("es kostet 250"), Translation("250")))]
+
+    (result,) = translate_texts(["it costs 250"], ENGLISH, translate)
+    assert [(request.lines, request.is_retry) for request in requests] == [
+        (("it costs 250",), False),
+        (("it costs 250",), True),
+    ]
+    assert (result.text, result.segments[0].checks) == ("es kostet 250", ())
+
+
+def test_fault_that_no_other_search_mends_is_reported() -> None:
+    (result,) = translate_texts(["it costs 250"], ENGLISH, lambda request: [Translation("es kostet viel")])
+    assert (result.text, result.segments[0].checks) == ("es kostet viel", ("numbers",))
+
+
+def test_alternatives_of_a_text_combine_those_of_its_segments() -> None:
+    def translate(request: LineRequest) -> list[Translation]:
+        return [Translation(line.upper(), alternatives=(Translation(line.title()),)) for line in request.lines]
+
+    (result,) = translate_texts(["one two. Three"], ENGLISH, translate)
+    assert (result.text, result.alternatives) == ("ONE TWO. THREE", ("One Two. Three",))

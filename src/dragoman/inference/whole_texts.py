@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, pairwise
 from operator import itemgetter
@@ -23,6 +23,7 @@ from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.languages import is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
+from dragoman.text.guards import Check, check_translation
 from dragoman.text.inline_codes import (
     BLOCK_TAGS,
     CodedText,
@@ -38,8 +39,17 @@ from dragoman.text.projection import project, split_units
 from dragoman.text.sentences import split_sentences
 
 Markup = Literal["none", "html", "xml"]
-TranslateLines = Callable[[Sequence[str], bool], Sequence[Translation]]
-"""Function that translates lines; with attention if the second argument is true."""
+
+RETRY_DECODING = {
+    "method": "beam",
+    "beam_size": 8,
+    "nbest": 4,
+    "num_beam_groups": 1,
+    "no_repeat_ngram_size": 4,
+    "mbr": "none",
+    "mbr_candidates": None,
+}
+"""Decoding options for the second search of a segment that fails a check."""
 
 _LINE_BREAK = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 _TAG_NAME = re.compile(r"</?([A-Za-z][^\s<>/]*)")
@@ -54,6 +64,7 @@ class TextOptions:
     split_sentences: translate each sentence by itself; if false, each line or block
     keep_line_breaks: a line break ends a sentence; without markup only
     opaque_tags: elements that are kept with their content
+    retry: translate a segment that fails a check once more, with other settings
     """
 
     markup: Markup = "none"
@@ -62,6 +73,7 @@ class TextOptions:
     split_sentences: bool = True
     keep_line_breaks: bool = True
     opaque_tags: frozenset[str] = frozenset()
+    retry: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,11 +82,15 @@ class TranslatedSegment:
 
     source, text: the segment and its translation, with their markup
     translation: translation of the text without markup, or None for a segment without a letter or digit
+    checks: checks that the translation fails, see `check_translation`
+    alternatives: other translations, best first, if the search returns several
     """
 
     source: str
     text: str
     translation: Translation | None = None
+    checks: tuple[Check, ...] = ()
+    alternatives: tuple[str, ...] = ()
 
     @property
     def status(self) -> TranslationStatus:
@@ -88,10 +104,12 @@ class TextTranslation:
 
     text: the translation, with everything that stands between the segments
     segments: translated segments in order
+    alternatives: other translations; each has another translation of the segments that have one
     """
 
     text: str
     segments: tuple[TranslatedSegment, ...]
+    alternatives: tuple[str, ...] = ()
 
     @property
     def status(self) -> TranslationStatus:
@@ -114,49 +132,131 @@ Piece = str | Separator | CodedText
 """Something that is kept verbatim, white space between two sentences, or a segment."""
 
 
+@dataclass(frozen=True)
+class LineRequest:
+    """Lines to translate next.
+
+    attention: the translations need attention
+    is_retry: the lines were translated before, with a result that fails a check; the translations need alternatives
+    """
+
+    lines: tuple[str, ...]
+    attention: bool
+    is_retry: bool = False
+
+
+TranslateLines = Callable[[LineRequest], Sequence[Translation]]
+"""Function that translates the lines of a request, in order."""
+TextPlan = Generator[LineRequest, Sequence[Translation], list[TextTranslation]]
+"""Translation of texts that yields requests for lines and receives their translations, so that any caller can drive it."""
+
+
 def translate_texts(texts: Sequence[str], options: TextOptions, translate: TranslateLines) -> list[TextTranslation]:
     """Translate texts and return one result for each, in order. Equal segments are translated once.
 
-    translate: function that translates lines in order
+    translate: function that translates the lines of a request in order
     """
+    plan = plan_texts(texts, options)
+    try:
+        request = next(plan)
+        while True:
+            request = plan.send(translate(request))
+    except StopIteration as end:
+        results: list[TextTranslation] = end.value
+        return results
+
+
+def plan_texts(texts: Sequence[str], options: TextOptions) -> TextPlan:
+    """Yield the lines to translate, and return the translated texts; see `translate_texts`."""
     pieces_of_texts = [list(divide(text, options)) for text in texts]
     segments = list(dict.fromkeys(piece for piece in chain.from_iterable(pieces_of_texts) if isinstance(piece, CodedText)))
-    translated = dict(zip(segments, _translate_segments(segments, translate), strict=True))
+    translated_segments = yield from _translate_segments(segments, options)
+    translated = dict(zip(segments, translated_segments, strict=True))
     separator = " " if is_spaced_language(options.target_language) else ""
     return [_join(pieces, translated, separator) for pieces in pieces_of_texts]
 
 
 def _join(pieces: Sequence[Piece], translated: dict[CodedText, TranslatedSegment], separator: str) -> TextTranslation:
-    """Return the text of the pieces. A single space, or none, between sentences becomes what the target language writes."""
-    output: list[str] = []
-    is_after_sentence = False
-    for piece in pieces:
-        if isinstance(piece, CodedText):
-            output += [separator, translated[piece].text] if is_after_sentence else [translated[piece].text]
-        elif isinstance(piece, Separator):
-            output.append(separator if piece.text == " " else piece.text)
-        else:
-            output.append(piece)
-        is_after_sentence = isinstance(piece, CodedText)
-    return TextTranslation("".join(output), tuple(translated[piece] for piece in pieces if isinstance(piece, CodedText)))
+    """Return the text of the pieces and its alternatives."""
+    segments = tuple(translated[piece] for piece in pieces if isinstance(piece, CodedText))
+
+    def join(number: int) -> str:
+        """Return the text with this alternative of each segment; a single space, or none, becomes what the language writes."""
+        output: list[str] = []
+        is_after_sentence = False
+        for piece in pieces:
+            if isinstance(piece, CodedText):
+                segment = translated[piece]
+                text = segment.alternatives[number] if 0 <= number < len(segment.alternatives) else segment.text
+                output += [separator, text] if is_after_sentence else [text]
+            elif isinstance(piece, Separator):
+                output.append(separator if piece.text == " " else piece.text)
+            else:
+                output.append(piece)
+            is_after_sentence = isinstance(piece, CodedText)
+        return "".join(output)
+
+    num_alternatives = max((len(segment.alternatives) for segment in segments), default=0)
+    return TextTranslation(join(-1), segments, tuple(join(number) for number in range(num_alternatives)))
 
 
-def _translate_segments(segments: Sequence[CodedText], translate: TranslateLines) -> list[TranslatedSegment]:
-    readings: Sequence[CodedText] = [_read_placeholders(segment) for segment in segments]
-    results: list[TranslatedSegment | None] = [
-        None if _has_word(segment.clean.text) else TranslatedSegment(segment.write(), segment.write()) for segment in segments
-    ]
-    for is_last in (False, True):
-        waiting = [index for index, result in enumerate(results) if result is None]
-        for has_codes in (False, True):
-            chosen = [index for index in waiting if readings[index].has_codes == has_codes]
-            lines = [readings[index].clean.text for index in chosen]
-            for index, translation in zip(chosen, translate(lines, has_codes) if lines else (), strict=True):
-                if is_last or _keeps_placeholders(segments[index], readings[index], translation.text):
-                    text = _place_codes(readings[index], translation)
-                    results[index] = TranslatedSegment(segments[index].write(), text, translation)
-        readings = segments if not is_last else readings
-    return [result for result in results if result is not None]
+SegmentPlan = Generator[LineRequest, Sequence[Translation], list[TranslatedSegment]]
+
+
+def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> SegmentPlan:
+    """Translate segments with their placeholders, those that lose one without placeholders, and those with faults again."""
+    results = [TranslatedSegment(segment.write(), segment.write()) for segment in segments]
+    readings = [_read_placeholders(segment) for segment in segments]
+    waiting = [index for index, segment in enumerate(segments) if _has_word(segment.clean.text)]
+    yield from _translate_readings(segments, readings, results, waiting, options)
+    lost = [index for index in waiting if not _keeps_placeholders(segments[index], readings[index], results[index])]
+    for index in lost:
+        readings[index] = segments[index]
+    yield from _translate_readings(segments, readings, results, lost, options)
+    if options.retry:
+        faulty = [index for index in waiting if results[index].checks or results[index].status == "repetition"]
+        yield from _translate_readings(segments, readings, results, faulty, options, is_retry=True)
+    return results
+
+
+def _translate_readings(
+    segments: Sequence[CodedText],
+    readings: Sequence[CodedText],
+    results: list[TranslatedSegment],
+    indices: Sequence[int],
+    options: TextOptions,
+    *,
+    is_retry: bool = False,
+) -> Generator[LineRequest, Sequence[Translation], None]:
+    """Translate the readings with these indices and store the results. A retry keeps the first result without a fault."""
+    for has_codes in (False, True):
+        chosen = [index for index in indices if readings[index].has_codes == has_codes]
+        if not chosen:
+            continue
+        lines = tuple(readings[index].clean.text for index in chosen)
+        translations = yield LineRequest(lines, has_codes, is_retry)
+        for index, translation in zip(chosen, translations, strict=True):
+            source, reading = segments[index].write(), readings[index]
+            if not is_retry:
+                results[index] = _build_segment(source, reading, translation, options)
+                continue
+            for candidate in (translation, *translation.alternatives):
+                result = _build_segment(source, reading, replace(candidate, alternatives=()), options)
+                is_whole = _keeps_placeholders(segments[index], reading, result)
+                if is_whole and not result.checks and result.status in ("ok", "short"):
+                    results[index] = result
+                    break
+
+
+def _build_segment(source: str, reading: CodedText, translation: Translation, options: TextOptions) -> TranslatedSegment:
+    """Return the translation of a reading, with its codes in place and its checks."""
+    return TranslatedSegment(
+        source,
+        _place_codes(reading, translation),
+        translation,
+        tuple(check_translation(reading.clean.text, translation.text, options.target_language)),
+        tuple(_place_codes(reading, alternative) for alternative in translation.alternatives),
+    )
 
 
 def _has_word(text: str) -> bool:
@@ -192,11 +292,12 @@ def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:
             yield part.markup
 
 
-def _keeps_placeholders(segment: CodedText, reading: CodedText, translation: str) -> bool:
-    """Return whether the translation has each placeholder of the segment as often as the segment, and no other."""
-    if segment == reading:
+def _keeps_placeholders(segment: CodedText, reading: CodedText, result: TranslatedSegment) -> bool:
+    """Return whether the translation has each placeholder that the model read as often as the segment, and no other."""
+    if segment == reading or result.translation is None:
         return True
-    return Counter(_list_placeholders(segment.parts)) == Counter(_list_placeholders(parse_placeholders(translation).parts))
+    translated = Counter(_list_placeholders(parse_placeholders(result.translation.text).parts))
+    return Counter(_list_placeholders(segment.parts)) == translated
 
 
 def _place_codes(reading: CodedText, translation: Translation) -> str:
