@@ -57,7 +57,7 @@ _TAG_NAME = re.compile(r"</?([A-Za-z][^\s<>/]*)")
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How texts are read.
+    """Options for reading texts.
 
     markup: "none" for plain text; "html" and "xml" keep tags, and character references are characters
     source_language, target_language: codes that select the rules for sentences and for the spaces between them

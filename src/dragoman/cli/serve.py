@@ -1,0 +1,112 @@
+"""Command `serve`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dragoman.cli.options import PATH_TYPE, device_option, precision_option, usage_error
+from dragoman.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from dragoman.inference.session import DeviceOptions
+
+
+@click.command()
+@click.argument("bundles", nargs=-1, type=PATH_TYPE, metavar="BUNDLE...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=click.IntRange(0, 65535), default=5000, show_default=True, help="Port; 0 takes a free one.")
+@click.option("--admin-port", type=click.IntRange(0, 65535), help="Port of the metrics, on 127.0.0.1 only.")
+@click.option("--pivot", metavar="LANGUAGE", help="Join two bundles by this language where none serves a pair.")
+@click.option("--keys", type=PATH_TYPE, help="File with the digests of the API keys that requests must have.")
+@click.option("--hash-key", is_flag=True, help="Read a key from standard input, print its digest for --keys, and end.")
+@click.option("--allow-origin", multiple=True, metavar="URL", help="Web page that may call the server; repeat for several.")
+@click.option("--max-body-bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Most bytes of a request.")
+@click.option("--max-texts", type=click.IntRange(1), default=1000, show_default=True, help="Most texts of a request.")
+@click.option(
+    "--max-queue-tokens", type=click.IntRange(1), default=100_000, show_default=True, help="Most tokens that wait together."
+)
+@click.option(
+    "--queue-seconds", type=click.FloatRange(0), default=15.0, show_default=True, help="Longest wait for room in the queue."
+)
+@click.option(
+    "--request-seconds", type=click.FloatRange(0), default=120.0, show_default=True, help="Longest time of a request."
+)
+@device_option
+@precision_option()
+@click.option("--intra-threads", type=int, help="Processor threads of each worker.  [default: chosen for this machine]")
+@click.option("--inter-threads", type=int, help="Batches computed at the same time.  [default: chosen for this machine]")
+def serve(
+    bundles: tuple[Path, ...],
+    host: str,
+    port: int,
+    admin_port: int | None,
+    pivot: str | None,
+    keys: Path | None,
+    hash_key: bool,
+    allow_origin: tuple[str, ...],
+    max_body_bytes: int,
+    max_texts: int,
+    max_queue_tokens: int,
+    queue_seconds: float,
+    request_seconds: float,
+    device: str,
+    precision: str,
+    intra_threads: int | None,
+    inter_threads: int | None,
+) -> None:
+    """Serve bundles over HTTP, by the APIs of LibreTranslate and DeepL, an API of our own, and a page to translate in.
+
+    The server listens on this machine only, unless --host says otherwise. SIGTERM and Ctrl-C stop it after the requests in
+    progress. SIGHUP loads the bundles again, without a lost request.
+
+    \b
+    Example:  dragoman serve runs/multi30k-ende/bundle
+              curl -d q="Hello." -d source=en -d target=de http://127.0.0.1:5000/translate
+    """
+    from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings
+    from dragoman.serving.settings import hash_key as compute_digest
+
+    if hash_key:
+        key = sys.stdin.readline().rstrip("\r\n")
+        if not key:
+            raise usage_error("--hash-key: standard input has no key; write one line to it")
+        click.echo(compute_digest(key))
+        return
+    if not bundles:
+        raise usage_error("a BUNDLE is missing; name the bundles to serve")
+    try:
+        from dragoman.serving.server import serve as run_server
+    except ImportError as error:
+        raise MissingDependencyError(error.name or "fastapi", "serve", "dragoman serve") from error
+    from dragoman.serving.model_set import ModelSet
+
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        admin_port=admin_port,
+        limits=ServerLimits(
+            max_body_bytes=max_body_bytes,
+            max_texts=max_texts,
+            max_queue_tokens=max_queue_tokens,
+            queue_seconds=queue_seconds,
+            request_seconds=request_seconds,
+        ),
+        api_keys=None if keys is None else ApiKeys.read(keys),
+        allowed_origins=allow_origin,
+    )
+    device_options: DeviceOptions = {
+        "device": device,
+        "precision": precision,
+        "intra_threads": intra_threads,
+        "inter_threads": inter_threads,
+        "compile_in_background": True,
+    }
+    run_server(
+        lambda: ModelSet.load(bundles, pivot=pivot, **device_options),
+        settings,
+        on_ready=lambda url: click.echo(f"serving {len(bundles)} bundles at {url}", err=True),
+    )

@@ -1,0 +1,1 @@
+"""HTTP server: the APIs of LibreTranslate and DeepL, an API of our own, and a page to translate in."""

@@ -1,0 +1,95 @@
+"""The application: routes, the guard before them, and errors in the shape of each API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from dragoman.errors import DragomanError
+from dragoman.serving.deepl_api import build_deepl_router
+from dragoman.serving.http_errors import HttpError, to_http_error
+from dragoman.serving.libretranslate_api import build_libretranslate_router
+from dragoman.serving.middleware import RequestGuard
+from dragoman.serving.own_api import build_own_router
+from dragoman.serving.page import build_page_router
+from dragoman.serving.request_queue import DeadlineError, QueueClosedError, QueueFullError
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ServerSettings
+from dragoman.version import __version__
+
+HANDLED = (HttpError, DragomanError, QueueFullError, QueueClosedError, DeadlineError)
+
+
+def build_app(service: TranslationService, settings: ServerSettings) -> FastAPI:
+    """Return the application of a server."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await service.close()
+
+    app = FastAPI(
+        title="dragoman",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=lambda route: f"{'_'.join(map(str, route.tags))}_{route.name}",
+    )
+    app.include_router(_build_health_router(service))
+    app.include_router(build_libretranslate_router(service, settings))
+    app.include_router(build_deepl_router(service, settings))
+    app.include_router(build_own_router(service, settings))
+    app.include_router(build_page_router())
+    for error_type in HANDLED:
+        app.add_exception_handler(error_type, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(RequestValidationError, _answer_validation_error)
+    app.add_middleware(RequestGuard, settings=settings, metrics=service.metrics)
+    if settings.allowed_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["GET", "POST"])
+    return app
+
+
+def _build_health_router(service: TranslationService) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/health", operation_id="health")
+    @router.get("/livez", operation_id="is_alive")
+    async def is_alive() -> dict[str, str]:
+        """Answer while the process runs."""
+        return {"status": "ok"}
+
+    @router.get("/readyz")
+    async def is_ready() -> JSONResponse:
+        """Answer 200 if requests are accepted, and 503 while the server stops or its queue is full."""
+        state = service.describe_state()
+        return JSONResponse({"status": state}, status_code=200 if state == "ok" else 503)
+
+    return router
+
+
+def _answer(request: Request, error: HttpError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in error.list_headers()}
+    return Response(error.write_body(request.url.path), status_code=error.status, headers=headers)
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    return _answer(request, to_http_error(error))
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    message = {404: "no such route", 405: "the route has another method"}.get(status, "the request is not valid")
+    return _answer(request, HttpError(status, message, "invalid-route"))
+
+
+async def _answer_validation_error(request: Request, error: Exception) -> Response:
+    problem = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": ("?",), "msg": "is not valid"}
+    return _answer(request, HttpError(400, f"{problem['loc'][-1]}: {str(problem['msg']).lower()}"))

@@ -1,0 +1,150 @@
+"""API of LibreTranslate, as Weblate, Mastodon, Nextcloud and OmegaT call it.
+
+OmegaT's plug-in sends GET requests, which LibreTranslate itself refuses, and reads `translation` in some versions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from dragoman.inference.whole_texts import TextOptions
+from dragoman.serving.http_errors import HttpError
+from dragoman.serving.model_set import iter_language_names
+from dragoman.serving.request_fields import RequestFields, check_fields, read_fields
+from dragoman.serving.service import ServedTranslation, TextRequest, TranslationService
+from dragoman.serving.settings import ServerSettings
+
+MAX_ALTERNATIVES = 8
+MISSING = "Invalid request: missing {name} parameter"
+
+
+class LibreTranslateFields(RequestFields):
+    """Fields of /translate."""
+
+    q: str | list[str]
+    source: Annotated[str, Field(min_length=1, max_length=40)]
+    target: Annotated[str, Field(min_length=1, max_length=40)]
+    format: Literal["text", "html"] = "text"
+    alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
+    api_key: str | None = None
+
+
+class DetectFields(RequestFields):
+    """Fields of /detect."""
+
+    q: str
+    api_key: str | None = None
+
+
+class KeyFields(RequestFields):
+    """Fields of a request without text."""
+
+    api_key: str | None = None
+
+
+def build_libretranslate_router(service: TranslationService, settings: ServerSettings) -> APIRouter:
+    """Return the routes of LibreTranslate."""
+    router = APIRouter(tags=["LibreTranslate"])
+
+    def check_key(request: Request, key: str | None) -> None:
+        """Raise HttpError if neither a header nor the body has a valid key."""
+        if not request.state.has_key and (settings.api_keys is None or not key or key not in settings.api_keys):
+            raise HttpError(
+                403, "Invalid API key" if key else "Please contact the server operator to get an API key", "invalid-key"
+            )
+
+    @router.get("/translate", operation_id="translate_query")
+    @router.post("/translate", operation_id="translate")
+    async def translate(request: Request) -> JSONResponse:
+        """Translate a text or a list of texts."""
+        fields = check_fields(LibreTranslateFields, await read_fields(request), missing=MISSING)
+        check_key(request, fields.api_key)
+        texts = [fields.q] if isinstance(fields.q, str) else fields.q
+        check_number_of_texts(texts, settings)
+        beam = max(4, fields.alternatives + 1)
+        decoding: tuple[tuple[str, Any], ...] = ()
+        if fields.alternatives:
+            decoding = (("beam_size", beam), ("method", "beam"), ("nbest", fields.alternatives + 1))
+        results = await service.translate(
+            TextRequest(
+                texts,
+                None if fields.source == "auto" else fields.source,
+                fields.target,
+                TextOptions("html" if fields.format == "html" else "none"),
+                decoding,
+            )
+        )
+        answer = _build_answer(results, is_list=not isinstance(fields.q, str), with_alternatives=fields.alternatives > 0)
+        if request.method == "GET":
+            answer["translation"] = answer["translatedText"]
+        return JSONResponse(answer)
+
+    @router.get("/languages")
+    async def languages(request: Request) -> JSONResponse:
+        """List the languages, each with the languages that it is translated to."""
+        check_key(request, check_fields(KeyFields, await read_fields(request)).api_key)
+        targets = service.models.targets
+        return JSONResponse(
+            [{"code": code, "name": name, "targets": targets[code]} for code, name in iter_language_names(targets)]
+        )
+
+    @router.post("/detect")
+    async def detect(request: Request) -> JSONResponse:
+        """Detect the language of a text."""
+        fields = check_fields(DetectFields, await read_fields(request), missing=MISSING)
+        check_key(request, fields.api_key)
+        return JSONResponse(
+            [{"confidence": item.confidence, "language": item.language} for item in service.detector.detect(fields.q)]
+        )
+
+    @router.get("/spec")
+    async def spec(request: Request) -> JSONResponse:
+        """Return the description of the API."""
+        return JSONResponse(request.app.openapi())
+
+    @router.get("/frontend/settings")
+    async def frontend_settings() -> JSONResponse:
+        """Return the settings that LibreTranslate's own page reads."""
+        source = min(service.models.targets)
+        return JSONResponse(
+            {
+                "apiKeys": settings.api_keys is not None,
+                "charLimit": settings.limits.max_body_bytes,
+                "filesTranslation": False,
+                "frontendTimeout": 500,
+                "keyRequired": settings.api_keys is not None,
+                "language": {
+                    "source": {"code": source, "name": source},
+                    "target": {"code": (service.models.targets[source] or [source])[0], "name": ""},
+                },
+                "suggestions": False,
+                "supportedFilesFormat": [],
+            }
+        )
+
+    return router
+
+
+def check_number_of_texts(texts: list[str], settings: ServerSettings, limit: int | None = None) -> None:
+    """Raise HttpError if a request has too many texts."""
+    limit = limit or settings.limits.max_texts
+    if len(texts) > limit:
+        raise HttpError(400, f"the request has {len(texts)} texts; send at most {limit}", "too-many-texts")
+
+
+def _build_answer(results: list[ServedTranslation], *, is_list: bool, with_alternatives: bool) -> dict[str, Any]:
+    """Return the fields of an answer: lists for a list of texts, and otherwise single values."""
+    answer: dict[str, Any] = {"translatedText": [result.translation.text for result in results]}
+    if results and results[0].detected is not None:
+        answer["detectedLanguage"] = [
+            {"confidence": result.detected.confidence, "language": result.detected.language}
+            for result in results
+            if result.detected is not None
+        ]
+    if with_alternatives:
+        answer["alternatives"] = [list(result.translation.alternatives) for result in results]
+    return answer if is_list else {name: values[0] for name, values in answer.items()}

@@ -1,0 +1,152 @@
+"""Models of the server, and the ways from one language to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dragoman.errors import BundleError, DataError
+from dragoman.inference.whole_texts import RETRY_DECODING
+from dragoman.languages import get_language
+
+if TYPE_CHECKING:
+    from dragoman.inference.session import DeviceOptions
+    from dragoman.inference.translation_result import Translation
+    from dragoman.inference.translator import Translator
+
+Pair = tuple[str, str]
+"""Source language and target language, as the bundle writes them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """Loaded bundle. name: its folder. pairs: pairs of languages that it translates"""
+
+    name: str
+    translator: Translator
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Translation by one model. decoding: options that every request of the step has, such as its languages"""
+
+    model: ServedModel
+    pair: Pair
+    decoding: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class LineKey:
+    """Kind of a line in the queue: lines with equal keys share a batch. decoding: options of the request, sorted by name"""
+
+    step: Step
+    attention: bool = False
+    is_retry: bool = False
+    decoding: tuple[tuple[str, Any], ...] = ()
+
+
+class ModelSet:
+    """Loaded bundles. A reload makes a new set, and requests in progress go on with the one that they have."""
+
+    def __init__(self, models: Sequence[ServedModel], *, pivot: str | None = None) -> None:
+        self.models = tuple(models)
+        self.pivot = pivot
+        self.steps: dict[Pair, Step] = {}
+        for model in models:
+            for pair in model.pairs:
+                self.steps.setdefault(_normalize(pair), _build_step(model, pair))
+        self.codes = {get_language(code): code for model in models for pair in model.pairs for code in pair}
+        self.targets = {
+            source: sorted(target for target in self.codes if self._find_steps(source, target)) for source in sorted(self.codes)
+        }
+
+    @classmethod
+    def load(cls, paths: Sequence[Path], *, pivot: str | None = None, **device_options: Unpack[DeviceOptions]) -> ModelSet:
+        """Load bundles of translation models.
+
+        pivot: language that joins two models, such as `en` for German to French by way of English; None for no such joins
+
+        Raises BundleError for a damaged bundle, for a parser, and for a bundle that does not name its languages.
+        """
+        from dragoman.inference.load import load  # imports torch
+
+        models = []
+        for path in paths:
+            translator = load(path, task="translation", **device_options)
+            pairs = list_pairs(translator)
+            if not pairs:
+                raise BundleError(
+                    f"{path}: the bundle does not name its languages; set task.source_language and task.target_language "
+                    "in the recipe that trains it",
+                    code="invalid-bundle",
+                )
+            models.append(ServedModel(str(path), translator, pairs))
+        return cls(models, pivot=pivot)
+
+    def find_route(self, source: str, target: str) -> tuple[Step, ...]:
+        """Return the steps from one language to another: one model, two with the pivot between them, or none if they are equal.
+
+        Regions and scripts do not matter: `en-GB` is `en`. Raises DataError for an unknown language and an unserved pair.
+        """
+        languages = get_language(source), get_language(target)
+        for code, language in zip((source, target), languages, strict=True):
+            if language not in self.codes:
+                raise DataError(f"{code[:40]} is not supported", code="unsupported-language")
+        steps = self._find_steps(*languages)
+        if not steps and languages[0] != languages[1]:
+            served = ", ".join(self.targets[languages[0]]) or "none"
+            raise DataError(
+                f"{source[:40]} to {target[:40]} is not supported; the targets of {source[:40]} are: {served}",
+                code="unsupported-language",
+            )
+        return steps
+
+    def _find_steps(self, source: str, target: str) -> tuple[Step, ...]:
+        if source == target:
+            return ()
+        if step := self.steps.get((source, target)):
+            return (step,)
+        if self.pivot is not None:
+            pivot = get_language(self.pivot)
+            first, second = self.steps.get((source, pivot)), self.steps.get((pivot, target))
+            if first and second:
+                return first, second
+        return ()
+
+
+def list_pairs(translator: Translator) -> tuple[Pair, ...]:
+    """Return the pairs of languages that a bundle serves."""
+    task = translator.recipe.task
+    if task.source_language and task.target_language:
+        return ((task.source_language, task.target_language),)
+    return ()
+
+
+def _normalize(pair: Pair) -> Pair:
+    return get_language(pair[0]), get_language(pair[1])
+
+
+def _build_step(model: ServedModel, pair: Pair) -> Step:
+    is_multilingual = model.translator.bundle.tokenizer.languages is not None
+    decoding = (("source_language", pair[0]), ("target_language", pair[1])) if is_multilingual else ()
+    return Step(model, pair, decoding)
+
+
+def translate_lines(key: LineKey, lines: Sequence[str]) -> list[Translation]:
+    """Translate lines of one kind, in order."""
+    decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding), **(RETRY_DECODING if key.is_retry else {})}
+    return key.step.model.translator.translate(lines, attention=key.attention, **decoding)
+
+
+def iter_language_names(codes: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the codes with their English names; a code that CLDR does not name is its own name."""
+    try:
+        from babel import Locale
+    except ImportError:
+        yield from ((code, code) for code in codes)
+        return
+    names = Locale("en").languages
+    yield from ((code, str(names.get(code, code))) for code in codes)

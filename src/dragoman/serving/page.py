@@ -1,0 +1,46 @@
+"""Page to translate in: static files without a build step, which load nothing from elsewhere."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from fastapi import APIRouter, Response
+
+CONTENT_TYPES = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+CONTENT_POLICY = """
+    default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; frame-src 'self';
+    base-uri 'none'; form-action 'none'; frame-ancestors 'none'
+"""
+SECURITY_HEADERS = {
+    "Content-Security-Policy": " ".join(CONTENT_POLICY.split()),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def build_page_router() -> APIRouter:
+    """Return the routes of the page."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/")
+    async def page() -> Response:
+        """Return the page."""
+        return _answer("translate.html")
+
+    @router.get("/static/translate.js")
+    async def script() -> Response:
+        """Return the script of the page."""
+        return _answer("translate.js")
+
+    @router.get("/static/translate.css")
+    async def style() -> Response:
+        """Return the style of the page."""
+        return _answer("translate.css")
+
+    return router
+
+
+def _answer(name: str) -> Response:
+    content = files(__package__).joinpath("static", name).read_bytes()
+    return Response(content, media_type=CONTENT_TYPES[name.rpartition(".")[2]], headers=SECURITY_HEADERS)

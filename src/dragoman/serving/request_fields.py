@@ -1,0 +1,101 @@
+"""Fields of a request from JSON, a form or the query, checked by a pydantic model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dragoman.serving.http_errors import HttpError
+
+MAX_FIELDS = 2000
+"""Fields of a form."""
+MAX_QUOTED = 40
+
+
+class RequestFields(BaseModel):
+    """Base of the fields of a request. Unknown fields are left out, because clients send fields that other servers have."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+FieldsT = TypeVar("FieldsT", bound=RequestFields)
+
+
+async def read_fields(request: Request, *, list_fields: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return the fields of the query and of the body; those of the body win.
+
+    list_fields: fields that a form may repeat, which become lists
+
+    Raises HttpError for a body that is no JSON object, or no form, in UTF-8.
+    """
+    fields = _collect(request.query_params.multi_items(), list_fields)
+    body = await request.body()
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body:
+        return fields
+    if content_type == "multipart/form-data":
+        async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
+            pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+        return fields | _collect(pairs, list_fields)
+    if content_type == "application/x-www-form-urlencoded":
+        try:
+            pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+        except (ValueError, UnicodeDecodeError):
+            raise HttpError(400, "the body is no form in UTF-8") from None
+        return fields | _collect(pairs, list_fields)
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HttpError(400, "the body is no JSON in UTF-8") from None
+    if not isinstance(content, dict):
+        raise HttpError(400, "the body is no JSON object")
+    return fields | content
+
+
+def _collect(pairs: list[tuple[str, str]], list_fields: frozenset[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in list_fields:
+            fields.setdefault(name, []).append(value)
+        elif value.isascii() and value.isdecimal() and name == "alternatives":
+            fields[name] = int(value[:9])
+        else:
+            fields[name] = value
+    return fields
+
+
+def check_fields(model: type[FieldsT], fields: Mapping[str, Any], *, missing: str = "{name} is missing") -> FieldsT:
+    """Return the checked fields.
+
+    missing: message for a field that is absent
+
+    Raises HttpError, with the first wrong field in one line.
+    """
+    try:
+        checked = model.model_validate(dict(fields))
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False)[0]
+        name = ".".join(map(str, problem["loc"][:1]))
+        if problem["type"] == "missing":
+            raise HttpError(400, missing.format(name=name)) from None
+        value = repr(problem["input"])
+        quoted = value if len(value) <= MAX_QUOTED else value[:MAX_QUOTED] + "…"
+        raise HttpError(400, f"{name}: {problem['msg'].lower()}, but it is {quoted}".replace("\n", " ")) from None
+    for name, value in checked:
+        for text in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(text, str) and not _is_unicode(text):
+                raise HttpError(400, f"{name}: the text has half of a surrogate pair, which UTF-8 cannot encode")
+    return checked
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

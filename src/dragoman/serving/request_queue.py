@@ -1,0 +1,233 @@
+"""Queue of lines that requests wait in, and the thread that translates them in batches across requests.
+
+Each batch takes lines from the waiting jobs in turn, so a large job does not hold up a single sentence. The size of a batch
+follows the measured speed, so that a new request waits for a fraction of a second at most. A job that was canceled, or whose
+time is over, leaves the queue before the next batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+logger = logging.getLogger("dragoman.serving")
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+ResultT = TypeVar("ResultT")
+
+BATCH_SECONDS = 0.25
+"""Time that a batch is meant to take."""
+FIRST_BATCH_TOKENS = 256
+MIN_BATCH_TOKENS = 64
+MAX_BATCH_TOKENS = 16_384
+CHARACTERS_PER_TOKEN = 4
+LINE_TOKENS = 4
+"""Tokens of a line beside those of its characters, so that many short lines are no small job."""
+
+
+class QueueClosedError(Exception):
+    """The server stops and takes no new work."""
+
+
+class QueueFullError(Exception):
+    """The queue had no room within the time that the client gives."""
+
+
+class DeadlineError(Exception):
+    """The time of the request is over."""
+
+
+def estimate_tokens(line: str) -> int:
+    """Return about how many tokens a line has; every fourth byte of UTF-8 counts."""
+    return LINE_TOKENS + len(line.encode("utf-8", "replace")) // CHARACTERS_PER_TOKEN
+
+
+@dataclass(eq=False)
+class Job(Generic[KeyT, ResultT]):
+    """Lines of one request.
+
+    key: model and options; lines of a batch have equal keys
+    deadline: time of `time.monotonic` after which nobody waits for the result
+    on_done: called once, in the thread of the queue, with the results in order, or with an error
+    on_line: called with the index and the result of each line
+    """
+
+    key: KeyT
+    lines: Sequence[str]
+    deadline: float
+    on_done: Callable[[list[ResultT] | None, Exception | None], None]
+    on_line: Callable[[int, ResultT], None] | None = None
+    waiting: deque[int] = field(default_factory=deque)
+    results: dict[int, ResultT] = field(default_factory=dict)
+    is_canceled: bool = False
+    is_finished: bool = False
+
+    def __post_init__(self) -> None:
+        # Lines of similar length share a batch, so little of it is padding.
+        self.waiting.extend(sorted(range(len(self.lines)), key=lambda index: len(self.lines[index])))
+        self.tokens = [estimate_tokens(line) for line in self.lines]
+        self.num_tokens = sum(self.tokens)
+
+
+class RequestQueue(Generic[KeyT, ResultT]):
+    """Bounded queue of jobs with one thread that translates batches.
+
+    translate: function of a key and lines that returns one result for each line
+    max_tokens: tokens of the waiting lines of all jobs
+    on_batch: called after each batch with its lines, tokens and seconds
+    """
+
+    def __init__(
+        self,
+        translate: Callable[[KeyT, Sequence[str]], Sequence[ResultT]],
+        *,
+        max_tokens: int,
+        on_batch: Callable[[int, int, float], None] = lambda lines, tokens, seconds: None,
+    ) -> None:
+        self._translate = translate
+        self._on_batch = on_batch
+        self.max_tokens = max_tokens
+        self._jobs: deque[Job[KeyT, ResultT]] = deque()
+        self._num_tokens = 0
+        self._condition = threading.Condition()
+        self._is_closed = False
+        self._batch_tokens = FIRST_BATCH_TOKENS
+        self._thread = threading.Thread(target=self._run, name="request-queue", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the lines that wait."""
+        return self._num_tokens
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether the queue takes no new jobs."""
+        return self._is_closed
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs that wait or are in the current batch."""
+        return len(self._jobs)
+
+    def try_put(self, job: Job[KeyT, ResultT]) -> bool:
+        """Add a job if there is room. A job that is larger than the queue has room in an empty queue.
+
+        Raises QueueClosedError after `close`.
+        """
+        with self._condition:
+            if self._is_closed:
+                raise QueueClosedError
+            if self._num_tokens and self._num_tokens + job.num_tokens > self.max_tokens:
+                return False
+            self._jobs.append(job)
+            self._num_tokens += job.num_tokens
+            self._condition.notify()
+            return True
+
+    def cancel(self, job: Job[KeyT, ResultT]) -> None:
+        """Leave out the lines of a job that have not been translated."""
+        with self._condition:
+            job.is_canceled = True
+            self._condition.notify()
+
+    def close(self) -> None:
+        """Take no new jobs. The thread ends when the jobs are finished."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end of the thread after `close`; return whether it has ended."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._jobs or self._is_closed)
+                finished = self._remove_dead_jobs()
+                batch = self._take_batch()
+                is_last = self._is_closed and not self._jobs
+            for job, error in finished:
+                job.on_done(None, error)
+            if batch:
+                self._translate_batch(batch)
+            elif is_last:
+                return
+
+    def _remove_dead_jobs(self) -> list[tuple[Job[KeyT, ResultT], Exception]]:
+        """Return the jobs whose time is over or that were canceled, and remove them."""
+        now = time.monotonic()
+        dead = [job for job in self._jobs if job.is_canceled or job.deadline <= now]
+        for job in dead:
+            self._remove(job)
+        return [(job, DeadlineError()) for job in dead if not job.is_canceled]
+
+    def _remove(self, job: Job[KeyT, ResultT]) -> None:
+        self._jobs.remove(job)
+        self._num_tokens -= sum(job.tokens[index] for index in job.waiting)
+        job.waiting.clear()
+        job.is_finished = True
+
+    def _take_batch(self) -> list[tuple[Job[KeyT, ResultT], int]]:
+        """Return lines of the first job's kind: one of each job in turn, until the batch is full. The job moves behind."""
+        if not self._jobs:
+            return []
+        key = self._jobs[0].key
+        turn = deque(job for job in self._jobs if job.key == key and job.waiting)
+        batch: list[tuple[Job[KeyT, ResultT], int]] = []
+        num_tokens = 0
+        while turn and num_tokens < self._batch_tokens:
+            job = turn.popleft()
+            index = job.waiting.popleft()
+            batch.append((job, index))
+            num_tokens += job.tokens[index]
+            if job.waiting:
+                turn.append(job)
+        self._num_tokens -= num_tokens
+        self._jobs.rotate(-1)
+        return batch
+
+    def _translate_batch(self, batch: list[tuple[Job[KeyT, ResultT], int]]) -> None:
+        start = time.monotonic()
+        lines = [job.lines[index] for job, index in batch]
+        results: Sequence[ResultT] = ()
+        error: Exception | None = None
+        try:
+            results = self._translate(batch[0][0].key, lines)
+        except Exception as raised:  # the queue goes on; each request of the batch gets the error
+            error = raised
+        if error is not None and len(jobs := dict.fromkeys(job for job, _ in batch)) > 1:
+            for job in jobs:  # find the job that fails, and spare the others
+                self._translate_batch([item for item in batch if item[0] is job])
+            return
+        seconds = time.monotonic() - start
+        num_tokens = sum(job.tokens[index] for job, index in batch)
+        if error is None:
+            self._adapt_batch(num_tokens, seconds)
+            self._on_batch(len(lines), num_tokens, seconds)
+            for (job, index), result in zip(batch, results, strict=True):
+                job.results[index] = result
+                if job.on_line is not None and not job.is_canceled:
+                    job.on_line(index, result)
+        with self._condition:
+            done = [job for job in dict.fromkeys(job for job, _ in batch) if error is not None or not job.waiting]
+            done = [job for job in done if not job.is_finished and (error is not None or len(job.results) == len(job.lines))]
+            for job in done:
+                self._remove(job)
+        for job in done:
+            if not job.is_canceled:
+                job.on_done([job.results[index] for index in range(len(job.lines))] if error is None else None, error)
+
+    def _adapt_batch(self, num_tokens: int, seconds: float) -> None:
+        """Follow the measured speed, at most by a factor of two for each batch."""
+        if num_tokens >= self._batch_tokens // 2:
+            target = num_tokens * BATCH_SECONDS / max(seconds, 1e-3)
+            limits = max(MIN_BATCH_TOKENS, self._batch_tokens / 2), min(MAX_BATCH_TOKENS, self._batch_tokens * 2)
+            self._batch_tokens = round(min(max(target, limits[0]), limits[1]))

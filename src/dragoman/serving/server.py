@@ -1,0 +1,113 @@
+"""The process of the server: it loads the models, listens, reloads on SIGHUP, and stops after the requests in progress."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import uvicorn
+
+from dragoman.errors import DragomanError
+from dragoman.serving.app import build_app
+from dragoman.serving.metrics import ServerMetrics
+from dragoman.serving.model_set import ModelSet
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ServerSettings
+
+logger = logging.getLogger("dragoman.serving")
+
+KEEP_ALIVE_SECONDS = 15
+MAX_HEADER_BYTES = 16_384
+
+
+def serve(
+    load_models: Callable[[], ModelSet], settings: ServerSettings, *, on_ready: Callable[[str], None] = lambda url: None
+) -> None:
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress.
+
+    load_models: function that loads the models; SIGHUP calls it again, and new requests get the new models
+    on_ready: called with the address when the server accepts requests
+
+    Raises BundleError if a model cannot be loaded at the start. A reload that fails keeps the present models.
+    """
+    service = TranslationService(load_models(), settings.limits)
+    server = _Server(_build_config(service, settings), on_ready=lambda port: on_ready(f"http://{settings.host}:{port}/"))
+    server.reload = lambda: _reload(service, load_models)
+    admin = None if settings.admin_port is None else _serve_metrics(service.metrics, settings.admin_port)
+    try:
+        server.run()
+    finally:
+        service.queue.close()
+        if admin is not None:
+            admin.shutdown()
+
+
+def _build_config(service: TranslationService, settings: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        build_app(service, settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=round(settings.limits.drain_seconds),
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        http="h11",
+    )
+
+
+class _Server(uvicorn.Server):
+    """Server that reports its port, and reloads on SIGHUP where the system has it."""
+
+    def __init__(self, config: uvicorn.Config, *, on_ready: Callable[[int], None]) -> None:
+        super().__init__(config)
+        self.on_ready = on_ready
+        self.reload: Callable[[], None] = lambda: None
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Listen, and report the port."""
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._start_reload)
+        if self.servers:
+            self.on_ready(self.servers[0].sockets[0].getsockname()[1])
+
+    def _start_reload(self) -> None:
+        threading.Thread(target=self.reload, name="reload", daemon=True).start()
+
+
+def _reload(service: TranslationService, load_models: Callable[[], ModelSet]) -> None:
+    try:
+        models = load_models()
+    except DragomanError as error:
+        logger.error("reload failed, the present models stay: %s", error)
+        return
+    service.models = models
+    logger.info("reloaded %d models", len(models.models))
+
+
+def _serve_metrics(metrics: ServerMetrics, port: int) -> ThreadingHTTPServer:
+    """Serve the metrics on the loopback address, in a thread."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Answer with the metrics."""
+            body = metrics.render()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

@@ -1,0 +1,95 @@
+"""Settings of the server: limits, addresses and keys. Every limit is on by default."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dragoman.errors import RecipeError
+
+DEEPL_MAX_TEXTS = 50
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """Limits of requests. A request beyond a limit is refused with a message that names the limit.
+
+    max_body_bytes: bytes of a request's body, counted as they arrive
+    max_texts: texts of a request
+    max_queue_tokens: tokens of all waiting requests, estimated from their characters
+    max_connections: requests that are read or answered at the same time
+    queue_seconds: time that a request waits for room in the queue before it is refused; Weblate gives up after 20 seconds
+    request_seconds: time from the arrival of a request to its answer
+    drain_seconds: time for the requests in progress when the server stops
+    """
+
+    max_body_bytes: int = 1 << 20
+    max_texts: int = 1000
+    max_queue_tokens: int = 100_000
+    max_connections: int = 512
+    queue_seconds: float = 15.0
+    request_seconds: float = 120.0
+    drain_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Settings of the server besides its models.
+
+    host, port: address to listen on
+    admin_port: port of metrics on the loopback address; None for no metrics
+    api_keys: keys that requests must have; without keys, every request is served
+    allowed_origins: origins of web pages that may call the server; none by default
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 5000
+    admin_port: int | None = None
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    api_keys: ApiKeys | None = None
+    allowed_origins: tuple[str, ...] = ()
+
+
+class ApiKeys:
+    """Keys that are known by their SHA-256 digests. A comparison takes the same time for every key."""
+
+    def __init__(self, digests: list[bytes]) -> None:
+        self._digests = digests
+
+    @classmethod
+    def read(cls, path: Path) -> ApiKeys:
+        """Read a file with one digest in a line, as `dragoman serve --hash-key` prints them; `#` starts a comment.
+
+        Raises RecipeError for a line that is no digest, and for a file without digests.
+        """
+        digests: list[bytes] = []
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{path}: the file of keys cannot be read: {error}", code="invalid-option") from error
+        for number, line in enumerate(lines, 1):
+            digest = line.split("#")[0].strip()
+            if not digest:
+                continue
+            if len(digest) != hashlib.sha256().digest_size * 2 or not set(digest) <= set("0123456789abcdef"):
+                raise RecipeError(
+                    f"{path}, line {number}: a line is the SHA-256 digest of a key, 64 digits of 0-9 and a-f; "
+                    "print it with dragoman serve --hash-key",
+                    code="invalid-option",
+                )
+            digests.append(bytes.fromhex(digest))
+        if not digests:
+            raise RecipeError(f"{path}: the file has no key; print one with dragoman serve --hash-key", code="invalid-option")
+        return cls(digests)
+
+    def __contains__(self, key: str) -> bool:
+        digest = hashlib.sha256(key.encode()).digest()
+        # Every digest is compared, so the time does not depend on the place of the key.
+        return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+
+
+def hash_key(key: str) -> str:
+    """Return the digest of a key as the file of keys has it."""
+    return hashlib.sha256(key.encode()).hexdigest()

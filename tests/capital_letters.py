@@ -1,0 +1,68 @@
+"""Models that write capital letters, so that each answer of a server is known."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from fastapi.testclient import TestClient
+
+from dragoman.inference.translation_result import Translation
+from dragoman.inference.translator import Translator
+from dragoman.serving.app import build_app
+from dragoman.serving.model_set import ModelSet, Pair, ServedModel
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ServerLimits, ServerSettings
+
+
+class CapitalTranslator:
+    """Stand-in for a translator.
+
+    suffix, dropped: text that it adds, and a word that it leaves out
+    calls: lines and options of each call
+    gate: calls wait until it is set
+    """
+
+    def __init__(self, suffix: str = "", dropped: str = "") -> None:
+        self.suffix, self.dropped = suffix, dropped
+        self.calls: list[tuple[list[str], dict[str, Any]]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
+
+    def translate(self, lines: Sequence[str], *, attention: bool = False, **decoding: Any) -> list[Translation]:
+        """Return the lines in capital letters, with as many alternatives as `nbest` asks for."""
+        self.gate.wait(30)
+        self.calls.append((list(lines), decoding))
+        if any("fail" in line for line in lines):
+            raise ValueError("the translator fails")
+        return [self.translate_line(line, decoding.get("nbest", 1)) for line in lines]
+
+    def translate_line(self, line: str, nbest: int) -> Translation:
+        words = [word for word in line.split() if word != self.dropped]
+        pieces = tuple("▁" + word for word in words)
+        rows = tuple(tuple(float(i == j) for j in range(len(words))) for i in range(len(words)))
+        text = " ".join(word if "{" in word else word.upper() for word in words) + self.suffix
+        targets = tuple("▁" + word for word in text.split())
+        others = tuple(Translation(f"{text} {number}") for number in range(1, nbest))
+        return Translation(text, -1.5, targets, source_tokens=pieces, attention=rows, alternatives=others)
+
+
+def make_models(*translators: tuple[CapitalTranslator, Pair], pivot: str | None = None) -> ModelSet:
+    """Return served models of these translators."""
+    return ModelSet(
+        [ServedModel(f"model-{pair[0]}-{pair[1]}", cast(Translator, translator), (pair,)) for translator, pair in translators],
+        pivot=pivot,
+    )
+
+
+def make_client(service: TranslationService, settings: ServerSettings | None = None) -> TestClient:
+    """Return a client of the application."""
+    return TestClient(build_app(service, settings or ServerSettings()), raise_server_exceptions=False)
+
+
+def make_service(translator: CapitalTranslator | None = None, **limits: Any) -> TranslationService:
+    """Return a service from English to German."""
+    return TranslationService(make_models((translator or CapitalTranslator(), ("en", "de"))), ServerLimits(**limits))

@@ -1,0 +1,272 @@
+"""The APIs by the requests that their clients send, and wrong requests in the shape of each API."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from capital_letters import CapitalTranslator, make_client, make_models, make_service
+from dragoman.errors import RecipeError
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
+
+
+@pytest.fixture
+def translator() -> CapitalTranslator:
+    return CapitalTranslator()
+
+
+@pytest.fixture
+def client(translator: CapitalTranslator) -> TestClient:
+    return make_client(make_service(translator))
+
+
+def test_weblate_lists_languages_and_translates_a_list(client: TestClient) -> None:
+    assert [language["code"] for language in client.get("/languages").json()] == ["de", "en"]
+    fields = {"api_key": "", "q": ["Hello [X0X].", "", "two"], "source": "en", "target": "de"}
+    assert client.post("/translate", json=fields).json() == {"translatedText": ["HELLO [X0X].", "", "TWO"]}
+
+
+def test_mastodon_reads_targets_and_detected_languages(client: TestClient) -> None:
+    languages = {language["code"]: language["targets"] for language in client.get("/languages").json()}
+    assert languages == {"de": [], "en": ["de"]}
+    fields = {
+        "q": ["<p>good <b>day</b> to all of you</p>"],
+        "source": "auto",
+        "target": "de",
+        "format": "html",
+        "api_key": None,
+    }
+    answer = client.post("/translate", json=fields).json()
+    assert answer["translatedText"] == ["<p>GOOD <b>DAY</b> TO ALL OF YOU</p>"]
+    assert answer["detectedLanguage"][0]["language"] == "en"
+
+
+def test_omegat_sends_the_query(client: TestClient) -> None:
+    answer = client.get("/translate", params={"q": "one day", "source": "en-US", "target": "de-DE"}).json()
+    assert answer == {"translatedText": "ONE DAY", "translation": "ONE DAY"}
+
+
+def test_form_is_read_like_json(client: TestClient) -> None:
+    fields = {"q": "one", "source": "en", "target": "de", "alternatives": "2"}
+    expected = {"translatedText": "ONE", "alternatives": ["ONE 1", "ONE 2"]}
+    assert client.post("/translate", data=fields).json() == expected
+    assert client.post("/translate", data=fields, files={"file": b""}).json() == expected
+
+
+def test_weblate_sends_placeholders_to_deepl_as_elements(client: TestClient) -> None:
+    fields = {
+        "text": ['see <x id="7"></x> now'], "source_lang": "EN", "target_lang": "DE", "formality": "default",
+        "tag_handling": "xml", "ignore_tags": ["x"],
+    }  # fmt: skip
+    answer = client.post("/v2/translate", json=fields, headers={"Authorization": "DeepL-Auth-Key none"}).json()
+    assert answer == {"translations": [{"detected_source_language": "EN", "text": 'SEE <x id="7"></x> NOW'}]}
+    assert client.get("/v2/languages", params={"type": "target"}).json() == [
+        {"language": "DE", "name": "German", "supports_formality": False}
+    ]
+    assert client.get("/v2/usage").json()["character_count"] == len('see <x id="7"></x> now')
+
+
+def test_deepl_form_repeats_its_text(client: TestClient) -> None:
+    answer = client.post("/v2/translate", data={"text": ["one", "two"], "target_lang": "DE", "source_lang": "EN"}).json()
+    assert [item["text"] for item in answer["translations"]] == ["ONE", "TWO"]
+
+
+def test_own_api_describes_segments(client: TestClient) -> None:
+    fields = {"texts": ["It costs {x}. Go on."], "source": "en", "target": "de", "alternatives": 1}
+    (answer,) = client.post("/v1/translate", json=fields).json()["translations"]
+    assert (answer["text"], answer["status"], len(answer["alternatives"])) == ("IT COSTS {x}. GO ON.", "ok", 1)
+    assert answer["segments"][0]["score"] == -1.5
+
+
+def test_own_api_reports_what_a_translation_lacks() -> None:
+    client = make_client(make_service(CapitalTranslator(dropped="250")))
+    fields = {"texts": ["It costs 250"], "source": "en", "target": "de"}
+    (answer,) = client.post("/v1/translate", json=fields).json()["translations"]
+    assert (answer["text"], answer["segments"][0]["checks"]) == ("IT COSTS", ["numbers"])
+
+
+def test_stream_sends_each_sentence(client: TestClient) -> None:
+    fields = {"texts": ["One. Two."], "source": "en", "target": "de"}
+    with client.stream("POST", "/v1/translate/stream", json=fields) as answer:
+        events = [block.split("\ndata: ") for block in answer.read().decode().strip().split("\n\n")]
+    assert [name for name, _ in events] == ["event: sentence", "event: sentence", "event: text", "event: end"]
+    assert {json.loads(data)["text"] for _, data in events[:2]} == {"ONE.", "TWO."}
+    assert json.loads(events[2][1])["text"] == "ONE. TWO."
+
+
+def test_pivot_joins_two_models() -> None:
+    first, second = CapitalTranslator("!"), CapitalTranslator("?")
+    models = make_models((first, ("de", "en")), (second, ("en", "fr")), pivot="en")
+    client = make_client(TranslationService(models, ServerLimits()))
+    assert {row["code"]: row["targets"] for row in client.get("/languages").json()}["de"] == ["en", "fr"]
+    assert client.get("/translate", params={"q": "ja", "source": "de", "target": "fr"}).json()["translatedText"] == "JA!?"
+    assert (
+        "de to fr is not supported"
+        in make_client(TranslationService(make_models((first, ("de", "en")), (second, ("en", "fr"))), ServerLimits()))
+        .get("/translate", params={"q": "ja", "source": "de", "target": "fr"})
+        .json()["error"]
+    )
+
+
+def test_new_models_serve_new_requests(translator: CapitalTranslator) -> None:
+    service = make_service(translator)
+    client = make_client(service)
+    service.models = make_models((CapitalTranslator(" (new)"), ("en", "de")))
+    assert client.get("/translate", params={"q": "one", "source": "en", "target": "de"}).json()["translatedText"] == "ONE (new)"
+
+
+WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({}, "Invalid request: missing q parameter"),
+    ({"q": "x"}, "Invalid request: missing source parameter"),
+    ({"q": "x", "source": "en"}, "Invalid request: missing target parameter"),
+    ({"q": "x", "source": "zz", "target": "de"}, "zz is not supported"),
+    ({"q": "x", "source": "de", "target": "en"}, "de to en is not supported; the targets of de are: none"),
+    ({"q": 123, "source": "en", "target": "de"}, "q: "),
+    ({"q": None, "source": "en", "target": "de"}, "q: "),
+    ({"q": ["a", 1], "source": "en", "target": "de"}, "q: "),
+    ({"q": {"a": 1}, "source": "en", "target": "de"}, "q: "),
+    ({"q": "x", "source": [], "target": "de"}, "source: "),
+    ({"q": "x", "source": "en", "target": ""}, "target: "),
+    ({"q": "x", "source": "en", "target": "de", "alternatives": "x"}, "alternatives: "),
+    ({"q": "x", "source": "en", "target": "de", "alternatives": 999}, "alternatives: "),
+    ({"q": "x", "source": "en", "target": "de", "format": "pdf"}, "format: "),
+    ({"q": "\ud800", "source": "en", "target": "de"}, "q: "),
+    ({"q": ["x"] * 1001, "source": "en", "target": "de"}, "the request has 1001 texts; send at most 1000"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG_FIELDS)
+def test_wrong_field_is_one_line_in_the_shape_of_libretranslate(
+    client: TestClient, fields: dict[str, Any], message: str
+) -> None:
+    answer = client.post("/translate", content=json.dumps(fields), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["error"]
+    assert answer.json()["error"].startswith(message)
+    assert "\n" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"1", b'"q"', b"[" * 100_000])
+def test_body_that_is_no_json_object_is_refused(client: TestClient, body: bytes) -> None:
+    for path, name in (("/translate", "error"), ("/v2/translate", "message"), ("/v1/translate", "error")):
+        answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, list(answer.json())) == (400, [name]), path
+    assert set(client.post("/v1/translate", content=body).json()["error"]) == {"code", "message"}
+
+
+@pytest.mark.parametrize("text", [[], "x" * 4, ["x"] * 51, 1, None, [None]])
+def test_wrong_texts_are_refused_in_the_shape_of_deepl(client: TestClient, text: Any) -> None:
+    answer = client.post("/v2/translate", json={"text": text, "target_lang": "DE", "source_lang": "EN"})
+    if text in ([], "xxxx"):
+        assert answer.status_code == 200
+    else:
+        assert (answer.status_code, list(answer.json())) == (400, ["message"])
+
+
+def test_text_of_another_language_than_the_served_ones_is_returned(client: TestClient) -> None:
+    fields = {"q": "Das ist ein ganz gewöhnlicher deutscher Satz.", "source": "auto", "target": "de"}
+    assert client.post("/translate", json=fields).json()["translatedText"] == fields["q"]
+
+
+def test_body_is_counted_as_it_arrives(translator: CapitalTranslator) -> None:
+    client = make_client(make_service(translator), ServerSettings(limits=ServerLimits(max_body_bytes=1000)))
+
+    def chunks() -> Any:
+        yield b'{"q": "'
+        for _ in range(1000):
+            yield b"x" * 100
+
+    for content in (b"x" * 2000, chunks()):
+        answer = client.post("/translate", content=content, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, list(answer.json())) == (413, ["error"])
+    assert translator.calls == []
+
+
+def test_every_route_but_health_needs_a_key(translator: CapitalTranslator) -> None:
+    client = make_client(make_service(translator), ServerSettings(api_keys=ApiKeys([bytes.fromhex(hash_key("secret"))])))
+    assert client.get("/health").status_code == 200
+    basic = base64.b64encode(b"user:secret").decode()
+    application = client.app
+    assert isinstance(application, FastAPI)
+    paths = {path: next(iter(methods)).upper() for path, methods in application.openapi()["paths"].items()}
+    for path, method in {**paths, "/": "GET", "/static/translate.js": "GET", "/openapi.json": "GET"}.items():
+        if path in ("/health", "/livez", "/readyz"):
+            continue
+        fields = {"q": "x", "source": "en", "target": "de"}
+        assert client.request(method, path, json=fields).status_code in (401, 403), path
+        assert client.request(method, path, json=fields, headers={"Authorization": "Bearer wrong"}).status_code == 403, path
+        for value in ("DeepL-Auth-Key secret", "Bearer secret", f"Basic {basic}"):
+            assert client.request(method, path, json=fields, headers={"Authorization": value}).status_code not in (401, 403), (
+                path
+            )
+    fields = {"q": "x", "source": "en", "target": "de", "api_key": "secret"}
+    assert client.post("/translate", json=fields).json() == {"translatedText": "X"}
+    assert client.post("/translate", json=fields | {"api_key": "wrong"}).status_code == 403
+
+
+def test_full_queue_is_reported_after_the_wait(translator: CapitalTranslator) -> None:
+    service = make_service(translator, max_queue_tokens=1, queue_seconds=0.05)
+    client = make_client(service, ServerSettings(limits=service.limits))
+    fields = {"q": "x", "source": "en", "target": "de"}
+    translator.gate.clear()
+    with ThreadPoolExecutor() as pool:
+        answers = []
+        for _ in range(2):  # one is translated, and one waits
+            answers.append(pool.submit(client.post, "/translate", json=fields))
+            while service.queue.num_jobs < len(answers) or (len(answers) == 1 and service.queue.num_tokens):
+                time.sleep(0.001)
+        for path, name in (("/translate", "error"), ("/v2/translate", "message")):
+            answer = client.post(path, json=fields | {"text": ["x"], "source_lang": "EN", "target_lang": "DE"})
+            assert (answer.status_code, list(answer.json())) == (503, [name])
+            assert answer.headers["retry-after"] == "5"
+        assert client.get("/readyz").status_code == 503
+        translator.gate.set()
+        assert [answer.result().status_code for answer in answers] == [200, 200]
+    assert client.get("/readyz").status_code == 200
+
+
+def test_unexpected_error_shows_no_text(translator: CapitalTranslator) -> None:
+    client = make_client(make_service(translator))
+    answer = client.post("/translate", json={"q": "fail secretly", "source": "en", "target": "de"})
+    assert answer.status_code == 500
+    assert "secretly" not in answer.text
+    assert client.post("/translate", json={"q": "ok", "source": "en", "target": "de"}).status_code == 200
+
+
+def test_no_other_page_may_call_unless_its_origin_is_allowed(translator: CapitalTranslator) -> None:
+    origin = {"Origin": "https://example.org"}
+    assert "access-control-allow-origin" not in make_client(make_service(translator)).get("/languages", headers=origin).headers
+    settings = ServerSettings(allowed_origins=("https://example.org",))
+    answer = make_client(make_service(translator), settings).get("/languages", headers=origin)
+    assert answer.headers["access-control-allow-origin"] == "https://example.org"
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+def test_metrics_hold_no_text_and_no_key(translator: CapitalTranslator) -> None:
+    service = make_service(translator)
+    client = make_client(service)
+    client.get("/translate", params={"q": "private", "source": "en", "target": "de", "api_key": "secret"})
+    client.get("/private")
+    metrics = service.metrics.render().decode()
+    assert 'dragoman_requests_total{route="/translate",status="200"} 1.0' in metrics
+    assert "private" not in metrics
+    assert "secret" not in metrics
+
+
+@pytest.mark.parametrize("content", ["", "# comment only", "abc", "g" * 64])
+def test_file_of_keys_is_checked(content: str, tmp_path: Any) -> None:
+    path = tmp_path / "keys"
+    path.write_text(content)
+    with pytest.raises(RecipeError):
+        ApiKeys.read(path)
+    path.write_text(f"{hash_key('a')}  # Anna\n{hash_key('b')}\n")
+    assert "a" in ApiKeys.read(path)
+    assert "c" not in ApiKeys.read(path)
