@@ -65,6 +65,7 @@ class TextOptions:
     keep_line_breaks: a line break ends a sentence; without markup only
     opaque_tags: elements that are kept with their content
     retry: translate a segment that fails a check once more, with other settings
+    attention: request attention for every segment, also for those without codes
     """
 
     markup: Markup = "none"
@@ -74,6 +75,7 @@ class TextOptions:
     keep_line_breaks: bool = True
     opaque_tags: frozenset[str] = frozenset()
     retry: bool = True
+    attention: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _translate_readings(
         if not chosen:
             continue
         lines = tuple(readings[index].clean.text for index in chosen)
-        translations = yield LineRequest(lines, has_codes, is_retry)
+        translations = yield LineRequest(lines, has_codes or options.attention, is_retry)
         for index, translation in zip(chosen, translations, strict=True):
             source, reading = segments[index].write(), readings[index]
             if not is_retry:

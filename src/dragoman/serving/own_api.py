@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
@@ -22,6 +22,7 @@ from dragoman.serving.settings import ServerSettings
 if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation
 
+MAX_EXPLAINED_CHARACTERS = 1000
 Language = Annotated[str, Field(min_length=1, max_length=40)]
 
 
@@ -36,6 +37,7 @@ class TranslationFields(RequestFields):
         split_sentences: translate each sentence by itself
         alternatives: other translations of each segment
         beam_size: hypotheses of beam search; by default those of the bundle
+        alignment: also return, for each word of a translation, the word of its source with the most attention
     """
 
     texts: list[str]
@@ -45,6 +47,7 @@ class TranslationFields(RequestFields):
     split_sentences: bool = True
     alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
     beam_size: Annotated[int, Field(ge=1, le=16)] | None = None
+    alignment: bool = False
 
 
 def build_own_router(service: TranslationService, settings: ServerSettings) -> APIRouter:
@@ -58,7 +61,7 @@ def build_own_router(service: TranslationService, settings: ServerSettings) -> A
             fields.texts,
             fields.source,
             fields.target,
-            TextOptions(fields.markup, split_sentences=fields.split_sentences),
+            TextOptions(fields.markup, split_sentences=fields.split_sentences, attention=fields.alignment),
             _build_decoding(fields),
         )
 
@@ -76,6 +79,16 @@ def build_own_router(service: TranslationService, settings: ServerSettings) -> A
         """
         text_request = await read_request(request)
         return StreamingResponse(_stream(service, text_request), media_type="text/event-stream")
+
+    @router.get("/explain")
+    async def explain(text: str, source: Language, target: Language) -> Response:
+        """Return a page that shows the attention and the search of a sentence, which one model translates."""
+        if len(text) > MAX_EXPLAINED_CHARACTERS:
+            raise HttpError(400, f"text: has more than {MAX_EXPLAINED_CHARACTERS} characters; give one sentence")
+        page = await service.explain(text, source, target)
+        return Response(
+            page, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": "sandbox allow-scripts"}
+        )
 
     @router.get("/languages")
     async def languages() -> JSONResponse:
@@ -122,6 +135,8 @@ def describe_segment(segment: TranslatedSegment) -> dict[str, Any]:
     }
     if segment.translation is not None:
         fields["score"] = segment.translation.score
+        if segment.translation.alignment is not None:
+            fields["alignment"] = [list(link) for link in segment.translation.alignment]
     if segment.alternatives:
         fields["alternatives"] = list(segment.alternatives)
     return fields

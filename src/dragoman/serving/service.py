@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from dragoman.errors import DataError
 from dragoman.inference.whole_texts import LineRequest, TextOptions, TextPlan, TextTranslation, plan_texts
 from dragoman.serving.language_detection import DetectedLanguage, LanguageDetector
 from dragoman.serving.metrics import ServerMetrics
@@ -69,6 +70,7 @@ class TranslationService:
         )
         self.metrics.watch_queue(lambda: self.queue.num_tokens, lambda: self.queue.num_jobs)
         self.models = models
+        self._explain_lock = asyncio.Lock()
 
     @property
     def models(self) -> ModelSet:
@@ -176,6 +178,17 @@ class TranslationService:
                 raise QueueFullError
             await asyncio.sleep(POLL_SECONDS)
 
+    async def explain(self, text: str, source: str, target: str) -> str:
+        """Return the attention page of a sentence. One page is made at a time, beside the queue.
+
+        Raises DataError for a pair without a model of its own, and for a text that the model cannot explain.
+        """
+        route = self.models.find_route(source, target)
+        if len(route) != 1:
+            raise DataError(f"{source[:40]} to {target[:40]}: a pivot has no attention page", code="unsupported-language")
+        async with self._explain_lock:
+            return await asyncio.to_thread(_explain, route[0], text)
+
     def describe_state(self) -> str:
         """Return "ok" if a new request has room, and otherwise the reason why it waits."""
         if self.queue.is_closed:
@@ -195,6 +208,11 @@ def _advance(plan: TextPlan, translations: Sequence[Translation] | None) -> Line
     except StopIteration as end:
         results: list[TextTranslation] = end.value
         return results
+
+
+def _explain(step: Step, text: str) -> str:
+    (translation,) = step.model.translator.translate([text], **dict(step.decoding))  # type: ignore[arg-type]
+    return translation.show().html
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
