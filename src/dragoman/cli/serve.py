@@ -78,12 +78,6 @@ def serve(
         return
     if not bundles:
         raise usage_error("a BUNDLE is missing; name the bundles to serve")
-    try:
-        from dragoman.serving.server import serve as run_server
-    except ImportError as error:
-        raise MissingDependencyError(error.name or "fastapi", "serve", "dragoman serve") from error
-    from dragoman.serving.model_set import ModelSet
-
     settings = ServerSettings(
         host=host,
         port=port,
@@ -98,6 +92,12 @@ def serve(
         api_keys=None if keys is None else ApiKeys.read(keys),
         allowed_origins=allow_origin,
     )
+    try:
+        from dragoman.serving.server import serve as run_server
+    except ImportError as error:
+        raise MissingDependencyError(error.name or "fastapi", "serve", "dragoman serve") from error
+    from dragoman.serving.model_set import ModelSet
+
     device_options: DeviceOptions = {
         "device": device,
         "precision": precision,

@@ -12,12 +12,13 @@ from dragoman.inference.whole_texts import TextOptions
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.libretranslate_api import check_number_of_texts
 from dragoman.serving.model_set import iter_language_names
-from dragoman.serving.request_fields import RequestFields, check_fields, read_fields
+from dragoman.serving.request_fields import RequestFields, check_fields, describe_fields, read_fields
 from dragoman.serving.service import TextRequest, TranslationService
 from dragoman.serving.settings import DEEPL_MAX_TEXTS, ServerSettings
 
 CHARACTER_LIMIT = 10**12
 """Limit that /v2/usage reports, because clients compare with it; nothing is counted against it."""
+TRANSLATE_EXAMPLE = {"text": ["Good <b>morning</b>."], "source_lang": "EN", "target_lang": "DE", "tag_handling": "html"}
 LIST_FIELDS = frozenset(("text", "ignore_tags", "splitting_tags", "non_splitting_tags", "outline_detection_tags"))
 
 
@@ -41,12 +42,18 @@ class DeeplFields(RequestFields):
         return [name.strip() for item in names for name in item.split(",")] if all(isinstance(x, str) for x in names) else value
 
 
+class LanguagesFields(RequestFields):
+    """Fields of /v2/languages."""
+
+    type: Literal["source", "target"] = "source"
+
+
 def build_deepl_router(service: TranslationService, settings: ServerSettings) -> APIRouter:
     """Return the routes of DeepL's API."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
     num_characters = 0
 
-    @router.post("/translate")
+    @router.post("/translate", openapi_extra=describe_fields(DeeplFields, TRANSLATE_EXAMPLE))
     async def translate(request: Request) -> JSONResponse:
         """Translate texts."""
         nonlocal num_characters
@@ -69,15 +76,20 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings) ->
         return JSONResponse(
             {
                 "translations": [
-                    {"detected_source_language": result.source.upper()[:2], "text": result.translation.text}
-                    for result in results
+                    {
+                        "detected_source_language": result.source.upper()[:2],
+                        "text": result.translation.text,
+                        "billed_characters": len(text),
+                    }
+                    for text, result in zip(texts, results, strict=True)
                 ]
             }
         )
 
-    @router.get("/languages")
-    async def languages(type: Literal["source", "target"] = "source") -> JSONResponse:
-        """List the source languages or the target languages."""
+    @router.get("/languages", openapi_extra=describe_fields(LanguagesFields, {"type": "target"}, in_query=True))
+    async def languages(request: Request) -> JSONResponse:
+        """List the source languages or the target languages; DeepL's package sends the field `type` in a body."""
+        type = check_fields(LanguagesFields, await read_fields(request)).type
         targets = service.models.targets
         codes = (
             {code for code in targets if targets[code]} if type == "source" else {t for row in targets.values() for t in row}

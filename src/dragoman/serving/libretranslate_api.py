@@ -14,11 +14,12 @@ from pydantic import Field
 from dragoman.inference.whole_texts import TextOptions
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.model_set import iter_language_names
-from dragoman.serving.request_fields import RequestFields, check_fields, read_fields
+from dragoman.serving.request_fields import RequestFields, check_fields, describe_fields, read_fields
 from dragoman.serving.service import ServedTranslation, TextRequest, TranslationService
 from dragoman.serving.settings import ServerSettings
 
 MAX_ALTERNATIVES = 8
+TRANSLATE_EXAMPLE = {"q": "Good morning. How are you?", "source": "en", "target": "de", "format": "text", "alternatives": 0}
 MISSING = "Invalid request: missing {name} parameter"
 
 
@@ -57,8 +58,12 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
                 403, "Invalid API key" if key else "Please contact the server operator to get an API key", "invalid-key"
             )
 
-    @router.get("/translate", operation_id="translate_query")
-    @router.post("/translate", operation_id="translate")
+    @router.get(
+        "/translate",
+        operation_id="translate_query",
+        openapi_extra=describe_fields(LibreTranslateFields, TRANSLATE_EXAMPLE, in_query=True),
+    )
+    @router.post("/translate", operation_id="translate", openapi_extra=describe_fields(LibreTranslateFields, TRANSLATE_EXAMPLE))
     async def translate(request: Request) -> JSONResponse:
         """Translate a text or a list of texts."""
         fields = check_fields(LibreTranslateFields, await read_fields(request), missing=MISSING)
@@ -92,7 +97,7 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
             [{"code": code, "name": name, "targets": targets[code]} for code, name in iter_language_names(targets)]
         )
 
-    @router.post("/detect")
+    @router.post("/detect", openapi_extra=describe_fields(DetectFields, {"q": "Good morning"}))
     async def detect(request: Request) -> JSONResponse:
         """Detect the language of a text."""
         fields = check_fields(DetectFields, await read_fields(request), missing=MISSING)

@@ -15,13 +15,14 @@ from pydantic import Field
 from dragoman.inference.whole_texts import TextOptions, TranslatedSegment
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import MAX_ALTERNATIVES, check_number_of_texts
-from dragoman.serving.request_fields import RequestFields, check_fields, read_fields
+from dragoman.serving.request_fields import RequestFields, check_fields, describe_fields, read_fields
 from dragoman.serving.service import ServedTranslation, TextRequest, TranslationService
 from dragoman.serving.settings import ServerSettings
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation
 
+TRANSLATE_EXAMPLE = {"texts": ["Good morning. How are you?"], "source": "en", "target": "de", "alternatives": 1}
 MAX_EXPLAINED_CHARACTERS = 1000
 Language = Annotated[str, Field(min_length=1, max_length=40)]
 
@@ -65,13 +66,13 @@ def build_own_router(service: TranslationService, settings: ServerSettings) -> A
             _build_decoding(fields),
         )
 
-    @router.post("/translate")
+    @router.post("/translate", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLE))
     async def translate(request: Request) -> JSONResponse:
         """Translate texts, with the score, the status and the checks of each segment."""
         results = await service.translate(await read_request(request))
         return JSONResponse({"translations": [describe_translation(result) for result in results]})
 
-    @router.post("/translate/stream")
+    @router.post("/translate/stream", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLE))
     async def stream(request: Request) -> StreamingResponse:
         """Translate texts, and send each sentence as a server-sent event as soon as it is finished.
 

@@ -26,6 +26,26 @@ class RequestFields(BaseModel):
 FieldsT = TypeVar("FieldsT", bound=RequestFields)
 
 
+def describe_fields(model: type[RequestFields], example: Mapping[str, Any], *, in_query: bool = False) -> dict[str, Any]:
+    """Return the part of the OpenAPI description for the fields of a route, because the route reads them itself.
+
+    example: fields of a request that works
+    in_query: the fields are in the query; otherwise they are in a body of JSON or a form
+    """
+    schema = model.model_json_schema(ref_template="{model}")
+    if in_query:
+        required = schema.get("required", [])
+        return {
+            "parameters": [
+                {"name": name, "in": "query", "required": name in required, "schema": field, "example": example.get(name)}
+                for name, field in schema["properties"].items()
+            ]
+        }
+    content = {"schema": schema, "example": dict(example)}
+    types = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+    return {"requestBody": {"required": True, "content": dict.fromkeys(types, content)}}
+
+
 async def read_fields(request: Request, *, list_fields: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the fields of the query and of the body; those of the body win.
 

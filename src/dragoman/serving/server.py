@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import uvicorn
 
@@ -38,12 +39,25 @@ def serve(
     server = _Server(_build_config(service, settings), on_ready=lambda port: on_ready(f"http://{settings.host}:{port}/"))
     server.reload = lambda: _reload(service, load_models)
     admin = None if settings.admin_port is None else _serve_metrics(service.metrics, settings.admin_port)
+    ignored = _ignore_signals()
     try:
         server.run()
     finally:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
         service.queue.close()
         if admin is not None:
             admin.shutdown()
+
+
+def _ignore_signals() -> dict[int, Any]:
+    """Ignore the signals that stop the server, and return their handlers. The server handles them itself while it runs.
+
+    It raises them again after it has stopped, which would end the process with an error.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
 def _build_config(service: TranslationService, settings: ServerSettings) -> uvicorn.Config:

@@ -1,0 +1,287 @@
+"""Client of a dragoman server, for programs: `Client` waits for each answer, and `AsyncClient` is for asyncio.
+
+Both read the answers into the same classes and raise `ServerError` for an answer other than success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from dragoman.errors import MissingDependencyError, ServerError
+
+if TYPE_CHECKING:
+    import httpx
+
+DEFAULT_URL = "http://127.0.0.1:5000"
+DEFAULT_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class ClientSegment:
+    """Segment of a text, usually a sentence.
+
+    source, text: the segment and its translation, with their markup
+    status: "ok", or the reason why the translation may be wrong; see `Translation`
+    checks: checks that the translation fails, such as "numbers"
+    score: log-probability over the length penalty; None for a segment without words
+    alternatives: other translations, best first
+    alignment: for each word of the translation, the word of the source with the most attention, if it was asked for
+    """
+
+    source: str
+    text: str
+    status: str = "ok"
+    checks: tuple[str, ...] = ()
+    score: float | None = None
+    alternatives: tuple[str, ...] = ()
+    alignment: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class ClientTranslation:
+    """Translation of a text.
+
+    source: language of the text, as it was given or detected
+    confidence: probability of a detected language in percent; None for a given one
+    """
+
+    text: str
+    source: str
+    status: str
+    segments: tuple[ClientSegment, ...]
+    confidence: float | None = None
+    alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FinishedSentence:
+    """Sentence of a stream: the number of its text, counted from 0, the sentence, and its translation."""
+
+    index: int
+    source: str
+    text: str
+
+
+def _build_fields(texts: Sequence[str], target: str, source: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"texts": list(texts), "target": target, **({"source": source} if source else {}), **options}
+
+
+def _read_translation(fields: Mapping[str, Any]) -> ClientTranslation:
+    return ClientTranslation(
+        fields["text"],
+        fields["source"],
+        fields["status"],
+        tuple(
+            ClientSegment(
+                segment["source"],
+                segment["text"],
+                segment["status"],
+                tuple(segment["checks"]),
+                segment.get("score"),
+                tuple(segment.get("alternatives", ())),
+                tuple((source, target) for source, target in segment.get("alignment", ())),
+            )
+            for segment in fields["segments"]
+        ),
+        fields.get("confidence"),
+        tuple(fields.get("alternatives", ())),
+    )
+
+
+def _to_error(response: httpx.Response) -> ServerError:
+    """Return the error of an answer whose body was read."""
+    try:
+        error = response.json()["error"]
+        return ServerError(error["message"], status=response.status_code, server_code=error["code"])
+    except (ValueError, KeyError, TypeError):
+        return ServerError(f"the server answered {response.status_code}", status=response.status_code)
+
+
+class _EventReader:
+    """Reader of server-sent events, line by line."""
+
+    def __init__(self) -> None:
+        self._name = ""
+
+    def read(self, line: str) -> FinishedSentence | ClientTranslation | None:
+        """Return the sentence or the text that a line completes. Raises ServerError for an error event."""
+        import json
+
+        if line.startswith("event: "):
+            self._name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            fields = json.loads(line.removeprefix("data: "))
+            if self._name == "error":
+                raise ServerError(fields["message"], status=200, server_code=fields["code"])
+            if self._name == "sentence":
+                return FinishedSentence(fields["index"], fields["source"], fields["text"])
+            if self._name == "text":
+                return _read_translation(fields)
+        return None
+
+
+def _import_httpx() -> Any:
+    try:
+        import httpx
+    except ImportError as error:
+        raise MissingDependencyError("httpx", "client", "dragoman.Client") from error
+    return httpx
+
+
+def _describe_failure(error: Exception, url: str) -> ServerError:
+    return ServerError(f"{url}: the server cannot be reached or does not answer ({type(error).__name__}); is it running?")
+
+
+class Client:
+    """Client that waits for each answer. Use it as a context manager, or call `close`."""
+
+    def __init__(self, url: str = DEFAULT_URL, *, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Set the address of the server, a key if the server asks for one, and the longest wait in seconds."""
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._httpx = _import_httpx()
+        self._url = url
+        self._client: httpx.Client = self._httpx.Client(base_url=url, headers=headers, timeout=timeout)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        target: str,
+        source: str | None = None,
+        *,
+        markup: Literal["none", "html", "xml"] = "none",
+        split_sentences: bool = True,
+        alternatives: int = 0,
+        beam_size: int | None = None,
+        alignment: bool = False,
+    ) -> list[ClientTranslation]:
+        """Translate texts; return one result for each, in order.
+
+        source: language of the texts; None detects that of each text
+        markup: "html" and "xml" keep tags
+        alternatives: other translations of each segment
+        beam_size: hypotheses of beam search; by default those of the bundle
+        alignment: also return links between words
+
+        Raises ServerError if the server refuses the request or cannot be reached.
+        """
+        options = _build_options(markup, split_sentences, alternatives, beam_size, alignment)
+        answer = self._request("POST", "/v1/translate", json=_build_fields(texts, target, source, options))
+        return [_read_translation(fields) for fields in answer["translations"]]
+
+    def stream(self, text: str, target: str, source: str | None = None) -> Iterator[FinishedSentence | ClientTranslation]:
+        """Yield the sentences of a text as they are finished, in any order, and at last the whole translation."""
+        reader = _EventReader()
+        try:
+            fields = _build_fields([text], target, source, {})
+            with self._client.stream("POST", "/v1/translate/stream", json=fields) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise _to_error(response)
+                yield from filter(None, map(reader.read, response.iter_lines()))
+        except self._httpx.TransportError as error:
+            raise _describe_failure(error, self._url) from error
+
+    def languages(self) -> dict[str, list[str]]:
+        """Return the languages of the server, each with the languages that it is translated to."""
+        languages: dict[str, list[str]] = self._request("GET", "/v1/languages")["languages"]
+        return languages
+
+    def _request(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            response = self._client.request(method, path, **options)
+        except self._httpx.TransportError as error:
+            raise _describe_failure(error, self._url) from error
+        if response.status_code != 200:
+            raise _to_error(response)
+        return response.json()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """Client for asyncio, with the methods of `Client`."""
+
+    def __init__(self, url: str = DEFAULT_URL, *, api_key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Set the address of the server, a key if the server asks for one, and the longest wait in seconds."""
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._httpx = _import_httpx()
+        self._url = url
+        self._client: httpx.AsyncClient = self._httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout)
+
+    async def translate(
+        self,
+        texts: Sequence[str],
+        target: str,
+        source: str | None = None,
+        *,
+        markup: Literal["none", "html", "xml"] = "none",
+        split_sentences: bool = True,
+        alternatives: int = 0,
+        beam_size: int | None = None,
+        alignment: bool = False,
+    ) -> list[ClientTranslation]:
+        """Translate texts; see `Client.translate`."""
+        options = _build_options(markup, split_sentences, alternatives, beam_size, alignment)
+        answer = await self._request("POST", "/v1/translate", json=_build_fields(texts, target, source, options))
+        return [_read_translation(fields) for fields in answer["translations"]]
+
+    async def stream(
+        self, text: str, target: str, source: str | None = None
+    ) -> AsyncIterator[FinishedSentence | ClientTranslation]:
+        """Yield the sentences of a text as they are finished; see `Client.stream`."""
+        reader = _EventReader()
+        try:
+            fields = _build_fields([text], target, source, {})
+            async with self._client.stream("POST", "/v1/translate/stream", json=fields) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise _to_error(response)
+                async for line in response.aiter_lines():
+                    if (event := reader.read(line)) is not None:
+                        yield event
+        except self._httpx.TransportError as error:
+            raise _describe_failure(error, self._url) from error
+
+    async def languages(self) -> dict[str, list[str]]:
+        """Return the languages of the server, each with the languages that it is translated to."""
+        languages: dict[str, list[str]] = (await self._request("GET", "/v1/languages"))["languages"]
+        return languages
+
+    async def _request(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            response = await self._client.request(method, path, **options)
+        except self._httpx.TransportError as error:
+            raise _describe_failure(error, self._url) from error
+        if response.status_code != 200:
+            raise _to_error(response)
+        return response.json()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _build_options(
+    markup: str, split_sentences: bool, alternatives: int, beam_size: int | None, alignment: bool
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"markup": markup, "split_sentences": split_sentences, "alignment": alignment}
+    return options | {"alternatives": alternatives} | ({} if beam_size is None else {"beam_size": beam_size})

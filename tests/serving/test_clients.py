@@ -1,0 +1,99 @@
+"""Clients against a server that listens: our own, DeepL's package and libretranslatepy."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import deepl
+import pytest
+import uvicorn
+from libretranslatepy import LibreTranslateAPI
+
+import dragoman
+from capital_letters import CapitalTranslator, make_service
+from dragoman.client import ClientTranslation, FinishedSentence
+from dragoman.errors import ServerError
+from dragoman.serving.app import build_app
+from dragoman.serving.settings import ApiKeys, ServerSettings, hash_key
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Address of a server in a thread, which asks for the key `key`."""
+    settings = ServerSettings(api_keys=ApiKeys([bytes.fromhex(hash_key("key"))]))
+    app = build_app(make_service(CapitalTranslator()), settings)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+
+
+def test_client_translates(url: str) -> None:
+    with dragoman.Client(url, api_key="key") as client:
+        assert client.languages() == {"de": [], "en": ["de"]}
+        first, second = client.translate(["One. Two.", ""], "de", "en", alternatives=1)
+        assert (first.text, first.alternatives, second.text) == ("ONE. TWO.", ("ONE. 1 TWO. 1",), "")
+        assert [(segment.source, segment.score) for segment in first.segments] == [("One.", -1.5), ("Two.", -1.5)]
+        *sentences, whole = client.stream("One. Two.", "de", "en")
+        assert {item.text for item in sentences if isinstance(item, FinishedSentence)} == {"ONE.", "TWO."}
+        assert isinstance(whole, ClientTranslation)
+        assert whole.text == "ONE. TWO."
+
+
+def test_async_client_translates(url: str) -> None:
+    async def translate() -> tuple[str, list[object], dict[str, list[str]]]:
+        async with dragoman.AsyncClient(url, api_key="key") as client:
+            (result,) = await client.translate(["<b>One</b>"], "de", "en", markup="html")
+            return result.text, [item async for item in client.stream("One.", "de", "en")], await client.languages()
+
+    text, events, languages = asyncio.run(translate())
+    assert (text, len(events), languages["en"]) == ("<b>ONE</b>", 2, ["de"])
+
+
+def test_client_reports_what_the_server_says(url: str) -> None:
+    with dragoman.Client(url, api_key="key") as client:
+        with pytest.raises(ServerError, match="zz is not supported") as refused:
+            client.translate(["x"], "zz", "en")
+        assert (refused.value.status, refused.value.server_code) == (400, "unsupported-language")
+        with pytest.raises(ServerError, match="zz is not supported"):
+            list(client.stream("x", "zz", "en"))
+    with dragoman.Client(url, api_key="wrong") as client, pytest.raises(ServerError, match="API key") as denied:
+        client.languages()
+    assert denied.value.status == 403
+
+
+def test_server_that_cannot_be_reached_is_one_line() -> None:
+    with dragoman.Client("http://127.0.0.1:9") as client, pytest.raises(ServerError, match="cannot be reached") as unreached:
+        client.translate(["x"], "de")
+    assert (unreached.value.status, unreached.value.code) == (0, "server-error")
+
+
+def test_package_of_deepl_translates(url: str) -> None:
+    client = deepl.DeepLClient("key", server_url=url)
+    results = client.translate_text(["One day.", 'Go <x id="1"/> on'], source_lang="EN", target_lang="DE", tag_handling="xml")
+    assert isinstance(results, list)
+    first, second = results
+    assert (first.text, second.text, first.detected_source_lang) == ("ONE DAY.", 'GO <x id="1"/> ON', "EN")
+    assert [language.code for language in client.get_target_languages()] == ["DE"]
+    assert client.get_usage().character.valid
+    with pytest.raises(deepl.DeepLException):
+        client.translate_text("x", source_lang="EN", target_lang="ZZ")
+    with pytest.raises(deepl.AuthorizationException):
+        deepl.DeepLClient("wrong", server_url=url).translate_text("x", source_lang="EN", target_lang="DE")
+
+
+def test_libretranslatepy_translates(url: str) -> None:
+    client = LibreTranslateAPI(url + "/", api_key="key")
+    assert client.translate("One day.", "en", "de") == "ONE DAY."
+    assert client.detect("This is an English sentence.")[0]["language"] == "en"
+    assert {language["code"] for language in client.languages()} == {"de", "en"}

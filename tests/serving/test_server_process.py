@@ -1,0 +1,214 @@
+"""The server as a process and under load: stops, reloads, clients that go away, and answers that do not depend on the load."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from capital_letters import CapitalTranslator, make_service
+from dragoman.serving.app import build_app
+from dragoman.serving.model_set import ModelSet
+from dragoman.serving.service import TextRequest, TranslationService
+from dragoman.serving.settings import ServerLimits, ServerSettings
+
+FIELDS = {"source": "en", "target": "de"}
+
+
+@contextmanager
+def run_server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run `dragoman serve` on a free port; give the process and its address."""
+    words = [sys.executable, "-m", "dragoman", "serve", *map(str, arguments), "--port", "0", "--intra-threads", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DRAGOMAN_COMPILE": "wait"}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if match := re.search(r"at (http://\S+)", line):
+                    threading.Thread(target=process.stderr.read, daemon=True).start()
+                    yield process, match[1]
+                    break
+            else:
+                raise AssertionError("the server did not start")
+        finally:
+            process.kill()
+
+
+@contextmanager
+def listen(service: TranslationService, settings: ServerSettings | None = None) -> Iterator[str]:
+    """Run an application in a thread; give its address."""
+    server = uvicorn.Server(uvicorn.Config(build_app(service, settings or ServerSettings()), log_config=None))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+
+
+def read_memory_mib(process_id: int) -> float:
+    for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no memory in the status of the process")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
+def test_requests_are_answered_through_reloads_and_stop(bundle: Path) -> None:
+    """Every request that the server has accepted is answered. Later ones are refused by the system, not dropped."""
+    statuses: list[int] = []
+    stopped = threading.Event()
+
+    def send(url: str) -> None:
+        with httpx.Client(timeout=30) as client:
+            while True:
+                try:
+                    statuses.append(client.post(url + "translate", json={"q": "one red two", **FIELDS}).status_code)
+                except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                    # An idle connection may be closed as the server stops; an answer in progress may not.
+                    assert stopped.is_set()
+                    return
+
+    with run_server(bundle) as (process, url), ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(send, url) for _ in range(4)]
+        for _ in range(3):
+            time.sleep(0.5)
+            process.send_signal(signal.SIGHUP)
+        time.sleep(1.5)
+        stopped.set()
+        process.send_signal(signal.SIGTERM)
+        for client in clients:
+            client.result(30)
+        assert process.wait(30) == 0
+    assert len(statuses) > 20
+    assert set(statuses) == {200}
+
+
+@pytest.mark.slow
+def test_stop_waits_for_the_request_in_progress(bundle: Path) -> None:
+    with run_server(bundle) as (process, url), ThreadPoolExecutor() as pool:
+        httpx.post(url + "translate", json={"q": "one", **FIELDS}, timeout=60)  # compiles kernels
+        answer = pool.submit(httpx.post, url + "translate", json={"q": ["one red two"] * 900, **FIELDS}, timeout=60)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        texts = answer.result(60).json()["translatedText"]
+        assert process.wait(30) == 0
+    assert len(texts) == 900
+    assert len(set(texts)) == 1
+
+
+@pytest.mark.slow
+def test_answers_do_not_depend_on_concurrency(bundle: Path, corpus: Path) -> None:
+    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:64]
+    service = TranslationService(ModelSet.load([bundle], device="cpu", precision="int8"), ServerLimits())
+
+    async def translate_all(concurrency: int) -> list[str]:
+        room = asyncio.Semaphore(concurrency)
+
+        async def translate(line: str) -> str:
+            async with room:
+                (result,) = await service.translate(TextRequest([line], "en", "de"))
+                return result.translation.text
+
+        return await asyncio.gather(*map(translate, lines))
+
+    single, *others = [asyncio.run(translate_all(concurrency)) for concurrency in (1, 8, 64)]
+    assert others == [single, single]
+    assert len(set(single)) > 20
+
+
+def count_abandoned(service: TranslationService) -> float:
+    """Return the requests whose clients went away before an answer began."""
+    counts = [sample for metric in service.metrics.requests.collect() for sample in metric.samples]
+    return sum(sample.value for sample in counts if sample.name.endswith("_total") and sample.labels["status"] == "499")
+
+
+@pytest.mark.slow
+def test_clients_that_go_away_leave_no_work() -> None:
+    translator = CapitalTranslator()
+    translator.gate.clear()
+    service = make_service(translator, max_queue_tokens=1_000_000)
+    body = b'{"q": "one two three", "source": "en", "target": "de"}'
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with listen(service) as url:
+        port = int(url.rpartition(":")[2])
+        for _ in range(20):
+            connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+            for connection in connections:
+                connection.sendall(head + body)
+            time.sleep(0.05)
+            for connection in connections:
+                connection.close()
+        deadline = time.monotonic() + 60
+        while count_abandoned(service) < 1000 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        translator.gate.set()
+        answer = httpx.post(url + "/translate", json={"q": "last", **FIELDS}, timeout=30)
+        assert answer.json() == {"translatedText": "LAST"}
+        assert (service.queue.num_jobs, service.queue.num_tokens) == (0, 0)
+    # A batch may be in progress when its clients leave. All others are left out.
+    assert sum(len(lines) for lines, _ in translator.calls) < 100
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system has no /proc")
+def test_large_bodies_are_refused_with_flat_memory(bundle: Path) -> None:
+    def send_chunks() -> Iterator[bytes]:
+        for _ in range(50):
+            yield b"x" * (1 << 20)
+
+    with run_server(bundle) as (process, url):
+        httpx.post(url + "translate", json={"q": "one", **FIELDS}, timeout=60)
+        before = read_memory_mib(process.pid)
+        for _ in range(5):
+            try:
+                answer = httpx.post(url + "translate", content=send_chunks(), timeout=30)
+                assert answer.status_code == 413
+            except httpx.TransportError:
+                pass  # the server closes the connection before the client has sent everything
+            deep = b'{"q": ' + b"[" * 400_000
+            assert httpx.post(url + "translate", content=deep, headers={"Content-Type": "application/json"}).status_code == 400
+        assert httpx.post(url + "translate", json={"q": "one", **FIELDS}, timeout=60).status_code == 200
+        assert read_memory_mib(process.pid) - before < 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ([], 2, "a BUNDLE is missing"),
+        pytest.param(["no-such-bundle"], 1, "no-such-bundle", marks=pytest.mark.slow),
+        (["no-such-bundle", "--keys", "no-such-file"], 2, "no-such-file"),
+        (["no-such-bundle", "--port", "70000"], 2, "70000"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments: list[str], status: int, message: str) -> None:
+    words = [sys.executable, "-m", "dragoman", "serve", *arguments]
+    result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout) == (status, "")
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_digest_of_a_key_is_printed() -> None:
+    words = [sys.executable, "-m", "dragoman", "serve", "--hash-key"]
+    result = subprocess.run(words, input="secret\n", capture_output=True, text=True, check=True, timeout=60)
+    # printf secret | sha256sum
+    assert result.stdout == "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n"
