@@ -1,0 +1,238 @@
+"""Serving benchmark: `make bench-serving`, with QUICK=1 in under four minutes, with BUNDLE=… for a trained bundle.
+
+README.md beside this file describes what is measured. The last line holds `name=ratio` pairs; larger is better.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from common.environments import MissingPeerError, make_environment
+from common.instruction_set import limit_to
+from common.report import open_console, print_end, print_machine, print_section
+from common.results import Ratio, Section, Table
+from common.usage import limit_cores
+from inference.captions import MissingCaptionsError, find_captions
+
+from dragoman.bundle import read_config
+
+CLIENTS = (1, 16, 64)
+OPEN_LOOP_SHARE = 0.7
+START_SECONDS = 120.0
+WARM_UP_SENTENCES = 200
+TARGETS = {"over_one_at_a_time_16": 3.0, "over_batched_16": 1.3, "latency_1": 1.0}
+
+
+@dataclass(frozen=True)
+class ServerCommand:
+    """Server to measure. group: name in the report; the fastest server of a group counts"""
+
+    group: str
+    name: str
+    words: list[str]
+
+
+@dataclass
+class Measurement:
+    """Latencies of one load of one server, over all rounds."""
+
+    rates: list[float] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+    tails: list[float] = field(default_factory=list)
+
+    def add(self, latencies: Sequence[float], seconds: float) -> None:
+        ordered = sorted(latencies)
+        self.rates.append(len(ordered) / seconds)
+        self.medians.append(ordered[len(ordered) // 2])
+        self.tails.append(ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)])
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.medians)
+
+    @property
+    def tail(self) -> float:
+        return statistics.median(self.tails)
+
+
+@contextmanager
+def run_server(command: ServerCommand, environment: dict[str, str]) -> Iterator[str]:
+    """Run a server on a free port, and give its address once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(
+        [*command.words, "--port", str(port)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            end = time.monotonic() + START_SECONDS
+            while not answers(url):
+                if process.poll() is not None or time.monotonic() > end:
+                    raise click.ClickException(f"{command.name}: the server did not start")
+                time.sleep(0.2)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def answers(url: str) -> bool:
+    """Return whether a server accepts connections."""
+    try:
+        urllib.request.urlopen(url + "/openapi.json", timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def send_load(url: str, sentences: list[str], pair: tuple[str, str], seconds: float, **load: Any) -> tuple[list[float], float]:
+    """Load a server by a client process; return the latencies and the time."""
+    request = {"url": url, "sentences": sentences, "source": pair[0], "target": pair[1], "seconds": seconds, **load}
+    client = [sys.executable, str(Path(__file__).with_name("load_client.py"))]
+    result = subprocess.run(client, input=json.dumps(request), capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise click.ClickException(f"the client failed: {result.stderr.strip().splitlines()[-1]}")
+    answer = json.loads(result.stdout)
+    return answer["latencies"], answer["seconds"]
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="One short round, in under four minutes.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="Trained bundle, instead of a small one.")
+@click.option("--isa", type=click.Choice(["avx2"]), help="Limit all systems to this instruction set.")
+@click.option("--cores", "max_cores", type=click.IntRange(min=1), default=2, show_default=True, help="Most cores to use.")
+@click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+def main(quick: bool, bundle: Path | None, isa: str | None, max_cores: int, shared: Path | None, report: Path | None) -> None:
+    """Measure requests per second and latencies beside servers over CTranslate2."""
+    started = time.monotonic()
+    package_path = Path(__file__).resolve().parent
+    work = package_path.parent / "inference" / ".work"  # the trained model is that of the inference benchmark
+    work.mkdir(parents=True, exist_ok=True)
+    console = open_console()
+    limit_to(isa)
+    cores = limit_cores(max_cores)
+    machine = print_machine(console, cores=cores, quick=quick, libraries=("dragoman", "torch", "fastapi", "uvicorn"))
+
+    def print_progress(line: str) -> None:
+        print(f"  {line}", file=sys.stderr, flush=True)
+
+    try:
+        programs = make_environment(
+            package_path / "peers.txt",
+            work / "environments" / "serving",
+            install=True,
+            probe=["python", "-c", "import ctranslate2, fastapi"],
+        )
+        captions = find_captions(
+            (shared or package_path.parents[1].parent / "shared" / "data").resolve(),
+            work,
+            bundle,
+            quick=quick,
+            on_progress=print_progress,
+        )
+    except (MissingPeerError, MissingCaptionsError) as error:
+        raise click.ClickException(str(error)) from error
+    recipe, _, _ = read_config(captions.forms.bundle)
+    pair = (recipe.task.source_language, recipe.task.target_language)
+    beam = recipe.decoding.beam_size if recipe.decoding.method == "beam" else 1
+    options = ["--beam", str(beam), "--length-penalty", str(recipe.decoding.alpha)]
+    peer = [str(programs / "python"), "-m"]
+    folder = str(captions.forms.ctranslate2)
+    commands = [
+        ServerCommand(
+            "dragoman",
+            "dragoman",
+            [sys.executable, "-m", "dragoman", "serve", str(captions.forms.bundle), "--precision", "int8"],
+        ),
+        ServerCommand("one at a time", "one at a time", [*peer, "serving.serve_one_at_a_time", folder, *options]),
+        ServerCommand("batched", "batched, 1 × 2", [*peer, "serving.serve_batched", folder, *options]),
+        ServerCommand(
+            "batched", "batched, 2 × 1", [*peer, "serving.serve_batched", folder, *options, "--workers", "2", "--threads", "1"]
+        ),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(package_path.parent), "DRAGOMAN_COMPILE": "wait"}
+    rounds, seconds = (1, 4.0) if quick else (3, 10.0)
+    measurements: dict[tuple[str, str], Measurement] = {}
+
+    def measure(command: ServerCommand, loads: dict[str, dict[str, Any]]) -> None:
+        """Add the figures of one round of one server."""
+        with run_server(command, environment) as url:
+            send_load(url, captions.lines[:WARM_UP_SENTENCES], pair, seconds / 2, clients=16)
+            for name, load in loads.items():
+                latencies, elapsed = send_load(url, captions.lines, pair, seconds, **load)
+                measurements.setdefault((command.name, name), Measurement()).add(latencies, elapsed)
+
+    closed = {f"{clients} clients": {"clients": clients} for clients in CLIENTS}
+    for number in range(rounds):
+        for command in commands if number % 2 == 0 else reversed(commands):
+            print_progress(f"round {number + 1} of {rounds}: {command.name}, closed loop")
+            measure(command, closed)
+    rate = OPEN_LOOP_SHARE * max(
+        measurements[command.name, "16 clients"].rate for command in commands if command.group == "batched"
+    )
+    for command in commands:
+        print_progress(f"{command.name}, open loop")
+        measure(command, {"open loop": {"rate": rate}})
+    section = build_section(commands, measurements, rate, len(captions.lines), captions.description)
+    print_section(console, section)
+    print_end(console, {"serving": section}, machine, seconds=time.monotonic() - started, json_path=report)
+
+
+def build_section(
+    commands: Sequence[ServerCommand],
+    measurements: dict[tuple[str, str], Measurement],
+    rate: float,
+    num_sentences: int,
+    description: str,
+) -> Section:
+    """Return the tables and ratios."""
+    loads = [*(f"{clients} clients" for clients in CLIENTS), "open loop"]
+    table = Table("requests per second; 50th and 99th percentile of the latency in milliseconds", ["server", *loads])
+    for command in commands:
+        row = [measurements[command.name, load] for load in loads]
+        table.rows.append(
+            [command.name, *(f"{item.rate:.1f}; {1000 * item.median:.0f}, {1000 * item.tail:.0f}" for item in row)]
+        )
+
+    def best(group: str, load: str) -> Measurement:
+        return max(
+            (measurements[command.name, load] for command in commands if command.group == group), key=lambda item: item.rate
+        )
+
+    ratios = [
+        Ratio(
+            f"over_{group.replace(' ', '_')}_{clients}",
+            best("dragoman", load).rate / best(group, load).rate,
+            TARGETS.get(f"over_{group.replace(' ', '_')}_{clients}"),
+        )
+        for group in ("one at a time", "batched")
+        for clients, load in ((clients, f"{clients} clients") for clients in CLIENTS)
+    ]
+    fastest = min(measurements[command.name, "1 clients"].median for command in commands if command.group != "dragoman")
+    ratios.append(Ratio("latency_1", fastest / measurements["dragoman", "1 clients"].median, TARGETS["latency_1"]))
+    notes = [f"{num_sentences} sentences; {description}", f"open loop: {rate:.1f} requests per second"]
+    figures = {f"{name}, {load}": vars(item) for (name, load), item in measurements.items()}
+    return Section([table], notes, ratios, figures)
+
+
+if __name__ == "__main__":
+    main()
