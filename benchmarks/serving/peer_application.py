@@ -1,4 +1,4 @@
-"""What both peers share: the arguments, the tokenizers, and the route of LibreTranslate."""
+"""Parts of both peers: the arguments, the tokenizers, and the route of LibreTranslate."""
 
 from __future__ import annotations
 

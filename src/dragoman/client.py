@@ -57,7 +57,7 @@ class ClientTranslation:
 
 
 @dataclass(frozen=True)
-class FinishedSentence:
+class StreamedSentence:
     """Sentence of a stream: the number of its text, counted from 0, the sentence, and its translation."""
 
     index: int
@@ -106,7 +106,7 @@ class _EventReader:
     def __init__(self) -> None:
         self._name = ""
 
-    def read(self, line: str) -> FinishedSentence | ClientTranslation | None:
+    def read(self, line: str) -> StreamedSentence | ClientTranslation | None:
         """Return the sentence or the text that a line completes. Raises ServerError for an error event."""
         import json
 
@@ -117,7 +117,7 @@ class _EventReader:
             if self._name == "error":
                 raise ServerError(fields["message"], status=200, server_code=fields["code"])
             if self._name == "sentence":
-                return FinishedSentence(fields["index"], fields["source"], fields["text"])
+                return StreamedSentence(fields["index"], fields["source"], fields["text"])
             if self._name == "text":
                 return _read_translation(fields)
         return None
@@ -171,7 +171,7 @@ class Client:
         answer = self._request("POST", "/v1/translate", json=_build_fields(texts, target, source, options))
         return [_read_translation(fields) for fields in answer["translations"]]
 
-    def stream(self, text: str, target: str, source: str | None = None) -> Iterator[FinishedSentence | ClientTranslation]:
+    def stream(self, text: str, target: str, source: str | None = None) -> Iterator[StreamedSentence | ClientTranslation]:
         """Yield the sentences of a text as they are finished, in any order, and at last the whole translation."""
         reader = _EventReader()
         try:
@@ -238,7 +238,7 @@ class AsyncClient:
 
     async def stream(
         self, text: str, target: str, source: str | None = None
-    ) -> AsyncIterator[FinishedSentence | ClientTranslation]:
+    ) -> AsyncIterator[StreamedSentence | ClientTranslation]:
         """Yield the sentences of a text as they are finished; see `Client.stream`."""
         reader = _EventReader()
         try:

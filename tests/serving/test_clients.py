@@ -15,7 +15,7 @@ from libretranslatepy import LibreTranslateAPI
 
 import dragoman
 from capital_letters import CapitalTranslator, make_service
-from dragoman.client import ClientTranslation, FinishedSentence
+from dragoman.client import ClientTranslation, StreamedSentence
 from dragoman.errors import ServerError
 from dragoman.serving.app import build_app
 from dragoman.serving.settings import ApiKeys, ServerSettings, hash_key
@@ -27,13 +27,13 @@ def url() -> Iterator[str]:
     settings = ServerSettings(api_keys=ApiKeys([bytes.fromhex(hash_key("key"))]))
     app = build_app(make_service(CapitalTranslator()), settings)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    with socket.socket() as server_socket:
+        server_socket.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [server_socket]})
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{server_socket.getsockname()[1]}"
         server.should_exit = True
         thread.join(10)
 
@@ -45,7 +45,7 @@ def test_client_translates(url: str) -> None:
         assert (first.text, first.alternatives, second.text) == ("ONE. TWO.", ("ONE. 1 TWO. 1",), "")
         assert [(segment.source, segment.score) for segment in first.segments] == [("One.", -1.5), ("Two.", -1.5)]
         *sentences, whole = client.stream("One. Two.", "de", "en")
-        assert {item.text for item in sentences if isinstance(item, FinishedSentence)} == {"ONE.", "TWO."}
+        assert {item.text for item in sentences if isinstance(item, StreamedSentence)} == {"ONE.", "TWO."}
         assert isinstance(whole, ClientTranslation)
         assert whole.text == "ONE. TWO."
 

@@ -52,13 +52,13 @@ def run_server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], 
 def listen(service: TranslationService, settings: ServerSettings | None = None) -> Iterator[str]:
     """Run an application in a thread; give its address."""
     server = uvicorn.Server(uvicorn.Config(build_app(service, settings or ServerSettings()), log_config=None))
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    with socket.socket() as server_socket:
+        server_socket.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [server_socket]})
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{server_socket.getsockname()[1]}"
         server.should_exit = True
         thread.join(10)
 
