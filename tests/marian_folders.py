@@ -87,28 +87,30 @@ def make_config(vocab_size: int, /, **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in (config | changes).items() if value is not None}
 
 
-def make_tensors(vocab_size: int, *, d_ff: int = D_FF, seed: int = 0) -> dict[str, Tensor]:
+def make_tensors(
+    vocab_size: int, *, d_model: int = D_MODEL, d_ff: int = D_FF, num_layers: int = NUM_LAYERS, seed: int = 0
+) -> dict[str, Tensor]:
     """Return random tensors under the names of MarianMT."""
     generator = torch.Generator().manual_seed(seed)
 
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator) * 0.2
 
-    tensors = {"model.shared.weight": noise(vocab_size, D_MODEL), "final_logits_bias": noise(1, vocab_size)}
+    tensors = {"model.shared.weight": noise(vocab_size, d_model), "final_logits_bias": noise(1, vocab_size)}
     for stack in ("encoder", "decoder"):
-        for layer in range(NUM_LAYERS):
+        for layer in range(num_layers):
             prefix = f"model.{stack}.layers.{layer}"
             for attention in ("self_attn", "encoder_attn") if stack == "decoder" else ("self_attn",):
                 for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                    tensors[f"{prefix}.{attention}.{projection}.weight"] = noise(D_MODEL, D_MODEL)
-                    tensors[f"{prefix}.{attention}.{projection}.bias"] = noise(D_MODEL)
-                tensors[f"{prefix}.{attention}_layer_norm.weight"] = 1 + noise(D_MODEL)
-                tensors[f"{prefix}.{attention}_layer_norm.bias"] = noise(D_MODEL)
-            for name, shape in (("fc1", (d_ff, D_MODEL)), ("fc2", (D_MODEL, d_ff))):
+                    tensors[f"{prefix}.{attention}.{projection}.weight"] = noise(d_model, d_model)
+                    tensors[f"{prefix}.{attention}.{projection}.bias"] = noise(d_model)
+                tensors[f"{prefix}.{attention}_layer_norm.weight"] = 1 + noise(d_model)
+                tensors[f"{prefix}.{attention}_layer_norm.bias"] = noise(d_model)
+            for name, shape in (("fc1", (d_ff, d_model)), ("fc2", (d_model, d_ff))):
                 tensors[f"{prefix}.{name}.weight"] = noise(*shape)
                 tensors[f"{prefix}.{name}.bias"] = noise(shape[0])
-            tensors[f"{prefix}.final_layer_norm.weight"] = 1 + noise(D_MODEL)
-            tensors[f"{prefix}.final_layer_norm.bias"] = noise(D_MODEL)
+            tensors[f"{prefix}.final_layer_norm.weight"] = 1 + noise(d_model)
+            tensors[f"{prefix}.final_layer_norm.bias"] = noise(d_model)
     return tensors
 
 
@@ -119,7 +121,9 @@ def write_folder(
     config: dict[str, Any] | None = None,
     change_tensors: Callable[[dict[str, Tensor]], object] = lambda tensors: None,
     as_checkpoint: bool = False,
+    d_model: int = D_MODEL,
     d_ff: int = D_FF,
+    num_layers: int = NUM_LAYERS,
 ) -> Path:
     """Write a folder with random weights, and return it.
 
@@ -129,18 +133,20 @@ def write_folder(
         config: changes to config.json
         change_tensors: changes the tensors in place before they are written
         as_checkpoint: write pytorch_model.bin instead of model.safetensors
-        d_ff: inner width of the feed-forward networks
+        d_model, d_ff: widths of the model, and of the feed-forward networks inside
+        num_layers: layers of each stack
     """
     pieces = pieces or list_pieces()
     folder.mkdir(parents=True)
     (folder / "source.spm").write_bytes(train_model(SOURCE_LETTERS))
     (folder / "target.spm").write_bytes(train_model(TARGET_LETTERS))
     ids = {piece: index for index, piece in enumerate(pieces)}
-    widths = {"encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
+    sizes = {"d_model": d_model, "encoder_ffn_dim": d_ff, "decoder_ffn_dim": d_ff}
+    sizes |= {"encoder_layers": num_layers, "decoder_layers": num_layers}
     (folder / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(make_config(len(pieces), **widths | (config or {}))), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(make_config(len(pieces), **sizes | (config or {}))), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "de"}), encoding="utf-8")
-    tensors = make_tensors(len(pieces), d_ff=d_ff)
+    tensors = make_tensors(len(pieces), d_model=d_model, d_ff=d_ff, num_layers=num_layers)
     change_tensors(tensors)
     if as_checkpoint:
         torch.save(tensors, folder / "pytorch_model.bin")

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import struct
+import tarfile
 import tracemalloc
 import zipfile
 from collections import OrderedDict
@@ -263,9 +264,171 @@ def test_compressed_archive_is_refused(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-def test_old_format_is_refused(tmp_path: Path) -> None:
-    path = save(tmp_path / "model.bin", {"x": torch.ones(2)}, _use_new_zipfile_serialization=False)
-    with raises_code("checkpoint-unsafe", "1.6"):
+# Format before version 1.6
+
+
+def save_legacy(path: Path, value: object, **options: Any) -> Path:
+    return save(path, value, _use_new_zipfile_serialization=False, **options)
+
+
+def write_legacy(path: Path, program: bytes, storages: dict[str, bytes], item_size: int = 4) -> Path:
+    """Write an old file whose objects are this program, by the documentation of its five parts."""
+    parts = [0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2}}]
+    head = b"".join(pickle.dumps(part, protocol=2) for part in parts)
+    values = b"".join(struct.pack("<q", len(data) // item_size) + data for data in storages.values())
+    path.write_bytes(head + program + pickle.dumps(list(storages), protocol=2) + values)
+    return path
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("text_length", range(4))
+def test_old_tensors_are_equal(protocol: int, text_length: int, tmp_path: Path) -> None:
+    """The text moves the values of the storages to each remainder of four, so that some have to be copied."""
+    base = torch.arange(24.0).reshape(4, 6)
+    state: dict[str, Any] = {str(dtype): torch.arange(-6, 6).to(dtype) for dtype in DTYPES}
+    state |= {"a": base, "b": base.t(), "c": base[1:, ::2], "e": torch.empty(0, 3), "f": torch.nn.Parameter(base)}
+    path = save_legacy(tmp_path / "model.bin", {"text": "x" * text_length, **state}, pickle_protocol=protocol)
+    value = read_checkpoint(path).value
+    assert value.pop("text") == "x" * text_length
+    assert list(value) == list(state)
+    for name, tensor in state.items():
+        assert value[name].dtype == tensor.dtype
+        assert torch.equal(value[name], tensor)
+        assert value[name].stride() == tensor.stride()
+        assert value[name].storage_offset() == tensor.storage_offset()
+        assert value[name].data_ptr() % tensor.dtype.itemsize == 0
+    assert value["a"].data_ptr() == value["b"].data_ptr()
+
+
+def test_old_inert_objects_are_equal(tmp_path: Path) -> None:
+    args = argparse.Namespace(arch="transformer", layers=6)
+    path = save_legacy(tmp_path / "model.pt", {"args": args, "x": torch.ones(2)})
+    value = read_checkpoint(path, inert_classes={"argparse.Namespace"}).value
+    assert value["args"] == InertObject("argparse.Namespace", (), {"arch": "transformer", "layers": 6}, [])
+    with raises_code("checkpoint-unsafe", "argparse.Namespace", str(path)):
+        read_checkpoint(path)
+
+
+def test_old_file_of_this_test_is_read_by_torch(tmp_path: Path) -> None:
+    """Prove that `write_legacy` follows the format; the program shows four of its eight values, from the third on."""
+    program = tensor_program(b"K\x02", b"K\x02K\x02", b"K\x03K\x01", b"K\x08N")
+    path = write_legacy(tmp_path / "model.bin", program, {"0": struct.pack("<8f", *range(8))})
+    assert torch.load(path, weights_only=True).tolist() == [[2.0, 3.0], [5.0, 6.0]]
+    assert read_checkpoint(path).value.tolist() == [[2.0, 3.0], [5.0, 6.0]]
+
+
+@pytest.mark.parametrize(
+    ("part", "shape", "expected"),
+    [
+        (b"(X\x01\x00\x00\x00vK\x02K\x03t", b"K\x03", [2.0, 3.0, 4.0]),
+        (b"(X\x01\x00\x00\x00vK\x02K\x03t", b"K\x04", None),
+        (b"(X\x01\x00\x00\x00vK\x02K\x07t", b"K\x01", None),
+        (b"(X\x01\x00\x00\x00vJ\xff\xff\xff\xffK\x03t", b"K\x01", None),
+        (b"(K\x02K\x03t", b"K\x01", None),
+        (b"K\x02", b"K\x01", None),
+    ],
+)
+def test_old_part_of_a_storage_is_read(part: bytes, shape: bytes, expected: list[float] | None, tmp_path: Path) -> None:
+    """PyTorch 0.3 describes a part of a storage by a name, its first value and its number of values."""
+    program = tensor_program(b"K\x00", shape, b"K\x01", b"K\x08" + part)
+    path = write_legacy(tmp_path / "model.bin", program, {"0": struct.pack("<8f", *range(8))})
+    if expected is None:
+        with raises_code("source-damaged", str(path)):
+            read_checkpoint(path)
+    else:
+        assert read_checkpoint(path).value.tolist() == expected
+
+
+@pytest.mark.parametrize("name", FALSE_TENSORS)
+def test_old_false_tensor_is_refused(name: str, tmp_path: Path) -> None:
+    offset, shape, stride, *count = FALSE_TENSORS[name]
+    program = tensor_program(offset, shape, stride, (count[0] if count else b"K\x08") + b"N")
+    with raises_code("source-damaged"):
+        read_checkpoint(write_legacy(tmp_path / "model.bin", program, {"0": bytes(32)}))
+
+
+@pytest.mark.parametrize(
+    "storages",
+    [
+        {},
+        {"1": bytes(32)},
+        {"0": bytes(28)},
+        {"0": bytes(32), "1": bytes(32)},
+        {"0": b"", "../0": bytes(32)},
+    ],
+)
+def test_old_false_storages_are_refused(storages: dict[str, bytes], tmp_path: Path) -> None:
+    program = tensor_program(b"K\x00", b"K\x08", b"K\x01", b"K\x08N")
+    with raises_code("source-damaged"):
+        read_checkpoint(write_legacy(tmp_path / "model.bin", program, storages))
+
+
+@pytest.mark.parametrize("count", [-1, 9, 2**62, 2**63 - 1])
+def test_old_storage_of_false_length_is_refused(count: int, tmp_path: Path) -> None:
+    program = tensor_program(b"K\x00", b"K\x08", b"K\x01", b"K\x08N")
+    path = write_legacy(tmp_path / "model.bin", program, {"0": bytes(32)})
+    path.write_bytes(path.read_bytes()[:-40] + struct.pack("<q", count) + bytes(32))
+    with raises_code("source-damaged"):
+        read_checkpoint(path)
+
+
+def test_old_storage_of_two_types_is_refused(tmp_path: Path) -> None:
+    floats = tensor_program(b"K\x00", b"K\x08", b"K\x01", b"K\x08N")[2:-1]
+    integers = floats.replace(b"FloatStorage", b"IntStorage")
+    path = write_legacy(tmp_path / "model.bin", b"\x80\x02" + floats + integers + b"\x86.", {"0": bytes(32)})
+    with raises_code("source-damaged"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("head", "code", "name"),
+    [
+        ([5], "source-damaged", "not a PyTorch checkpoint"),
+        ([{"x": [1.0]}], "source-damaged", "not a PyTorch checkpoint"),
+        ([0x1950A86A20F9469CFC6C, 1000], "source-damaged", "not a PyTorch checkpoint"),
+        ([0x1950A86A20F9469CFC6C, 1001, {"little_endian": False}, {}, []], "source-damaged", "big-endian"),
+        ([0x1950A86A20F9469CFC6C, 1001, {}, {}, []], "source-damaged", "KeyError"),
+        ([0x1950A86A20F9469CFC6C, 1001, 5, {}, []], "source-damaged", "TypeError"),
+        ([0x1950A86A20F9469CFC6C, 1001], "source-damaged", "ValueError"),
+    ],
+)
+def test_old_false_head_is_refused(head: list[Any], code: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"".join(pickle.dumps(part, protocol=2) for part in head))
+    with raises_code(code, name):
+        read_checkpoint(path)
+
+
+def test_old_huge_text_is_refused_without_memory(tmp_path: Path) -> None:
+    """A text that claims the whole of a large, sparse file is longer than a description may be."""
+    path = write_legacy(tmp_path / "model.bin", b"\x80\x02X\xff\xff\xff\xffa.", {})
+    with path.open("r+b") as file:
+        file.truncate(5 << 30)
+    tracemalloc.start()
+    with raises_code("source-damaged"):
+        read_checkpoint(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.filterwarnings("ignore:Couldn't retrieve source code")  # torch stores the source of a module in an old file
+@pytest.mark.parametrize("index", range(16))
+def test_old_hostile_object_is_refused(index: int, tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    path = save_legacy(tmp_path / "model.bin", {"x": torch.ones(2), "payload": make_hostile_objects(marker)[index]})
+    with raises_code("checkpoint-unsafe", str(path)):
+        read_checkpoint(path)
+    assert not marker.exists()
+
+
+def test_tar_file_is_refused_by_name(tmp_path: Path) -> None:
+    """PyTorch 0.1 wrote a tar file with the entries sys_info, pickle, tensors and storages."""
+    path = tmp_path / "model.bin"
+    with tarfile.open(path, "w") as archive:
+        for name in ("sys_info", "pickle", "tensors", "storages"):
+            archive.addfile(tarfile.TarInfo(name))
+    with raises_code("unknown-format", "tar", "0.1", str(path)):
         read_checkpoint(path)
 
 
@@ -309,9 +472,10 @@ def test_huge_directory_is_refused(field: str, tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-def test_damaged_files_give_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("save_file", [save, save_legacy])
+def test_damaged_files_give_one_line(save_file: Callable[[Path, object], Path], tmp_path: Path) -> None:
     """Damage a file in 1,000 ways: each result is equal plain data, or one error of one line."""
-    source = save(tmp_path / "source.bin", {"x": torch.arange(64.0), "y": [1, "text", torch.ones(3)]}).read_bytes()
+    source = save_file(tmp_path / "source.bin", {"x": torch.arange(64.0), "y": [1, "text", torch.ones(3)]}).read_bytes()
     chance, path = random.Random(1), tmp_path / "model.bin"
     errors: list[DataError] = []
     for _ in range(1000):

@@ -172,6 +172,8 @@ def test_languages_are_a_choice_of_the_caller(tmp_path: Path) -> None:
     [
         ({"arch": "fconv"}, "conversion-unsupported", "fconv"),
         ({"arch": None}, "conversion-unsupported", "arch"),
+        ({"arch": {}}, "conversion-unsupported", "arch"),
+        ({"activation_fn": []}, "conversion-unsupported", "activation_fn"),
         ({"adaptive_softmax_cutoff": "1000,2000"}, "conversion-unsupported", "adaptive_softmax_cutoff"),
         ({"layernorm_embedding": True}, "conversion-unsupported", "layernorm_embedding"),
         ({"no_token_positional_embeddings": True}, "conversion-unsupported", "no_token_positional_embeddings"),
@@ -206,7 +208,11 @@ def add_tensor(name: str, *shape: int) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("change", "code", "name"),
     [
-        (lambda state: state.pop("encoder.layers.1.fc2.bias"), "source-damaged", "encoder.layers.1.fc2.bias"),
+        (
+            lambda state: state.pop("encoder.layers.1.fc2.bias"),
+            "source-damaged",
+            "encoder.layers.1.fc2.bias is missing; copy the file again, or check its options in args or cfg",
+        ),
         (add_tensor("extra", 1), "conversion-unsupported", "extra"),
         (add_tensor("encoder.layernorm_embedding.bias", 32), "conversion-unsupported", "layernorm"),
         (add_tensor("encoder.embed_tokens.weight", 9, 32), "source-damaged", "(9, 32)"),

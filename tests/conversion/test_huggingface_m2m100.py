@@ -149,6 +149,36 @@ def test_target_language_changes_the_output(peer: Peer) -> None:
     assert scores[0] != pytest.approx(scores[1], abs=1e-4)
 
 
+def test_unknown_language_raises(peer: Peer) -> None:
+    """Every piece of NLLB fits the pattern of its language tokens, but only the languages of its origin are allowed."""
+    piece = list_tokens("nllb")[5]
+    false, close = ("de", "are deu_Latn, ace_Arab") if "deu_Latn" in peer.options.values() else ("deu", "are de, af")
+    for language, name in ((piece, ""), (false, close)):
+        for key in ("source_language", "target_language"):
+            with raises_code("invalid-option", f"decoding.{key} = {language!r}: is not a language of the model", name):
+                peer.translator.translate(LINES[:1], **peer.options | {key: language})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("options", "expected"), [({"min_length": 9}, 7), ({"min_new_tokens": 9}, 8), ({"min_length": 1}, 0)])
+def test_shortest_output_has_the_length_of_transformers(options: dict[str, int], expected: int, tmp_path: Path) -> None:
+    """An output ends as soon as it may. transformers counts the start token and the language."""
+    model = write_folder(tmp_path / "source", "m2m100")
+    shared = model.model.shared.weight
+    shrink_and_favor_end([], shared, model.model.decoder.layer_norm.bias, 2)
+    model.model.decoder.layer_norm.bias.mul_(20.0)
+    german = list_tokens("m2m100").index("__de__")
+    model.generation_config.update(num_beams=1, max_length=40, forced_bos_token_id=german, bad_words_ids=[[0], [1]], **options)
+    model.save_pretrained(tmp_path / "source")
+    source = torch.tensor([make_encode("m2m100", tmp_path / "source")("ab")])
+    output = model.generate(source)[0].tolist()
+    assert (output[:2], len(output), output.index(2, 1)) == ([2, german], expected + 3, expected + 2)
+    dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    translator = dragoman.load(tmp_path / "bundle", task="translation", device="cpu", precision="float32")
+    (translation,) = translator.translate(["ab"], source_language="en", repetition_window=0)
+    assert (translation.status, len(translation.tokens)) == ("ok" if expected else "empty", expected)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_folder(tmp_path / "source", "m2m100")
@@ -193,6 +223,7 @@ def test_old_tables_of_positions_are_checked(folder: Path, tmp_path: Path) -> No
         ("config.json", {"decoder_start_token_id": 1}, "conversion-unsupported", "decoder_start_token_id"),
         ("config.json", {"model_type": "nllb-moe"}, "unknown-format", "huggingface-m2m100"),
         ("config.json", {"vocab_size": 50}, "source-damaged", "vocab_size"),
+        ("config.json", {"vocab_size": 10**12}, "source-damaged", "1000000000000 tokens"),
         ("config.json", {"vocab_size": 400}, "source-damaged", "400 tokens"),
         ("config.json", {"pad_token_id": 7}, "source-damaged", "pad_token_id"),
         ("config.json", {"d_model": 64}, "source-damaged", "shape"),

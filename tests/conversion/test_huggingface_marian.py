@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -213,8 +212,7 @@ def test_language_before_the_output(multilingual: Translator, tmp_path: Path) ->
         assert scored.token_log_probs[: len(tokens)] == pytest.approx(translation.token_log_probs[: len(tokens)], abs=1e-4)
     other = translator.translate(["ab cd"], **options | {"target_language": "fra"})[0]
     assert other.score != pytest.approx(translation.score, abs=1e-4)
-    with raises_code("unsupported-language", "explain"):
-        explain(translator, "ab cd", **languages)
+    assert explain(translator, "ab cd", **options).decoder_input[1] == ">>deu<<"
 
 
 def test_default_language_is_in_the_bundle(tmp_path: Path) -> None:
@@ -237,6 +235,7 @@ def test_default_language_is_in_the_bundle(tmp_path: Path) -> None:
         ({"add_final_layer_norm": True}, "add_final_layer_norm"),
         ({"static_position_embeddings": False}, "static_position_embeddings"),
         ({"activation_function": "gelu_new"}, "gelu_new"),
+        ({"activation_function": {}}, "activation_function"),
         ({"decoder_ffn_dim": 32}, "decoder_ffn_dim"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
@@ -264,6 +263,7 @@ def test_unsupported_feature_raises(config: dict[str, Any], name: str, tmp_path:
         ({"d_model": 17}, "17"),
         ({"d_model": 2**40}, "d_model"),
         ({"vocab_size": 5}, "vocab.json"),
+        ({"vocab_size": 10**12}, "1000000000000 tokens"),
         ({"encoder_layers": 3}, "model.encoder.layers.2"),
         ({"encoder_layers": 10**9}, "model.encoder.layers.2"),
         ({"pad_token_id": 10**9}, "pad_token_id"),
@@ -374,36 +374,6 @@ def test_index_never_leads_out_of_the_folder(file_name: str, folder: Path, tmp_p
     with pytest.raises(DragomanError) as raised:
         dragoman.convert(folder, tmp_path / "bundle")
     assert raised.value.code in ("source-damaged", "checkpoint-unsafe")
-
-
-@pytest.mark.slow
-def test_damaged_folders_give_one_line(folder: Path, tmp_path: Path) -> None:
-    """Damage one file of the folder in 1,000 ways: the result is a bundle that loads, or one error of one line."""
-    chance, errors = random.Random(1), 0
-    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for index in range(1000):
-        name = chance.choice(sorted(contents))
-        data = bytearray(contents[name])
-        for _ in range(chance.randint(1, 3)):
-            start = chance.randrange(len(data))
-            match chance.randrange(3):
-                case 0:
-                    data[start] ^= 1 << chance.randrange(8)
-                case 1:
-                    del data[start : start + chance.randint(1, 64)]
-                case 2:
-                    data[start:start] = chance.randbytes(chance.randint(1, 16))
-        (folder / name).write_bytes(data)
-        output = tmp_path / f"bundle-{index}"
-        try:
-            dragoman.convert(folder, output)
-        except DragomanError as error:
-            errors += "\n" not in str(error) and not output.exists()
-        else:
-            load_bundle(output)
-            errors += 1
-        (folder / name).write_bytes(contents[name])
-    assert errors == 1000
 
 
 # Memory

@@ -201,6 +201,22 @@ def test_recipe_has_the_options_of_the_source(peer: Peer) -> None:
     assert (decoding.length_penalty, decoding.alpha, decoding.max_source_tokens) == ("power", 1.0, 128)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("options", "expected"), [({"min_length": 9}, 8), ({"min_new_tokens": 9}, 9), ({"min_length": 1}, 0)])
+def test_shortest_output_has_the_length_of_transformers(options: dict[str, int], expected: int, tmp_path: Path) -> None:
+    """An output ends as soon as it may. transformers counts the start token in `min_length`, but not in `min_new_tokens`."""
+    model = write_peer(tmp_path / "marian", end_bias=1000.0)
+    model.generation_config.update(num_beams=1, max_length=40, **options)
+    model.save_pretrained(tmp_path / "marian")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "marian")
+    output = model.generate(**tokenizer(["ab"], return_tensors="pt"))[0].tolist()
+    assert (len(output), output.index(0)) == (expected + 2, expected + 1)
+    dragoman.convert(tmp_path / "marian", tmp_path / "bundle")
+    translator = dragoman.load(tmp_path / "bundle", task="translation", device="cpu", precision="float32")
+    (translation,) = translator.translate(["ab"], repetition_window=0)
+    assert (translation.status, len(translation.tokens)) == ("ok" if expected else "empty", expected)
+
+
 def test_checkpoint_of_transformers_gives_the_same_bundle(tmp_path: Path) -> None:
     model = write_peer(tmp_path / "marian")
     dragoman.convert(tmp_path / "marian", tmp_path / "first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import zipfile
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import sentencepiece
 import torch
@@ -19,6 +21,7 @@ import dragoman
 from dragoman.bundle import Bundle, collect_weights, load_bundle
 from dragoman.cli.main import cli
 from dragoman.export.argos import export_argos
+from dragoman.export.ctranslate2 import build_spec
 from expected_errors import raises_code
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="a package holds a model of CTranslate2, which is not installed")
@@ -76,6 +79,28 @@ def test_export_keeps_weights_of_bundle(trained_bundle: Bundle, tmp_path: Path) 
     export_argos(trained_bundle, tmp_path / "en_de.argosmodel")
     after = collect_weights(trained_bundle.model)
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+
+
+def test_int8_weights_equal_those_of_ctranslate2(trained_bundle: Bundle) -> None:
+    """CTranslate2 rounds a copy of the weights, because it rounds in place."""
+    spec = build_spec(trained_bundle, 40, is_int8=True)
+    reference = build_spec(replace(trained_bundle, model=copy.deepcopy(trained_bundle.model)), 40)
+    reference._quantize("int8")  # the second part of `optimize`; the first one is in `build_spec`
+    variables, expected = spec.variables(), reference.variables()
+    scales = [name for name in variables if name.endswith("_scale")]
+    assert len(scales) > 10
+    for name, variable in expected.items():
+        if isinstance(variable, str):
+            assert variables[name] == variable
+        else:
+            np.testing.assert_array_equal(variables[name].numpy(), variable.numpy(), err_msg=name)
+
+
+def test_language_tokens_are_refused(trained_bundle: Bundle, tmp_path: Path) -> None:
+    tokenizer = trained_bundle.recipe.tokenizer.model_copy(update={"language_token": ">>{}<<"})
+    recipe = trained_bundle.recipe.model_copy(update={"tokenizer": tokenizer})
+    with raises_code("export-unsupported", "tokenizer.language_token", "ctranslate2"):
+        export_argos(replace(trained_bundle, recipe=recipe), tmp_path / "en_de.argosmodel")
 
 
 def test_packages_of_one_bundle_are_equal(trained_bundle: Bundle, tmp_path: Path) -> None:

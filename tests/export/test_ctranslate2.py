@@ -17,8 +17,9 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor
 
+import dragoman
 from conftest import NO_DROPOUT, WORDS, MakeRecipe, edit_config
-from dragoman.bundle import Bundle, BundleMetadata, load_bundle
+from dragoman.bundle import Bundle, BundleMetadata, collect_weights, load_bundle, save_bundle
 from dragoman.cli.main import cli
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -32,6 +33,7 @@ from dragoman.tasks.generation import generate
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
 from dragoman.training.run import train
 from expected_errors import raises_code
+from marian_folders import SOURCE_LETTERS, list_pieces, make_lines, write_folder
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="compares with CTranslate2, which is not installed")
 
@@ -280,6 +282,68 @@ def test_local_attention_cannot_be_exported(trained_bundle: Bundle, tmp_path: Pa
     with raises_code("export-unsupported", "model.attention_window = 3"):
         export_ctranslate2(replace(trained_bundle, recipe=recipe), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+LANGUAGE_PIECES = (">>deu<<", ">>fra<<", ">>cmn_Hans<<")
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two bundles of one MarianMT model of three languages, with each placement of the tokens."""
+
+    def change(tensors: dict[str, Tensor]) -> None:
+        tensors["model.shared.weight"] *= 0.5
+        tensors["final_logits_bias"][0, 0] = 1.3  # the end token; most beams end, and few greedy outputs
+
+    folder = tmp_path_factory.mktemp("multilingual")
+    write_folder(folder / "marian", pieces=list_pieces(LANGUAGE_PIECES), change_tensors=change)
+    dragoman.convert(folder / "marian", folder / "source", target_language="fra")
+    bundle = load_bundle(folder / "source")
+    tokenizer = bundle.recipe.tokenizer.model_copy(update={"language_token_placement": "both"})
+    recipe = bundle.recipe.model_copy(update={"tokenizer": tokenizer})
+    weights = collect_weights(bundle.model)
+    save_bundle(folder / "both", recipe=recipe, tokenizer=bundle.tokenizer, weights=weights, metadata=bundle.metadata)
+    return {name: folder / name for name in ("source", "both")}
+
+
+@pytest.mark.parametrize("placement", ["source", "both"])
+@pytest.mark.parametrize(
+    ("search", "num_sentences"),
+    [("greedy", 10), pytest.param("greedy", 200, marks=pytest.mark.slow), pytest.param("beam", 200, marks=pytest.mark.slow)],
+)
+def test_language_tokens_give_equal_outputs(
+    placement: str, search: str, num_sentences: int, multilingual: dict[str, Path], tmp_path: Path
+) -> None:
+    """CTranslate2 reads the language token before the source, and that of the target as `target_prefix`."""
+    bundle = load_bundle(multilingual[placement])
+    exported = export_ctranslate2(bundle, tmp_path / "out")
+    info = json.loads((tmp_path / "out" / "dragoman.json").read_bytes())["language_tokens"]
+    assert info == {"pattern": ">>{}<<", "placement": placement, "languages": ["deu", "fra", "cmn_Hans"]}
+    assert ("target_prefix" in " ".join(exported.notes)) is (placement == "both")
+    lines = make_lines(SOURCE_LETTERS, num_sentences, 2)
+    first = ">>deu<<" if placement == "source" else ">>cmn_Hans<<"
+    languages: dict[str, Any] = {"target_language": "deu"} | ({} if placement == "source" else {"source_language": "cmn_Hans"})
+    sources = [[first, *bundle.tokenizer.source.ids_to_pieces(bundle.tokenizer.source.encode(line))] for line in lines]
+    options: dict[str, Any] = exported.decoding_options | {"max_decoding_length": 40, "beam_size": 1, "patience": 1}
+    decoding: dict[str, Any] = {"method": "greedy"}
+    if search == "beam":
+        options |= {"beam_size": 4}
+        decoding = {"method": "beam", "beam_size": 4, "early_stopping": "beam_full", "length_penalty": "power", "alpha": 1.0}
+    prefix = {} if placement == "source" else {"target_prefix": [[">>deu<<"]] * len(lines)}
+    engine = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+    results = engine.translate_batch(sources, **options, **prefix)
+    translator = dragoman.load(multilingual[placement], task="translation", device="cpu", precision="float32")
+    translations = translator.translate(lines, max_extra_tokens=40, repetition_window=0, **decoding, **languages)
+    num_compared = num_equal = 0
+    for translation, result in zip(translations, results, strict=True):
+        pieces = result.hypotheses[0]
+        if placement == "both":
+            assert pieces.pop(0) == ">>deu<<"
+        if pieces[-1] == "</s>" or search == "greedy":  # at the length limit, the rules of a beam differ
+            num_compared += 1
+            num_equal += list(translation.tokens)[: len(pieces)] == [piece for piece in pieces if piece != "</s>"]
+    assert num_compared >= 0.9 * num_sentences
+    assert num_equal >= (0.95 if search == "beam" else 1.0) * num_compared
 
 
 def test_missing_library_names_the_extra(trained_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

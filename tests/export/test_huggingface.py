@@ -127,6 +127,26 @@ def test_texts_are_equal(method: str, trained_bundle: Bundle, corpus: Path, tmp_
     assert num_compared >= 20
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("min_length", [1, 6])
+def test_shortest_outputs_are_equal(min_length: int, trained_bundle: Bundle, tmp_path: Path) -> None:
+    """An output ends as soon as it may: after `min_length` tokens in dragoman, and in transformers by the exported options."""
+    base = random_bundle(trained_bundle, output_bias=True, decoder_start_token="bos")
+    assert base.model.output_bias is not None
+    base.model.output_bias[END_ID] = 1000.0
+    update = {"min_length": min_length, "method": "greedy", "repetition_window": 0}
+    decoding = base.recipe.decoding.model_copy(update=update)
+    bundle = replace(base, recipe=base.recipe.model_copy(update={"decoding": decoding}))
+    export_huggingface(bundle, tmp_path / "out")
+    model, tokenizer = open_export(tmp_path / "out")
+    output = model.generate(**tokenizer(["one two"], return_tensors="pt"))[0].tolist()
+    assert (len(output), output.index(END_ID)) == (min_length + 2, min_length + 1)
+    dragoman.convert(tmp_path / "out", tmp_path / "converted")
+    for path in (save(bundle, tmp_path / "bundle"), tmp_path / "converted"):
+        translator = dragoman.load(path, task="translation", device="cpu", precision="float32")
+        assert len(translator.translate(["one two"], repetition_window=0)[0].tokens) == min_length
+
+
 def test_exported_folder_converts_back(trained_bundle: Bundle, tmp_path: Path) -> None:
     """The conversion of the export has the same logits, in the order of MarianMT's dimensions."""
     bundle = random_bundle(trained_bundle, decoder_start_token="bos")

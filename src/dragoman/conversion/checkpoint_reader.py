@@ -1,12 +1,14 @@
 """Reader of PyTorch checkpoints (`pytorch_model.bin`, `model.pt`) that executes nothing.
 
-A checkpoint is a zip file: `data.pkl` describes the objects, and one entry holds the bytes of each tensor storage. The
-description is a program for Python's pickle machine, which can call any function. This module does not use that machine.
-Its own interpreter knows the few instructions that build numbers, texts, containers and tensors, so no file can call or import
-anything. Every name of a class or function that is not in `READABLE_GLOBALS` is an error, which names it.
+A checkpoint is a zip file: `data.pkl` describes the objects, and one entry holds the bytes of each tensor storage. Before
+version 1.6 it is a sequence of descriptions, with the storages behind them. A description is a program for Python's pickle
+machine, which can call any function. This module does not use that machine. Its own interpreter knows the few instructions that
+build numbers, texts, containers and tensors, so no file can call or import anything. Every name of a class or function that is
+not in `READABLE_GLOBALS` is an error, which names it.
 
 Its memory is bounded, because no instruction copies a container or allocates more than the bytes that it has read. Tensors are
-views of the mapped file, and entries must be stored without compression. So a small file never becomes a large one.
+views of the mapped file, or copies of its bytes where an old file does not align them. Entries of a zip file must be stored
+without compression. So a small file never becomes a large one.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +32,16 @@ MAX_DIRECTORY_BYTES = 2**24
 """Size of the longest zip directory that is read, which suffices for a hundred thousand entries."""
 MAX_DIMENSIONS = 16
 """Dimensions of a tensor."""
+COPIED_BYTES = 2**22
+"""Bytes that are copied at once."""
 ZIP_MAGIC = b"PK\x03\x04"
+PICKLE_START = b"\x80"
+TAR_MAGIC = b"ustar"
+"""Bytes 257 to 261 of a tar file, which was PyTorch's format in version 0.1."""
+LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
+"""First two values of a file before version 1.6."""
+LARGEST_STORAGE = 2**40
+"""Values of the largest storage that an old file may describe."""
 
 STORAGE_DTYPES = {
     "DoubleStorage": torch.float64,
@@ -116,22 +127,12 @@ def read_checkpoint(path: Path, *, inert_classes: Collection[str] = ()) -> Check
         inert_classes: further classes, as `module.name`, whose objects are returned as `InertObject`
 
     Raises:
-        DataError: the file cannot be read, is damaged, has PyTorch's format before version 1.6, or names another class.
+        DataError: the file cannot be read, is damaged, has PyTorch's format of version 0.1, or names another class.
     """
-    archive = _ZipFile(path)
-    pickle_names = [name for name in archive.entries if name == "data.pkl" or name.endswith("/data.pkl")]
-    if len(pickle_names) != 1:
-        raise damaged(path, "has no data.pkl, so it is not a PyTorch checkpoint")
-    prefix = pickle_names[0].removesuffix("data.pkl")
-    if f"{prefix}byteorder" in archive.entries and bytes(archive.read(f"{prefix}byteorder", 16)).strip() != b"little":
-        raise damaged(path, "was written on a big-endian machine; save it on a little-endian one")
-    program = bytes(archive.read(pickle_names[0], MAX_PICKLE_BYTES))
-
-    def load_storage(key: str, dtype: torch.dtype) -> Tensor:
-        return archive.read_tensor(f"{prefix}data/{key}", dtype)
-
+    mapping = _map_file(path)
+    read = _read_zip if mapping[:4] == ZIP_MAGIC else _read_legacy
     try:
-        value = _Interpreter(program, load_storage, frozenset(inert_classes)).run()
+        value = read(path, mapping, frozenset(inert_classes))
     except UnsafeCheckpointError as error:
         raise DataError(
             f"{path}: names {error}, which is neither a tensor nor a plain container, so nothing of it is read; "
@@ -139,8 +140,8 @@ def read_checkpoint(path: Path, *, inert_classes: Collection[str] = ()) -> Check
             code="checkpoint-unsafe",
         ) from None
     except (LookupError, ValueError, TypeError, AttributeError, OverflowError, struct.error, RuntimeError) as error:
-        raise damaged(path, f"its data.pkl is damaged ({type(error).__name__})") from None
-    return CheckpointContent(value, archive.release)
+        raise damaged(path, f"the description of its objects is damaged ({type(error).__name__})") from None
+    return CheckpointContent(value, lambda: _release(mapping))
 
 
 def damaged(path: Path, problem: str) -> DataError:
@@ -148,36 +149,123 @@ def damaged(path: Path, problem: str) -> DataError:
     return DataError(f"{path}: {problem}; copy the file again", code="source-damaged")
 
 
+def _map_file(path: Path) -> mmap.mmap:
+    """Return the bytes of a file, which a change of a tensor never reaches. Raise DataError if it is of another format."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(262)
+            if head[257:] == TAR_MAGIC:
+                raise DataError(
+                    f"{path}: is a tar file, the format of PyTorch 0.1; load it with PyTorch and save it again with torch.save",
+                    code="unknown-format",
+                )
+            if head[:4] != ZIP_MAGIC and head[:1] != PICKLE_START:
+                raise damaged(path, "is not a PyTorch checkpoint")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
+        raise DataError(f"{path}: cannot be read: {error.strerror}", code=code) from None
+
+
+def _release(mapping: mmap.mmap) -> None:
+    """Release the memory that reading has filled."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _read_zip(path: Path, mapping: mmap.mmap, inert_classes: frozenset[str]) -> Any:
+    """Return the value that `data.pkl` describes."""
+    archive = _ZipFile(path, mapping)
+    pickle_names = [name for name in archive.entries if name == "data.pkl" or name.endswith("/data.pkl")]
+    if len(pickle_names) != 1:
+        raise damaged(path, "has no data.pkl, so it is not a PyTorch checkpoint")
+    prefix = pickle_names[0].removesuffix("data.pkl")
+    if f"{prefix}byteorder" in archive.entries and archive.read(f"{prefix}byteorder", 16).strip() != b"little":
+        raise _written_big_endian(path)
+
+    def load_storage(key: str, dtype: torch.dtype) -> Tensor:
+        return archive.read_tensor(f"{prefix}data/{key}", dtype)
+
+    return _Interpreter(archive.read(pickle_names[0], MAX_PICKLE_BYTES), load_storage, inert_classes).run()
+
+
+def _read_legacy(path: Path, mapping: mmap.mmap, inert_classes: frozenset[str]) -> Any:
+    """Return the value of a file before version 1.6: five programs, one behind the other, and the storages.
+
+    The programs build a magic number, a version, facts about the machine, the objects, and the list of the storages' keys. A
+    storage is its number of values in eight bytes, and the values. The objects come before the storages, so their program runs
+    twice: first to find its end and the type of each storage.
+    """
+    dtypes: dict[str, torch.dtype] = {}
+
+    def describe_storage(key: str, dtype: torch.dtype) -> Tensor:
+        if dtypes.setdefault(key, dtype) != dtype:
+            raise ValueError("a storage has two types")
+        return torch.empty(LARGEST_STORAGE, dtype=dtype, device="meta")
+
+    def run(start: int, load_storage: Callable[[str, torch.dtype], Tensor]) -> tuple[Any, int]:
+        interpreter = _Interpreter(mapping, load_storage, inert_classes, start)
+        return interpreter.run(), interpreter.position
+
+    magic, position = run(0, describe_storage)
+    version, position = run(position, describe_storage) if magic == LEGACY_MAGIC else (None, 0)
+    if version != LEGACY_VERSION:
+        raise damaged(path, "is a pickle, but not a PyTorch checkpoint")
+    machine, start = run(position, describe_storage)
+    if machine["little_endian"] is not True:
+        raise _written_big_endian(path)
+    _, position = run(start, describe_storage)
+    keys, position = run(position, describe_storage)
+    storages: dict[str, tuple[int, int]] = {}
+    for key in keys:
+        (count,) = struct.unpack_from("<q", mapping, position)
+        storages[key] = position + 8, _check_count(count)
+        position += 8 + count * dtypes[key].itemsize
+    if storages.keys() != dtypes.keys():
+        raise ValueError("the storages are not those of the objects")
+    if position > len(mapping):
+        raise damaged(path, "its storages are cut short")
+    value, _ = run(start, lambda key, dtype: _read_legacy_storage(mapping, dtype, *storages[key]))
+    return value
+
+
+def _read_legacy_storage(mapping: mmap.mmap, dtype: torch.dtype, start: int, count: int) -> Tensor:
+    """Return a storage as a view of the file, or as a copy if its values are not aligned to their size. (count,)"""
+    if start % dtype.itemsize == 0 or not count:
+        return _view(mapping, dtype, start, count)
+    values = torch.empty(count, dtype=dtype)
+    source = _view(mapping, torch.uint8, start, count * dtype.itemsize)
+    target = values.view(torch.uint8)
+    for first in range(0, len(target), COPIED_BYTES):
+        target[first : first + COPIED_BYTES] = source[first : first + COPIED_BYTES]
+        _release(mapping)
+    return values
+
+
+def _view(mapping: mmap.mmap, dtype: torch.dtype, start: int, count: int) -> Tensor:
+    """Return values of the file without a copy. (count,)"""
+    if not count:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(mapping, dtype=dtype, count=count, offset=start)
+
+
+def _written_big_endian(path: Path) -> DataError:
+    return damaged(path, "was written on a big-endian machine; save it on a little-endian one")
+
+
 class _ZipFile:
-    """Zip file whose entries are stored without compression, mapped into memory.
+    """Mapped zip file whose entries are stored without compression.
 
     entries: offset and size in bytes of each entry, by name
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mapping: mmap.mmap) -> None:
         self.path = path
-        try:
-            with path.open("rb") as file:
-                magic = file.read(4)
-                if magic != ZIP_MAGIC:
-                    self._raise_other_format(magic)
-                self.mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except OSError as error:
-            code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
-            raise DataError(f"{path}: cannot be read: {error.strerror}", code=code) from None
+        self.mapping = mapping
         try:
             self.entries = dict(self._iter_entries())
         except (struct.error, UnicodeDecodeError):
             raise damaged(path, "its zip directory is damaged") from None
-
-    def _raise_other_format(self, magic: bytes) -> NoReturn:
-        if magic[:1] == b"\x80":
-            raise DataError(
-                f"{self.path}: has PyTorch's format before version 1.6, which only Python's pickle reads; save it again with "
-                "a newer torch.save",
-                code="checkpoint-unsafe",
-            )
-        raise damaged(self.path, "is not a PyTorch checkpoint")
 
     def _iter_entries(self) -> Iterator[tuple[str, tuple[int, int]]]:
         """Yield the name, offset and size of each entry, from the directory at the end of the file."""
@@ -232,15 +320,7 @@ class _ZipFile:
         if name not in self.entries:
             raise damaged(self.path, f"its entry {name[:80]!r} is missing")
         start, size = self.entries[name]
-        count = size // dtype.itemsize
-        if not count:
-            return torch.empty(0, dtype=dtype)
-        return torch.frombuffer(self.mapping, dtype=dtype, count=count, offset=start)
-
-    def release(self) -> None:
-        """Release the memory that reading has filled."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self.mapping.madvise(mmap.MADV_DONTNEED)
+        return _view(self.mapping, dtype, start, size // dtype.itemsize)
 
 
 def _apply_zip64(extra: bytes, size: int, packed_size: int, header_offset: int) -> tuple[int, int, int]:
@@ -261,13 +341,24 @@ class _Interpreter:
     """Interpreter of the instructions with which `torch.save` describes containers and tensors.
 
     A damaged program raises an ordinary exception, such as IndexError for an empty stack.
+
+    Args:
+        program: bytes that hold the program
+        load_storage: returns the values of a storage by its key
+        inert_classes: classes whose objects become `InertObject`
+        position: first byte of the program; afterwards the byte behind it
     """
 
     def __init__(
-        self, program: bytes, load_storage: Callable[[str, torch.dtype], Tensor], inert_classes: frozenset[str]
+        self,
+        program: bytes | mmap.mmap,
+        load_storage: Callable[[str, torch.dtype], Tensor],
+        inert_classes: frozenset[str],
+        position: int = 0,
     ) -> None:
         self.program = program
-        self.position = 0
+        self.position = position
+        self.end = min(len(program), position + MAX_PICKLE_BYTES)
         self.load_storage = load_storage
         self.inert_classes = inert_classes
         self.storages: dict[tuple[str, torch.dtype], Tensor] = {}
@@ -284,17 +375,20 @@ class _Interpreter:
         return self.stack.pop()
 
     def _take(self, count: int) -> bytes:
-        data = self.program[self.position : self.position + count]
-        if len(data) < count:
+        end = self.position + count
+        if end > self.end:
             raise ValueError("the program ends early")
-        self.position += count
+        data = self.program[self.position : end]
+        self.position = end
         return data
 
     def _unpack(self, layout: str) -> Any:
         return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
 
     def _take_line(self) -> str:
-        end = self.program.index(b"\n", self.position)
+        end = self.program.find(b"\n", self.position, self.end)
+        if end < 0:
+            raise ValueError("the program ends early")
         line = self._take(end - self.position).decode()
         self.position += 1
         return line
@@ -408,17 +502,21 @@ class _Interpreter:
         raise UnsafeCheckpointError(f"a call of {name}")
 
     def load_persistent(self) -> None:
-        """Replace the description of a storage by its values."""
-        kind, storage_type, key, _, count = self.stack.pop()
+        """Replace the description of a storage, or of a part of it in old files, by its values."""
+        kind, storage_type, key, _, count, *part = self.stack.pop()
         dtype = STORAGE_DTYPES[storage_type.name.removeprefix("torch.")]
         if kind != "storage" or not isinstance(key, str):
             raise ValueError("a persistent value is not a storage")
         if (key, dtype) not in self.storages:
             self.storages[key, dtype] = self.load_storage(key, dtype)
         values = self.storages[key, dtype]
-        if _check_count(count) > len(values):
+        start = 0
+        if _check_count(count) <= len(values) and part not in ([], [None]):
+            ((_, start, size),) = part
+            values, count = values[:count], _check_count(start) + _check_count(size)
+        if count > len(values):
             raise ValueError("a storage is cut short")
-        self.push(_Storage(values[:count]))
+        self.push(_Storage(values[start:count]))
 
 
 def _check_count(value: Any) -> int:
@@ -444,7 +542,7 @@ def _build_tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Tensor
         raise ValueError("a tensor is larger than its storage")
     if not count:
         return torch.empty(sizes, dtype=storage.values.dtype)
-    return storage.values.as_strided(sizes, steps, offset)
+    return storage.values.as_strided(sizes, steps, storage.values.storage_offset() + offset)
 
 
 def _skip_frame(interpreter: _Interpreter) -> None:

@@ -15,7 +15,18 @@ import torch
 from torch import Tensor
 
 from dragoman.bundle import BundleMetadata, ModelOrigin, collect_weights, save_bundle
-from dragoman.conversion import fairseq_transformer, huggingface_fsmt, huggingface_m2m100, huggingface_marian
+from dragoman.conversion import (
+    argos_package,
+    ctranslate2_model,
+    eole,
+    fairseq_transformer,
+    huggingface_fsmt,
+    huggingface_m2m100,
+    huggingface_marian,
+    joeynmt,
+    marian_npz,
+    opennmt_py,
+)
 from dragoman.conversion.hub import download_model, is_hub_name
 from dragoman.conversion.source_files import SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
@@ -40,7 +51,18 @@ class SourceFormat(Protocol):
         """Function that returns the model of a folder."""
 
 
-FORMATS: tuple[SourceFormat, ...] = (huggingface_marian, huggingface_m2m100, huggingface_fsmt, fairseq_transformer)
+FORMATS: tuple[SourceFormat, ...] = (
+    argos_package,
+    huggingface_marian,
+    huggingface_m2m100,
+    huggingface_fsmt,
+    opennmt_py,
+    fairseq_transformer,
+    eole,
+    joeynmt,
+    marian_npz,
+    ctranslate2_model,
+)
 """Formats in the order in which they are tried."""
 
 
@@ -75,7 +97,8 @@ def convert(
     """Convert a model of another toolkit into a bundle, which `dragoman.load` opens. Nothing of the source is executed.
 
     Args:
-        source: folder of the model, or its name on the Hugging Face hub, such as Helsinki-NLP/opus-mt-en-de (extra `hub`)
+        source: folder of the model, an `.argosmodel` package, or a name on the Hugging Face hub, such as
+            Helsinki-NLP/opus-mt-en-de (extra `hub`)
         output: folder of the new bundle
         source_language, target_language: language codes, if the source does not state them; the default languages of a model
             of many languages
@@ -89,11 +112,10 @@ def convert(
     """
     output = Path(output)
     check_path_is_free(output)
-    folder, name = _find_folder(str(source), revision)
-    files = SourceFiles(folder)
+    files, name = _find_files(str(source), revision)
     source_format = _detect_format(files)
     model = source_format.read(files, ConversionOptions(name, source_language, target_language))
-    weights = _check_weights(model, folder)
+    weights = _check_weights(model, files.folder)
     metadata = BundleMetadata(
         parameters=sum(stream.numel() for stream in weights.values()),
         origin=model.origin,
@@ -116,20 +138,26 @@ def convert(
     )
 
 
-def _find_folder(source: str, revision: str | None) -> tuple[Path, str]:
-    """Return the folder of a source, and its name for the metadata."""
-    folder = Path(source)
-    if folder.is_dir():
-        if revision is not None:
-            raise DataError(f"revision = {revision!r}: is for models of the hub, and {source} is a folder; leave it out")
-        return folder, folder.resolve().name
-    if folder.exists():
-        raise DataError(f"{source}: is a file; give the folder of the model", code="unknown-format")
+def _find_files(source: str, revision: str | None) -> tuple[SourceFiles, str]:
+    """Return the files of a source, and its name for the metadata."""
+    path = Path(source)
+    if path.exists() and revision is not None:
+        raise DataError(f"revision = {revision!r}: is for models of the hub, and {source} is not one; leave it out")
+    if path.is_dir():
+        return SourceFiles(path), path.resolve().name
+    if path.suffix == argos_package.SUFFIX and path.is_file():
+        return argos_package.open_package(path), path.stem
+    if path.exists():
+        raise DataError(
+            f"{source}: is a file; give the folder of the model, or a package that ends with {argos_package.SUFFIX}",
+            code="unknown-format",
+        )
     if not is_hub_name(source):
         raise DataError(
             f"{source}: there is no such folder; give a folder or a name such as owner/model", code="file-not-found"
         )
-    return download_model(source, revision)
+    folder, name = download_model(source, revision)
+    return SourceFiles(folder), name
 
 
 def _detect_format(files: SourceFiles) -> SourceFormat:

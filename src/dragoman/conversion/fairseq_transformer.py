@@ -173,7 +173,7 @@ def _read_settings(
         f"{group}_{name}": value for group in ("encoder", "decoder") for name, value in _as_mapping(model.get(group)).items()
     }
     settings = ModelSettings({**model, **flat, "arch": model.get("arch") or model.get("_name")}, path)
-    if settings["arch"] not in ARCHITECTURES:
+    if not isinstance(settings["arch"], str) or settings["arch"] not in ARCHITECTURES:
         raise settings.refuse("arch", "dragoman has fairseq's transformer only")
     for name in UNSUPPORTED_OPTIONS:
         if settings.get(name) not in (None, False, 0, "", []):
@@ -256,9 +256,7 @@ def _build_tokenizer(files: SourceFiles, language: str, order: VocabularyOrder) 
 
 def _convert_settings(settings: ModelSettings, num_positions: int | None, *, has_final_norm: bool) -> dict[str, Any]:
     """Return the recipe section `model`. num_positions: learned positions; None for sinusoids"""
-    activation = settings.get("activation_fn") or "relu"
-    if activation not in ACTIVATIONS:
-        raise settings.refuse("activation_fn", f"dragoman has {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    activation = settings.choice("activation_fn", ACTIVATIONS, "relu")
     positions: dict[str, Any] = {"position_encoding": "concatenated", "position_offset": PADDING + 1}
     if num_positions is not None:
         positions = {"position_encoding": "learned", "max_positions": num_positions}
@@ -272,7 +270,7 @@ def _convert_settings(settings: ModelSettings, num_positions: int | None, *, has
         "final_norm": has_final_norm,
         "norm_epsilon": 1e-5,
         "attention_bias": True,
-        "activation": ACTIVATIONS[activation],
+        "activation": activation,
         **positions,
         "tie_embeddings": _get_tying(settings),
         "scale_embeddings": not settings.boolean("no_scale_embedding", False),
@@ -312,7 +310,7 @@ def _read_tensors(checkpoint: CheckpointContent, files: SourceFiles, file_name: 
                 tensors[f"{fused[1]}.{projection}_proj.{fused[2]}"] = part
         else:
             tensors[name] = tensor
-    return SourceTensors(tensors, checkpoint.release, path)
+    return SourceTensors(tensors, checkpoint.release, path, settings="its options in args or cfg")
 
 
 def _build_weights(

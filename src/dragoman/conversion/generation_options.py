@@ -9,7 +9,8 @@ from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 
 GENERATION_FILE = "generation_config.json"
-# Search options that dragoman does not have, with the value that turns them off.
+# Search options that are not converted, with the value that turns them off. In a beam, repetition_penalty divides
+# log-probabilities in transformers, and logits in dragoman.
 NEUTRAL_OPTIONS = {
     "do_sample": False,
     "num_beam_groups": 1,
@@ -32,7 +33,12 @@ def read_generation_settings(files: SourceFiles, settings: ModelSettings) -> Mod
 
 
 def convert_generation_options(
-    files: SourceFiles, settings: ModelSettings, order: VocabularyOrder, *, allowed: Collection[str] = ()
+    files: SourceFiles,
+    settings: ModelSettings,
+    order: VocabularyOrder,
+    *,
+    allowed: Collection[str] = (),
+    num_prompt_tokens: int = 0,
 ) -> dict[str, Any]:
     """Return the recipe section `decoding`.
 
@@ -41,6 +47,7 @@ def convert_generation_options(
         settings: content of config.json
         order: order of the target vocabulary
         allowed: options that the caller converts itself
+        num_prompt_tokens: tokens that each output begins with in transformers, but not in dragoman, such as its language
 
     Raises:
         BundleError: the source has an option that dragoman does not have.
@@ -48,12 +55,15 @@ def convert_generation_options(
     generation = read_generation_settings(files, settings)
     for name, neutral in NEUTRAL_OPTIONS.items():
         if name not in allowed and generation.get(name, neutral) not in (neutral, None, []):
-            raise generation.refuse(name, "dragoman has no such option; remove it from the file to convert without it")
+            raise generation.refuse(name, "it cannot be converted; remove it from the file to convert without it")
     early_stopping = generation.get("early_stopping") or False
     if early_stopping not in (True, False, "never"):
         raise generation.refuse("early_stopping", "it is true, false or 'never'")
     beam_size = generation.integer("num_beams", 1)
     num_positions = settings.integer("max_position_embeddings", 1024)
+    max_length = generation.integer("max_new_tokens", generation.integer("max_length", num_positions))
+    # min_length counts the start token, min_new_tokens does not. Neither counts the end token, like dragoman.
+    min_length = generation.integer("min_new_tokens", max(0, generation.integer("min_length", 0) - 1))
     return {
         "method": "beam" if beam_size > 1 else "greedy",
         "beam_size": beam_size if beam_size > 1 else 4,
@@ -61,8 +71,8 @@ def convert_generation_options(
         "alpha": generation.number("length_penalty", 1.0),
         "early_stopping": {True: "beam_full", "never": "exhaustive"}.get(early_stopping, "heuristic"),
         "max_source_tokens": num_positions,
-        "max_extra_tokens": min(num_positions, generation.integer("max_length", num_positions)),
-        "min_length": generation.integer("min_length", 0),
+        "max_extra_tokens": min(num_positions, max_length),
+        "min_length": max(0, min_length - num_prompt_tokens),
         "no_repeat_ngram_size": generation.integer("no_repeat_ngram_size", 0),
         "suppress_tokens": _read_bad_words(generation, order),
     }

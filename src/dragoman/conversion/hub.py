@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dragoman.errors import DataError, MissingDependencyError
 
-FILE_PATTERNS = ("*.json", "*.spm", "*.model", "*.txt", "*.safetensors", "pytorch_model*.bin", "README.md")
+FILE_PATTERNS = ("*.json", "*.spm", "*.model", "*.txt", "*.safetensors", "pytorch_model*.bin", "model.bin", "README.md")
 """Files that are downloaded. A repository may hold the same weights for other frameworks, which are left out."""
 
 

@@ -77,7 +77,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             "language_token_placement": "both",
         },
         "model": build_model_section(settings, is_pre_norm=True, tie_embeddings="all", attention_dropout=0.1),
-        "decoding": convert_generation_options(files, settings, order, allowed=["forced_bos_token_id"]),
+        "decoding": convert_generation_options(files, settings, order, allowed=["forced_bos_token_id"], num_prompt_tokens=1),
     }
     try:
         recipe = make_recipe(document)
@@ -141,6 +141,7 @@ def _build_order(settings: ModelSettings, pieces: list[str], is_nllb: bool) -> V
     vocab_size = settings.integer("vocab_size")
     if vocab_size < len(pieces):
         raise damaged(settings.path, f"vocab_size = {vocab_size}, but pieces and languages are {len(pieces)} tokens")
+    settings.check_vocab_size(vocab_size, len(pieces))
     rest = [f"<unused-{index}>" for index in range(len(pieces), vocab_size)]
     if is_nllb and rest:
         rest[0] = "<mask>"

@@ -114,6 +114,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
 def _read_order(files: SourceFiles, settings: ModelSettings, file_name: str, vocab_size: int) -> VocabularyOrder:
     """Return the order of one vocabulary, which begins the decoder with `decoder_start_token_id`."""
     path, document = files.folder / file_name, files.read_json_object(file_name)
+    settings.check_vocab_size(vocab_size, len(document))
     pieces = [f"<unused-{index}>" for index in range(vocab_size)]
     for piece, index in document.items():
         if type(index) is not int or not 0 <= index < vocab_size:
@@ -144,9 +145,7 @@ def _has_own_output(settings: ModelSettings) -> bool:
 
 def _convert_settings(settings: ModelSettings, *, is_shared: bool, has_own_output: bool) -> dict[str, Any]:
     """Return the recipe section `model`. Raise BundleError for an architecture that dragoman does not have."""
-    activation = settings.get("activation_function", "gelu")
-    if activation not in ACTIVATIONS:
-        raise settings.refuse("activation_function", f"dragoman has {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    activation = settings.choice("activation_function", ACTIVATIONS, "gelu")
     for name in ("ffn_dim", "attention_heads"):
         encoder_value, decoder_value = settings.integer(f"encoder_{name}"), settings.integer(f"decoder_{name}")
         if encoder_value != decoder_value:
@@ -164,7 +163,7 @@ def _convert_settings(settings: ModelSettings, *, is_shared: bool, has_own_outpu
         "final_norm": False,
         "norm_epsilon": 1e-5,
         "attention_bias": True,
-        "activation": ACTIVATIONS[activation],
+        "activation": activation,
         "position_encoding": "halves",
         "tie_embeddings": "all" if is_shared else "none" if has_own_output else "decoder",
         "output_bias": True,

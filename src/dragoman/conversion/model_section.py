@@ -20,9 +20,7 @@ def build_model_section(
 
     Raises BundleError for an architecture that dragoman does not have.
     """
-    activation = settings.get("activation_function", "relu")
-    if activation not in ACTIVATIONS:
-        raise settings.refuse("activation_function", f"dragoman has {', '.join(sorted(set(ACTIVATIONS.values())))}")
+    activation = settings.choice("activation_function", ACTIVATIONS, "relu")
     for name in ("ffn_dim", "attention_heads"):
         if settings.integer(f"encoder_{name}") != settings.integer(f"decoder_{name}"):
             raise settings.refuse(f"decoder_{name}", f"dragoman has one value for both stacks, but encoder_{name} differs")
@@ -39,7 +37,7 @@ def build_model_section(
         "final_norm": is_pre_norm,
         "norm_epsilon": 1e-5,
         "attention_bias": True,
-        "activation": ACTIVATIONS[activation],
+        "activation": activation,
         "position_encoding": "concatenated",
         "position_offset": settings.integer("pad_token_id") + 1,
         "tie_embeddings": tie_embeddings,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,25 +21,37 @@ MAX_JSON_BYTES = 2**27
 MAX_FILE_BYTES = 2**28
 """Size of the largest other file that is read as a whole, such as a SentencePiece model."""
 SAFETENSORS_FILE, CHECKPOINT_FILE = "model.safetensors", "pytorch_model.bin"
+MAX_UNUSED_IDS = 2**16
+"""Largest number of ids without a piece."""
+SETTINGS_FILE = "config.json"
+"""File that tells which tensors a folder of Hugging Face has."""
 
 
 class SourceTensors(Mapping[str, Tensor]):
     """Tensors of a model by name, as views of mapped files.
 
-    location: file that error messages name
+    Args:
+        tensors: the tensors
+        release: releases the mapped memory
+        location: file that error messages name
+        settings: place of the settings that tell which tensors there are, for the error of a missing one
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], release: Callable[[], None], location: Path) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], release: Callable[[], None], location: Path, *, settings: str = ""
+    ) -> None:
         self._tensors = tensors
         self.release = release
         self.location = location
+        self.settings = settings
 
     def __getitem__(self, name: str) -> Tensor:
         try:
             return self._tensors[name]
         except KeyError:
+            advice = f", or check {self.settings}" if self.settings else ""
             raise DataError(
-                f"{self.location}: tensor {name} is missing; copy the file again, or check config.json", code="source-damaged"
+                f"{self.location}: tensor {name} is missing; copy the file again{advice}", code="source-damaged"
             ) from None
 
     def __contains__(self, name: object) -> bool:
@@ -89,6 +102,21 @@ class SourceFiles:
             raise damaged(path, f"has more than {max_bytes:,} bytes")
         return data
 
+    def map_file(self, name: str) -> mmap.mmap:
+        """Return the bytes of a file, mapped for reading. Raise DataError if it is missing, empty or unreadable."""
+        path = self.path(name)
+        try:
+            with path.open("rb") as file:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            raise damaged(path, "is empty") from None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}", code="file-unreadable") from None
+
+    def subfolder(self, name: str) -> SourceFiles:
+        """Return the files of a folder inside of this one."""
+        return SourceFiles(self.folder / name)
+
     def read_text(self, name: str, max_bytes: int = MAX_FILE_BYTES) -> str:
         """Return the content of a UTF-8 file; see `read_bytes`."""
         try:
@@ -122,6 +150,17 @@ class SourceFiles:
             code="source-damaged",
         )
 
+    def open_parts(self, names: Sequence[str]) -> SourceTensors:
+        """Return the tensors of several safetensors files. Raise DataError if one is missing or damaged."""
+        parts = [_open_file(self.path(name)) for name in names]
+        tensors = {name: tensor for part in parts for name, tensor in part.items()}
+
+        def release() -> None:
+            for part in parts:
+                part.release()
+
+        return SourceTensors(tensors, release, parts[0].location, settings=SETTINGS_FILE)
+
     def _open_shards(self, index_name: str) -> SourceTensors:
         weight_map = self.read_json_object(index_name).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
@@ -133,7 +172,7 @@ class SourceFiles:
             for shard in shards.values():
                 shard.release()
 
-        return SourceTensors(tensors, release, self.folder / index_name)
+        return SourceTensors(tensors, release, self.folder / index_name, settings=SETTINGS_FILE)
 
 
 def _open_file(path: Path) -> SourceTensors:
@@ -143,14 +182,14 @@ def _open_file(path: Path) -> SourceTensors:
             mapped = MappedTensors(path)
         except (SafetensorError, OSError, ValueError) as error:
             raise damaged(path, f"cannot be read: {str(error).splitlines()[0][:200]}") from None
-        return SourceTensors(mapped, mapped.release, path)
+        return SourceTensors(mapped, mapped.release, path, settings=SETTINGS_FILE)
     checkpoint = read_checkpoint(path)
     value = checkpoint.value
     if not isinstance(value, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items()
     ):
         raise damaged(path, "is not a dictionary of tensors")
-    return SourceTensors(value, checkpoint.release, path)
+    return SourceTensors(value, checkpoint.release, path, settings=SETTINGS_FILE)
 
 
 class ModelSettings(Mapping[str, Any]):
@@ -192,6 +231,18 @@ class ModelSettings(Mapping[str, Any]):
         if type(value) is not bool:
             raise damaged(self.path, f"{name} = {value!r:.60} is neither true nor false")
         return value
+
+    def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
+        """Return the value that dragoman has for the name in a setting. Raise BundleError for another name."""
+        value = default if self._values.get(name) is None else self._values[name]
+        if not isinstance(value, str) or value not in choices:
+            raise self.refuse(name, f"dragoman has {', '.join(sorted(set(choices.values())))}")
+        return choices[value]
+
+    def check_vocab_size(self, vocab_size: int, num_pieces: int) -> None:
+        """Raise DataError if a vocabulary has far more ids than pieces, each of which would take memory."""
+        if vocab_size > num_pieces + MAX_UNUSED_IDS:
+            raise damaged(self.path, f"describes a vocabulary of {vocab_size} tokens, but {num_pieces} pieces have an id")
 
     def refuse(self, name: str, problem: str) -> BundleError:
         """Return the error of a setting that dragoman cannot represent."""

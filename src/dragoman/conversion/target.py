@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +21,19 @@ from dragoman.io.safetensors import TensorStream
 
 CHUNK_VALUES = 2**20
 """Values of a weight that are in memory at once."""
+
+
+class RowSource(Protocol):
+    """Array whose rows are read part by part: a tensor, or a `MappedArray`."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def dim(self) -> int: ...
+    def numel(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: slice, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ class WeightBuilder:
         release: releases the mapped memory of the source
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], release: Callable[[], None]) -> None:
+    def __init__(self, tensors: Mapping[str, RowSource], release: Callable[[], None]) -> None:
         self.tensors = tensors
         self.release = release
 
@@ -71,9 +85,9 @@ class WeightBuilder:
         """Return the stream of one tensor, times a number."""
         return self.concat([self.tensors[name]], scale=scale)
 
-    def concat(self, parts: Sequence[Tensor], *, scale: float = 1.0) -> TensorStream:
+    def concat(self, parts: Sequence[RowSource], *, scale: float = 1.0) -> TensorStream:
         """Return the stream of several tensors, one behind the other in their first dimension."""
-        parts = [part if part.dim() else part.reshape(1) for part in parts]
+        parts = [part.reshape(1) if isinstance(part, Tensor) and not part.dim() else part for part in parts]
         shape = torch.Size((sum(len(part) for part in parts), *parts[0].shape[1:]))
 
         def iter_chunks() -> Iterator[Tensor]:
@@ -83,7 +97,7 @@ class WeightBuilder:
 
         return TensorStream(shape, _get_dtype(parts), iter_chunks, self.release)
 
-    def reorder_rows(self, tensor: Tensor, order: VocabularyOrder, *, missing: float = 0.0) -> TensorStream:
+    def reorder_rows(self, tensor: RowSource, order: VocabularyOrder, *, missing: float = 0.0) -> TensorStream:
         """Return the stream of a matrix or vector of the vocabulary in the bundle's order.
 
         Args:
@@ -107,7 +121,7 @@ class WeightBuilder:
                 else:  # neighbors stay neighbors, except for the special tokens
                     while end < len(rows) and rows[end] == first + (end - start):
                         end += 1
-                    yield from _iter_rows(tensor[first : first + (end - start)])
+                    yield from _iter_rows(tensor, first, first + (end - start))
                 start = end
 
         return TensorStream(torch.Size((len(rows), *tensor.shape[1:])), _get_dtype([tensor]), iter_chunks, self.release)
@@ -118,12 +132,14 @@ class WeightBuilder:
         return self.reorder_rows(bias.flatten(), order, missing=UNREACHABLE_LOGIT)
 
 
-def _get_dtype(parts: Sequence[Tensor]) -> torch.dtype:
+def _get_dtype(parts: Sequence[RowSource]) -> torch.dtype:
     """Return the type in which the parts are stored."""
     return parts[0].dtype
 
 
-def _iter_rows(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield the rows of a tensor in parts of at most `CHUNK_VALUES` values, but at least one row."""
-    width = max(1, tensor.numel() // max(1, len(tensor)))
-    yield from torch.split(tensor, max(1, CHUNK_VALUES // width))
+def _iter_rows(tensor: RowSource, start: int = 0, stop: int | None = None) -> Iterator[Tensor]:
+    """Yield the rows from `start` to `stop` in parts of at most `CHUNK_VALUES` values, but at least one row."""
+    stop = len(tensor) if stop is None else stop
+    step = max(1, CHUNK_VALUES // max(1, tensor.numel() // max(1, len(tensor))))
+    for first in range(start, stop, step):
+        yield tensor[first : min(first + step, stop)]

@@ -24,7 +24,9 @@ class VocabularyOrder:
     rows: tuple[int | None, ...]
 
     @classmethod
-    def build(cls, pieces: Sequence[str], *, padding: int | None, unknown: int, begin: int | None, end: int) -> VocabularyOrder:
+    def build(
+        cls, pieces: Sequence[str], *, padding: int | None, unknown: int, begin: int | None, end: int | None
+    ) -> VocabularyOrder:
         """Return the order of a vocabulary.
 
         A decoder that starts with the source's padding token has that token as `begin`, and None as `padding`: dragoman never
@@ -32,7 +34,7 @@ class VocabularyOrder:
 
         Args:
             pieces: tokens of the source by id
-            padding, unknown, begin, end: the source's ids of the special tokens
+            padding, unknown, begin, end: the source's ids of the special tokens; None for one that it does not have
         """
         special_rows = (padding, unknown, begin, end)
         moved = {row for row in special_rows if row is not None}

@@ -12,10 +12,10 @@ from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
-from dragoman.model.positional_encoding import concatenated_sinusoids
+from dragoman.model.positional_encoding import SINUSOIDS
 
-POSITION_TOLERANCE = 2e-3
-"""Largest difference of a stored table of positions from the sinusoids, which float16 rounds to 2⁻¹¹."""
+POSITION_TOLERANCE = 3e-3
+"""Largest difference of a stored table of positions from the sinusoids, which bfloat16 rounds to 2⁻⁹."""
 
 
 class WeightReader:
@@ -67,22 +67,23 @@ class WeightReader:
         """Return the stream of one tensor."""
         return self.builder.concat([self.get(self.prefix + name)])
 
-    def skip_sinusoids(self, name: str, offset: int) -> None:
+    def skip_sinusoids(self, name: str, offset: int = 0, *, layout: str = "concatenated") -> None:
         """Raise BundleError if a stored table of positions differs from the sinusoids that dragoman computes.
 
         Args:
-            name: name of the table, which may be missing. (number of positions, D)
+            name: name of the table, which may be missing. (number of positions, D), with or without dimensions of size 1
             offset: row of the first position
+            layout: a name of `SINUSOIDS`
         """
         name = self.prefix + name
         self.used.add(name)
         if name not in self.tensors:
             return
-        table_PD = self.tensors[name]
+        table_PD = self.tensors[name].squeeze()
         is_table = table_PD.dim() == 2 and table_PD.shape[1] % 2 == 0 and table_PD.is_floating_point()
         if not is_table or not torch.allclose(
             table_PD[offset:].float(),
-            concatenated_sinusoids(*table_PD.shape)[offset:],
+            SINUSOIDS[layout](*table_PD.shape)[offset:],
             rtol=0.0,
             atol=POSITION_TOLERANCE,
         ):

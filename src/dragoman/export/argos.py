@@ -78,7 +78,12 @@ def export_argos(
     """
     check_is_translator(bundle, ENGINE)
     _check_path(path, overwrite=overwrite)
-    check_exportable(bundle.recipe.model, bundle.recipe.tokenizer)
+    check_exportable(bundle.recipe.model)
+    if (token := bundle.recipe.tokenizer.language_token) is not None:
+        raise unsupported(
+            f"tokenizer.language_token = {token!r}",
+            f"a package of {ENGINE} has one language pair, and adds no tokens to a source; export to ctranslate2",
+        )
     source, target = _get_languages(bundle)
     if not isinstance(bundle.tokenizer.source, SentencePieceTokenizer):
         raise unsupported(
@@ -95,7 +100,7 @@ def export_argos(
         "metadata.json": json.dumps(_build_metadata(source, target), indent=4, ensure_ascii=False) + "\n",
         "README.md": card,
     }
-    spec = build_spec(bundle, num_positions, quantization="int8")
+    spec = build_spec(bundle, num_positions, is_int8=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         make_dirs(path.absolute().parent)

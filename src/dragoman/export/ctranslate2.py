@@ -13,7 +13,7 @@ CTranslate2's own positions begin at 1.
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from dragoman.bundle import Bundle
-from dragoman.config import DecodingConfig, ModelConfig, TokenizerConfig
+from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import write_tokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_ID
 from dragoman.data.tokenization.token_list import TokenListTokenizer
@@ -36,6 +37,7 @@ from dragoman.export.result import (
     collect_metadata,
     describe_text_format,
 )
+from dragoman.export.weight_streams import iter_rows
 from dragoman.io.storage import atomic_dir, write_json
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -48,6 +50,7 @@ from dragoman.tasks.inference_model import get_decoder_start_id
 SUPPRESSED_LOGIT = -3e4
 # CTranslate2 ends a search after PATIENCE · beam_size outputs, dragoman when no alive hypothesis can win. Both agree from 2 on.
 PATIENCE = 2
+INT8_MAX = 127.0
 
 
 def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -> ExportResult:
@@ -57,28 +60,29 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
     and OutputError if `path` exists.
     """
     check_is_translator(bundle, "CTranslate2")
-    check_exportable(bundle.recipe.model, bundle.recipe.tokenizer)
+    check_exportable(bundle.recipe.model)
     num_positions = count_positions(bundle)
     spec = build_spec(bundle, num_positions)
     decoding_options, notes = convert_decoding_options(bundle.recipe.decoding, num_positions=num_positions)
-    notes = [*describe_text_format(bundle), *notes]
+    notes = [*describe_text_format(bundle), *_describe_language_tokens(bundle), *notes]
     size = sum(value.num_bytes() for value in spec.variables().values() if not isinstance(value, str))
     with atomic_dir(path, overwrite=overwrite, size=size) as folder:
         spec.save(str(folder))
         write_tokenizer(folder, bundle.tokenizer)
         metadata = collect_metadata(bundle, max_positions=num_positions, decoding_options=decoding_options, notes=notes)
+        metadata["language_tokens"] = _collect_language_tokens(bundle)
         write_json(folder / METADATA_FILE, metadata)
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
     return ExportResult(path, num_bytes, num_positions, decoding_options, tuple(notes))
 
 
-def build_spec(bundle: Bundle, num_positions: int, *, quantization: str | None = None) -> Any:
+def build_spec(bundle: Bundle, num_positions: int, *, is_int8: bool = False) -> Any:
     """Return the complete model specification of CTranslate2.
 
     Args:
         bundle: a model that `check_exportable` accepts
         num_positions: rows of the position tables
-        quantization: type of the weights, such as int8; None for float32
+        is_int8: round the matrices to int8; otherwise they stay float32
 
     Raises:
         MissingDependencyError: the ctranslate2 package is not installed.
@@ -89,9 +93,7 @@ def build_spec(bundle: Bundle, num_positions: int, *, quantization: str | None =
         from ctranslate2.specs.common_spec import Activation
     except ImportError:
         raise MissingDependencyError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
-    config = bundle.recipe.model
-    # CTranslate2 quantizes the tensors in place.
-    model = bundle.model if quantization is None else copy.deepcopy(bundle.model)
+    config, model = bundle.recipe.model, bundle.model
     # CTranslate2 has no option for a norm at the end of a stack. Its pre-norm specification has one, for layers of both kinds.
     has_final_norm = not isinstance(model.encoder.norm, nn.Identity)
     spec = TransformerSpec.from_config(
@@ -104,26 +106,58 @@ def build_spec(bundle: Bundle, num_positions: int, *, quantization: str | None =
     _set_decoder(spec.decoder, model.decoder, config, num_positions)
     spec.decoder.projection.weight = model.output
     output_bias = torch.zeros(len(model.output)) if model.output_bias is None else model.output_bias.detach().clone()
-    output_bias[list(FORBIDDEN_IDS)] = SUPPRESSED_LOGIT
+    output_bias[[*FORBIDDEN_IDS, *bundle.tokenizer.target.reserved_ids]] = SUPPRESSED_LOGIT
     spec.decoder.projection.bias = output_bias
     _set_vocabulary(spec, bundle)
     spec.validate()
-    spec.optimize(quantization=quantization)
+    if is_int8:
+        _quantize(spec, bundle.release)
+    spec.optimize()  # stores equal weights once
+    bundle.release()
+    for variable in spec.variables().values():
+        if not isinstance(variable, str):
+            variable.to_bytes = _release_after(variable.to_bytes, bundle.release)
     return spec
 
 
-def check_exportable(config: ModelConfig, tokenizer: TokenizerConfig) -> None:
+def _quantize(spec: Any, release: Callable[[], None]) -> None:
+    """Round each matrix of weights to int8 with one scale for each row, by the formula of CTranslate2.
+
+    CTranslate2 rounds in place, which would change the weights of the bundle.
+    """
+    from ctranslate2.specs.model_spec import NumpyVariable, index_spec
+
+    for name, variable in spec.variables(ordered=True):
+        scope, _, key = name.rpartition("/")
+        layer = index_spec(spec, scope)
+        if hasattr(layer, f"{key}_scale"):
+            rows, scales = [], []
+            for _, part in iter_rows(torch.from_numpy(variable.numpy())):
+                limits = part.abs().amax(dim=1)
+                scales.append(torch.full_like(limits, INT8_MAX) / torch.where(limits == 0, INT8_MAX, limits))
+                rows.append((part * scales[-1][:, None]).round().to(torch.int8))
+                release()
+            setattr(layer, key, NumpyVariable(torch.cat(rows).numpy()))
+            setattr(layer, f"{key}_scale", NumpyVariable(torch.cat(scales).numpy()))
+
+
+def _release_after(to_bytes: Callable[[], bytes], release: Callable[[], None]) -> Callable[[], bytes]:
+    """Return a function that returns the bytes of a weight and releases the mapped memory that they were read from."""
+
+    def read() -> bytes:
+        data = to_bytes()
+        release()
+        return data
+
+    return read
+
+
+def check_exportable(config: ModelConfig) -> None:
     """Raise BundleError for a model that CTranslate2 cannot express."""
     if config.attention_window is not None:
         raise BundleError(
             f"model.attention_window = {config.attention_window}: CTranslate2 has no local attention; "
             "train without a window to export",
-            code="export-unsupported",
-        )
-    if tokenizer.language_token is not None:
-        raise BundleError(
-            f"tokenizer.language_token = {tokenizer.language_token!r}: the export has no language tokens yet; translate with "
-            "dragoman",
             code="export-unsupported",
         )
 
@@ -162,6 +196,31 @@ def convert_decoding_options(decoding: DecodingConfig, *, num_positions: int) ->
             "end token among the beam_size best candidates only"
         )
     return options, notes
+
+
+def _collect_language_tokens(bundle: Bundle) -> dict[str, Any] | None:
+    """Return the tokens of a model of many languages, for `METADATA_FILE`; None for all other models.
+
+    A source begins with the token of the target language. If the placement is `both`, it begins with that of the source
+    language, and each output with that of the target language: the argument `target_prefix` of translate_batch.
+    """
+    config, origin = bundle.recipe.tokenizer, bundle.metadata.origin
+    if config.language_token is None:
+        return None
+    languages = (origin and origin.target_languages) or list_languages(config.language_token, bundle.tokenizer.source)
+    return {"pattern": config.language_token, "placement": config.language_token_placement, "languages": list(languages)}
+
+
+def _describe_language_tokens(bundle: Bundle) -> list[str]:
+    config = bundle.recipe.tokenizer
+    if config.language_token is None:
+        return []
+    if config.language_token_placement == "source":
+        return ["begin each source with the token of its target language; CTranslate2 does not add it"]
+    return [
+        "begin each source with the token of its language, and give that of the target language as target_prefix; each output "
+        "then begins with it"
+    ]
 
 
 def count_positions(bundle: Bundle) -> int:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.bundle import Bundle
@@ -30,6 +29,8 @@ from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.export.card_writer import build_model_card
 from dragoman.export.result import ExportResult, check_is_translator, check_unique_pieces, describe_text_format, unsupported
+from dragoman.export.weight_streams import stream_weight
+from dragoman.io.safetensors import TensorStream, save_tensors
 from dragoman.io.storage import atomic_dir, write_json
 from dragoman.tasks.inference_model import get_decoder_start_id
 
@@ -94,15 +95,16 @@ def export_huggingface(
     source, target = list_pieces(tokenizer.source), list_pieces(tokenizer.target)
     check_unique_pieces(ENGINE, source, target)
     is_shared = recipe.model.tie_embeddings == "all"
-    weights = convert_weights(bundle)
+    weights = stream_weights(bundle)
     max_positions = recipe.decoding.max_source_tokens + recipe.decoding.max_extra_tokens
     options, notes = convert_decoding_options(recipe.decoding, target, max_positions=max_positions)
+    options["bad_words_ids"] += [[index] for index in tokenizer.target.reserved_ids]
     notes = [*describe_text_format(bundle), *_describe_differences(bundle), *notes]
     size = sum(weight.numel() * weight.element_size() for weight in weights.values())
     with atomic_dir(path, overwrite=overwrite, size=size) as folder:
         write_json(folder / "config.json", _build_config(bundle, max_positions))
         write_json(folder / "generation_config.json", options)
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        save_tensors(folder / "model.safetensors", weights, metadata={"format": "pt"})
         for name, side in (("source.spm", tokenizer.source), ("target.spm", tokenizer.target)):
             (folder / name).write_bytes(side.serialized_model)
         vocabularies = {"vocab.json": source} if is_shared else {"vocab.json": source, "target_vocab.json": target}
@@ -169,30 +171,29 @@ def get_dimension_order(config: ModelConfig) -> Tensor:
     return torch.cat([dimensions[0::2], dimensions[1::2]])
 
 
-def convert_weights(bundle: Bundle) -> dict[str, Tensor]:
+def stream_weights(bundle: Bundle) -> dict[str, Tensor | TensorStream]:
     """Return the weights under the names of MarianMT, each shared matrix once."""
     model, config = bundle.model, bundle.recipe.model
     order_D = get_dimension_order(config)
     bias_V = torch.zeros(len(model.output)) if model.output_bias is None else model.output_bias.detach().clone()
-    output_VD = model.output.detach()[:, order_D].contiguous()
     starts_with_zero = config.decoder_start_token == "zero"  # the vector of padding, which is zero in MarianMT too
-    if starts_with_zero and config.tie_embeddings != "none":
-        output_VD[PADDING_ID] = 0.0
+    is_tied = config.tie_embeddings != "none"
+    if starts_with_zero and is_tied:
         bias_V[PADDING_ID] = SUPPRESSED_LOGIT
-    weights = {"final_logits_bias": bias_V[None]}
-    source_VD, target_VD = model.encoder.embedding.weight.detach(), model.decoder.embedding.weight.detach()
-    match config.tie_embeddings:
-        case "all":
-            weights["model.shared.weight"] = output_VD
-        case "decoder":
-            weights["model.encoder.embed_tokens.weight"] = source_VD[:, order_D].contiguous()
-            weights["model.decoder.embed_tokens.weight"] = output_VD
-        case "none":
-            weights["model.encoder.embed_tokens.weight"] = source_VD[:, order_D].contiguous()
-            weights["model.decoder.embed_tokens.weight"] = target_VD[:, order_D].contiguous()
-            if starts_with_zero:
-                weights["model.decoder.embed_tokens.weight"][PADDING_ID] = 0.0
-            weights["lm_head.weight"] = output_VD
+
+    def stream(matrix_VD: Tensor, *, has_zero: bool = False) -> TensorStream:
+        zero_row = PADDING_ID if has_zero and starts_with_zero else None
+        return stream_weight(matrix_VD, bundle.release, columns=order_D, zero_row=zero_row)
+
+    weights: dict[str, Tensor | TensorStream] = {"final_logits_bias": bias_V[None]}
+    if config.tie_embeddings == "all":
+        weights["model.shared.weight"] = stream(model.output, has_zero=True)
+    else:
+        decoder_VD = model.output if is_tied else model.decoder.embedding.weight
+        weights["model.encoder.embed_tokens.weight"] = stream(model.encoder.embedding.weight)
+        weights["model.decoder.embed_tokens.weight"] = stream(decoder_VD, has_zero=True)
+    if not is_tied:
+        weights["lm_head.weight"] = stream(model.output)
     for stack_name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for index, layer in enumerate(stack.layers):
             prefix = f"model.{stack_name}.layers.{index}"
@@ -200,14 +201,11 @@ def convert_weights(bundle: Bundle) -> dict[str, Tensor]:
             for name, marian_name in (READERS | WRITERS | NORMS).items():
                 if name not in parts:  # cross-attention in the encoder
                     continue
-                weight, bias = parts[name].weight.detach(), parts[name].bias
-                bias = torch.zeros(len(weight)) if bias is None else bias.detach()
-                if name in READERS:
-                    weight = weight[:, order_D]
-                else:
-                    weight, bias = weight[order_D], bias[order_D]
-                weights[f"{prefix}.{marian_name}.weight"] = weight.contiguous()
-                weights[f"{prefix}.{marian_name}.bias"] = bias.contiguous()
+                weight, bias = parts[name].weight, parts[name].bias
+                bias = torch.zeros(len(weight)) if bias is None else bias
+                rows, columns = (None, order_D) if name in READERS else (order_D, None)
+                weights[f"{prefix}.{marian_name}.weight"] = stream_weight(weight, bundle.release, rows=rows, columns=columns)
+                weights[f"{prefix}.{marian_name}.bias"] = stream_weight(bias, bundle.release, rows=rows)
     return weights
 
 

@@ -14,12 +14,13 @@ L counts decoder layers, B rows, H heads, S source tokens, T output tokens so fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from dragoman.bundle import Bundle
@@ -27,6 +28,7 @@ from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.pair_tokenizer import write_tokenizer
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.errors import MissingDependencyError
+from dragoman.export.onnx_file import count_bytes, write_onnx
 from dragoman.export.result import (
     METADATA_FILE,
     ExportResult,
@@ -35,6 +37,8 @@ from dragoman.export.result import (
     describe_text_format,
     unsupported,
 )
+from dragoman.export.weight_streams import stream_weight
+from dragoman.io.safetensors import TensorStream
 from dragoman.io.storage import atomic_dir, write_json
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
@@ -51,8 +55,6 @@ MASKED_SCORE = -1e9
 """Attention score of a masked position: its weight is exactly 0 in float32."""
 SUPPRESSED_LOGIT = -3e4
 """Added to the logits of padding and begin tokens, which no output contains: their probability is 0 in every precision."""
-MAX_EMBEDDED_BYTES = 2**31 - 2**24
-"""Weights of one file; larger ones have a second file, because a protobuf message holds at most 2 GiB."""
 
 
 def export_onnx(bundle: Bundle, path: Path, *, overwrite: bool = False) -> ExportResult:
@@ -64,10 +66,8 @@ def export_onnx(bundle: Bundle, path: Path, *, overwrite: bool = False) -> Expor
         OutputError: the path exists or cannot be written.
     """
     check_exportable(bundle)
-    try:
-        import onnx
-    except ImportError:
-        raise MissingDependencyError("onnx", "onnx", "the export to ONNX") from None
+    if find_spec("onnx") is None:
+        raise MissingDependencyError("onnx", "onnx", "the export to ONNX")
     decoding = bundle.recipe.decoding
     num_positions = _count_positions(bundle)
     graphs = {ENCODER_FILE: build_encoder(bundle, num_positions), DECODER_FILE: build_decoder(bundle, num_positions)}
@@ -75,15 +75,9 @@ def export_onnx(bundle: Bundle, path: Path, *, overwrite: bool = False) -> Expor
     notes = [*describe_text_format(bundle), *notes]
     metadata = collect_metadata(bundle, max_positions=num_positions, decoding_options=options, notes=notes)
     metadata["decoder"] = describe_decoder(bundle)
-    sizes = {name: sum(len(tensor.raw_data) for tensor in graph.graph.initializer) for name, graph in graphs.items()}
-    with atomic_dir(path, overwrite=overwrite, size=sum(sizes.values())) as folder:
+    with atomic_dir(path, overwrite=overwrite, size=sum(count_bytes(graph.weights) for graph in graphs.values())) as folder:
         for name, graph in graphs.items():
-            onnx.save_model(
-                graph,
-                str(folder / name),
-                save_as_external_data=sizes[name] > MAX_EMBEDDED_BYTES,
-                location=f"{name}.data",
-            )
+            write_onnx(folder / name, graph.model, graph.weights)
         write_tokenizer(folder, bundle.tokenizer)
         write_json(folder / METADATA_FILE, metadata)
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
@@ -139,29 +133,43 @@ def _count_positions(bundle: Bundle) -> int:
     return bundle.recipe.decoding.max_source_tokens + bundle.recipe.decoding.max_extra_tokens
 
 
+@dataclass(frozen=True)
+class Graph:
+    """Graph to write.
+
+    Attributes:
+        model: ModelProto without weights
+        weights: its weights by name
+    """
+
+    model: Any
+    weights: dict[str, TensorStream]
+
+
 class GraphBuilder:
-    """Nodes and weights of one graph. A method adds nodes and returns the name of their output."""
+    """Nodes and weights of one graph. A method adds nodes and returns the name of their output.
 
-    def __init__(self) -> None:
+    release: releases the mapped memory of the weights
+    """
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self.release = release
         self.nodes: list[Any] = []
-        self.weights: dict[str, Any] = {}
+        self.weights: dict[str, TensorStream] = {}
 
-    def weight(self, name: str, values: Tensor | npt.NDArray[Any]) -> str:
+    def weight(self, name: str, values: Tensor) -> str:
         """Add a constant under a name, or return it if it exists."""
-        from onnx import numpy_helper
-
         if name not in self.weights:
-            array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-            self.weights[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
+            self.weights[name] = stream_weight(values, self.release)
         return name
 
     def integers(self, *values: int) -> str:
         """Add a vector of integers."""
-        return self.weight("integers_" + "_".join(map(str, values)), np.array(values, dtype=np.int64))
+        return self.weight("integers_" + "_".join(map(str, values)), torch.tensor(values, dtype=torch.int64))
 
     def number(self, value: float) -> str:
         """Add a float32."""
-        return self.weight(f"number_{value!r}", np.array(value, dtype=np.float32))
+        return self.weight(f"number_{value!r}", torch.tensor(value, dtype=torch.float32))
 
     def add(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Add a node with one output."""
@@ -192,7 +200,7 @@ class GraphBuilder:
 
     def integers_scalar(self, value: int) -> str:
         """Add one integer without a dimension."""
-        return self.weight(f"integer_{value}", np.array(value, dtype=np.int64))
+        return self.weight(f"integer_{value}", torch.tensor(value, dtype=torch.int64))
 
     def split_heads(self, x: str, num_heads: int) -> str:
         """(B, T, H · W) → (B, H, T, W)"""
@@ -247,16 +255,14 @@ class GraphBuilder:
         """Return several tensors as one with a new first dimension."""
         return self.add("Concat", *[self.add("Unsqueeze", part, self.integers(0)) for part in parts], output=output, axis=0)
 
-    def build(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """Return the model of the graph. Raise an error of onnx if it is not valid."""
-        from onnx import checker, helper
+    def build(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Graph:
+        """Return the graph."""
+        from onnx import helper
 
-        graph = helper.make_graph(self.nodes, name, list(inputs), list(outputs), list(self.weights.values()))
+        graph = helper.make_graph(self.nodes, name, list(inputs), list(outputs))
         opset = helper.make_opsetid("", OPSET)
         model = helper.make_model(graph, producer_name="dragoman", opset_imports=[opset], ir_version=IR_VERSION)
-        if sum(len(weight.raw_data) for weight in self.weights.values()) <= MAX_EMBEDDED_BYTES:
-            checker.check_model(model, full_check=True)
-        return model
+        return Graph(model, self.weights)
 
 
 def _declare(name: str, kind: str, shape: Sequence[int | str]) -> Any:
@@ -276,9 +282,9 @@ def _declare_caches(bundle: Bundle, prefix: str, length: str) -> list[Any]:
     ]
 
 
-def build_encoder(bundle: Bundle, num_positions: int) -> Any:
+def build_encoder(bundle: Bundle, num_positions: int) -> Graph:
     """Return the graph of the encoder: source (B, S) → cross_keys (L, B, H, S, K), cross_values (L, B, H, S, U)."""
-    encoder, graph = bundle.model.encoder, GraphBuilder()
+    encoder, graph = bundle.model.encoder, GraphBuilder(bundle.release)
     positions_PD = encoder.embedding.positions(0, num_positions)
     if encoder.embedding.target_space_embedding is not None:
         positions_PD = positions_PD + encoder.embedding.target_space_embedding
@@ -308,13 +314,13 @@ def build_encoder(bundle: Bundle, num_positions: int) -> Any:
     return graph.build("encoder", inputs, _declare_caches(bundle, "cross", "source_length"))
 
 
-def build_decoder(bundle: Bundle, num_positions: int) -> Any:
+def build_decoder(bundle: Bundle, num_positions: int) -> Graph:
     """Return the graph of one decoder step.
 
     Its inputs are tokens (B,), source (B, S), cross_keys and cross_values of the encoder, and self_keys (L, B, H, T, K) and
     self_values (L, B, H, T, U). Its outputs are logits (B, V), and new_self_keys and new_self_values with T + 1 tokens.
     """
-    model, graph = bundle.model, GraphBuilder()
+    model, graph = bundle.model, GraphBuilder(bundle.release)
     decoder = model.decoder
     mask = graph.token_mask("source")
     position = graph.add("Shape", "self_keys", start=3, end=4)
@@ -346,10 +352,8 @@ def build_decoder(bundle: Bundle, num_positions: int) -> Any:
     graph.stack(keys, "new_self_keys")
     graph.stack(values, "new_self_values")
     x = graph.add("Squeeze", graph.norm(x, decoder.norm, "decoder.norm"), graph.integers(1))
-    bias_V = np.zeros(len(model.output), dtype=np.float32)
-    if model.output_bias is not None:
-        bias_V[:] = model.output_bias.detach().cpu().numpy()
-    bias_V[list(FORBIDDEN_IDS)] = SUPPRESSED_LOGIT
+    bias_V = torch.zeros(len(model.output)) if model.output_bias is None else model.output_bias.detach().clone()
+    bias_V[[*FORBIDDEN_IDS, *bundle.tokenizer.target.reserved_ids]] = SUPPRESSED_LOGIT
     output, bias = graph.weight("output", model.output), graph.weight("output_bias", bias_V)
     graph.add("Gemm", x, output, bias, output="logits", transB=1)
     inputs = [

@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -50,18 +51,19 @@ class TensorStream:
         return torch.cat([chunk.flatten() for chunk in self.iter_chunks()]).view(self.shape)
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor | TensorStream]) -> str:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor | TensorStream], *, metadata: Mapping[str, str] | None = None) -> str:
     """Write a new safetensors file and return the SHA-256 of its intended content. Raise OSError if it cannot be written.
 
     The bytes equal those of the safetensors library, which returns no digest, hides `errno` and copies all tensors first.
     """
-    return write_with_digest(path, _serialize(tensors))
+    return write_with_digest(path, _serialize(tensors, metadata or {}))
 
 
-def _serialize(tensors: Mapping[str, Tensor | TensorStream]) -> Iterator[bytes | memoryview]:
+def _serialize(tensors: Mapping[str, Tensor | TensorStream], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     """Yield the header, then the tensors by descending item size and by name, so that each is aligned to its item size."""
     ordered = sorted(tensors.items(), key=lambda item: (list(DTYPE_CODES).index(item[1].dtype), item[0]))
-    header, end = {}, 0
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
     for name, tensor in ordered:
         start, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": DTYPE_CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}

@@ -1,0 +1,52 @@
+"""Weights of an export as streams: each is read part by part from the mapped bundle, and is never in memory as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+from dragoman.io.safetensors import TensorStream
+
+CHUNK_VALUES = 2**20
+"""Values that are in memory at once."""
+
+
+def stream_weight(
+    weight: Tensor,
+    release: Callable[[], None],
+    *,
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+    zero_row: int | None = None,
+) -> TensorStream:
+    """Return the stream of a weight.
+
+    Args:
+        weight: (R, …), or a number
+        release: releases the mapped memory of the bundle
+        rows, columns: the row of the weight that each row of the stream has, and the same for columns; None keeps the order
+        zero_row: row of the stream that is zero
+    """
+    weight = weight.detach()
+
+    def iter_chunks() -> Iterator[Tensor]:
+        if not weight.dim():
+            yield weight
+            return
+        for start, chunk in iter_rows(weight if rows is None else rows):
+            chunk = chunk if rows is None else weight[chunk]
+            chunk = chunk if columns is None else chunk[:, columns]
+            if zero_row is not None and start <= zero_row < start + len(chunk):
+                chunk = chunk.clone()
+                chunk[zero_row - start] = 0.0
+            yield chunk
+
+    return TensorStream(weight.shape, weight.dtype, iter_chunks, release)
+
+
+def iter_rows(tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Yield the first row of each part of a tensor, and the part. A part has at most `CHUNK_VALUES` values, or one row."""
+    step = max(1, CHUNK_VALUES * len(tensor) // max(1, tensor.numel()))
+    for start in range(0, len(tensor), step):
+        yield start, tensor[start : start + step]

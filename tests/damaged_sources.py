@@ -1,0 +1,77 @@
+"""Damage to the files of a model to convert: bits that flip, and bytes that vanish or appear."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import dragoman
+from dragoman.bundle import load_bundle
+from dragoman.errors import DragomanError
+from dragoman.io.safetensors import TensorStream
+
+
+def damage_bytes(content: bytes, chance: random.Random) -> bytes:
+    """Return the bytes with one to three damages."""
+    data = bytearray(content)
+    for _ in range(chance.randint(1, 3)):
+        start = chance.randrange(max(1, len(data)))
+        match chance.randrange(3):
+            case 0 if data:
+                data[start] ^= 1 << chance.randrange(8)
+            case 1:
+                del data[start : start + chance.randint(1, 64)]
+            case _:
+                data[start:start] = chance.randbytes(chance.randint(1, 16))
+    return bytes(data)
+
+
+def consume_bundle(path: Path, *, weights: Mapping[str, TensorStream], **_: Any) -> None:
+    """Compute all weights as `save_bundle` does, but write none."""
+    path.mkdir()
+    for stream in weights.values():
+        for _chunk in stream.iter_chunks():
+            stream.release()
+
+
+def converts_or_raises(source: Path, output: Path, *, is_written: bool) -> bool:
+    """Return whether a conversion ends well, or with an error of one line that names the source, and without output.
+
+    is_written: write the bundle, and open it
+    """
+    try:
+        if is_written:
+            dragoman.convert(source, output)
+        else:
+            with mock.patch("dragoman.conversion.converter.save_bundle", consume_bundle):
+                dragoman.convert(source, output)
+    except DragomanError as error:
+        is_clean = not (is_written and output.exists())
+        shutil.rmtree(output, ignore_errors=True)
+        return is_clean and "\n" not in str(error) and str(source) in str(error)
+    if is_written:
+        load_bundle(output)
+    shutil.rmtree(output)
+    return True
+
+
+def damage_folder(folder: Path, work: Path, count: int) -> int:
+    """Damage one file of a folder `count` times, and return how often the conversion was as it should be.
+
+    Half of the damages are in the first 2,000 bytes of a file, because most of a file is the values of weights. One in 20
+    bundles is written and opened.
+    """
+    chance, num_good = random.Random(1), 0
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for index in range(count):
+        name = chance.choice(sorted(contents))
+        content = contents[name]
+        head = 2000 if chance.randrange(2) else len(content)
+        (folder / name).write_bytes(damage_bytes(content[:head], chance) + content[head:])
+        num_good += converts_or_raises(folder, work / "damaged", is_written=index % 20 == 0)
+        (folder / name).write_bytes(content)
+    return num_good
