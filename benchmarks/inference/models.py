@@ -1,19 +1,27 @@
-"""Models of the benchmark: the same weights in three formats, in one folder.
+"""Models of the benchmark: the same weights in several formats, in one folder.
 
 bundle/         dragoman's bundle
 ctranslate2/    the output of `dragoman export`
 marian/         weights under the names of Marian in transformers, with its config; absent if Marian has no such model
+
+A model of OPUS-MT's shape goes the other way. Both engines convert the same folder of transformers:
+
+huggingface/    MarianMT with random weights, written by transformers
+bundle/         the output of `dragoman convert`
+ctranslate2/    the output of `ct2-transformers-converter`, and `pieces.json`, the pieces by dragoman's id
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import torch
+from common.usage import run_commands
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -21,7 +29,7 @@ from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.config import TokenizerConfig, make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
-from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS
 from dragoman.export.ctranslate2 import SUPPRESSED_LOGIT, export_ctranslate2
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
@@ -29,6 +37,8 @@ from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.transformer import Decoder, Encoder
 from dragoman.tasks.inference_model import get_decoder_start_id
 
+TARGET_RATIO = 1.2
+"""Least ratio over the best setting of CTranslate2."""
 VOCABULARY = 37_000
 POSITIONS = 1024
 FORMATS_MARKER = "formats-2"
@@ -37,17 +47,26 @@ FORMATS_MARKER = "formats-2"
 
 @dataclass(frozen=True)
 class RandomModel:
-    """Model with random weights. size: size of the recipe"""
+    """Model with random weights.
+
+    size: size of the recipe; None for OPUS-MT's shape
+    target_ratio: least ratio over the best setting of CTranslate2 in each cell
+    """
 
     name: str
-    size: str
+    size: str | None
     vocabulary: int
+    target_ratio: float = TARGET_RATIO
+
+    @property
+    def is_imported(self) -> bool:
+        """Return whether both engines convert a folder of transformers."""
+        return self.size is None
 
 
 BASE = RandomModel("base", "base", VOCABULARY)
 BIG = RandomModel("big", "big", VOCABULARY)
-# The shape of the OPUS-MT models, with the ReLU. Theirs have the SiLU.
-OPUS = RandomModel("opus", "base", 60_000)
+OPUS = RandomModel("opus-mt", None, 60_000, target_ratio=1.5)
 
 
 @dataclass(frozen=True)
@@ -87,6 +106,35 @@ def build_random_model(random_model: RandomModel, folder: Path) -> ModelFormats:
         weights = {name: weight.detach() for name, weight in model.named_parameters()}
         save_bundle(forms.bundle, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata={})
         _write_formats(forms)
+    return forms
+
+
+def build_imported_model(random_model: RandomModel, folder: Path, programs: Path) -> ModelFormats:
+    """Return a MarianMT model with random weights and its two conversions; it is made once.
+
+    programs: programs of the peers' environment, which has transformers and CTranslate2
+    """
+    forms, source = ModelFormats(folder), folder / "huggingface"
+    if not (folder / FORMATS_MARKER).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        source.mkdir(parents=True)
+        tokenizer = make_word_tokenizer(random_model.vocabulary + 1).source  # MarianMT has no begin token
+        words = tokenizer.ids_to_pieces(range(len(SPECIAL_IDS), len(tokenizer)))
+        ids = {piece: index for index, piece in enumerate(["</s>", "<unk>", *words, "<pad>"])}
+        (source / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+        (source / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "de"}), encoding="utf-8")
+        for name in ("source.spm", "target.spm"):
+            (source / name).write_bytes(tokenizer.serialized_model)
+        module_path = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        run_commands(
+            [programs / "python", "-m", "inference.make_marian", source, str(random_model.vocabulary)], environment=module_path
+        )
+        run_commands([Path(sys.executable).parent / "dragoman", "convert", source, "-o", forms.bundle])
+        run_commands([programs / "ct2-transformers-converter", "--model", source, "--output_dir", forms.ctranslate2])
+        tokenizer = load_bundle(forms.bundle).tokenizer.source
+        pieces = tokenizer.ids_to_pieces(range(len(tokenizer)))
+        (forms.ctranslate2 / "pieces.json").write_text(json.dumps(pieces), encoding="utf-8")
+        (folder / FORMATS_MARKER).touch()
     return forms
 
 

@@ -23,7 +23,7 @@ from common.usage import CommandError, adopt_orphans, limit_cores, run_commands
 from .captions import Captions, MissingCaptionsError, find_captions, measure_captions
 from .fixed import CELLS, measure_fixed
 from .memory import measure_memory
-from .models import BASE, ModelFormats, RandomModel, build_random_model
+from .models import BASE, ModelFormats, RandomModel, build_imported_model, build_random_model
 from .systems import ALL, CORES, open_systems
 
 SECTIONS = ("fixed", "captions", "memory")
@@ -93,6 +93,9 @@ def main(
     def build_forms(model: RandomModel) -> ModelFormats:
         if not (work / model.name).exists():
             print_progress(f"making the model {model.name}, once")
+        if model.is_imported:
+            assert systems.programs is not None, "cells of imported models need the peers"
+            return build_imported_model(model, work / model.name, systems.programs)
         return build_random_model(model, work / model.name)
 
     @cache
@@ -116,6 +119,8 @@ def main(
     sections: dict[str, Section] = {}
     with open_systems(work, named or ALL) as systems:
         console.print(systems.description, markup=False)
+        if systems.programs is None:
+            cells = [cell for cell in cells if not cell.model.is_imported]
         console.print(describe_instruction_set(), markup=False)
         warm_up()
         has_budget = quick and rounds is None and seconds is None

@@ -19,9 +19,17 @@ def load_translator(folder: str, compute_type: str, inter_threads: int, intra_th
 
 @lru_cache
 def read_vocabulary(folder: str) -> list[str]:
-    """Return the pieces by id, equal on both sides."""
-    pieces: list[str] = json.loads((Path(folder) / "shared_vocabulary.json").read_text(encoding="utf-8"))
+    """Return the pieces by dragoman's id, equal on both sides. A converter that orders them otherwise has a list beside it."""
+    path = Path(folder) / "pieces.json"
+    path = path if path.exists() else Path(folder) / "shared_vocabulary.json"
+    pieces: list[str] = json.loads(path.read_text(encoding="utf-8"))
     return pieces
+
+
+@lru_cache
+def adds_end_token(folder: str) -> bool:
+    """Return whether CTranslate2 adds the end token to each source."""
+    return bool(json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["add_source_eos"])
 
 
 @lru_cache
@@ -44,7 +52,8 @@ def translate_fixed(
     """Translate to exactly `length` tokens for each source."""
     translator = load_translator(folder, setting["compute_type"], setting["inter_threads"], setting["intra_threads"])
     pieces_by_id = read_vocabulary(folder)
-    pieces = [[pieces_by_id[index] for index in source] for source in sources]
+    end = [] if adds_end_token(folder) else ["</s>"]
+    pieces = [[*(pieces_by_id[index] for index in source), *end] for source in sources]
     limits = {"min_decoding_length": length, "max_decoding_length": length}
 
     results: list[Any] = []

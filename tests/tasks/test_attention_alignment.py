@@ -45,6 +45,8 @@ def test_links_follow_most_of_the_attention() -> None:
 def test_attention_to_the_end_token_gives_no_link() -> None:
     assert extract_links([[0.2, 0.8], [0.9, 0.1]], ["▁a"], ["▁x", "▁y"]) == [(0, 1)]
     assert extract_links([[1.0]], [], ["▁x"]) == []
+    # The first column belongs to a language token.
+    assert extract_links([[0.5, 0.4, 0.1], [0.2, 0.7, 0.1]], ["▁a"], ["▁x", "▁y"], num_language_tokens=1) == [(0, 1)]
     assert extract_links([], ["▁a"], []) == []
     assert format_pharaoh([]) == ""
 

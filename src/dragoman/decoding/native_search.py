@@ -19,6 +19,7 @@ class SearchRequest:
 
     max_lengths: maximum output length of each sentence in tokens, the end token included
     allow_repetition: whether each sentence's output may contain a degenerate repetition
+    prompt: tokens that the decoder reads between its start token and each output
     suppress_tokens: tokens that no output contains
     min_length, no_repeat_ngram_size, repetition_window: see `DecodingConstraints`
     """
@@ -26,6 +27,7 @@ class SearchRequest:
     max_lengths: Sequence[int]
     allow_repetition: Sequence[bool]
     start_id: int
+    prompt: Sequence[int]
     end_id: int
     suppress_tokens: Sequence[int]
     min_length: int
@@ -58,7 +60,11 @@ class NativeSearch(Protocol):
 
 
 def build_request(
-    settings: SearchSettings, constraints: Sequence[SentenceConstraints], *, max_lengths: Sequence[int]
+    settings: SearchSettings,
+    constraints: Sequence[SentenceConstraints],
+    *,
+    max_lengths: Sequence[int],
+    prompt: Sequence[int] = (),
 ) -> SearchRequest | None:
     """Return the request for a native search, or None if native searches do not support the constraints."""
     decoding_constraints = settings.decoding_constraints
@@ -68,6 +74,7 @@ def build_request(
         max_lengths=max_lengths,
         allow_repetition=[sentence.allow_repetition for sentence in constraints] or [False] * len(max_lengths),
         start_id=settings.start_id,
+        prompt=prompt,
         end_id=settings.end_id,
         suppress_tokens=sorted({*settings.forbidden_ids, *decoding_constraints.suppress_tokens}),
         min_length=decoding_constraints.min_length,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.attention_alignment import AlignmentHead, extract_links
+from dragoman.tasks.attention_alignment import AlignmentHead, extract_pair_links
 from dragoman.tasks.generation import compute_cross_attentions
 from dragoman.tasks.translation import TranslatedLine
 from dragoman.word_aligner import Link
@@ -60,6 +60,4 @@ class AttentionAligner:
 
     def extract_links(self, source: Sequence[int], target: Sequence[int], head_TS: Tensor) -> list[Link]:
         """Return the links between the words of a pair."""
-        tokenizer = self.tokenizer
-        source_pieces = tokenizer.source.ids_to_pieces(source[:-1] if tokenizer.append_source_eos else source)
-        return extract_links(head_TS.numpy(), source_pieces, tokenizer.target.ids_to_pieces(target))
+        return extract_pair_links(head_TS.numpy(), source, target, self.tokenizer)

@@ -96,31 +96,48 @@ def choose_alignment_head(
             finished=[True] * len(batch),
         )
         for weights_LHTS, source, target in zip(weights, sources_ids, targets_ids, strict=True):
-            source_pieces = tokenizer.source.ids_to_pieces(source[:-1] if tokenizer.append_source_eos else source)
-            target_pieces = tokenizer.target.ids_to_pieces(target)
             for head in heads:
-                links_by_head[head].append(
-                    extract_links(head.select_weights(weights_LHTS).numpy(), source_pieces, target_pieces)
-                )
+                head_TS = head.select_weights(weights_LHTS).numpy()
+                links_by_head[head].append(extract_pair_links(head_TS, source, target, tokenizer))
     errors = {head: score_alignments(links_by_head[head], gold).error_rate for head in heads}
     best = min(heads, key=errors.__getitem__)
     return replace(best, error_rate=round(errors[best], 4))
 
 
-def extract_links(
-    weights: Sequence[Sequence[float]] | NDArray[np.float32], source: Sequence[str], target: Sequence[str]
+def extract_pair_links(
+    weights: NDArray[np.float32], source: Sequence[int], target: Sequence[int], tokenizer: PairTokenizer
 ) -> list[Link]:
-    """Return, for each target word, a link to the source word with the most attention; no link if that is the end token.
+    """Return the links between the words of a pair of ids; see `extract_links`.
 
-    weights: a row for each target piece, over the source pieces and the end token; rows beyond the target are ignored
-    source, target: pieces without end tokens
+    The words of a source with a language token are those behind this token.
+    """
+    num_language_tokens = tokenizer.num_language_tokens
+    text_ids = source[num_language_tokens : -1 if tokenizer.append_source_eos else None]
+    pieces = tokenizer.source.ids_to_pieces(text_ids), tokenizer.target.ids_to_pieces(target)
+    return extract_links(weights, *pieces, num_language_tokens=num_language_tokens)
+
+
+def extract_links(
+    weights: Sequence[Sequence[float]] | NDArray[np.float32],
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    num_language_tokens: int = 0,
+) -> list[Link]:
+    """Return, for each target word, a link to the source word with the most attention.
+
+    There is no link if the end token or a language token has the most.
+
+    weights: a row for each target piece, over language tokens, source pieces and end token; rows beyond the target are ignored
+    source, target: pieces without these tokens
     """
     if not source or not target:
         return []
     from_words, to_words = get_word_numbers(source), get_word_numbers(target)
     rows_TS = np.asarray(weights, dtype=np.float64)[: len(target)]
-    end = from_words[-1] + 1  # the last column belongs to the source's end token
-    columns_SW = np.eye(end + 1)[[*from_words, *[end] * (rows_TS.shape[1] - len(source))]]
+    no_word = from_words[-1] + 1  # column of the language token and of the end token
+    num_end_tokens = rows_TS.shape[1] - num_language_tokens - len(source)
+    columns_SW = np.eye(no_word + 1)[[*[no_word] * num_language_tokens, *from_words, *[no_word] * num_end_tokens]]
     rows_WT = np.eye(to_words[-1] + 1)[to_words].T
     best = (rows_WT @ rows_TS @ columns_SW).argmax(1)
-    return [(int(source_word), target_word) for target_word, source_word in enumerate(best) if source_word != end]
+    return [(int(source_word), target_word) for target_word, source_word in enumerate(best) if source_word != no_word]

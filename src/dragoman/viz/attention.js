@@ -486,8 +486,10 @@
   }
 
   function isVisible(kind, row, column) {
-    if (kind === "decoder" && column > row) return false;
-    return kinds[kind].window === null || Math.abs(row - column) <= kinds[kind].window;
+    const { shape: [, , rows, columns], window } = kinds[kind];
+    const position = kind === "decoder" ? row + columns - rows : row; // the decoder may read a language token first
+    if (kind === "decoder" && column > position) return false;
+    return window === null || Math.abs(position - column) <= window;
   }
 
   function selector(name, tokens, value, act) {

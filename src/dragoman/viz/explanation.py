@@ -113,7 +113,7 @@ class Explanation:
 
     source_tokens: encoder input, with the end token
     output_tokens: decoder output, with the end token if the output has it
-    decoder_input: decoder input of each step: the start token, then the output tokens without the last
+    decoder_input: decoder input: the start token, the language token of some models, then the output tokens without the last
     source_word_ids, output_word_ids: number of the word of each token
     selections: layer and heads to show first
     predictions: one for each output token
@@ -154,8 +154,10 @@ class Explanation:
 
     def is_visible(self, kind: AttentionKind, row: int, column: int) -> bool:
         """Return whether the mask allows this query (row) to attend to this key (column)."""
-        window = self.heads(kind).window
-        return not (kind == "decoder" and column > row) and (window is None or abs(row - column) <= window)
+        window, position = self.heads(kind).window, row
+        if kind == "decoder":
+            position += len(self.decoder_input) - len(self.output_tokens)
+        return not (kind == "decoder" and column > position) and (window is None or abs(position - column) <= window)
 
 
 def merge_tokens(tokens: Sequence[str], word_ids: Sequence[int]) -> list[str]:

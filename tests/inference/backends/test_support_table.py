@@ -13,7 +13,14 @@ from dragoman.errors import DeviceError
 from dragoman.inference.backends.packed.model import PackedTransformer
 from dragoman.inference.backends.protocol import SUPPORTED, Backend, BackendRequest, ModelTraits, SupportStatus
 from dragoman.inference.backends.select import BACKENDS, build_inference_model, choose_backend, supports_compiled
-from dragoman.inference.backends.support_table import BASE_REQUESTS, FEATURES, compute_support, format_tables
+from dragoman.inference.backends.support_table import (
+    BASE_REQUESTS,
+    FEATURES,
+    SEARCHES,
+    compute_support,
+    format_tables,
+    is_native_search,
+)
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
@@ -92,6 +99,11 @@ def test_traits_of_models_match_the_table() -> None:
         assert (traits.has_pointer, traits.has_window) == (changed.has_pointer, changed.has_window)
         assert (traits.num_heads > 16) == (changed.num_heads > 16)
         assert any(width % 16 for width in traits.widths) == any(width % 16 for width in changed.widths)
+
+
+def test_searches_of_converted_models_are_native() -> None:
+    assert all(is_native_search(search) for search in SEARCHES if "heuristic" in search or "language token" in search)
+    assert not is_native_search("sampling")
 
 
 def test_printed_table_has_all_features() -> None:

@@ -17,14 +17,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import m2m100_folders
 from attention_page_reader import Page, vectors_of
-from dragoman import Translator, load
+from dragoman import Translator, convert, load
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.config import update_section
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
+from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, RecipeError
 from dragoman.inference.explain.explain_translation import explain
 from dragoman.inference.explain.search_trace import trace_search
@@ -200,6 +202,82 @@ def test_explain_supports_models_of_several_shapes(bundle: Path, change: dict[st
         assert all(explanation.is_visible(kind, *spot) != hidden[spot] for spot in np.ndindex(rows, columns))
     assert render_figures(explanation)
     assert render_attention_page(explanation)
+
+
+# Models whose decoder reads a language token
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    """Translator of a converted M2M-100 model with random weights."""
+    folder = tmp_path_factory.mktemp("multilingual")
+    convert(m2m100_folders.write_folder(folder / "source"), folder / "bundle")
+    return load(folder / "bundle", task="translation", device="cpu", precision="float32")
+
+
+def test_language_tokens_are_shown(multilingual: Translator) -> None:
+    explanation = explain(multilingual, "abc lk", max_extra_tokens=4, target_language="fr")
+    rows = len(explanation.output_tokens)
+    assert explanation.source_tokens[0] == "__en__"
+    assert explanation.decoder_input == ("</s>", "__fr__", *explanation.output_tokens[:-1])
+    assert explanation.notes == ("The decoder reads the language token __fr__ before its output.",)
+    assert merge_tokens(explanation.source_tokens, explanation.source_word_ids) == ["__en__", "abc", "lk", "</s>"]
+    assert explanation.decoder.shape[2:] == (rows, rows + 1)
+    assert explanation.cross.shape[2:] == (rows, len(explanation.source_tokens))
+    page = render_attention_page(explanation)
+    assert "__fr__" in page
+    assert render_figures(explanation)
+
+
+@pytest.mark.parametrize("kind", ATTENTION_KINDS)
+def test_weights_after_a_language_token_follow_the_mask(multilingual: Translator, kind: AttentionKind) -> None:
+    """Compute equation 1. The query of row t is at position t + 1, behind the language token."""
+    explanation = explain(multilingual, "abc lk", max_extra_tokens=4)
+    heads = explanation.heads(kind)
+    scores = heads.query_LHTK @ heads.key_LHSK.swapaxes(-1, -2) / np.sqrt(heads.key_LHSK.shape[-1])
+    row, column = np.ogrid[: heads.shape[2], : heads.shape[3]]
+    hidden = column > row + 1 if kind == "decoder" else np.zeros(heads.shape[2:], bool)
+    powers = np.where(hidden, 0.0, np.exp(scores - scores.max()))
+    assert np.abs(powers / powers.sum(-1, keepdims=True) - heads.weights_LHTS).max() < 1e-4
+    assert all(explanation.is_visible(kind, *spot) != hidden[spot] for spot in np.ndindex(*heads.shape[2:]))
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "greedy"}, {"beam_size": 3, "early_stopping": "exhaustive"}], ids=str)
+def test_search_after_a_language_token_finds_the_translation(multilingual: Translator, settings: dict[str, Any]) -> None:
+    explanation = explain(multilingual, "abc lk", max_extra_tokens=4, **settings)
+    assert tuple(node.token for node in explanation.beam if node.is_best) == explanation.output_tokens
+    (translation,) = multilingual.translate(["abc lk"], max_extra_tokens=4, **settings)
+    log_probs = [prediction.output.log_prob for prediction in explanation.predictions]
+    assert log_probs == pytest.approx(translation.token_log_probs, abs=1e-4)
+    best_score = next(node.score for node in reversed(explanation.beam) if node.is_best)
+    assert best_score == pytest.approx(translation.score if translation.status == "ok" else sum(log_probs), rel=1e-4)
+
+
+def test_forced_output_after_a_language_token_has_its_score(multilingual: Translator) -> None:
+    explanation = explain(multilingual, "abc lk", target="nop qrs")
+    (scored,) = multilingual.score(["abc lk"], ["nop qrs"])
+    log_probs = [prediction.output.log_prob for prediction in explanation.predictions]
+    assert log_probs == pytest.approx(scored.token_log_probs, abs=1e-4)
+
+
+def test_language_token_is_no_aligned_word(multilingual: Translator) -> None:
+    """Compare with the weights over the pieces behind the language token. Each letter may be a piece of its own."""
+    lines = ["abc lk", "a b c d e f g h"]
+    for line, translation in zip(lines, multilingual.translate(lines, attention=True, max_extra_tokens=4), strict=True):
+        assert translation.attention is not None
+        assert len(translation.attention[0]) == len(translation.source_tokens)
+        numbers = [-1, *get_word_numbers(translation.source_tokens[1:-1]), -1]
+        rows = np.array(translation.attention[: len(translation.tokens)])
+        expected = []
+        for target_word in dict.fromkeys(get_word_numbers(translation.tokens)):
+            weights = rows[np.array(get_word_numbers(translation.tokens)) == target_word].sum(0)
+            by_word = {number: sum(weights[np.array(numbers) == number]) for number in numbers}
+            special = by_word.pop(-1)
+            source_word = max(by_word, key=by_word.__getitem__)
+            expected += [(source_word, target_word)] if by_word[source_word] > special else []
+        assert list(translation.alignment or ()) == expected
+        (links,) = multilingual.align([line], [translation.text])
+        assert all(source_word < len(line.split()) for source_word, _ in links)
 
 
 def test_sampled_translation_has_no_beam(translator: Translator) -> None:

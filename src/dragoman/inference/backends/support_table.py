@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dragoman.config import DecodingConfig
-from dragoman.data.tokenization.special_tokens import BEGIN_ID
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, UNKNOWN_ID
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
@@ -42,13 +42,16 @@ FEATURES: dict[str, dict[str, Any]] = {
     "output bias": {"traits": replace(BASE_TRAITS, has_output_bias=True)},
     "shortlist": {"has_shortlist": True},
 }
-# Searches that the compiled back end may run without Python.
+# Searches that the compiled back end may run without Python: keys of the [decoding] section, and the decoder's prompt.
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"method": "greedy"},
     f"beam of at most {MAX_BEAM_SIZE}": {"method": "beam", "beam_size": MAX_BEAM_SIZE},
+    "beam with `early_stopping=heuristic`, as in converted models": {"method": "beam", "early_stopping": "heuristic"},
+    "beam with a language token before the output": {"method": "beam", "prompt": (UNKNOWN_ID,)},
     f"beam of more than {MAX_BEAM_SIZE}": {"method": "beam", "beam_size": MAX_BEAM_SIZE + 1},
     "diverse beam groups": {"method": "beam", "beam_size": 4, "num_beam_groups": 2},
     "sampling": {"method": "sample"},
+    "repetition penalty": {"method": "beam", "beam_size": 4, "repetition_penalty": 1.2},
 }
 
 
@@ -78,7 +81,9 @@ def is_native_search(search: str) -> bool:
         raise NotImplementedError
 
     model = InferenceModel(unused, unused, torch.device("cpu"), None, native_search=_AnySearch())
-    return BatchSearch(model, DecodingConfig(**SEARCHES[search]), BEGIN_ID, NO_DECODING_CONSTRAINTS, None, False).is_native
+    keys = dict(SEARCHES[search])
+    prompt = keys.pop("prompt", ())
+    return BatchSearch(model, DecodingConfig(**keys), BEGIN_ID, NO_DECODING_CONSTRAINTS, None, False, prompt).is_native
 
 
 def _format_cell(support: Support) -> str:

@@ -77,7 +77,11 @@ def explain(
     Raises DataError for a line that cannot be explained, with the limit if it is too long.
     """
     config = translator.resolve_decoding(decoding)
-    model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
+    model = translator.bundle.model
+    tokenizer = translator.bundle.tokenizer.select_languages(
+        config.source_language, config.target_language, zero_shot=config.zero_shot
+    )
+    prompt = tokenizer.decoder_prompt
     source = encode_source_line(translator, text, config)
     beam: tuple[BeamNode, ...] = ()
     notes: list[str] = []
@@ -85,9 +89,24 @@ def explain(
         output_ids, finished, output_text = _encode_forced_target(tokenizer.target, target), True, target
         notes.append("The translation is forced, so there was no search.")
     else:
-        output_ids, finished, output_text, beam = _translate_and_trace(translator, text, source, config, decoding, notes)
-    _check_length(len(output_ids) + finished, get_max_positions([model]), "the translation")
-    explanation = explain_output(translator.bundle, source, output_ids, finished=finished, layer=layer, heads=heads)
+        output_ids, finished, output_text, beam = _translate_and_trace(
+            translator, text, source, prompt, config, decoding, notes
+        )
+    if prompt:
+        pieces = " ".join(tokenizer.target.ids_to_pieces(prompt))
+        notes.insert(0, f"The decoder reads the language token {pieces} before its output.")
+    _check_length(len(prompt) + len(output_ids) + finished, get_max_positions([model]), "the translation")
+    suppressed_ids = (*FORBIDDEN_IDS, *tokenizer.target.reserved_ids)
+    explanation = explain_output(
+        translator.bundle,
+        source,
+        output_ids,
+        finished=finished,
+        layer=layer,
+        heads=heads,
+        prompt=prompt,
+        suppressed_ids=suppressed_ids,
+    )
     return replace(
         explanation, source=text, target=output_text, beam=beam, teacher_forced=target is not None, notes=tuple(notes)
     )
@@ -101,20 +120,24 @@ def explain_output(
     finished: bool,
     layer: int | None,
     heads: Sequence[int],
+    prompt: Sequence[int] = (),
     suppressed_ids: Sequence[int] = FORBIDDEN_IDS,
 ) -> Explanation:
     """Return the attention and the predictions of a model that is forced to output these ids, without texts and beam.
 
     finished: the output ends with the end token
+    prompt: ids that the decoder reads between the start token and the output; they are keys, but not queries
     suppressed_ids: tokens that no search outputs
     Raises DataError for a layer or a head that the model does not have.
     """
     model, tokenizer, decoder_start = bundle.model, bundle.tokenizer, get_decoder_start_id(bundle.recipe.model)
     with _recorded_attention(model) as recorded:
-        batch = collate([source], [output_ids if finished else output_ids[:-1]], start_id=decoder_start).to(model.output.device)
+        inputs = [*prompt, *(output_ids if finished else output_ids[:-1])]
+        batch = collate([source], [inputs], start_id=decoder_start).to(model.output.device)
         with torch.no_grad():
-            logits_TV = model(batch.source_BS, batch.inputs_BT)[0]
-    weights = {kind: _stack_heads(recorded[kind], model, kind) for kind in ATTENTION_KINDS}
+            logits_TV = model(batch.source_BS, batch.inputs_BT)[0, len(prompt) :]
+    num_skipped_rows = {"encoder": 0, "decoder": len(prompt), "cross": len(prompt)}
+    weights = {kind: _stack_heads(recorded[kind], model, kind, num_skipped_rows[kind]) for kind in ATTENTION_KINDS}
     output_tokens = tuple(tokenizer.target.ids_to_pieces([*output_ids, END_ID] if finished else output_ids))
     source_tokens = tuple(tokenizer.source.ids_to_pieces(source))
     return Explanation(
@@ -123,8 +146,12 @@ def explain_output(
         target="",
         source_tokens=source_tokens,
         output_tokens=output_tokens,
-        decoder_input=tuple(tokenizer.target.ids_to_pieces([decoder_start, *output_ids][: len(output_tokens)])),
-        source_word_ids=number_words(source_tokens, has_end=tokenizer.append_source_eos),
+        decoder_input=tuple(
+            tokenizer.target.ids_to_pieces([decoder_start, *prompt, *output_ids][: len(prompt) + len(output_tokens)])
+        ),
+        source_word_ids=number_words(
+            source_tokens, has_end=tokenizer.append_source_eos, num_language_tokens=tokenizer.num_language_tokens
+        ),
         output_word_ids=number_words(output_tokens, has_end=finished),
         encoder=weights["encoder"],
         decoder=weights["decoder"],
@@ -140,12 +167,9 @@ def explain_output(
 def encode_source_line(translator: ExplainableTranslator, text: str, config: DecodingConfig) -> list[int]:
     """Return the source ids of one line. Raises DataError for several lines, no text, or a line that is too long."""
     check_single_line(text)
-    tokenizer = translator.bundle.tokenizer.select_languages(config.source_language, config.target_language)
-    if tokenizer.decoder_prompt:
-        raise DataError(
-            "explain: has no pages for models whose decoder reads a language token before the output; use translate",
-            code="unsupported-language",
-        )
+    tokenizer = translator.bundle.tokenizer.select_languages(
+        config.source_language, config.target_language, zero_shot=config.zero_shot
+    )
     ids = tokenizer.encode_source(text)
     if not has_text(text, ids):
         raise DataError("the text is empty, so there is nothing to translate; give a sentence")
@@ -197,9 +221,10 @@ def _choose_focus(
     return HeadSelection(min(layer or num_layers, num_layers) - 1, head_indices)
 
 
-def number_words(tokens: Sequence[str], *, has_end: bool) -> tuple[int, ...]:
-    """Return the word number of each token; an end token is a word of its own."""
-    numbers = get_word_numbers(tokens[:-1] if has_end else tokens)
+def number_words(tokens: Sequence[str], *, has_end: bool, num_language_tokens: int = 0) -> tuple[int, ...]:
+    """Return the word number of each token; an end token, and each language token at the start, is a word of its own."""
+    text_numbers = get_word_numbers(tokens[num_language_tokens : -1 if has_end else None])
+    numbers = [*range(num_language_tokens), *(num_language_tokens + number for number in text_numbers)]
     return (*numbers, numbers[-1] + 1 if numbers else 0) if has_end else tuple(numbers)
 
 
@@ -244,10 +269,14 @@ def _recorded_attention(model: Transformer) -> Iterator[dict[AttentionKind, list
             module.attention_impl = attend
 
 
-def _stack_heads(recorded: Sequence[_RecordedAttention], model: Transformer, kind: AttentionKind) -> AttentionHeads:
+def _stack_heads(
+    recorded: Sequence[_RecordedAttention], model: Transformer, kind: AttentionKind, num_skipped_rows: int
+) -> AttentionHeads:
+    """Return the heads of all layers without the first queries."""
+    rows = slice(num_skipped_rows, None)
     window = {"encoder": model.encoder.window, "decoder": model.decoder.window, "cross": None}[kind]
     query_LHTK, key_LHSK, value_LHSU, weights_LHTS = (torch.stack(tensors).numpy() for tensors in zip(*recorded, strict=True))
-    return AttentionHeads(weights_LHTS, query_LHTK, key_LHSK, value_LHSU, window)
+    return AttentionHeads(weights_LHTS[:, :, rows], query_LHTK[:, :, rows], key_LHSK, value_LHSU, window)
 
 
 # Predictions and beam
@@ -275,6 +304,7 @@ def _translate_and_trace(
     translator: ExplainableTranslator,
     text: str,
     source: Sequence[int],
+    prompt: Sequence[int],
     config: DecodingConfig,
     decoding: DecodingOptions,
     notes: list[str],
@@ -290,7 +320,14 @@ def _translate_and_trace(
     if config.method == "sample":
         notes.append("The translation was sampled, so there is no beam to show.")
         return ids, finished, translation.text, ()
-    trace = trace_search(translator.bundle.model, source, config, start_id=get_decoder_start_id(translator.recipe.model))
+    trace = trace_search(
+        translator.bundle.model,
+        source,
+        config,
+        start_id=get_decoder_start_id(translator.recipe.model),
+        prompt=prompt,
+        suppressed_ids=(*FORBIDDEN_IDS, *vocabulary.reserved_ids),
+    )
     if trace.ids != [*ids, END_ID][: len(ids) + finished]:
         notes.append("The recorded search found another output than the translation, so its beam is not shown.")
         return ids, finished, translation.text, ()

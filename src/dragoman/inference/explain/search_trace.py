@@ -16,7 +16,7 @@ from dragoman.decoding.hypothesis import LengthPenalty
 from dragoman.decoding.interface import SearchSettings
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
-from dragoman.tasks.inference_model import get_max_positions
+from dragoman.tasks.inference_model import as_inference_model, prompt_decoder
 from dragoman.viz.explanation import BeamNode, NodeStatus
 
 
@@ -110,6 +110,7 @@ def trace_search(
     config: DecodingConfig,
     *,
     start_id: int,
+    prompt: Sequence[int] = (),
     suppressed_ids: Sequence[int] = FORBIDDEN_IDS,
     allowed_tokens_fn: AllowedTokensFn | None = None,
 ) -> SearchTrace:
@@ -117,30 +118,34 @@ def trace_search(
 
     Greedy search is a beam of one.
 
+    prompt: ids that the decoder reads between the start token and the output
     suppressed_ids: tokens that no output contains
     allowed_tokens_fn: the tokens that may come next, as in `DecodingConstraints`
     """
+    inference_model = prompt_decoder(as_inference_model([model]), prompt)
     max_length = len(source) + config.max_extra_tokens
-    max_positions = get_max_positions([model])
-    length_penalty = LengthPenalty(config.length_penalty, config.alpha)
+    if inference_model.max_positions is not None:
+        max_length = min(max_length, inference_model.max_positions - len(prompt))
+    length_penalty = LengthPenalty(config.length_penalty, config.alpha, len(prompt))
     recorder = _TraceRecorder(length_penalty)
     [hypotheses] = beam_search(
-        model.step,
-        model.start(torch.tensor([list(source)], device=model.output.device)),
-        max_lengths=[max_length if max_positions is None else min(max_length, max_positions)],
+        inference_model.step,
+        inference_model.start(torch.tensor([list(source)], device=inference_model.device)),
+        max_lengths=[max_length],
         settings=SearchSettings(
             start_id=start_id,
             end_id=END_ID,
             forbidden_ids=tuple(suppressed_ids),
             length_penalty=length_penalty,
             decoding_constraints=DecodingConstraints(allowed_tokens_fn=allowed_tokens_fn),
+            repetition_penalty=config.repetition_penalty,
         ),
         options=BeamSearchOptions(
             beam_size=config.beam_size if config.method == "beam" else 1,
             nbest=config.nbest,
             early_stopping=config.early_stopping,
         ),
-        device=model.output.device,
+        device=inference_model.device,
         on_step=recorder,
     )
     best_ids: tuple[int, ...] = ()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, combinations
 from multiprocessing import get_context
 from threading import Event, Lock, Thread
 from typing import Any
@@ -47,7 +47,7 @@ def without_gradients(one_core: None) -> Iterator[None]:
         yield
 
 
-def build_model_with_end_scale(end_scale: float) -> InferenceModel:
+def build_model_with_end_scale(end_scale: float, shortlist: Any = None) -> InferenceModel:
     """Return a random model; a longer vector of the end token makes outputs end sooner."""
     torch.manual_seed(2)
     config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=48, d_ff=64, num_heads=4, tie_embeddings="none")
@@ -55,7 +55,7 @@ def build_model_with_end_scale(end_scale: float) -> InferenceModel:
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn_like(parameter))
     model.output[END_ID] *= end_scale
-    return build_inference_model([model], torch.device("cpu"), "int8", None)
+    return build_inference_model([model], torch.device("cpu"), "int8", shortlist)
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,22 @@ def search_both_ways(
     inference_model: InferenceModel,
     rules: DecodingConstraints,
     constraints: list[SentenceConstraints] | None = None,
+    prompt: Sequence[int] = (),
     **decoding: Any,
 ) -> tuple[list[list[Hypothesis]], list[list[Hypothesis]]]:
     """Return the results of the compiled search and of the search in Python."""
     assert isinstance(inference_model.native_search, CompiledSearch)
     config = DecodingConfig(**({"max_extra_tokens": 12, "batch_tokens": 6000} | decoding))
     compiled, plain = (
-        generate(model, make_sources(), config, start_id=START_ID, decoding_constraints=rules, constraints=constraints or [])
+        generate(
+            model,
+            make_sources(),
+            config,
+            start_id=START_ID,
+            prompt=prompt,
+            decoding_constraints=rules,
+            constraints=constraints or [],
+        )
         for model in (inference_model, replace(inference_model, native_search=None))
     )
     return compiled, plain
@@ -98,6 +107,14 @@ SEARCHES: dict[str, dict[str, Any]] = {
         "early_stopping": "best",
         "nbest": 2,
         "length_penalty": "none",
+    },
+    "with the present length": {
+        "method": "beam",
+        "beam_size": 5,
+        "early_stopping": "heuristic",
+        "nbest": 2,
+        "length_penalty": "power",
+        "alpha": 1.0,
     },
     "short outputs": {"method": "beam", "beam_size": 2, "nbest": 2, "max_extra_tokens": 0},
     "widest beam": {"method": "beam", "beam_size": MAX_BEAM_SIZE, "nbest": 3},
@@ -139,6 +156,35 @@ def test_outputs_have_all_kinds_of_endings(inference_models: list[InferenceModel
     assert max(len(output.tokens) for output in outputs) > 40  # beyond the first capacity
 
 
+# The last prompt is longer than the first capacity of the cache of keys and values.
+@pytest.mark.parametrize("prompt", [(7,), (9, 50, END_ID), tuple(range(4, 94))], ids=len)
+@pytest.mark.parametrize("name", ["greedy", "beam", "with the present length", "until the beam is full"])
+def test_compiled_search_reads_a_prompt(inference_models: list[InferenceModel], name: str, prompt: tuple[int, ...]) -> None:
+    for inference_model in inference_models:
+        compiled, plain = search_both_ways(inference_model, RULES["repetition window"], prompt=prompt, **SEARCHES[name])
+        assert compiled == plain
+        assert compiled != search_both_ways(inference_model, RULES["repetition window"], **SEARCHES[name])[0]
+
+
+def test_prompt_is_read_with_a_restricted_vocabulary() -> None:
+    """The prompt's tokens are not among those that the shortlist selects."""
+    inference_model = build_model_with_end_scale(1.5, mock.Mock(select_tokens=lambda source_BS: torch.arange(60)))
+    compiled, plain = search_both_ways(inference_model, NO_DECODING_CONSTRAINTS, prompt=(100, 70), **SEARCHES["whole beam"])
+    assert compiled == plain
+    assert {*range(4, 60)} > {token for hypotheses in compiled for token in hypotheses[0].tokens} - {70, 100}
+
+
+def test_rules_of_early_stopping_differ(inference_models: list[InferenceModel]) -> None:
+    """Check that the comparisons above tell the rules apart."""
+    outputs = [
+        search_both_ways(
+            inference_models[2], NO_DECODING_CONSTRAINTS, **SEARCHES["with the present length"] | {"early_stopping": rule}
+        )[0]
+        for rule in ("exhaustive", "beam_full", "heuristic")
+    ]
+    assert all(first != second for first, second in combinations(outputs, 2))
+
+
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_repetition_is_allowed_by_sentence(inference_models: list[InferenceModel], method: str) -> None:
     constraints = [SentenceConstraints(allow_repetition=number % 2 == 0) for number in range(SOURCES)]
@@ -177,6 +223,7 @@ def make_job(
     *constraints: SentenceConstraints,
     constraint_factory: Any = None,
     return_alternatives: bool = False,
+    prompt: tuple[int, ...] = (),
     **decoding: Any,
 ) -> GenerationJob:
     search = BatchSearch(
@@ -186,13 +233,20 @@ def make_job(
         NO_DECODING_CONSTRAINTS,
         constraint_factory,
         return_alternatives,
+        prompt,
     )
     return GenerationJob(search, make_sources(), range(SOURCES), constraints)
 
 
 def test_native_requests_are_recognized(inference_models: list[InferenceModel]) -> None:
     greedy: dict[str, Any] = {"method": "greedy"}
-    native: list[dict[str, Any]] = [greedy, {"beam_size": MAX_BEAM_SIZE}, {"beam_size": 3, "nbest": 3}]
+    native: list[dict[str, Any]] = [
+        greedy,
+        {"beam_size": MAX_BEAM_SIZE},
+        {"beam_size": 3, "nbest": 3},
+        {"early_stopping": "heuristic"},
+        {"prompt": (7, 8)},
+    ]
     not_native: list[dict[str, Any]] = [
         {"method": "sample"},
         {"beam_size": 4, "num_beam_groups": 2},

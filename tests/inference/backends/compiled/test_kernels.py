@@ -262,7 +262,7 @@ def test_packed_weights_follow_the_definition(outputs: int, inputs: int, epilogu
     instruction_set = get_instruction_set()
     assert instruction_set is not None
     # Unsigned bytes hold signed inputs plus 128. Signed bytes hold inputs that are never negative less 128.
-    offset = {(True, STORE): 128, (False, ADD_RESIDUAL_U8): -128}.get((instruction_set.has_unsigned_dot, epilogue), 0)
+    offset = {("unsigned", STORE): 128, ("signed", ADD_RESIDUAL_U8): -128}.get((instruction_set.dot_inputs, epilogue), 0)
     assert torch.equal(compensation_LO, (padded_OI.sum(1, dtype=torch.int32) * offset).expand(2, -1))
 
 
@@ -305,6 +305,29 @@ def test_products_equal_their_definition(epilogue: int, inputs: int, outputs: in
     # An input halfway between two steps may round either way, which changes its whole row.
     assert float((error_NO.amax(1) < 1e-5 * inputs**0.5).double().mean()) > 0.9
     assert float(error_NO.max()) < 0.05 * inputs**0.5
+
+
+@pytest.mark.parametrize("epilogue", [STORE, ADD_RESIDUAL_U8])
+@pytest.mark.parametrize("large_fraction", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("rows", [1, 2, 37])
+def test_products_of_the_largest_bytes_are_exact(rows: int, large_fraction: float, epilogue: int) -> None:
+    """Sums in 16 bits would overflow, because all weights and many inputs have the greatest magnitude.
+
+    Quantized, weights are -127 or 127, and inputs are 0, -127 or 127, or else 0 or 255. Their sums are exact in float32.
+    """
+    numbers, inputs, outputs = torch.Generator().manual_seed(rows), 128, 64
+    is_large_NI = torch.rand(rows, inputs, generator=numbers) < large_fraction
+    sign_NI = torch.randint(0, 2, (rows, inputs), generator=numbers) * 2 - 1
+    x_NI = is_large_NI * (255.0 if epilogue == ADD_RESIDUAL_U8 else 127.0 * sign_NI)
+    weight = 127.0 * (torch.randint(0, 2, (outputs, inputs), generator=numbers) * 2 - 1)
+    packed = pack_int8_weights([LazyWeight(lambda: weight, weight.shape)], [None], epilogue)
+    addresses = dict(zip(("weights", "scale", "bias", "compensation"), (tensor.data_ptr() for tensor in packed), strict=True))
+    int8_weights = Int8Weights(**addresses, num_outputs=outputs, padded_outputs=outputs, epilogue=epilogue)
+    tensors = WorkspaceTensors(rows, 0, HeadLayout(1, 1, 0, 0), width=inputs, max_outputs=0)
+    residual_NO, result_NO = torch.zeros(rows, outputs), torch.empty(rows, outputs)
+    workspace = tensors.workspaces[0]._replace(x=residual_NO.data_ptr())
+    run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
+    assert torch.equal(result_NO, x_NI @ weight.t())
 
 
 @pytest.mark.parametrize(("name", "reference"), [("silu", F.silu), ("gelu", F.gelu)])

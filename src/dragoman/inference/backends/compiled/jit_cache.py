@@ -40,6 +40,7 @@ KERNEL_SOURCES = (
     "kernels/amx.py",
     "kernels/barrier.py",
     "kernels/quantize.py",
+    "kernels/gemm_avx2.py",
     "kernels/gemm.py",
     "kernels/encoder_decoder.py",
     "kernels/logits.py",

@@ -158,7 +158,8 @@ class CompiledSearch:
     def beam(
         self, source_BS: Tensor, request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
     ) -> list[list[Hypothesis]]:
-        target_rank = (beam_size if early_stopping == "exhaustive" else min(nbest, beam_size)) - 1
+        needs_all_slots = early_stopping in ("exhaustive", "heuristic")
+        target_rank = (beam_size if needs_all_slots else min(nbest, beam_size)) - 1
 
         def search_sentences(source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[list[Hypothesis]]:
             beam_tensors = _BeamTensors(request, beam_size)
@@ -222,7 +223,7 @@ class CompiledSearch:
         """Run the kernel from the first token to the last, up to the cache's capacity at a time. beam_size: R"""
         num_active, max_length, model = len(request.max_lengths), max(request.max_lengths), self.model
         assert min(request.max_lengths) >= 1
-        num_rows, position = num_active * beam_size, 0
+        num_rows, position, num_prompt_tokens = num_active * beam_size, 0, len(request.prompt)
         state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_rows)
         buffers = SearchBuffers(num_rows, num_candidates, model.num_outputs, request.start_id, len(state.workspace.workspaces))
         limit_B, allow_repetition_B = (
@@ -230,11 +231,14 @@ class CompiledSearch:
             torch.tensor(request.allow_repetition, **I64_OPTIONS),
         )
         suppressed_ids_C = torch.tensor([*request.suppress_tokens, request.end_id], **I64_OPTIONS)
+        prompt_ids_P = torch.tensor(request.prompt, **I64_OPTIONS)
         options = SearchOptions(
             max_lengths=limit_B.data_ptr(),
             allow_repetition=allow_repetition_B.data_ptr(),
             suppressed_ids=suppressed_ids_C.data_ptr(),
             num_suppressed=len(request.suppress_tokens),
+            prompt_ids=prompt_ids_P.data_ptr(),
+            num_prompt_tokens=num_prompt_tokens,
             end_id=request.end_id,
             min_length=request.min_length,
             no_repeat_ngram_size=request.no_repeat_ngram_size,
@@ -246,15 +250,17 @@ class CompiledSearch:
         while num_active:
             if threads.canceled.is_set():
                 raise Canceled
-            if position == state.ancestors_NT.shape[1]:
+            while num_prompt_tokens + position >= state.ancestors_NT.shape[1]:
                 state = state.double_capacity()
-            end_position = min(state.ancestors_NT.shape[1], max_length, position + MAX_STEPS_PER_CALL)
+            capacity = state.ancestors_NT.shape[1] - num_prompt_tokens
+            end_position = min(capacity, max_length, position + MAX_STEPS_PER_CALL)
             state = model.ensure_workspace(state, num_rows)
-            positions_TD = model.compute_positions(end_position)
+            positions_TD = model.compute_positions(num_prompt_tokens + end_position)
             decoder_weights = model.get_decoder_weights(positions_TD, self.vocab_ids_W)
             arguments = position, end_position, num_active, decoder_weights, state.cross_kv, state.self_kv_cache()
             buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails
-            keep_alive = model, self.vocab_ids_W, state, buffers, limit_B, allow_repetition_B, suppressed_ids_C, positions_TD
+            option_tensors = limit_B, allow_repetition_B, suppressed_ids_C, prompt_ids_P
+            keep_alive = model, self.vocab_ids_W, state, buffers, option_tensors, positions_TD
             num_active = state.workspace.step_group.run(
                 partial(_run_kernel, kernel, arguments, state.workspace.workspaces, buffers.row_buffers, options, keep_alive)
             )
@@ -305,7 +311,7 @@ class _BeamTensors:
             "repetition_scores": torch.empty(num_checks, num_sentences, beam_size, **F32_OPTIONS),
             "cursors": torch.empty(num_columns, **I64_OPTIONS),
             "candidate_scores": torch.empty(num_columns, **F32_OPTIONS),
-            "scratch_ids": torch.empty(beam_size, max_length, **I32_OPTIONS),
+            "scratch_ids": torch.empty(beam_size, len(request.prompt) + max_length, **I32_OPTIONS),
         }
         self.tensors["alive_scores"][:, 0] = 0.0
 
@@ -315,6 +321,8 @@ class _BeamTensors:
             beam_size=self.beam_size,
             target_rank=target_rank,
             stop_when_full=early_stopping == "beam_full",
+            only_best_may_end=early_stopping in ("beam_full", "heuristic"),
+            uses_present_length=early_stopping == "heuristic",
             num_sentences=len(self.request.max_lengths),
             **addresses,
         )

@@ -16,6 +16,7 @@ from dragoman.inference.backends.compiled.kernels.cpu_features import build_tile
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
     LANES,
+    SPLITS_PER_QUAD,
     TILE_ROWS,
     VECTOR_BYTES,
     CrossKVCache,
@@ -87,14 +88,21 @@ def _allocate_thread_tensors(
         "row_scales": num_rows,
         "scores": num_positions * LANES,
     }
-    return {name: torch.empty(count, **F32_OPTIONS) for name, count in floats.items()} | {
-        "missing_sums": torch.empty(num_rows, dtype=torch.int32, device="cpu"),
+    integers = {
+        "missing_sums": num_rows,
+        "num_splits": num_rows,
+        "split_quads": num_rows * SPLITS_PER_QUAD * input_stride // 4,
+        "split_inputs": num_rows * SPLITS_PER_QUAD * input_stride // 4,
+        "accumulators": 4 * ACCUMULATOR_STRIDE,
+    }
+    arrays = {name: torch.empty(count, **F32_OPTIONS) for name, count in floats.items()}
+    arrays |= {name: torch.empty(count, dtype=torch.int32, device="cpu") for name, count in integers.items()}
+    return arrays | {
         "kv_rows": torch.empty(num_positions, dtype=torch.long, device="cpu"),
         "keys": torch.empty(num_rows * head_layout.key_width, **F16_OPTIONS),
         "values": torch.empty(num_rows * head_layout.value_width, **F16_OPTIONS),
         "quantized_inputs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
         "input_signs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
-        "accumulators": torch.empty(4 * ACCUMULATOR_STRIDE, dtype=torch.int32, device="cpu"),
     }
 
 

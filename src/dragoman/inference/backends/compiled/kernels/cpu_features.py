@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -28,27 +28,27 @@ class InstructionSet(NamedTuple):
     name: value of `DRAGOMAN_CPU_ISA`
     features: features that the processor needs, by LLVM's names
     cpu_name: processor that the kernels are compiled for if the user names the set. "" stands for this processor.
-    has_unsigned_dot: the product takes unsigned inputs. Otherwise it takes signed inputs.
+    dot_inputs: inputs that the product takes: unsigned or signed bytes, or magnitudes, which have their signs beside them
     rows_at_once: rows of inputs whose sums fit into the registers
     """
 
     name: str
     features: frozenset[str]
     cpu_name: str
-    has_unsigned_dot: bool
+    dot_inputs: Literal["unsigned", "signed", "magnitudes"]
     rows_at_once: int
 
     def get_input_offset(self, nonnegative: bool) -> int:
-        """Return the offset of quantized inputs: values of 0 … 255 or -127 … 127 must be signed or unsigned bytes."""
-        if self.has_unsigned_dot:
+        """Return the offset of quantized inputs, which turns 0 … 255 or -127 … 127 into bytes that the product takes."""
+        if self.dot_inputs == "unsigned":
             return 0 if nonnegative else BYTE_OFFSET
-        return -BYTE_OFFSET if nonnegative else 0
+        return -BYTE_OFFSET if nonnegative and self.dot_inputs == "signed" else 0
 
 
-AVX512_VNNI = InstructionSet("avx512_vnni", frozenset({"avx512vnni", "avx512bw"}), "", True, 4)
-AVX_VNNI = InstructionSet("avx_vnni", frozenset({"avxvnni", "avx2", "fma", "f16c"}), "alderlake", True, 2)
-AVX2 = InstructionSet("avx2", frozenset({"avx2", "fma", "f16c"}), "haswell", False, 2)
-NEON = InstructionSet("neon", frozenset({"neon", "dotprod"}), "", False, 2)
+AVX512_VNNI = InstructionSet("avx512_vnni", frozenset({"avx512vnni", "avx512bw"}), "", "unsigned", 4)
+AVX_VNNI = InstructionSet("avx_vnni", frozenset({"avxvnni", "avx2", "fma", "f16c"}), "alderlake", "unsigned", 2)
+AVX2 = InstructionSet("avx2", frozenset({"avx2", "fma", "f16c"}), "haswell", "magnitudes", 1)
+NEON = InstructionSet("neon", frozenset({"neon", "dotprod"}), "", "signed", 2)
 # The fastest one first.
 INSTRUCTION_SETS = (AVX512_VNNI, AVX_VNNI, AVX2, NEON)
 

@@ -25,6 +25,7 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     load_i32,
     load_i64,
     load_partial,
+    prefetch,
     store_f16x16,
     store_f32x16,
     store_i32,
@@ -55,7 +56,11 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 
 # Score below any real one.
 MIN_SCORE = -1e30
-F32_BYTES = 4
+F32_BYTES, F16_BYTES = 4, 2
+# Floats of 16 bits in a cache line.
+F16_IN_LINE = 32
+# Width of all heads' keys from which on attention prefetches. The processor by itself prefetches enough of narrower keys.
+MIN_PREFETCHED_WIDTH = 256
 
 
 @kernel
@@ -109,7 +114,14 @@ def dot_scores(query, query_offset, keys, key_offset, width, num_heads):
 
 
 @kernel
-def sum_eight_vectors(values, column, row_stride, first, last, workspace):
+def prefetch_vectors(kv, offset, count):
+    """Prefetch this many floats of 16 bits."""
+    for index in range(offset, offset + count, F16_IN_LINE):
+        prefetch(kv, index * F16_BYTES)
+
+
+@kernel
+def sum_eight_vectors(values, column, row_stride, first, last, prefetch_distance, workspace):
     """Return the weighted sums of eight vectors of each value, so that no addition waits for the last one."""
     a = b = c = d = e = f = g = h = splat(0.0)
     for index in range(first, last):
@@ -125,11 +137,13 @@ def sum_eight_vectors(values, column, row_stride, first, last, workspace):
         f = f + weight * load_f16x16(values, offset + 5 * LANES)
         g = g + weight * load_f16x16(values, offset + 6 * LANES)
         h = h + weight * load_f16x16(values, offset + 7 * LANES)
+        if prefetch_distance:
+            prefetch_vectors(values, offset + prefetch_distance, 8 * LANES)
     return a, b, c, d, e, f, g, h
 
 
 @kernel
-def sum_four_vectors(values, column, row_stride, first, last, workspace):
+def sum_four_vectors(values, column, row_stride, first, last, prefetch_distance, workspace):
     """Return the weighted sums of four vectors of each value, which fit into 16 registers of 256 bits."""
     a = b = c = d = splat(0.0)
     for index in range(first, last):
@@ -141,6 +155,8 @@ def sum_four_vectors(values, column, row_stride, first, last, workspace):
         b = b + weight * load_f16x16(values, offset + LANES)
         c = c + weight * load_f16x16(values, offset + 2 * LANES)
         d = d + weight * load_f16x16(values, offset + 3 * LANES)
+        if prefetch_distance:
+            prefetch_vectors(values, offset + prefetch_distance, 4 * LANES)
     return a, b, c, d
 
 
@@ -149,15 +165,16 @@ sum_vectors = sum_eight_vectors if VECTORS_AT_ONCE == 8 else sum_four_vectors
 
 
 @kernel
-def weighted_sum(values, first_column, end_column, row_stride, first, last, inverse_sum, output, workspace):
+def weighted_sum(values, first_column, end_column, row_stride, first, last, inverse_sum, output, prefetch_distance, workspace):
     """Write these columns of the weighted sum of values.
 
     output: address of column 0
+    prefetch_distance: floats from a value to the one that is prefetched, or 0
     """
     step = VECTORS_AT_ONCE * LANES
     column = first_column
     while end_column - column >= step:
-        sums = sum_vectors(values, column, row_stride, first, last, workspace)
+        sums = sum_vectors(values, column, row_stride, first, last, prefetch_distance, workspace)
         for vector_index, sum_ in enumerate(sums):
             store_f32x16(output, column + vector_index * LANES, sum_ * inverse_sum)
         column += step
@@ -171,10 +188,11 @@ def weighted_sum(values, first_column, end_column, row_stride, first, last, inve
 
 
 @kernel
-def attend(head_layout, query_offset, keys, values, first, last, row, workspace):
+def attend(head_layout, query_offset, keys, values, first, last, row, next_distance, workspace):
     """Apply equation 1 to one query of `projections`, and write a row of `attention_output`.
 
     first, last: the first key among `kv_rows`, and the one behind the last
+    next_distance: rows from a key to the one that the next query probably reads, which is prefetched with its value; or 0
     """
     scores, kv_rows = workspace.scores, workspace.kv_rows
     key_width, value_width = head_layout.key_width, head_layout.value_width
@@ -183,11 +201,14 @@ def attend(head_layout, query_offset, keys, values, first, last, row, workspace)
         first_key_column = group * group_key_width
         max_score = splat(MIN_SCORE)
         for index in range(first, last):
+            key_offset = load_i64(kv_rows, index) * key_width + first_key_column
+            if next_distance:
+                prefetch_vectors(keys, key_offset + next_distance * key_width, group_key_width)
             score = dot_scores(
                 workspace.projections,
                 query_offset + first_key_column,
                 keys,
-                load_i64(kv_rows, index) * key_width + first_key_column,
+                key_offset,
                 group_key_width,
                 head_layout.num_heads,
             )
@@ -207,6 +228,7 @@ def attend(head_layout, query_offset, keys, values, first, last, row, workspace)
             last,
             divide(splat(1.0), sum_),
             workspace.attention_output + row * value_width * F32_BYTES,
+            next_distance * value_width,
             workspace,
         )
 
@@ -248,6 +270,7 @@ def apply_self_attention(head_layout, window, sentence_start, sentence_end, star
             first - sentence_start,
             last - sentence_start,
             row,
+            np.int64(0),
             workspace,
         )
 
@@ -257,6 +280,7 @@ def apply_causal_self_attention(head_layout, window, layer, self_kv, workspace, 
     """Attend from each row to its own output so far, in the window, and write its new key and value into the cache."""
     row_stride = 2 * head_layout.key_width + head_layout.value_width
     start, stop = thread_range(num_rows, workspace.group)
+    next_distance = self_kv.capacity if head_layout.key_width >= MIN_PREFETCHED_WIDTH else 0
     for row in range(start, stop):
         slot_row = load_i32(self_kv.slot_rows, row)
         store_i32(self_kv.ancestors, row * self_kv.capacity + position, np.int32(slot_row))
@@ -271,7 +295,8 @@ def apply_causal_self_attention(head_layout, window, layer, self_kv, workspace, 
                 earlier_position,
                 (layer * self_kv.num_rows + ancestor_row) * self_kv.capacity + earlier_position,
             )
-        attend(head_layout, row * row_stride, self_kv.keys, self_kv.values, first, position + 1, row, workspace)
+        query_offset, end = row * row_stride, position + 1
+        attend(head_layout, query_offset, self_kv.keys, self_kv.values, first, end, row, next_distance, workspace)
     barrier(workspace.group)
 
 
@@ -279,13 +304,15 @@ def apply_causal_self_attention(head_layout, window, layer, self_kv, workspace, 
 def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, workspace, num_rows):
     """Attend from each row to its source."""
     start, stop = thread_range(num_rows, workspace.group)
+    next_distance = cross_kv.num_positions if head_layout.key_width >= MIN_PREFETCHED_WIDTH else 0
     for row in range(start, stop):
         sentence = load_i32(sentence_ids, row)
         length = load_i32(cross_kv.lengths, sentence)
         first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
         for position in range(length):
             store_i64(workspace.kv_rows, position, first_row + position)
-        attend(head_layout, row * head_layout.key_width, cross_kv.keys, cross_kv.values, np.int64(0), length, row, workspace)
+        query_offset = row * head_layout.key_width
+        attend(head_layout, query_offset, cross_kv.keys, cross_kv.values, np.int64(0), length, row, next_distance, workspace)
     barrier(workspace.group)
 
 

@@ -20,7 +20,7 @@ from dragoman.inference.backends.compiled.kernels.amx import (
 )
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
-from dragoman.inference.backends.compiled.kernels.cpu_features import AVX2
+from dragoman.inference.backends.compiled.kernels.gemm_avx2 import add_splits, multiply_chunks, split_large_inputs
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32,
     load_f32x16,
@@ -35,13 +35,13 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     store_i8x16,
     store_i32,
     store_i32x16,
+    store_magnitudes,
     store_partial,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
     absolute,
     convert_i32_to_f32,
     dot_accumulate,
-    extend_sign,
     gelu,
     inline_kernel,
     kernel,
@@ -72,8 +72,9 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 
 SIGNED_OFFSET, NONNEGATIVE_OFFSET = (INSTRUCTION_SET.get_input_offset(nonnegative) for nonnegative in (False, True))
 ROWS_AT_ONCE = INSTRUCTION_SET.rows_at_once
-# Whether `dot_accumulate` reads magnitudes and signs of inputs, and its sums lack the magnitudes of negative inputs.
-HAS_MAGNITUDES = INSTRUCTION_SET is AVX2
+# Whether `dot_accumulate` reads magnitudes and signs of inputs. Its sums lack the magnitudes of negative inputs, so they begin
+# with these, and nothing has an offset to compensate.
+HAS_MAGNITUDES = INSTRUCTION_SET.dot_inputs == "magnitudes"
 
 
 @kernel
@@ -91,18 +92,19 @@ def quantize_rows(x, num_rows, width, workspace, nonnegative):
         missing_sum = splat_i32(0)
         for column in range(0, width, LANES):
             quantized, index = round_f32_to_i32(load_f32x16(x, start + column) * scale) + offset, row * input_stride + column
-            if HAS_MAGNITUDES:
-                negative = negative_part(quantized)
-                store_i8x16(workspace.input_signs, index, extend_sign(quantized))
-                store_i8x16(workspace.quantized_inputs, index, quantized + negative + negative)
-                missing_sum = missing_sum + negative
+            if HAS_MAGNITUDES and not nonnegative:
+                store_magnitudes(workspace.quantized_inputs, workspace.input_signs, index, quantized)
+                missing_sum = missing_sum + negative_part(quantized)
             else:
                 store_i8x16(workspace.quantized_inputs, index, quantized)
+                if HAS_MAGNITUDES:
+                    store_i8x16(workspace.input_signs, index, splat_i32(0))
         if HAS_MAGNITUDES:
             store_i32(workspace.missing_sums, row, np.int32(reduce_sum_i32(missing_sum)))
             # Flipped zeros are not zero, so padding needs inputs of zero.
             for column in range(width, -(-width // VECTOR_BYTES) * VECTOR_BYTES, LANES):
                 store_i8x16(workspace.quantized_inputs, row * input_stride + column, splat_i32(0))
+            split_large_inputs(row, width, workspace)
 
 
 @kernel
@@ -115,9 +117,9 @@ def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_co
         compensation = load_i32x16(linear.compensation, first + output)
         panel = (output - column) // LANES * ACCUMULATOR_STRIDE
         for row_offset in range(num_rows):
-            sums = load_i32x16(workspace.accumulators, panel + row_offset * LANES) - compensation
-            if HAS_MAGNITUDES:
-                sums = sums + splat_i32(load_i32(workspace.missing_sums, row + row_offset))
+            sums = load_i32x16(workspace.accumulators, panel + row_offset * LANES)
+            if not HAS_MAGNITUDES:
+                sums = sums - compensation
             accumulated = convert_i32_to_f32(sums)
             result = accumulated * (scale * splat(load_f32(workspace.row_scales, row + row_offset))) + bias
             index = (row + row_offset) * row_stride + output
@@ -195,8 +197,8 @@ def multiply_one_row(linear, first, workspace, row, num_quads):
     """Compute the sums of one row and 64 outputs, and prefetch the weights of the next 64 outputs."""
     panel_size = num_quads * VECTOR_BYTES
     weights = linear.weights
-    zero = splat_i32(0)
-    a = (zero, zero, zero, zero)
+    initial_sum = splat_i32(load_i32(workspace.missing_sums, row) if HAS_MAGNITUDES else 0)
+    a = (initial_sum, initial_sum, initial_sum, initial_sum)
     for quad in range(num_quads):
         offset = first + quad * VECTOR_BYTES
         panel_weights = (
@@ -235,7 +237,32 @@ def _load_inputs(workspace, index):
     return load_splat_i8x4(workspace.quantized_inputs, index), load_splat_i8x4(workspace.input_signs, index)
 
 
-multiply_rows = multiply_four_rows if ROWS_AT_ONCE == 4 else multiply_two_rows
+multiply_several_rows = multiply_four_rows if ROWS_AT_ONCE == 4 else multiply_two_rows
+
+
+@inline_kernel
+def multiply_rows_in_registers(linear, first, workspace, row, num_rows, num_quads):
+    """Compute the sums of some of the rows and 64 outputs, and return their number. All these sums stay in registers."""
+    if num_rows >= ROWS_AT_ONCE:
+        multiply_several_rows(linear, first, workspace, row, num_quads)
+        return ROWS_AT_ONCE
+    multiply_one_row(linear, first, workspace, row, num_quads)
+    return 1
+
+
+@inline_kernel
+def multiply_rows_in_chunks(linear, first, workspace, row, num_rows, num_quads):
+    """Compute the sums of some of the rows and 64 outputs, and return their number. One row's sums stay in registers."""
+    num_done = min(num_rows, 2 * TILE_ROWS)
+    if num_done == 1:
+        multiply_one_row(linear, first, workspace, row, num_quads)
+        add_splits(linear, first, workspace, row, 1, num_quads)
+    else:
+        multiply_chunks(linear, first, workspace, row, num_done, num_quads)
+    return num_done
+
+
+multiply_rows = multiply_rows_in_chunks if HAS_MAGNITUDES else multiply_rows_in_registers
 
 
 @kernel
@@ -246,11 +273,7 @@ def multiply_vectors(linear, layer, y, row_stride, column, end_column, num_rows,
         first = (layer * num_blocks + block) * OUTPUT_BLOCK * 4 * num_quads
         row = np.int64(0)
         while row < num_rows:
-            if num_rows - row >= ROWS_AT_ONCE:
-                multiply_rows(linear, first, workspace, row, num_quads)
-            else:
-                multiply_one_row(linear, first, workspace, row, num_quads)
-            num_done = ROWS_AT_ONCE if num_rows - row >= ROWS_AT_ONCE else 1
+            num_done = multiply_rows(linear, first, workspace, row, num_rows - row, num_quads)
             dequantize_block(
                 linear, layer, y, row_stride, row, num_done, block * OUTPUT_BLOCK, np.int64(OUTPUT_BLOCK), workspace
             )

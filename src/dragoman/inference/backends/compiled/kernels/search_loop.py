@@ -41,6 +41,15 @@ NO_TOKEN = -1
 
 
 @kernel
+def read_prompt(num_rows, decoder, cross_kv, self_kv, workspace, row_buffers, options):
+    """Run the decoder on the start token and the prompt, except for its last token, which the first step reads."""
+    for index in range(options.num_prompt_tokens):
+        decoder_step(num_rows, index, decoder, cross_kv, self_kv, workspace, row_buffers)
+        for row in range(num_rows):  # all threads write the same token
+            store_i64(row_buffers.last_ids, row, load_i64(options.prompt_ids, index))
+
+
+@kernel
 def decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_buffers):
     """Run the decoder up to the output projection."""
     for row in range(num_rows):
@@ -74,13 +83,14 @@ def is_repeating(row_ids, start, length, options):
 
 
 @kernel
-def move_row(self_kv, row_buffers, row_ids, max_length, source_row, target_row, length):
+def move_row(self_kv, row_buffers, row_ids, source_row, target_row, length, options):
     """Move a row to the index of a row that has left the batch."""
+    num_positions = options.num_prompt_tokens + length
     store_i64(row_buffers.last_ids, target_row, load_i64(row_buffers.last_ids, source_row))
     store_i32(self_kv.slot_rows, target_row, np.int32(load_i32(self_kv.slot_rows, source_row)))
     store_i32(self_kv.sentence_ids, target_row, np.int32(load_i32(self_kv.sentence_ids, source_row)))
-    copy_i32(self_kv.ancestors, target_row * self_kv.capacity, self_kv.ancestors, source_row * self_kv.capacity, length)
-    copy_i32(row_ids, target_row * max_length, row_ids, source_row * max_length, length)
+    copy_i32(self_kv.ancestors, target_row * self_kv.capacity, self_kv.ancestors, source_row * self_kv.capacity, num_positions)
+    copy_i32(row_ids, target_row * options.max_length, row_ids, source_row * options.max_length, length)
 
 
 @kernel
@@ -94,10 +104,15 @@ def copy_i32(target, target_offset, source, source_offset, count):
 def greedy_search(
     position, end_position, num_rows, decoder, cross_kv, self_kv, workspace, row_buffers, options, greedy_buffers
 ):
-    """Decode from `position` to `end_position`, or until no rows are left, and return the number of rows left."""
+    """Decode from `position` to `end_position`, or until no rows are left, and return the number of rows left.
+
+    Both positions count output tokens.
+    """
     configure_amx(workspace)
+    if position == 0:
+        read_prompt(num_rows, decoder, cross_kv, self_kv, workspace, row_buffers, options)
     while position < end_position and num_rows > 0:
-        decoder_step(num_rows, position, decoder, cross_kv, self_kv, workspace, row_buffers)
+        decoder_step(num_rows, options.num_prompt_tokens + position, decoder, cross_kv, self_kv, workspace, row_buffers)
         select_candidates(num_rows, position + 1, decoder, workspace, row_buffers, options, greedy_buffers.row_ids)
         if workspace.group.thread_index == 0:
             store_i64(row_buffers.num_active, 0, greedy_step(num_rows, position, self_kv, row_buffers, options, greedy_buffers))
@@ -140,7 +155,7 @@ def greedy_step(num_rows, position, self_kv, row_buffers, options, greedy_buffer
             continue
         store_i64(row_buffers.last_ids, row, token)
         if num_kept != row:
-            move_row(self_kv, row_buffers, greedy_buffers.row_ids, options.max_length, row, num_kept, length)
+            move_row(self_kv, row_buffers, greedy_buffers.row_ids, row, num_kept, length, options)
         num_kept += 1
     return num_kept
 
@@ -189,7 +204,7 @@ def add_finished(sentence, length, first, options, beam_buffers):
     beam_size, num_columns = beam_buffers.beam_size, 2 * beam_buffers.beam_size
     penalty = load_f32(beam_buffers.penalties, length)
     num_competing = num_columns
-    if beam_buffers.stop_when_full:
+    if beam_buffers.only_best_may_end:
         num_competing = beam_size
     if beam_size == 1:  # only the best candidate, as in greedy search
         num_competing = 1
@@ -238,14 +253,21 @@ def select_alive(sentence, position, first, options, beam_buffers):
 def reorder_beam(sentence, row, position, first, self_kv, row_buffers, options, beam_buffers):
     """Reorder a sentence's rows, with their ancestors and outputs, to the hypotheses of the next beam."""
     beam_size, length = beam_buffers.beam_size, position + 1
+    num_positions = options.num_prompt_tokens + length
     alive_offset = (position * beam_buffers.num_sentences + sentence) * beam_size
     for rank in range(beam_size):
         column = first + load_i32(beam_buffers.alive, alive_offset + rank)
         store_i64(row_buffers.last_ids, row + rank, load_i32(beam_buffers.tokens, column))
         parent = row + load_i32(beam_buffers.parents, column)
-        copy_i32(beam_buffers.scratch_ids, rank * length, self_kv.ancestors, parent * self_kv.capacity, length)
+        copy_i32(beam_buffers.scratch_ids, rank * num_positions, self_kv.ancestors, parent * self_kv.capacity, num_positions)
     for rank in range(beam_size):
-        copy_i32(self_kv.ancestors, (row + rank) * self_kv.capacity, beam_buffers.scratch_ids, rank * length, length)
+        copy_i32(
+            self_kv.ancestors,
+            (row + rank) * self_kv.capacity,
+            beam_buffers.scratch_ids,
+            rank * num_positions,
+            num_positions,
+        )
     for rank in range(beam_size):
         parent = row + load_i32(beam_buffers.parents, first + load_i32(beam_buffers.alive, alive_offset + rank))
         copy_i32(beam_buffers.scratch_ids, rank * length, beam_buffers.row_ids, parent * options.max_length, position)
@@ -281,18 +303,32 @@ def is_done(sentence, length, options, beam_buffers):
         return load_f32(beam_buffers.finished_scores, finished_offset) > NEG_INF or best_score == NEG_INF
     if beam_buffers.stop_when_full and load_f32(beam_buffers.finished_scores, finished_offset + beam_size - 1) > NEG_INF:
         return True
-    return load_f32(beam_buffers.finished_scores, finished_offset + beam_buffers.target_rank) >= best_score / load_f32(
-        beam_buffers.max_penalties, sentence
-    )
+    penalty = load_f32(beam_buffers.max_penalties, sentence)
+    if beam_buffers.uses_present_length:
+        penalty = load_f32(beam_buffers.penalties, length)
+    return load_f32(beam_buffers.finished_scores, finished_offset + beam_buffers.target_rank) >= best_score / penalty
 
 
 @export(int, int, int, DecoderWeights, CrossKVCache, SelfKVCache, Workspace, RowBuffers, SearchOptions, BeamBuffers)
 def beam_search(position, end_position, num_active, decoder, cross_kv, self_kv, workspace, row_buffers, options, beam_buffers):
-    """Decode from `position` to `end_position`, or until no sentences are left, and return their number."""
+    """Decode from `position` to `end_position`, or until no sentences are left, and return their number.
+
+    Both positions count output tokens.
+    """
     configure_amx(workspace)
     beam_size = beam_buffers.beam_size
+    if position == 0:
+        read_prompt(num_active * beam_size, decoder, cross_kv, self_kv, workspace, row_buffers, options)
     while position < end_position and num_active > 0:
-        decoder_step(num_active * beam_size, position, decoder, cross_kv, self_kv, workspace, row_buffers)
+        decoder_step(
+            num_active * beam_size,
+            options.num_prompt_tokens + position,
+            decoder,
+            cross_kv,
+            self_kv,
+            workspace,
+            row_buffers,
+        )
         select_candidates(num_active * beam_size, position + 1, decoder, workspace, row_buffers, options, beam_buffers.row_ids)
         if workspace.group.thread_index == 0:
             store_i64(row_buffers.num_active, 0, beam_step(num_active, position, self_kv, row_buffers, options, beam_buffers))
@@ -323,6 +359,6 @@ def beam_step(num_active, position, self_kv, row_buffers, options, beam_buffers)
             continue
         if num_kept != row:
             for rank in range(beam_size):
-                move_row(self_kv, row_buffers, beam_buffers.row_ids, options.max_length, row + rank, num_kept + rank, length)
+                move_row(self_kv, row_buffers, beam_buffers.row_ids, row + rank, num_kept + rank, length, options)
         num_kept += beam_size
     return num_kept // beam_size

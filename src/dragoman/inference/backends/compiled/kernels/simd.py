@@ -24,7 +24,7 @@ from dragoman.inference.backends.compiled.kernels.cpu_features import (
     AVX_VNNI,
     NEON,
 )
-from dragoman.inference.backends.compiled.kernels.structs import LANES
+from dragoman.inference.backends.compiled.kernels.structs import LANES, MAX_LANE_SUM
 
 if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
     raise ImportError(f"numba {numba.__version__}: 0.62 or later is needed")
@@ -39,12 +39,8 @@ F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 I32, I8, I64 = ir.IntType(32), ir.IntType(8), ir.IntType(64)
 F32X16, I32X16 = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(F16, LANES)
-I32X4, I32X8, I8X32, I16X16 = (
-    ir.VectorType(I32, 4),
-    ir.VectorType(I32, 8),
-    ir.VectorType(I8, 32),
-    ir.VectorType(ir.IntType(16), 16),
-)
+I32X4, I32X8, I8X32 = ir.VectorType(I32, 4), ir.VectorType(I32, 8), ir.VectorType(I8, 32)
+I16X16, I16X32 = ir.VectorType(ir.IntType(16), 16), ir.VectorType(ir.IntType(16), 32)
 
 
 class ExportedKernel(NamedTuple):
@@ -164,15 +160,56 @@ def _dot_avx2(builder, sum_, magnitudes, signs, weights):
     `vpmaddubsw` sums two products in 16 bits. They fit, because 127 · 128 · 2 < 2¹⁵ and -128 · 128 · 2 = -2¹⁵.
     """
 
-    def multiply_half(sum_half, magnitudes_half, signs_half, weights_half):
-        flipped_weights = builder.bitcast(builder.xor(weights_half, signs_half), I8X32)
-        pairs = call_llvm(
-            builder, "llvm.x86.avx2.pmadd.ub.sw", I16X16, builder.bitcast(magnitudes_half, I8X32), flipped_weights
-        )
-        quads = call_llvm(builder, "llvm.x86.avx2.pmadd.wd", I32X8, pairs, ir.Constant(I16X16, [1] * 16))
-        return builder.add(sum_half, quads)
+    def multiply_half(sum_half, *operand_halves):
+        return builder.add(sum_half, _sum_lanes_avx2(builder, _multiply_bytes_avx2(builder, *operand_halves)))
 
     return _map_parts(builder, 8, multiply_half, sum_, magnitudes, signs, weights)
+
+
+@intrinsic
+def dot_accumulate_two(typing, sum_, magnitudes, signs, weights, next_magnitudes, next_signs, next_weights):
+    """Add to each sum the products of two quads, which AVX2 adds in lanes of 16 bits first.
+
+    The magnitudes of a lane of both quads must not exceed `MAX_LANE_SUM` together. See `gemm_avx2`.
+    """
+
+    def codegen(context, builder, signature, args):
+        def multiply_half(sum_half, *operand_halves):
+            lanes, next_lanes = (_multiply_bytes_avx2(builder, *quad) for quad in (operand_halves[:3], operand_halves[3:]))
+            return builder.add(sum_half, _sum_lanes_avx2(builder, builder.add(lanes, next_lanes)))
+
+        return _map_parts(builder, 8, multiply_half, *args)
+
+    return i32x16(*[i32x16] * 7), codegen
+
+
+def _multiply_bytes_avx2(builder, magnitudes, signs, weights):
+    """Return the sums of two products in each lane of 16 bits."""
+    flipped_weights = builder.bitcast(builder.xor(weights, signs), I8X32)
+    return call_llvm(builder, "llvm.x86.avx2.pmadd.ub.sw", I16X16, builder.bitcast(magnitudes, I8X32), flipped_weights)
+
+
+def _sum_lanes_avx2(builder, lanes):
+    """Return the sums of two lanes each in 32 bits."""
+    return call_llvm(builder, "llvm.x86.avx2.pmadd.wd", I32X8, lanes, ir.Constant(I16X16, [1] * 16))
+
+
+@intrinsic
+def any_large_lane(typing, magnitudes):
+    """Return whether a lane of 16 bits exceeds `MAX_LANE_SUM`: two bytes of a quad, and the same two of the next quad.
+
+    magnitudes: 16 quads of bytes, of which the first two belong together, and so on
+    """
+
+    def codegen(context, builder, signature, args):
+        lanes = builder.bitcast(args[0], I16X32)
+        low, high = builder.and_(lanes, ir.Constant(I16X32, [255] * 32)), builder.lshr(lanes, ir.Constant(I16X32, [8] * 32))
+        sums = builder.add(low, high)
+        next_sums = builder.shuffle_vector(sums, sums, ir.Constant(ir.VectorType(I32, 32), [lane ^ 2 for lane in range(32)]))
+        is_large = builder.icmp_unsigned(">", builder.add(sums, next_sums), ir.Constant(I16X32, [MAX_LANE_SUM] * 32))
+        return builder.icmp_unsigned("!=", builder.bitcast(is_large, I32), I32(0))
+
+    return types.boolean(i32x16), codegen
 
 
 def _dot_neon(builder, sum_, inputs, weights):
@@ -209,16 +246,6 @@ def negative_part(typing, vector):
     def codegen(context, builder, signature, args):
         zero = ir.Constant(I32X16, [0] * LANES)
         return builder.select(builder.icmp_signed("<", args[0], zero), builder.sub(zero, args[0]), zero)
-
-    return i32x16(i32x16), codegen
-
-
-@intrinsic
-def extend_sign(typing, vector):
-    """Return -1, whose bits are all 1, for negative integers, and 0 for the other ones."""
-
-    def codegen(context, builder, signature, args):
-        return builder.ashr(args[0], ir.Constant(I32X16, [31] * LANES))
 
     return i32x16(i32x16), codegen
 

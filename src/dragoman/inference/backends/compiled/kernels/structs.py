@@ -23,6 +23,10 @@ INT8_MAX = 127.0
 BYTE_OFFSET = 128
 # Lower bound of a quantization step, so that a row of zeros has a step too.
 MIN_SCALE = 1e-30
+# Greatest sum of magnitudes in a lane of 16 bits, because 255 · 128 < 2¹⁵. See `gemm_avx2`.
+MAX_LANE_SUM = 255
+# Upper bound of a row's splits for each of its quads. Two quads have three splits at most.
+SPLITS_PER_QUAD = 2
 # Outputs that are computed at once: four vectors.
 OUTPUT_BLOCK = 4 * LANES
 # Rows from which on tiles are faster than vectors.
@@ -79,6 +83,9 @@ class Workspace(NamedTuple):
     x, y: (N, D), the activations and their normalized copy
     row_scales: (N,), quantization steps
     missing_sums: (N,), magnitudes of negative inputs that the sums of products lack
+    num_splits: (N,), number of splits of each row; see `gemm_avx2`
+    split_quads: (N, SPLITS_PER_QUAD · input_stride / 4), indices of the quads that the splits belong to
+    split_inputs: (N, SPLITS_PER_QUAD · input_stride / 4), four bytes of inputs for each split
     accumulators: sums of 32 rows and 64 outputs
     kv_rows: (S or T,), rows of the keys that one query attends to
     scores: (S or T, 16), the scores of all heads
@@ -104,6 +111,9 @@ class Workspace(NamedTuple):
     input_signs: Address
     row_scales: Address
     missing_sums: Address
+    num_splits: Address
+    split_quads: Address
+    split_inputs: Address
     kv_rows: Address
     scores: Address
     keys: Address
@@ -258,6 +268,7 @@ class SearchOptions(NamedTuple):
     max_lengths: (B,), most tokens of each output, the end token included
     allow_repetition: (B,), 1 if degenerate repetition is allowed
     suppressed_ids: (num_suppressed + 1,), tokens that never occur, and behind them the end token
+    prompt_ids: (num_prompt_tokens,), tokens that the decoder reads between its start token and each output
     end_id, min_length: the end token, which does not occur among the first `min_length` tokens
     no_repeat_ngram_size: number of tokens that no output repeats in order; 0 allows all
     repetition_window: number of last tokens that are searched for a repetition, or 0
@@ -270,6 +281,8 @@ class SearchOptions(NamedTuple):
     allow_repetition: Address
     suppressed_ids: Address
     num_suppressed: int
+    prompt_ids: Address
+    num_prompt_tokens: int
     end_id: int
     min_length: int
     no_repeat_ngram_size: int
@@ -328,6 +341,8 @@ class BeamBuffers(NamedTuple):
     beam_size, num_sentences: R and B
     target_rank: rank among the finished hypotheses that alive hypotheses must still be able to beat
     stop_when_full: the search of a sentence ends with R finished hypotheses
+    only_best_may_end: only ends among the R best candidates compete
+    uses_present_length: alive hypotheses compete with the penalty of their present length, not with the greatest one
     lengths: (B,), length at which each search ended
     alive_scores: (B, R)
     finished_scores, finished_node_ids: (B, R), score over penalty, and length · X + column.
@@ -336,12 +351,14 @@ class BeamBuffers(NamedTuple):
     alive: (M, B, R), columns of the alive hypotheses among the candidates
     row_ids: (N, M), the outputs, for the repetition check
     is_repetition, repetition_scores: (M / check_interval, B, R), dropped repetitions and their scores
-    cursors, candidate_scores, scratch_ids: (X,), (X,) and (R, M), scratch memory
+    cursors, candidate_scores, scratch_ids: (X,), (X,) and (R, num_prompt_tokens + M), scratch memory
     """
 
     beam_size: int
     target_rank: int
     stop_when_full: bool
+    only_best_may_end: bool
+    uses_present_length: bool
     num_sentences: int
     lengths: Address
     alive_scores: Address

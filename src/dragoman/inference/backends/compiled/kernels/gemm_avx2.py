@@ -1,0 +1,164 @@
+"""Sums of products of bytes with AVX2, which has no instruction for sums of four products.
+
+`vpmaddubsw` sums two products in 16 bits, and another instruction sums two of those in 32 bits. Two inputs and the next two are
+added in 16 bits between them, which saves work. They fit if the magnitudes of a lane's four inputs do not exceed
+`MAX_LANE_SUM` together. Few inputs are so large. Those are moved into a list of splits, and added one by one.
+
+    quad    four inputs side by side, of which each lane of 16 bits reads two
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dragoman.inference.backends.compiled.kernels.memory import (
+    load_i8x64,
+    load_i32,
+    load_i32x16,
+    load_splat_i8x4,
+    load_u8,
+    prefetch,
+    store_i32,
+    store_i32x16,
+)
+from dragoman.inference.backends.compiled.kernels.simd import (
+    any_large_lane,
+    dot_accumulate,
+    dot_accumulate_two,
+    inline_kernel,
+    kernel,
+    splat_i32,
+)
+from dragoman.inference.backends.compiled.kernels.structs import (
+    ACCUMULATOR_STRIDE,
+    ADD_RESIDUAL_U8,
+    LANES,
+    MAX_LANE_SUM,
+    SPLITS_PER_QUAD,
+    VECTOR_BYTES,
+)
+
+# Quads whose weights for 64 outputs take 16 KiB, half of the smallest first cache.
+CHUNK_QUADS = 64
+# Bytes of a quad: all, or the second one of each lane.
+ALL_BYTES, ODD_BYTES = 0xFFFFFFFF, 0xFF00FF00
+
+
+@kernel
+def split_large_inputs(row, width, workspace):
+    """Move the inputs of a row that are too large into its splits."""
+    start, num_splits = row * workspace.input_stride, np.int64(0)
+    for column in range(0, width, VECTOR_BYTES):
+        if any_large_lane(load_i8x64(workspace.quantized_inputs, start + column)):
+            for quad in range(column // 4, column // 4 + LANES, 2):
+                num_splits = split_two_quads(row, quad, num_splits, workspace)
+    store_i32(workspace.num_splits, row, np.int32(num_splits))
+
+
+@kernel
+def split_two_quads(row, quad, num_splits, workspace):
+    """Move inputs of a quad and the next one, if they are too large together. Return the row's number of splits."""
+    low, high = sum_lanes(row, quad, workspace)
+    next_low, next_high = sum_lanes(row, quad + 1, workspace)
+    if max(low + next_low, high + next_high) <= MAX_LANE_SUM:
+        return num_splits
+    if max(low, high) > MAX_LANE_SUM:
+        num_splits = add_split(row, quad, ODD_BYTES, num_splits, workspace)
+    if max(next_low, next_high) > MAX_LANE_SUM:
+        num_splits = add_split(row, quad + 1, ODD_BYTES, num_splits, workspace)
+    return add_split(row, quad + 1, ALL_BYTES, num_splits, workspace)
+
+
+@kernel
+def sum_lanes(row, quad, workspace):
+    """Return the sums of the two inputs of each lane of a quad."""
+    inputs, index = workspace.quantized_inputs, row * workspace.input_stride + 4 * quad
+    return load_u8(inputs, index) + load_u8(inputs, index + 1), load_u8(inputs, index + 2) + load_u8(inputs, index + 3)
+
+
+@kernel
+def add_split(row, quad, mask, num_splits, workspace):
+    """Move the bytes of a mask from a quad to the end of the row's splits, and return their number."""
+    quad_index = row * (workspace.input_stride // 4) + quad
+    inputs = load_i32(workspace.quantized_inputs, quad_index)
+    split_index = row * (workspace.input_stride // 4) * SPLITS_PER_QUAD + num_splits
+    store_i32(workspace.split_quads, split_index, np.int32(quad))
+    store_i32(workspace.split_inputs, split_index, np.int32(inputs & mask))
+    store_i32(workspace.quantized_inputs, quad_index, np.int32(inputs & ~mask))
+    return num_splits + 1
+
+
+@kernel
+def multiply_chunks(linear, first, workspace, row, num_rows, num_quads):
+    """Compute the sums of up to 32 rows and 64 outputs. All rows read some weights before any reads the next ones.
+
+    first: index of the first weight of these outputs
+    """
+    for first_quad in range(0, num_quads, CHUNK_QUADS):
+        end_quad = min(first_quad + CHUNK_QUADS, num_quads)
+        if linear.epilogue == ADD_RESIDUAL_U8:
+            multiply_unsigned_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads)
+        else:
+            multiply_signed_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads)
+    add_splits(linear, first, workspace, row, num_rows, num_quads)
+
+
+def _make_chunk_kernel(has_signs):
+    """Return a kernel for inputs with signs, or for inputs that are never negative."""
+
+    @kernel
+    def multiply_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads):
+        """Add the products of some quads to the sums. The first four rows prefetch weights of the next 64 outputs."""
+        weights, sums, panel_size = linear.weights, workspace.accumulators, num_quads * VECTOR_BYTES
+        for row_offset in range(num_rows):
+            input_start, index = (row + row_offset) * workspace.input_stride, row_offset * LANES
+            prefetch_offset = first + (4 + min(row + row_offset, 3)) * panel_size
+            prefetch_step = VECTOR_BYTES if row + row_offset < 4 else 0
+            a = b = c = d = splat_i32(load_i32(workspace.missing_sums, row + row_offset))
+            if first_quad > 0:
+                a, b = load_i32x16(sums, index), load_i32x16(sums, index + ACCUMULATOR_STRIDE)
+                c, d = load_i32x16(sums, index + 2 * ACCUMULATOR_STRIDE), load_i32x16(sums, index + 3 * ACCUMULATOR_STRIDE)
+            for quad in range(first_quad, end_quad, 2):
+                offset, input_offset = first + quad * VECTOR_BYTES, input_start + 4 * quad
+                inputs = load_splat_i8x4(workspace.quantized_inputs, input_offset)
+                next_inputs = load_splat_i8x4(workspace.quantized_inputs, input_offset + 4)
+                signs = load_splat_i8x4(workspace.input_signs, input_offset) if has_signs else splat_i32(0)
+                next_signs = load_splat_i8x4(workspace.input_signs, input_offset + 4) if has_signs else splat_i32(0)
+                prefetch(weights, prefetch_offset + quad * prefetch_step)
+                prefetch(weights, prefetch_offset + (quad + 1) * prefetch_step)
+                a = _accumulate(a, inputs, signs, next_inputs, next_signs, weights, offset)
+                b = _accumulate(b, inputs, signs, next_inputs, next_signs, weights, offset + panel_size)
+                c = _accumulate(c, inputs, signs, next_inputs, next_signs, weights, offset + 2 * panel_size)
+                d = _accumulate(d, inputs, signs, next_inputs, next_signs, weights, offset + 3 * panel_size)
+            store_i32x16(sums, index, a)
+            store_i32x16(sums, index + ACCUMULATOR_STRIDE, b)
+            store_i32x16(sums, index + 2 * ACCUMULATOR_STRIDE, c)
+            store_i32x16(sums, index + 3 * ACCUMULATOR_STRIDE, d)
+
+    return multiply_chunk
+
+
+multiply_signed_chunk, multiply_unsigned_chunk = _make_chunk_kernel(True), _make_chunk_kernel(False)
+
+
+@inline_kernel
+def _accumulate(sum_, inputs, signs, next_inputs, next_signs, weights, offset):
+    quad_weights, next_weights = load_i8x64(weights, offset), load_i8x64(weights, offset + VECTOR_BYTES)
+    return dot_accumulate_two(sum_, inputs, signs, quad_weights, next_inputs, next_signs, next_weights)
+
+
+@kernel
+def add_splits(linear, first, workspace, row, num_rows, num_quads):
+    """Add the products of the rows' splits to their sums of 64 outputs."""
+    panel_size, sums = num_quads * VECTOR_BYTES, workspace.accumulators
+    for row_offset in range(num_rows):
+        input_start, index = (row + row_offset) * workspace.input_stride, row_offset * LANES
+        split_start = input_start // 4 * SPLITS_PER_QUAD
+        for split in range(split_start, split_start + load_i32(workspace.num_splits, row + row_offset)):
+            quad = load_i32(workspace.split_quads, split)
+            inputs = load_splat_i8x4(workspace.split_inputs, 4 * split)
+            signs = load_splat_i8x4(workspace.input_signs, input_start + 4 * quad)
+            for panel in range(4):
+                weights = load_i8x64(linear.weights, first + panel * panel_size + quad * VECTOR_BYTES)
+                sum_ = load_i32x16(sums, panel * ACCUMULATOR_STRIDE + index)
+                store_i32x16(sums, panel * ACCUMULATOR_STRIDE + index, dot_accumulate(sum_, inputs, signs, weights))
