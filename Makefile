@@ -3,10 +3,16 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-inference bench-inference-gpu bench-parsing bench-quality clean
+.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-inference bench-inference-gpu bench-parsing bench-serving bench-quality clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
+
+# Train the quickstart's model, unless there is one, and serve it with a page to translate in.
+serve-demo: $(VENV)/.core
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
+	test -d runs/quickstart-de/bundle || $(BIN)/dragoman quickstart
+	$(BIN)/dragoman serve runs/quickstart-de/bundle
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
@@ -52,6 +58,9 @@ bench-inference-gpu: $(VENV)/.core
 
 bench-parsing: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m parsing.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
+
+bench-serving: $(VENV)/.dev
+	PYTHONPATH=benchmarks $(BIN)/python -m serving.run $(if $(QUICK),--quick) $(if $(ISA),--isa $(ISA)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
 
 bench-quality: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m quality.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

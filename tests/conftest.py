@@ -58,7 +58,7 @@ def tiny(corpus: Path) -> MakeRecipe:
                 **{name: {"source": f"{name}.en", "target": f"{name}.de"} for name in SPLITS},
                 "max_length": 40,
             },
-            "tokenizer": {"vocab_size": 80, "byte_fallback": False},
+            "tokenizer": {"vocab_size": 80, "reserved_tokens": 0, "byte_fallback": False},
             "model": {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2},
             "training": {
                 "precision": "float32",

@@ -14,24 +14,29 @@ from typing import TYPE_CHECKING, Any
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
+    from dragoman.client import AsyncClient, Client
     from dragoman.config import Recipe, read_recipe
     from dragoman.config.decoding_options import DecodingOptions
     from dragoman.conversion.converter import ConversionResult, convert
     from dragoman.errors import DragomanError
-    from dragoman.inference.load import load
+    from dragoman.inference.load import load, load_pivot
     from dragoman.inference.parse_result import Parse
     from dragoman.inference.parser import Parser
+    from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
     from dragoman.training.run import train
 
 __all__ = [
+    "AsyncClient",
+    "Client",
     "ConversionResult",
     "DecodingOptions",
     "DragomanError",
     "Parse",
     "Parser",
+    "PivotTranslator",
     "Recipe",
     "Translation",
     "TranslationConstraints",
@@ -39,22 +44,27 @@ __all__ = [
     "__version__",
     "convert",
     "load",
+    "load_pivot",
     "read_recipe",
     "train",
 ]
 
 _MODULES = {
+    "AsyncClient": "dragoman.client",
+    "Client": "dragoman.client",
     "ConversionResult": "dragoman.conversion.converter",
     "DecodingOptions": "dragoman.config.decoding_options",
     "DragomanError": "dragoman.errors",
     "Parse": "dragoman.inference.parse_result",
     "Parser": "dragoman.inference.parser",
+    "PivotTranslator": "dragoman.inference.pivot",
     "Recipe": "dragoman.config",
     "Translation": "dragoman.inference.translation_result",
     "TranslationConstraints": "dragoman.inference.translation_constraints",
     "Translator": "dragoman.inference.translator",
     "convert": "dragoman.conversion.converter",
     "load": "dragoman.inference.load",
+    "load_pivot": "dragoman.inference.load",
     "read_recipe": "dragoman.config",
     "train": "dragoman.training.run",
 }

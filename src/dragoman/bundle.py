@@ -11,6 +11,7 @@ Loading parses JSON and tensors; it never executes anything from a bundle.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,10 +29,11 @@ from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
 from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
-from dragoman.io.storage import atomic_dir, to_write_error, verify_checksums
+from dragoman.io.storage import atomic_dir, read_digests, to_write_error, verify_checksums
 from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead
+from dragoman.tasks.confidence import ConfidenceCalibration
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
 OUTPUT_WEIGHT = "output"
@@ -66,6 +68,7 @@ class BundleMetadata:
 
     Attributes:
         training_files: files of the training corpora
+        language_pairs: pairs of languages that a model of many languages was trained on
         pairs: sentence pairs that the model was trained on
         dropped_pairs: number of pairs that preparation dropped or truncated, by reason
         parameters: number of trained parameters
@@ -82,7 +85,12 @@ class BundleMetadata:
         averaged_checkpoints: names of the checkpoints whose mean the weights are
         paper_deviations: settings that differ from the paper, one sentence each
         alignment: attention head that alignments are read from
+        confidence: calibration of the confidence of translations
         origin: the source of a model that `dragoman convert` wrote
+        init_from: folder of the bundle that was fine-tuned
+        init_digest: SHA-256 of the weights and the tokenizer of that bundle, see `compute_bundle_digest`
+        interpolated_bundles: folders of the bundles whose weighted mean the weights are, with their shares
+        adapter: folder of the adapter that was merged into the weights
         dragoman: version of dragoman
         torch: version of PyTorch
         finished: end of the training in UTC, in ISO 8601
@@ -91,6 +99,7 @@ class BundleMetadata:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     training_files: list[str] | None = None
+    language_pairs: list[tuple[str, str]] | None = None
     pairs: int | None = None
     dropped_pairs: dict[str, int] | None = None
     parameters: int | None = None
@@ -107,7 +116,12 @@ class BundleMetadata:
     averaged_checkpoints: list[str] | None = None
     paper_deviations: list[str] | None = None
     alignment: AlignmentHead | None = None
+    confidence: ConfidenceCalibration | None = None
     origin: ModelOrigin | None = None
+    init_from: str | None = None
+    init_digest: str | None = None
+    interpolated_bundles: dict[str, float] | None = None
+    adapter: str | None = None
     dragoman: str | None = None
     torch: str | None = None
     finished: str | None = None
@@ -217,11 +231,18 @@ def _is_finite(weight: Tensor, release: Callable[[], None]) -> bool:
     return True
 
 
-def average_weights(weight_sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of several models' weights, summed in float64. All models have the same names and shapes."""
+def average_weights(weight_sets: Sequence[Mapping[str, Tensor]], shares: Sequence[float] | None = None) -> dict[str, Tensor]:
+    """Return the mean of several models' weights, summed in float64. All models have the same names and shapes.
+
+    shares: share of each model, which sum to 1; equal by default
+    """
+
+    def average(tensors: Sequence[Tensor]) -> Tensor:
+        stacked = torch.stack([tensor.double() for tensor in tensors])
+        return stacked.mean(dim=0) if shares is None else torch.tensordot(torch.tensor(shares).double(), stacked, dims=1)
+
     return {
-        name: torch.stack([weights[name].double() for weights in weight_sets]).mean(dim=0).to(tensor.dtype)
-        for name, tensor in weight_sets[0].items()
+        name: average([weights[name] for weights in weight_sets]).to(tensor.dtype) for name, tensor in weight_sets[0].items()
     }
 
 
@@ -264,6 +285,22 @@ def save_bundle(
         write_tokenizer(folder, tokenizer)
 
 
+def replace_metadata(path: Path, metadata: BundleMetadata) -> None:
+    """Write a bundle again with other metadata; its weights, its recipe and its tokenizers stay as they are.
+
+    Raises BundleError if the bundle is damaged, and OutputError if the system refuses to write.
+    """
+    recipe = load_bundle(path).recipe
+    save_bundle(
+        path,
+        recipe=recipe,
+        tokenizer=read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos),
+        weights=MappedTensors(path / WEIGHTS_FILE),
+        metadata=metadata,
+        overwrite=True,
+    )
+
+
 def _check_replaceable(path: Path) -> None:
     try:
         names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
@@ -278,6 +315,15 @@ def check_bundle(path: Path) -> None:
     if (path / "bundle").is_dir() and not (path / CONFIG_FILE).exists():
         raise BundleError(f"{path}: is a run folder, not a bundle; give {path / 'bundle'}", code="bundle-not-found")
     verify_checksums(path, BundleError)
+
+
+def compute_bundle_digest(path: Path) -> str:
+    """Return the SHA-256 that identifies the weights and the tokenizer of a bundle, from the digests in its manifest.
+
+    The config does not count, so metadata and decoding settings may change. Raise BundleError if there is no bundle.
+    """
+    digests = {name: digest for name, digest in read_digests(path, BundleError).items() if name != CONFIG_FILE}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 def load_bundle(path: Path) -> Bundle:
@@ -297,6 +343,8 @@ def read_bundle(path: Path) -> Bundle:
                 recipe.tokenizer.language_token_placement,
                 recipe.task.source_language,
                 recipe.task.target_language,
+                *_list_languages(metadata),
+                text_may_choose=metadata.origin is not None,
             )
         )
     if (recipe.task.kind == "translation") != tokenizer.has_text_target:
@@ -317,6 +365,21 @@ def read_bundle(path: Path) -> Bundle:
     model = _build_meta_model(recipe, vocabulary, weights, location=path / CONFIG_FILE)
     load_weights(model, weights, location=path / WEIGHTS_FILE, release=weights.release)
     return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release)
+
+
+def list_language_pairs(recipe: Recipe, metadata: BundleMetadata) -> list[tuple[str, str]]:
+    """Return the pairs of languages that a bundle serves: one, or several for a model of many languages; empty if unknown."""
+    if metadata.language_pairs is not None or recipe.tokenizer.language_token is not None:
+        return list(metadata.language_pairs or ())
+    languages = recipe.task.source_language or "?", recipe.task.target_language or "?"
+    return [] if set(languages) == {"?"} else [languages]
+
+
+def _list_languages(metadata: BundleMetadata) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the languages of a model of many, and the pairs that it was trained on; empty if they are not known."""
+    pairs = tuple((source, target) for source, target in metadata.language_pairs or ())
+    origin_languages = metadata.origin.target_languages if metadata.origin is not None else None
+    return tuple(origin_languages or sorted({language for pair in pairs for language in pair if language})), pairs
 
 
 def _build_meta_model(

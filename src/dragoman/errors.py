@@ -12,6 +12,7 @@
     ├── OutputError             a result cannot be written: its path is taken or in use
     │   └── WriteError          the system refused to write: a full disk, a read-only folder, a device that fails
     ├── MissingDependencyError  an optional library is not installed
+    ├── ServerError             a server refused the request of a client, or cannot be reached
     ├── RankZeroError           rank 0 has already reported why all ranks end
     └── InterruptedRun          the user stopped the work
 
@@ -139,6 +140,23 @@ class MissingDependencyError(DragomanError):
         return type(self), self._arguments
 
 
+class ServerError(DragomanError):
+    """Answer of a server other than success, or a server that cannot be reached.
+
+    Args:
+        message: the message of the server
+        status: HTTP status; 0 if there is no answer
+        server_code: name of the problem, as the server gives it
+    """
+
+    code = "server-error"
+
+    def __init__(self, message: str, *, status: int = 0, server_code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.server_code = server_code
+
+
 class RankZeroError(DragomanError):
     """End of a rank after rank 0 has reported the reason; the exit status is that of rank 0."""
 
@@ -192,6 +210,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("invalid-option", RecipeError, "An option or argument has a value that is not allowed."),
     ErrorCode("unknown-metric", RecipeError, "The metric or its tokenizer is not known or cannot run on this machine."),
     ErrorCode("format-mismatch", RecipeError, "The format of a file does not fit the task."),
+    ErrorCode("unsupported-pair", RecipeError, "The model was not trained on the pair of languages."),
     ErrorCode("tokenizer-mismatch", RecipeError, "The tokenizer that the recipe names does not support its settings."),
     # Text and arguments
     ErrorCode("invalid-data", DataError, "A file or an argument cannot be used."),
@@ -222,7 +241,10 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("wrong-task", BundleError, "The bundle is of another task than the command needs."),
     ErrorCode("ensemble-mismatch", BundleError, "The tasks or the vocabularies of the bundles of an ensemble differ."),
     ErrorCode("shortlist-mismatch", BundleError, "The shortlist belongs to another tokenizer."),
+    ErrorCode("adapter-mismatch", BundleError, "The adapter belongs to another bundle."),
+    ErrorCode("structure-mismatch", BundleError, "Bundles to interpolate differ in their model section or tokenizer."),
     ErrorCode("tokenizer-damaged", BundleError, "A tokenizer file is damaged or of another kind."),
+    ErrorCode("calibration-missing", BundleError, "The bundle has no calibration of the confidence."),
     ErrorCode("export-unsupported", BundleError, "The other engine cannot run this model."),
     ErrorCode("conversion-unsupported", BundleError, "A model of another toolkit has a feature that dragoman does not have."),
     # Devices
@@ -260,6 +282,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("disk-full", OutputError, "The disk is full."),
     # Everything else
     ErrorCode("missing-dependency", MissingDependencyError, "An optional library is not installed."),
+    ErrorCode("server-error", ServerError, "A server refused a request of the client, or cannot be reached."),
     ErrorCode("rank-zero-failed", RankZeroError, "Rank 0 has reported the reason; the exit status is that of rank 0."),
     ErrorCode("interrupted", InterruptedRun, "The user stopped the work."),
 )

@@ -25,8 +25,9 @@ def test_every_key_has_one_plain_sentence(key: str) -> None:
 def test_keys_cover_every_section() -> None:
     sections = {entry.section for entry in KEYS.values()}
     assert sections == {
-        "", "task", "data", "data.train", "data.corpora.NAME", "data.valid", "data.test", "data.curriculum[N]",
-        "data.cleaning", "data.noise", "tokenizer", "model", "training", "decoding",
+        "", "task", "data", "data.train", "data.corpora.NAME", "data.valid", "data.valid_corpora.NAME", "data.test",
+        "data.test_corpora.NAME", "data.curriculum[N]", "data.cleaning", "data.noise", "tokenizer", "model", "training",
+        "training.lora", "decoding",
     }  # fmt: skip
 
 
@@ -60,7 +61,8 @@ def test_module_prints_tables_of_keys_and_presets() -> None:
     lines = result.stdout.splitlines()
     for entry in KEYS.values():
         assert any(line.startswith(f"| `{entry.name}` | ") and entry.sentence.replace("|", "\\|") in line for line in lines)
-    assert "## `data.train`, `data.corpora.NAME`, `data.valid`, `data.test`" in lines
+    names = ["train", "corpora.NAME", "valid", "valid_corpora.NAME", "test", "test_corpora.NAME"]
+    assert "## " + ", ".join(f"`data.{name}`" for name in names) in lines
     assert f"| key | {' | '.join(f'`{preset}`' for preset in PRESETS)} |" in lines
     assert all(any(line.startswith(f"| `{size}` | ") for line in lines) for size in SIZES)
     column_counts = {line.count("|") - line.count("\\|") for line in lines if line.startswith("| `d_model`")}

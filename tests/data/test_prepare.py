@@ -189,7 +189,7 @@ def test_large_vocabulary_uses_four_bytes_per_id(tmp_path: Path) -> None:
     write_tsv(folder / "train.tsv", list(zip(lines, lines[::-1], strict=True)))
     write_tsv(folder / "valid.tsv", [(lines[0], lines[-1])])
     settings = ["tokenizer.normalization=identity", f"tokenizer.vocab_size={len(characters) + 261}"]
-    result = prepare_text(folder, *settings, train={"file": "train.tsv"})
+    result = prepare_text(folder, *settings, "tokenizer.reserved_tokens=0", train={"file": "train.tsv"})
     corpus = result.corpus("train")
     with pa.ipc.open_file(result.folder / "train-00000.arrow") as reader:
         assert reader.schema.field("source").type.value_type == pa.int32()

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman
-from dragoman import Translator
+from dragoman import Translation, Translator
 from dragoman.inference.segmentation import join_segments, split_long_input
+from dragoman.inference.translation_result import merge_segments
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -99,3 +100,14 @@ def test_segments_have_different_random_streams(translator: Translator) -> None:
     assert translation.num_segments > 4
     assert len(set(translation.text.split())) > 3
     assert translator.translate([line], max_source_tokens=10, method="sample", temperature=2.0) == [translation]
+
+
+def test_links_of_segments_skip_language_tokens() -> None:
+    """The second segment's words begin at the third word of the line."""
+    segments = [
+        Translation(
+            "x", tokens=("▁x",), source_tokens=("__en__", "▁a", "▁b", "</s>"), attention=((0.0,) * 4,), alignment=((1, 0),)
+        ),
+        Translation("y", tokens=("▁y",), source_tokens=("__en__", "▁c", "</s>"), attention=((0.0,) * 3,), alignment=((0, 0),)),
+    ]
+    assert merge_segments(segments, ["a b ", "c"], "de", num_language_tokens=1).alignment == ((1, 0), (2, 1))

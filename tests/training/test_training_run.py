@@ -1328,7 +1328,7 @@ LOG_KEYS = {
     },
     "valid": {
         "type", "step", "loss", "perplexity", "bleu", "best", "f1", "f1_gold_tags", "nll", "nll_own_source",
-        "nll_shuffled_source", "seconds",
+        "nll_shuffled_source", "pair_scores", "seconds",
     },
 }  # fmt: skip
 
@@ -1341,6 +1341,7 @@ def test_metrics_log_holds_every_line_once(trained: Path) -> None:
         for entry in entries_of_kind:
             assert set(entry) == LOG_KEYS[kind]
             assert entry.pop("f1", None) is entry.pop("f1_gold_tags", None) is None  # only a parser has them
+            assert entry.pop("pair_scores", None) is None  # only a model of many languages has them
             assert all(isinstance(value, str | int | float) for value in entry.values())
     train_losses = [entry["loss"] for entry in entries if entry["type"] == "train"]
     assert train_losses[-1] < 0.5 * train_losses[0]

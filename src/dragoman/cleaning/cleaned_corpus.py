@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -306,13 +306,19 @@ def clean_training_corpora(
         raise RecipeError(
             "data.train: is not set; name the training files in it, or those of a mixture in data.corpora", code="missing-key"
         )
-    filter_pipeline = FilterPipeline(cleaning, recipe.task.source_language, recipe.task.target_language)
+    filter_pipeline = FilterPipeline(cleaning)
     if cleaning.eval_overlap:
         filter_pipeline = replace(filter_pipeline, evaluation=EvaluationTexts.from_pairs(_read_evaluation_pairs(recipe, root)))
     folder.mkdir(parents=True, exist_ok=True)
     cleaned_corpora = []
     for name, corpus in corpora.items():
-        corpus_pipeline = replace(filter_pipeline, skip_filters=tuple(corpus.skip_filters))
+        direction = recipe.training_directions[name]
+        corpus_pipeline = replace(
+            filter_pipeline,
+            source_language=direction.source_language,
+            target_language=direction.target_language,
+            skip_filters=tuple(corpus.skip_filters),
+        )
         cleaned_corpora.append(
             clean_corpus(folder, name, corpus, root, corpus_pipeline, processes=processes, on_progress=on_progress)
         )
@@ -322,7 +328,9 @@ def clean_training_corpora(
 
 
 def _read_evaluation_pairs(recipe: Recipe, root: Path) -> Iterator[Pair]:
-    languages = {"source_language": recipe.task.source_language, "target_language": recipe.task.target_language}
-    for corpus in (recipe.data.valid, recipe.data.test):
-        if corpus is not None:
-            yield from read_pairs(corpus, root, **languages)
+    splits: tuple[Literal["valid", "test"], ...] = ("valid", "test")
+    for split in splits:
+        for direction in recipe.evaluation_directions(split).values():
+            if not direction.is_reversed:  # the filter compares both sides with both sides
+                languages = {"source_language": direction.source_language, "target_language": direction.target_language}
+                yield from read_pairs(direction.corpus, root, **languages)

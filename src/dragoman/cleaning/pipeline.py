@@ -30,7 +30,8 @@ def clean_corpora(
 
     The folder appears only when all of it is written. Raises OutputError if it exists or cannot be written.
     """
-    if file_format == "tmx" and not (recipe.task.source_language and recipe.task.target_language):
+    directions = recipe.training_directions
+    if file_format == "tmx" and not all(all(direction.languages) for direction in directions.values()):
         raise RecipeError(
             "format tmx: its files name both languages; give task.source_language and target_language",
             code="missing-key",
@@ -48,8 +49,8 @@ def clean_corpora(
                 unfinished_folder / cleaned_corpus.name,
                 _iter_with_progress(cleaned_corpus, on_progress),
                 file_format=file_format,
-                source_language=recipe.task.source_language,
-                target_language=recipe.task.target_language,
+                source_language=directions[cleaned_corpus.name].source_language,
+                target_language=directions[cleaned_corpus.name].target_language,
             )
         shutil.rmtree(unfinished_folder / "text")
         stats_by_corpus = {cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora}

@@ -315,6 +315,9 @@ class TrainingProgressBar:
                 f"perplexity {_format_perplexity(report.perplexity, '.2f')}{score_text}{best_mark}"
             )
         )
+        if report.pair_scores:
+            pair_texts = (f"{pair} {scores['bleu']:.2f}" for pair, scores in report.pair_scores.items())
+            self._print_line(f"step {report.step:>7,}  BLEU of each pair: {'  '.join(pair_texts)}")
 
     def close(self) -> None:
         """Remove the bars."""

@@ -12,11 +12,13 @@ import click
 from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.options import (
     PATH_TYPE,
+    add_languages,
     bleu_tokenizer_option,
     bundle_argument,
     check_output_paths,
     device_option,
     ensemble_option,
+    from_option,
     json_option,
     open_text_output,
     output_path_option,
@@ -25,6 +27,7 @@ from dragoman.cli.options import (
     parse_decoding_overrides,
     precision_option,
     references_option,
+    to_option,
     tokenized_option,
     usage_error,
 )
@@ -32,11 +35,16 @@ from dragoman.errors import DataError, MissingDependencyError
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
-    from dragoman.cli.json_outputs import EvaluateOutput, ModelScores
+    from dragoman.cli.json_outputs import EvaluateOutput, ModelScores, PairEvaluation
+    from dragoman.evaluation.bootstrap import SystemComparison
     from dragoman.evaluation.metrics import Score
+    from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
 
 language_option = click.option("--language", default="", help="Target language, for the tokens of BLEU and compound splitting.")
+comet_option = click.option(
+    "--comet", type=PATH_TYPE, help="Also score with this COMET model: a folder on this machine. Needs the extra comet."
+)
 lowercase_option = click.option("--lowercase", is_flag=True, help="Ignore case in BLEU.")
 
 
@@ -202,13 +210,24 @@ def _print_scores(title: str, scores: list[Score]) -> None:
 @click.command()
 @bundle_argument
 @overrides_argument
-@click.option("--src", "source", type=PATH_TYPE, required=True, help="Source of the test set.")
+@click.option("--src", "source", type=PATH_TYPE, help="Source of the test set.")
 @references_option
+@to_option
+@from_option
+@click.option(
+    "--pair",
+    "pairs",
+    type=(str, str, PATH_TYPE, PATH_TYPE),
+    multiple=True,
+    metavar="FROM TO SRC REF",
+    help="Test set of one pair of languages: two codes and two files. Repeat it for several pairs.",
+)
 @ensemble_option
 @output_path_option("Write the translations to this file.")
 @overwrite_option()
 @device_option
 @precision_option("float32")
+@comet_option
 @language_option
 @tokenized_option
 @bleu_tokenizer_option
@@ -217,13 +236,17 @@ def _print_scores(title: str, scores: list[Score]) -> None:
 def evaluate(
     bundle: Path,
     overrides: tuple[str, ...],
-    source: Path,
+    source: Path | None,
     references: tuple[Path, ...],
+    target_language: str | None,
+    source_language: str | None,
+    pairs: tuple[tuple[str, str, Path, Path], ...],
     ensemble: tuple[Path, ...],
     output: Path | None,
     overwrite: bool,
     device: str,
     precision: str,
+    comet: Path | None,
     language: str,
     tokenized: bool,
     bleu_tokenizer: str,
@@ -236,53 +259,128 @@ def evaluate(
     [decoding] section.
     The default precision is float32, as in the scores of training. Standard error names incomplete lines. They are scored
     as they are, and the exit status is 0.
+    A bundle of many languages has scores for each --pair, and their means.
 
     \b
     Example:  dragoman evaluate runs/multi30k-ende/bundle --src test.en --ref test.de beam_size=5 -o out.de
-              dragoman evaluate runs/multi30k-ende/bundle --ensemble runs/multi30k-ende-2/bundle --src test.en --ref test.de
+              dragoman evaluate runs/multi30k-ende/bundle --pair en de test.en test.de --pair de en test.de test.en
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
-    from dragoman.formats.text import read_lines
+    from dragoman.cli.json_outputs import PairEvaluation
 
-    if not references:
+    if pairs and (source or references or output or source_language or target_language):
+        raise usage_error("--pair goes without --src, --ref, --output, --from and --to")
+    if not pairs and source is None:
+        raise usage_error("give --src FILE with --ref FILE, or --pair FROM TO SRC REF")
+    if not pairs and not references:
         raise usage_error("give --ref FILE")
-    check_output_paths(output, overwrite=overwrite, input_paths=[source, *references, bundle, *ensemble])
-    lines = list(read_lines(source))
-    targets = _read_parallel_lines(source, lines, references)
     decoding = parse_decoding_overrides(overrides)
-    with progress_bar(stderr_console(), "translating", len(lines)) as bar:
+    add_languages(decoding, source_language, target_language)
+    test_sets = [
+        _TestSet(pair_source, [pair_reference], {**decoding, "source_language": pair_from, "target_language": pair_to})
+        for pair_from, pair_to, pair_source, pair_reference in pairs
+    ]
+    if source is not None:
+        check_output_paths(output, overwrite=overwrite, input_paths=[source, *references, bundle, *ensemble])
+        test_sets.append(_TestSet(source, references, decoding))
+    with progress_bar(stderr_console(), "translating", sum(len(test_set.lines) for test_set in test_sets)) as bar:
         from dragoman.inference.load import load  # the import of torch takes seconds, in which the bar is shown
 
         translator = load(bundle, *ensemble, task="translation", device=device, precision=precision)
-        task = translator.recipe.task
-        language, tokenized = language or task.target_language, tokenized or task.tokenized
-        if bleu_tokenizer == "auto":
-            bleu_tokenizer = task.bleu_tokenizer
-        tokenizer = _choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0])
-        config = translator.resolve_decoding(decoding)
+        for test_set in test_sets:
+            test_set.choose_tokenizer(translator, language, tokenized, bleu_tokenizer)
         output_sink: AbstractContextManager[IO[str] | None] = nullcontext()
         if output is not None:
             output_sink = open_text_output(output, overwrite=overwrite)
         with output_sink as stream:
-            results = translator.translate(lines, on_progress=bar.advance, **decoding)
-            texts = [hypothesis.text for hypothesis in results]
+            for test_set in test_sets:
+                translator.resolve_decoding(test_set.decoding)
+                test_set.results = translator.translate(test_set.lines, on_progress=bar.advance, **test_set.decoding)
             if stream is not None:
-                stream.writelines(text + "\n" for text in texts)
-    scores = compute_scores(texts, targets, language, tokenizer, lowercase)
+                stream.writelines(result.text + "\n" for result in test_sets[0].results)
+    scores_by_set = [test_set.score(lowercase) for test_set in test_sets]
+    if comet is not None:
+        from dragoman.inference.comet import load_comet
+
+        scorer = load_comet(comet, device=str(translator.device))
+        for test_set, set_scores in zip(test_sets, scores_by_set, strict=True):
+            outputs = [result.text for result in test_set.results]
+            set_scores.append(scorer.summarize(scorer.score_reference_sets(test_set.lines, outputs, test_set.targets)))
     line_warnings = LineWarnings()
-    for line, result in zip(lines, results, strict=True):
-        line_warnings.add(line, result)
+    for test_set in test_sets:
+        for line, result in zip(test_set.lines, test_set.results, strict=True):
+            line_warnings.add(line, result)
+    scores = _average_scores(scores_by_set)
     if as_json:
-        print_json(_make_output([bundle, *ensemble], translator, scores, line_warnings))
+        pair_outputs = None
+        if pairs:
+            pair_outputs = [
+                PairEvaluation(pair_from, pair_to, len(test_set.lines), pair_scores)
+                for (pair_from, pair_to, *_), test_set, pair_scores in zip(pairs, test_sets, scores_by_set, strict=True)
+            ]
+        print_json(_make_output([bundle, *ensemble], translator, scores, line_warnings, pair_outputs))
         return
     bundle_names = " + ".join(map(str, (bundle, *ensemble)))
-    _print_scores(f"{bundle_names} on {source} ({format_count(len(lines), 'sentence')}, {translator.precision})", scores)
-    for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
+    for test_set, set_scores in zip(test_sets, scores_by_set, strict=True):
+        num_sentences = format_count(len(test_set.lines), "sentence")
+        _print_scores(f"{bundle_names} on {test_set.name} ({num_sentences}, {translator.precision})", set_scores)
+    if len(test_sets) > 1:
+        _print_scores(f"mean of {len(test_sets)} pairs of languages", scores)
+    for warning in line_warnings.format_messages(
+        translator.inference_model.max_positions, translator.resolve_decoding(decoding)
+    ):
         click.echo(warning, err=True)
 
 
+def _average_scores(scores_by_set: Sequence[Sequence[Score]]) -> list[Score]:
+    """Return the mean of each metric that all test sets have; the scores themselves if there is one set."""
+    from dragoman.evaluation.metrics import mean_score
+
+    if len(scores_by_set) == 1:
+        return list(scores_by_set[0])
+    by_name = [{score.name: score for score in scores} for scores in scores_by_set]
+    names = [name for name in by_name[0] if all(name in scores for scores in by_name)]
+    return [mean_score([scores[name] for scores in by_name]) for name in names]
+
+
+class _TestSet:
+    """Test set of one pair of languages: its files, its decoding options and its translations."""
+
+    def __init__(self, source: Path, references: Sequence[Path], decoding: dict[str, Any]) -> None:
+        from dragoman.formats.text import read_lines
+
+        self.source = source
+        self.decoding = decoding
+        self.lines = list(read_lines(source))
+        self.targets = _read_parallel_lines(source, self.lines, references)
+        self.language = self.tokenizer = ""
+        self.results: list[Translation] = []
+
+    @property
+    def name(self) -> str:
+        """Return the source file, with the languages of a pair."""
+        languages = self.decoding.get("source_language"), self.decoding.get("target_language")
+        return f"{self.source} ({languages[0]} → {languages[1]})" if all(languages) else str(self.source)
+
+    def choose_tokenizer(self, translator: Translator, language: str, tokenized: bool, bleu_tokenizer: str) -> None:
+        """Choose the tokenizer of BLEU before the translation, by the options and by the recipe of the bundle."""
+        task = translator.recipe.task
+        self.language = language or self.decoding.get("target_language") or task.target_language
+        if bleu_tokenizer == "auto":
+            bleu_tokenizer = task.bleu_tokenizer
+        self.tokenizer = _choose_tokenizer(self.language, tokenized or task.tokenized, bleu_tokenizer, self.targets[0])
+
+    def score(self, lowercase: bool) -> list[Score]:
+        """Return the scores of the translations."""
+        return compute_scores([result.text for result in self.results], self.targets, self.language, self.tokenizer, lowercase)
+
+
 def _make_output(
-    bundles: Sequence[Path], translator: Translator, scores: Sequence[Score], line_warnings: LineWarnings
+    bundles: Sequence[Path],
+    translator: Translator,
+    scores: Sequence[Score],
+    line_warnings: LineWarnings,
+    pairs: Sequence[PairEvaluation] | None,
 ) -> EvaluateOutput:
     from dragoman.cli.json_outputs import EvaluateOutput
     from dragoman.tasks.translation import TranslationStatus
@@ -298,6 +396,7 @@ def _make_output(
         precision=translator.precision,
         sentences=line_warnings.line_count,
         scores=scores,
+        pairs=pairs,
         **status_counts,
     )
 
@@ -306,7 +405,11 @@ def _make_output(
 @click.argument("first", type=PATH_TYPE)
 @click.argument("second", type=PATH_TYPE)
 @references_option
-@click.option("--metric", default="bleu", show_default=True, type=click.Choice(["bleu", "chrf", "ter"]), help="Metric.")
+@click.option(
+    "--metric", default="bleu", show_default=True, type=click.Choice(["bleu", "chrf", "ter", "comet"]), help="Metric."
+)
+@click.option("--comet", type=PATH_TYPE, help="COMET model for --metric comet: a folder on this machine.")
+@click.option("--src", "source", type=PATH_TYPE, help="Source of the translations, for --metric comet.")
 @click.option(
     "--resamples",
     type=click.IntRange(max=1_000_000),
@@ -324,6 +427,8 @@ def compare(
     second: Path,
     references: tuple[Path, ...],
     metric: str,
+    comet: Path | None,
+    source: Path | None,
     resamples: int,
     seed: int,
     language: str,
@@ -345,17 +450,23 @@ def compare(
 
     if not references:
         raise usage_error("give --ref FILE")
+    if (metric == "comet") != (comet is not None) or (comet is None) != (source is None):
+        raise usage_error("--metric comet, --comet and --src go together; give all three")
     first_lines = list(read_lines(first))
     second_lines, *targets = _read_parallel_lines(first, first_lines, [second, *references])
-    comparison = paired_bootstrap(
-        first_lines,
-        second_lines,
-        targets,
-        metric=metric,
-        tokenize=_choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0]) if metric == "bleu" else "none",
-        resamples=resamples,
-        seed=seed,
-    )
+    if comet is not None and source is not None:
+        (sources,) = _read_parallel_lines(first, first_lines, [source])
+        comparison = _compare_by_comet(comet, sources, first_lines, second_lines, targets, resamples, seed)
+    else:
+        comparison = paired_bootstrap(
+            first_lines,
+            second_lines,
+            targets,
+            metric=metric,
+            tokenize=_choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0]) if metric == "bleu" else "none",
+            resamples=resamples,
+            seed=seed,
+        )
     if len(first_lines) < SMALL_TEST_SET:
         num_sentences = format_count(len(first_lines), "sentence")
         click.echo(f"{num_sentences}: with fewer than {SMALL_TEST_SET}, a bootstrap underestimates the uncertainty", err=True)
@@ -368,3 +479,25 @@ def compare(
     ]
     print_table("comparison", ["system", comparison.a.name, "signature"], rows)
     click.echo(comparison.describe(str(first), str(second)))
+
+
+def _compare_by_comet(
+    comet: Path,
+    sources: list[str],
+    first: list[str],
+    second: list[str],
+    targets: list[list[str]],
+    resamples: int,
+    seed: int,
+) -> SystemComparison:
+    from dragoman.evaluation.bootstrap import compare_resampled, resample_mean
+    from dragoman.inference.comet import load_comet
+
+    scorer = load_comet(comet)
+    a, b = (scorer.score_reference_sets(sources, lines, targets) for lines in (first, second))
+    return compare_resampled(
+        *(
+            [resample_mean(scorer.summarize(scores), [100 * score for score in scores], resamples=resamples, seed=seed)]
+            for scores in (a, b)
+        )
+    )

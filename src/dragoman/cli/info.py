@@ -19,7 +19,7 @@ def info(bundle: Path, as_json: bool) -> None:
     \b
     Example:  dragoman info runs/quickstart-de/bundle
     """
-    from dragoman.bundle import check_bundle, read_config
+    from dragoman.bundle import check_bundle, list_language_pairs, read_config
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import InfoOutput, VocabularySizes
     from dragoman.training.report import format_facts
@@ -27,12 +27,14 @@ def info(bundle: Path, as_json: bool) -> None:
     check_bundle(bundle)
     recipe, vocabulary_sizes, bundle_metadata = read_config(bundle)
     metadata = bundle_metadata.to_dict()
+    pairs = list_language_pairs(recipe, bundle_metadata)
     size_bytes = sum(path.stat().st_size for path in bundle.iterdir())
     if as_json:
         print_json(
             InfoOutput(
                 bundle=str(bundle),
                 bytes=size_bytes,
+                language_pairs=pairs,
                 vocabulary=VocabularySizes(*vocabulary_sizes),
                 recipe=recipe.model_dump(mode="json"),
                 metadata=metadata,
@@ -42,7 +44,7 @@ def info(bundle: Path, as_json: bool) -> None:
     model = recipe.model
     vocabulary_kind = "joint" if recipe.tokenizer.joint else "separate"
     facts: dict[str, Any] = {
-        "task": f"{recipe.task.kind} {recipe.task.source_language or '?'} → {recipe.task.target_language or '?'}",
+        "task": f"{recipe.task.kind} {', '.join(f'{source} → {target}' for source, target in pairs) or '? → ?'}",
         "recipe": f"{recipe.name} (preset {recipe.preset}, size {recipe.size})" if "origin" not in metadata else recipe.name,
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
         "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}",
@@ -51,6 +53,7 @@ def info(bundle: Path, as_json: bool) -> None:
         "decoding": f"{recipe.decoding.method}, beam {recipe.decoding.beam_size}, α {recipe.decoding.alpha}",
     }
     deviations = metadata.pop("paper_deviations", ())  # printed as one line each
+    metadata.pop("language_pairs", None)  # printed as the task
     for key, value in metadata.items():
         if isinstance(value, list):
             facts[key.replace("_", " ")] = ", ".join(map(str, value))

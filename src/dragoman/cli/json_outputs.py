@@ -54,6 +54,7 @@ class TranslationAlternative:
     token_log_probs: natural logarithms, one for each token, and one for the end token if the output has it
     unmet_constraints: required phrases that the text does not hold
     mbr_score: similarity to the other candidates in percent, with decoding.mbr
+    confidence: share of the bundle's calibration translations that are no better, with --confidence
     """
 
     text: str
@@ -63,6 +64,16 @@ class TranslationAlternative:
     token_log_probs: Sequence[float]
     unmet_constraints: Sequence[str]
     mbr_score: float | None = field(default=None, kw_only=True, metadata={"optional": True})
+    confidence: float | None = field(default=None, kw_only=True, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class TranslationPivot:
+    """First step of a pivot translation in `dragoman translate --json`. The score and status of the line are those of both."""
+
+    text: str
+    score: float
+    status: str
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,9 @@ class TranslationLine:
     token_log_probs: Sequence[float]
     unmet_constraints: Sequence[str]
     alternatives: Sequence[TranslationAlternative]
+    pivot: TranslationPivot | None = field(default=None, kw_only=True, metadata={"optional": True})
     mbr_score: float | None = field(default=None, kw_only=True, metadata={"optional": True})
+    confidence: float | None = field(default=None, kw_only=True, metadata={"optional": True})
 
 
 @dataclass(frozen=True)
@@ -167,8 +180,22 @@ class ScoreOutput:
 
 
 @dataclass(frozen=True)
+class PairEvaluation:
+    """Scores of one pair of languages in `dragoman evaluate --json`."""
+
+    source_language: str
+    target_language: str
+    sentences: int
+    scores: Sequence[Score]
+
+
+@dataclass(frozen=True)
 class EvaluateOutput:
-    """Output of `dragoman evaluate --json`. The statuses count the lines that have them."""
+    """Output of `dragoman evaluate --json`. The statuses count the lines that have them.
+
+    scores: scores of the test set; the means over the pairs of languages with --pair
+    pairs: scores of each pair of languages, with --pair
+    """
 
     bundle: str
     ensemble: Sequence[str]
@@ -182,6 +209,7 @@ class EvaluateOutput:
     copied: int
     empty: int
     too_long: int
+    pairs: Sequence[PairEvaluation] | None = field(default=None, kw_only=True, metadata={"optional": True})
 
 
 @dataclass(frozen=True)
@@ -249,11 +277,64 @@ class PrepareOutput:
 
 
 @dataclass(frozen=True)
-class AverageOutput:
-    """Output of `dragoman average --json`."""
+class RerankCandidate:
+    """One candidate of `dragoman rerank --json`, with the log-probabilities of all models.
+
+    score: weighted sum
+    length: tokens of the forward model, the end token included
+    """
+
+    text: str
+    score: float
+    forward: float
+    length: int
+    reverse: float | None = field(default=None, metadata={"optional": True})
+    right_to_left: float | None = field(default=None, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class RerankLine:
+    """One line of `dragoman rerank --json`. Lines count from 1, and the best candidate comes first."""
+
+    line: int
+    source: str
+    text: str
+    candidates: Sequence[RerankCandidate]
+
+
+@dataclass(frozen=True)
+class CalibrateOutput:
+    """Output of `dragoman calibrate --json`.
+
+    sentences: number of translations in the calibration set
+    chrf_correlation: Spearman's rank correlation of the confidence with sentence chrF, with references
+    """
 
     bundle: str
-    averaged_checkpoints: Sequence[str]
+    sentences: int
+    chrf_correlation: float | None = field(default=None, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class AverageOutput:
+    """Output of `dragoman average --json`.
+
+    averaged_checkpoints: names of the checkpoints of a run
+    interpolated_bundles: share of each bundle
+    """
+
+    bundle: str
+    averaged_checkpoints: Sequence[str] | None = field(default=None, metadata={"optional": True})
+    interpolated_bundles: Mapping[str, float] | None = field(default=None, metadata={"optional": True})
+
+
+@dataclass(frozen=True)
+class MergeAdapterOutput:
+    """Output of `dragoman merge-adapter --json`: the folders of the new bundle, of its base and of the adapter."""
+
+    bundle: str
+    base: str
+    adapter: str
 
 
 @dataclass(frozen=True)
@@ -266,10 +347,14 @@ class VocabularySizes:
 
 @dataclass(frozen=True)
 class InfoOutput:
-    """Output of `dragoman info --json`."""
+    """Output of `dragoman info --json`.
+
+    language_pairs: source and target language of each pair that the bundle was trained on; empty if they are not known
+    """
 
     bundle: str
     bytes: int
+    language_pairs: Sequence[Sequence[str]]
     vocabulary: VocabularySizes
     recipe: Mapping[str, Any]
     metadata: Mapping[str, Any]
@@ -337,7 +422,7 @@ class ExplainOutput:
     teacher_forced: whether the caller gave the output
     source_tokens: encoder input, with the end token
     output_tokens: decoder output, with the end token if the output has it
-    decoder_input: decoder input of each step
+    decoder_input: decoder input: the start token, the language token of some models, then the output tokens without the last
     attention: weights by kind (encoder, decoder, cross), as layer × head × query × key, with four decimals
     predictions: one for each output token
     beam: all hypotheses that the search considered; if it is empty, `notes` has the reason

@@ -53,6 +53,8 @@ output_option = click.option(
     callback=lambda _context, _option, value: None if value == Path("-") else value,
     help="Write to this file instead of standard output.",
 )
+to_option = click.option("--to", "target_language", metavar="CODE", help="Target language, for a bundle of many languages.")
+from_option = click.option("--from", "source_language", metavar="CODE", help="Source language, for a bundle of many languages.")
 device_option = click.option("--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1, …")
 references_option = click.option(
     "--ref", "references", multiple=True, type=PATH_TYPE, help="Reference file. Repeat it for several references."
@@ -201,6 +203,15 @@ def parse_decoding_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     from dragoman.config import parse_setting
 
     return {key.removeprefix("decoding."): value for key, value in map(parse_setting, overrides)}
+
+
+def add_languages(decoding: dict[str, Any], source_language: str | None, target_language: str | None) -> None:
+    """Set the languages of --from and --to in the decoding options. Raises UsageError for a language that is named twice."""
+    for key, option, language in (("source_language", "--from", source_language), ("target_language", "--to", target_language)):
+        if language is not None and key in decoding:
+            raise usage_error(f"{option} and {key}= are given; drop one of the two")
+        if language is not None:
+            decoding[key] = language
 
 
 def parse_file_and_settings(arguments: Sequence[str]) -> tuple[Path | None, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.cli.options import (
+    PATH_TYPE,
     check_output_paths,
     json_option,
     output_path_option,
     overrides_argument,
     overwrite_option,
     recipe_argument,
-    run_argument,
     usage_error,
 )
 
@@ -113,6 +114,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
     """Print the report of a run as JSON or as a table."""
     from dragoman.cli.console import print_facts, print_json
     from dragoman.training.report import format_facts
+    from dragoman.training.test_sets import ScoreChange
 
     if as_json:
         print_json(report)
@@ -132,30 +134,91 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
     facts = dict(format_facts({name: report[name] for name in fields if name in report}))
     if "valid" in report:
         facts["validation perplexity"] = f"{report['valid']['perplexity']:,.2f}"
+    for name, test_set in report.get("test_sets", {}).items():
+        for metric, change in test_set.get("changes", {}).items():
+            facts[f"{metric} on {name}"] = ScoreChange(**change).describe()
     for name, signature in report.get("signatures", {}).items():
         facts[f"{name} signature"] = signature
     print_facts(report["name"], facts)
 
 
-@click.command()
-@run_argument
+class AverageCommand(click.Command):
+    """Command whose option --weights takes any number of values, which click's options do not."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join the numbers after --weights to one value before the arguments are parsed."""
+        return super().parse_args(ctx, join_numbers(args, "--weights"))
+
+
+def join_numbers(arguments: list[str], option: str) -> list[str]:
+    """Return the arguments with the numbers that follow an option joined by commas: --weights 0.7 0.3 → --weights 0.7,0.3."""
+    if option not in arguments:
+        return arguments
+    start = arguments.index(option) + 1
+    end = start
+    while end < len(arguments) and re.fullmatch(r"[-+]?[0-9.][0-9.,e+-]*", arguments[end]):
+        end += 1
+    return [*arguments[:start], *([",".join(arguments[start:end])] if end > start else []), *arguments[end:]]
+
+
+@click.command(cls=AverageCommand)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH_TYPE)
 @output_path_option("Bundle to write.", required=True)
 @click.option("--last", type=click.IntRange(min=1), help="Average the newest N checkpoints.")
 @click.option("--best", type=click.IntRange(min=1), help="Average the N checkpoints with the best validation score.")
+@click.option("--weights", metavar="NUMBER...", help="Share of each bundle, such as 0.7 0.3; equal by default.")
 @overwrite_option("Replace a bundle that exists.")
 @json_option()
-def average(run: Path, output: Path, last: int | None, best: int | None, overwrite: bool, as_json: bool) -> None:
-    """Average checkpoints of the run folder RUN into a new bundle.
+def average(
+    paths: tuple[Path, ...],
+    output: Path,
+    last: int | None,
+    best: int | None,
+    weights: str | None,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Average checkpoints of one run folder, or the weights of several bundles, into a new bundle.
+
+    With --last or --best, PATH is a run folder. With two or more bundles of one structure, such as a bundle and its fine-tuned
+    version, the new bundle is their weighted mean.
 
     \b
     Example:  dragoman average runs/multi30k-ende --last 3 -o runs/last3
+              dragoman average runs/general-ende/bundle own/bundle --weights 0.7 0.3 -o both
     """
+    if len(paths) > 1 and last is None and best is None:
+        _interpolate(paths, output, weights, overwrite=overwrite, as_json=as_json)
+        return
+    if len(paths) > 1 or (last is None) == (best is None):
+        raise usage_error("give either --last N or --best N for one run folder, or two or more bundles")
+    if weights is not None:
+        raise usage_error("--weights goes with two or more bundles; checkpoints have equal weights")
+    _average_run(paths[0], output, last, best, overwrite=overwrite, as_json=as_json)
+
+
+def _interpolate(paths: tuple[Path, ...], output: Path, weights: str | None, *, overwrite: bool, as_json: bool) -> None:
+    from dragoman.cli.console import print_facts, print_json
+    from dragoman.cli.json_outputs import AverageOutput
+    from dragoman.interpolation import interpolate_bundles
+
+    try:
+        shares = None if weights is None else [float(number) for number in weights.split(",")]
+    except ValueError:
+        raise usage_error(f"--weights {weights}: needs numbers, such as 0.7 0.3") from None
+    check_output_paths(output, input_paths=paths, overwrite=True)
+    share_by_path = interpolate_bundles(paths, output, shares=shares, overwrite=overwrite)
+    if as_json:
+        print_json(AverageOutput(str(output), interpolated_bundles=share_by_path))
+    else:
+        print_facts("average", {"bundle": output, **{path: f"{share:.3g}" for path, share in share_by_path.items()}})
+
+
+def _average_run(run: Path, output: Path, last: int | None, best: int | None, *, overwrite: bool, as_json: bool) -> None:
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import AverageOutput
     from dragoman.training.finalize import average_run
 
-    if (last is None) == (best is None):
-        raise usage_error("give either --last N or --best N")
     check_output_paths(output, overwrite=True)
     metadata = average_run(run, output, averaging="last" if last else "best", count=last or best or 1, overwrite=overwrite)
     checkpoint_names = metadata["averaged_checkpoints"]

@@ -14,16 +14,19 @@ from dragoman.cli.exit_statuses import INCOMPLETE_LINES
 from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.options import (
     PATH_TYPE,
+    add_languages,
     bundle_argument,
     check_output_paths,
     count_lines,
     device_options,
+    from_option,
     input_arguments,
     json_option,
     open_text_output,
     output_option,
     overwrite_option,
     parse_file_and_settings,
+    to_option,
     usage_error,
     window_option,
 )
@@ -31,6 +34,7 @@ from dragoman.cli.windows import is_interactive_input, is_live_input, read_windo
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
+    from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translation_result import Translation
@@ -42,10 +46,16 @@ if TYPE_CHECKING:
 @input_arguments
 @output_option
 @overwrite_option()
+@to_option
+@from_option
+@click.option("--via", metavar="CODE", help="Translate in two steps, over this pivot language.")
+@click.option("--then", "second_bundle", type=PATH_TYPE, help="Translate the output of BUNDLE with this bundle, as a pivot.")
 @click.option(
     "--constraints", type=PATH_TYPE, help="Constraints of each translation: one JSON object a line (see the guide to search)."
 )
 @click.option("--alignments", type=PATH_TYPE, help="Write word alignments to this file: `i-j` from 0, line by line.")
+@click.option("--adapter", type=PATH_TYPE, help="Low-rank adapter of the bundle: the folder `adapter` of a run.")
+@click.option("--confidence", is_flag=True, help="Add the confidence of each translation to --json.")
 @click.option("--shortlist", type=PATH_TYPE, help="Compute only likely tokens: a folder of `dragoman shortlist`.")
 @window_option
 @device_options
@@ -55,9 +65,15 @@ def translate(
     arguments: tuple[str, ...],
     output: Path | None,
     overwrite: bool,
+    target_language: str | None,
+    source_language: str | None,
+    via: str | None,
+    second_bundle: Path | None,
     ensemble: tuple[Path, ...],
     constraints: Path | None,
     alignments: Path | None,
+    adapter: Path | None,
+    confidence: bool,
     shortlist: Path | None,
     window: int | None,
     device_options: DeviceOptions,
@@ -70,17 +86,28 @@ def translate(
     is incomplete, standard error names it and the exit status is 3. Only --json prints the alternatives of nbest=N. Lines
     from a terminal or a pipe are translated as they arrive.
 
+    A bundle of many languages takes the language of the output from --to, and that of the text from --from if several fit.
+    --via and --then translate in two steps. The status of a line is then the worse one of both, and the score is their sum.
+
     \b
     Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
+              dragoman translate runs/multi30k-ende/bundle test.de --from de --to fr --via en
               echo "March 3, 2025" | dragoman translate runs/quickstart-de/bundle
     """
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.formats.text import read_lines
 
+    if confidence and not as_json:
+        raise usage_error("--confidence is a part of --json; give both")
+    is_pivot = via is not None or second_bundle is not None
+    if is_pivot and (ensemble or alignments or adapter or confidence or shortlist):
+        raise usage_error("--via and --then go without --ensemble, --alignments, --adapter, --confidence and --shortlist")
     source, decoding = parse_file_and_settings(arguments)
+    add_languages(decoding, source_language, target_language)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
         raise usage_error(f"-o and --alignments both name {output}; give two names")
-    check_output_paths(output, alignments, overwrite=overwrite, input_paths=[source, constraints, bundle, *ensemble, shortlist])
+    input_paths = [source, constraints, bundle, *ensemble, adapter, shortlist]
+    check_output_paths(output, alignments, overwrite=overwrite, input_paths=input_paths)
     line_count = count_lines(source)
     console, flush_lines = stderr_console(), is_live_input(source)
     device_options["compile_in_background"] = flush_lines
@@ -92,14 +119,24 @@ def translate(
         alignment_sink as links,
         progress_bar(console, "translating", line_count, hidden=is_interactive_input(source)) as bar,
     ):
-        from dragoman.inference.load import load  # the import of torch takes seconds, in which the bar is shown
+        from dragoman.inference.load import load, load_pivot  # the import of torch takes seconds, in which the bar is shown
 
-        translator = load(bundle, *ensemble, task="translation", shortlist=shortlist, **device_options)
+        pivot = None
+        if is_pivot:
+            pivot = load_pivot(bundle, second_bundle, via=via or "", **device_options)
+            translator = pivot.first
+        else:
+            adapters = {} if adapter is None else {str(adapter): adapter}
+            translator = load(
+                bundle, *ensemble, task="translation", shortlist=shortlist, adapters=adapters, **device_options
+            ).with_adapter(None if adapter is None else str(adapter))
         config = translator.resolve_decoding(decoding)
         line_constraints = None if constraints is None else _read_constraints(constraints, line_count)
         windows = bar.iter_input(read_windows(read_lines(source), source, window), is_live=flush_lines)
-        options = {"attention": alignments is not None, "on_progress": bar.advance, **decoding}
-        translated_lines = _translate_windows(translator, windows, constraints, line_constraints, options)
+        options: dict[str, Any] = {"on_progress": bar.advance, **decoding}
+        if pivot is None:
+            options |= {"attention": alignments is not None, "confidence": confidence}
+        translated_lines = _translate_windows(pivot or translator, windows, constraints, line_constraints, options)
         line_warnings = _write_translations(stream, links, translated_lines, as_json=as_json, flush_lines=flush_lines)
     for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
         console.print(warning, markup=False)
@@ -129,7 +166,7 @@ def _read_constraints(path: Path, line_count: int | None) -> list[TranslationCon
 
 
 def _translate_windows(
-    translator: Translator,
+    translator: Translator | PivotTranslator,
     windows: Iterable[list[str]],
     constraints_path: Path | None,
     constraints: Sequence[TranslationConstraints] | None,
@@ -185,7 +222,16 @@ def _write_translations(
 
 
 def _to_json_line(line_number: int, line: str, result: Translation) -> str:
-    from dragoman.cli.json_outputs import TranslationAlternative, TranslationLine, copy_fields, to_json_line
+    from dragoman.cli.json_outputs import (
+        TranslationAlternative,
+        TranslationLine,
+        TranslationPivot,
+        copy_fields,
+        to_json_line,
+    )
 
     alternatives = [copy_fields(TranslationAlternative, alternative) for alternative in result.alternatives]
-    return to_json_line(copy_fields(TranslationLine, result, line=line_number, source=line, alternatives=alternatives))
+    pivot = None if result.pivot is None else copy_fields(TranslationPivot, result.pivot)
+    return to_json_line(
+        copy_fields(TranslationLine, result, line=line_number, source=line, alternatives=alternatives, pivot=pivot)
+    )

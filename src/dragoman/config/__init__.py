@@ -10,12 +10,15 @@ from dragoman.config.data_config import (
     CorpusConfig,
     CurriculumStageConfig,
     DataConfig,
+    Direction,
     Format,
+    LanguagePair,
     NoiseConfig,
     as_list,
 )
 from dragoman.config.decoding_config import DecodingConfig
 from dragoman.config.fields import FilterName, RecipeSection
+from dragoman.config.initial_bundle import INITIAL_DIR, locate_initial_bundle
 from dragoman.config.model_config import ModelConfig
 from dragoman.config.recipe import (
     Recipe,
@@ -30,17 +33,21 @@ from dragoman.config.recipe import (
     update_section,
 )
 from dragoman.config.tokenizer_config import TokenizerConfig
-from dragoman.config.training_config import TrainingConfig
+from dragoman.config.training_config import LoraConfig, TrainingConfig
 
 __all__ = [
+    "INITIAL_DIR",
     "STANDARD_INPUT",
     "CleaningConfig",
     "CorpusConfig",
     "CurriculumStageConfig",
     "DataConfig",
     "DecodingConfig",
+    "Direction",
     "FilterName",
     "Format",
+    "LanguagePair",
+    "LoraConfig",
     "ModelConfig",
     "NoiseConfig",
     "Recipe",
@@ -51,6 +58,7 @@ __all__ = [
     "as_list",
     "find_builtin_recipe",
     "flatten_settings",
+    "locate_initial_bundle",
     "make_recipe",
     "parse_setting",
     "parse_toml",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationInfo, field_validator, model_validator
@@ -50,6 +51,8 @@ FileNames = Annotated[str | list[str], PlainValidator(_validate_file_names)]
 CorpusName = Annotated[str, AfterValidator(_validate_corpus_name)]
 Format = Literal["auto", "lines", "tsv", "jsonl", "tmx", "xliff", "po", "sgm", "parquet", "brackets"]
 STANDARD_INPUT = "-"
+LanguagePair = tuple[str, str]
+"""Codes of the source and the target language."""
 
 
 def as_list(names: str | list[str] | None) -> list[str]:
@@ -72,6 +75,12 @@ class CorpusConfig(RecipeSection):
     """Source and target column: TSV columns counted from "1", or keys of JSON lines and Parquet, where "a.b" is b in a."""
     weight: Annotated[Weight, Field(gt=0.0)] | None = None
     """Share of an epoch's pairs that come from this corpus, relative to the weights of the other corpora."""
+    source_language: Utf8Text = ""
+    """Language code of the source, by default task.source_language; corpora of several pairs make a multilingual model."""
+    target_language: Utf8Text = ""
+    """Language code of the target; by default task.target_language."""
+    both_directions: bool = False
+    """Whether the corpus also serves from the target to the source language; each direction counts as a pair of languages."""
     alignments: FileNames | None = None
     """Word alignment file for guided alignment, or a list: one line a pair in Pharaoh format, `0-0 1-2`, counted from 0."""
     skip_filters: list[FilterName] = []
@@ -129,6 +138,42 @@ class CorpusConfig(RecipeSection):
         return STANDARD_INPUT in [name for side in (self.source, self.target, self.file) for name in as_list(side)]
 
 
+@dataclass(frozen=True)
+class Direction:
+    """One direction of a corpus: the pairs as the files hold them, or with their sides exchanged.
+
+    name: name of the direction's files and statistics; that of the corpus, with `.reversed` behind it for the second direction
+    corpus_name, corpus: the corpus in the recipe
+    source_language, target_language: language codes of the direction; empty if the recipe names none
+    """
+
+    name: str
+    corpus_name: str
+    corpus: CorpusConfig
+    source_language: str
+    target_language: str
+    is_reversed: bool = False
+
+    @property
+    def languages(self) -> LanguagePair:
+        """Return both language codes."""
+        return self.source_language, self.target_language
+
+    @property
+    def text_languages(self) -> LanguagePair:
+        """Return the language codes of the sides of the files."""
+        return (self.target_language, self.source_language) if self.is_reversed else self.languages
+
+
+def iter_directions(corpora: Mapping[str, CorpusConfig], source_language: str, target_language: str) -> Iterator[Direction]:
+    """Yield each direction of the corpora. Corpora without languages have these."""
+    for name, corpus in corpora.items():
+        source, target = corpus.source_language or source_language, corpus.target_language or target_language
+        yield Direction(name, name, corpus, source, target)
+        if corpus.both_directions:
+            yield Direction(f"{name}.reversed", name, corpus, target, source, is_reversed=True)
+
+
 class CleaningConfig(RecipeSection):
     """Filters that drop training pairs. All are off by default. Pairs with an empty side are always dropped."""
 
@@ -181,6 +226,16 @@ class NoiseConfig(RecipeSection):
     """Share of pairs in which a number or name of both sides becomes a placeholder such as {0} or %s, or one is inserted."""
 
 
+def _check_evaluation_corpus(corpus: CorpusConfig) -> None:
+    """Raise ValueError if a validation or test corpus has a key of training corpora."""
+    if corpus.skip_filters:
+        raise ValueError("skip_filters is for training corpora, because only those are cleaned; drop it")
+    if corpus.alignments is not None:
+        raise ValueError("alignments is for training corpora; drop it")
+    if corpus.reads_standard_input:
+        raise ValueError("file = '-' is for training corpora, because this corpus is read twice; name a file")
+
+
 class CurriculumStageConfig(RecipeSection):
     """Mixture weights of a range of epochs."""
 
@@ -211,12 +266,18 @@ class DataConfig(RecipeSection):
     """Training corpora by name, if there are several."""
     temperature: Temperature | None = None
     """Sampling temperature of a mixture: a corpus is drawn by its size to the power of 1/temperature; 1 keeps the sizes."""
+    pair_temperature: Temperature | None = None
+    """Sampling temperature of language pairs: a pair is drawn by its size to the power of 1/pair_temperature."""
     curriculum: list[CurriculumStageConfig] = []
-    """Stages of a mixture whose weights change with the epochs; excludes weights and temperature."""
+    """Stages of a mixture whose weights change with the epochs; excludes weights and temperatures."""
     valid: CorpusConfig | None = None
-    """Validation corpus."""
+    """Validation corpus, if there is only one."""
+    valid_corpora: dict[CorpusName, CorpusConfig] = {}
+    """Validation corpora by name, such as one for each pair of languages; each pair has its own scores."""
     test: CorpusConfig | None = None
-    """Test corpus, which is scored once at the end of the run."""
+    """Test corpus, if there is only one; it is scored once at the end of the run."""
+    test_corpora: dict[CorpusName, CorpusConfig] = {}
+    """Test corpora by name, such as one for each pair of languages; each pair has its own scores."""
     max_length: Annotated[PositiveInt, Field(ge=2)] = 256
     """Longest side of a training pair in tokens, the end-of-sentence token included."""
     overlong_pairs: Literal["drop", "truncate", "error"] = "drop"
@@ -245,18 +306,28 @@ class DataConfig(RecipeSection):
         if corpus is not None and corpus.weight is not None:
             raise ValueError("weight is for the corpora of a mixture, in data.corpora; drop it")
         if corpus is not None and info.field_name != "train":
-            if corpus.skip_filters:
-                raise ValueError("skip_filters is for training corpora, because only those are cleaned; drop it")
-            if corpus.alignments is not None:
-                raise ValueError("alignments is for training corpora; drop it")
-            if corpus.reads_standard_input:
-                raise ValueError("file = '-' is for training corpora, because this corpus is read twice; name a file")
+            _check_evaluation_corpus(corpus)
         return corpus
+
+    @field_validator("valid_corpora", "test_corpora")
+    @classmethod
+    def _check_evaluation_corpora(cls, corpora: dict[str, CorpusConfig]) -> dict[str, CorpusConfig]:
+        for name, corpus in corpora.items():
+            if corpus.weight is not None:
+                raise ValueError(f"{name}.weight is for training corpora, in data.corpora; drop it")
+            try:
+                _check_evaluation_corpus(corpus)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return corpora
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
         if self.train is not None and self.corpora:
             raise ValueError("train and corpora are given: name one corpus in train, or each of several in corpora")
+        for key in ("valid", "test"):
+            if getattr(self, key) is not None and getattr(self, f"{key}_corpora"):
+                raise ValueError(f"{key} and {key}_corpora are given: name one corpus in {key}, or several in {key}_corpora")
         weighted_names = [name for name, corpus in self.corpora.items() if corpus.weight is not None]
         if weighted_names and len(weighted_names) < len(self.corpora):
             unweighted_name = next(name for name in self.corpora if name not in weighted_names)
@@ -265,12 +336,17 @@ class DataConfig(RecipeSection):
             )
         mixture_options = [
             name
-            for name, value in (("weights", weighted_names), ("temperature", self.temperature), ("curriculum", self.curriculum))
+            for name, value in (
+                ("weights", weighted_names),
+                ("temperature", self.temperature),
+                ("pair_temperature", self.pair_temperature),
+                ("curriculum", self.curriculum),
+            )
             if value
         ]
         if len(mixture_options) > 1:
             raise ValueError(f"{' and '.join(mixture_options)} are given; the mixture can follow one of them only")
-        if mixture_options and not self.corpora:
+        if mixture_options and not self.corpora and not (self.pair_temperature and self.train and self.train.both_directions):
             raise ValueError(f"{mixture_options[0]} is for a mixture: name its corpora in data.corpora")
         stdin_names = [name for name, corpus in self.corpora.items() if corpus.reads_standard_input]
         if len(stdin_names) > 1:
@@ -301,3 +377,8 @@ class DataConfig(RecipeSection):
     def training_corpora(self) -> dict[str, CorpusConfig]:
         """Return the training corpora by name. A single corpus is named train."""
         return {"train": self.train} if self.train is not None else dict(self.corpora)
+
+    def evaluation_corpora(self, split: Literal["valid", "test"]) -> dict[str, CorpusConfig]:
+        """Return the validation or test corpora by name. A single corpus is named as its key; without one, none is returned."""
+        corpus, corpora = (self.valid, self.valid_corpora) if split == "valid" else (self.test, self.test_corpora)
+        return {split: corpus} if corpus is not None else dict(corpora)

@@ -50,20 +50,32 @@ class DecodingConfig(RecipeSection):
     """Fewest tokens of an output, limited by the source length plus max_extra_tokens."""
     no_repeat_ngram_size: NonNegativeInt = 0
     """Length in tokens of sequences that may occur only once in an output; 0 turns it off."""
+    repetition_penalty: Annotated[float, Field(ge=1.0, le=100.0)] = 1.0
+    """Divisor of the logits of tokens that an output has already; 1 turns it off."""
+    coverage_penalty: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
+    """Beam search: β of the penalty for source tokens without attention, which ranks the hypotheses; 0 turns it off."""
     suppress_tokens: list[Annotated[str, Field(min_length=1)]] = []
     """Pieces of the target vocabulary that never occur in an output."""
     repetition_window: NonNegativeInt = 32
     """Last tokens that a group of tokens, repeated four times or more, must fill to end an output as `repetition`; 0: never."""
     min_length_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.4
     """Fewest output tokens per source token before an output counts as `short`, for sources of 20 tokens or more; 0: never."""
-    mbr: Literal["none", "chrf", "bleu"] = "none"
+    replace_unknowns: bool = False
+    """Replace `<unk>` in an output by the source word with the most attention, for vocabularies of words."""
+    unknown_dictionary: Utf8Text | None = None
+    """File of `source word TAB translation` lines, whose translations replace_unknowns prefers to a copy."""
+    mbr: Literal["none", "chrf", "bleu", "comet"] = "none"
     """Minimum Bayes risk decoding: metric that selects the hypothesis most similar to all others."""
+    mbr_model: Utf8Text | None = None
+    """Folder of the COMET model that `mbr = "comet"` compares with; an option of a call and not of a recipe."""
     mbr_candidates: SmallPositiveInt | None = None
     """Hypotheses that minimum Bayes risk decoding compares, by default 32 samples or the whole beam."""
     source_language: Utf8Text | None = None
-    """Language of the text, for a converted model of many languages; by default task.source_language."""
+    """Language of the text, for a model of many languages; by default task.source_language."""
     target_language: Utf8Text | None = None
-    """Language of the translation, for a converted model of many languages; by default task.target_language."""
+    """Language of the translation, for a model of many languages; by default task.target_language."""
+    zero_shot: bool = False
+    """Whether a model of many languages translates between a pair of its languages that it was not trained on."""
     batch_tokens: PositiveInt = 4096
     """Most source tokens in a batch, padding included, times the beam size."""
 
@@ -83,6 +95,19 @@ class DecodingConfig(RecipeSection):
                 f"num_beam_groups = {self.num_beam_groups} is for beam search, but method = {self.method!r}: "
                 "use method = 'beam'"
             )
+        if self.coverage_penalty and self.method != "beam":
+            raise ValueError(
+                f"coverage_penalty = {self.coverage_penalty} ranks the hypotheses of a beam, but method = {self.method!r}: "
+                "use method = 'beam', or drop it"
+            )
+        if self.coverage_penalty and self.mbr != "none":
+            raise ValueError(
+                f"coverage_penalty = {self.coverage_penalty} and mbr = {self.mbr!r} both rank the hypotheses: drop one of them"
+            )
+        if self.unknown_dictionary is not None and not self.replace_unknowns:
+            raise ValueError(
+                f"unknown_dictionary = {self.unknown_dictionary!r} has no effect without replace_unknowns: set it to true"
+            )
         if self.beam_size % self.num_beam_groups:
             raise ValueError(
                 f"num_beam_groups = {self.num_beam_groups} does not divide beam_size = {self.beam_size}: make it a multiple"
@@ -92,6 +117,8 @@ class DecodingConfig(RecipeSection):
                 f"mbr_candidates = {self.mbr_candidates} has no effect with mbr = 'none': set mbr = 'chrf' or 'bleu', "
                 "or drop it"
             )
+        if (self.mbr == "comet") != (self.mbr_model is not None):
+            raise ValueError(f"mbr = {self.mbr!r} with mbr_model = {self.mbr_model!r}: mbr = 'comet' and mbr_model go together")
         if self.mbr != "none":
             self._check_mbr()
         if 0 < self.repetition_window < 8:
@@ -120,6 +147,9 @@ class DecodingConfig(RecipeSection):
             (self.max_extra_tokens < 3, "max_extra_tokens: a tree has more tokens than words; set it to 300"),
             (self.min_length, "min_length: the words determine the length of a tree; drop it"),
             (self.no_repeat_ngram_size, "no_repeat_ngram_size: trees repeat their tokens; drop it"),
+            (self.repetition_penalty != 1.0, "repetition_penalty: trees repeat their tokens; drop it"),
+            (self.coverage_penalty > 0, "coverage_penalty: a tree covers all its words; drop it"),
+            (self.replace_unknowns, "replace_unknowns: a tree holds the words of its sentence; drop it"),
             (self.suppress_tokens, "suppress_tokens: a tree may need any token; drop it"),
         ):
             if is_invalid:

@@ -28,11 +28,17 @@ class DecodingOptions(TypedDict, total=False):
     diversity_penalty: float
     min_length: int
     no_repeat_ngram_size: int
+    repetition_penalty: float
+    coverage_penalty: float
     suppress_tokens: list[str]
     repetition_window: int
     min_length_ratio: float
-    mbr: Literal["none", "chrf", "bleu"]
+    replace_unknowns: bool
+    unknown_dictionary: str | None
+    mbr: Literal["none", "chrf", "bleu", "comet"]
+    mbr_model: str | None
     mbr_candidates: int | None
     source_language: str | None
     target_language: str | None
+    zero_shot: bool
     batch_tokens: int

@@ -1,6 +1,6 @@
 """Recipe model, its `task` section, and the reader of recipe files.
 
-Later layers win: preset → size → recipe file → `key=value` overrides.
+Later layers win: preset → size → initial bundle → recipe file → `key=value` overrides.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from dragoman.config.data_config import DataConfig
+from dragoman.config.data_config import DataConfig, Direction, LanguagePair, iter_directions
 from dragoman.config.decoding_config import DecodingConfig
 from dragoman.config.fields import BleuTokenizer, RecipeSection, SectionT, Utf8Text, Weight
+from dragoman.config.initial_bundle import (
+    TOKENIZER_FILE_KEYS,
+    check_structure,
+    inherit_sections,
+    merge_extra_tokens,
+    read_initial_recipe,
+)
 from dragoman.config.model_config import ModelConfig
 from dragoman.config.presets import PRESETS, SIZES
 from dragoman.config.section_validation import format_value, suggest_name, validate_section
@@ -88,6 +95,8 @@ class Recipe(RecipeSection):
 
     @model_validator(mode="after")
     def _check_training(self) -> Self:
+        if self.decoding.mbr == "comet":
+            raise ValueError("decoding.mbr = 'comet' needs a model on this machine: give it to translate or evaluate instead")
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError(
                 "model.tie_embeddings = 'all' needs one vocabulary: set tokenizer.joint = true, or tie_embeddings = 'decoder' "
@@ -102,7 +111,7 @@ class Recipe(RecipeSection):
             )
             if is_needed
         ]
-        if options_needing_validation and self.data.valid is None:
+        if options_needing_validation and not self.data.evaluation_corpora("valid"):
             raise ValueError(f"training.{options_needing_validation[0]} needs validation data: give data.valid")
         dropouts = ("residual", "embedding", "attention", "activation")
         if self.training.r_drop_alpha and not any(getattr(self.model, f"{dropout}_dropout") for dropout in dropouts):
@@ -119,9 +128,9 @@ class Recipe(RecipeSection):
             ("min_script_ratio", cleaning.min_script_ratio),
             ("min_language_probability", cleaning.min_language_probability),
         ):
-            if share is not None and not (self.task.source_language and self.task.target_language):
+            if share is not None and not all(all(pair) for pair in self.language_pairs or [self.default_pair]):
                 raise ValueError(f"data.cleaning.{option} needs task.source_language and task.target_language; give both")
-        if cleaning.eval_overlap and self.data.valid is None and self.data.test is None:
+        if cleaning.eval_overlap and not self.data.evaluation_corpora("valid") and not self.data.evaluation_corpora("test"):
             raise ValueError("data.cleaning.eval_overlap needs evaluation data: give data.valid, data.test or both")
         return self
 
@@ -168,7 +177,11 @@ class Recipe(RecipeSection):
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:
-        corpora = {f"data.corpora.{name}": corpus for name, corpus in self.data.corpora.items()}
+        corpora = {
+            f"data.{key}.{name}": corpus
+            for key in ("corpora", "valid_corpora", "test_corpora")
+            for name, corpus in getattr(self.data, key).items()
+        }
         corpora_by_key = {"data.train": self.data.train, **corpora, "data.valid": self.data.valid, "data.test": self.data.test}
         is_parsing = self.task.kind == "parsing"
         for key, corpus in corpora_by_key.items():
@@ -218,6 +231,86 @@ class Recipe(RecipeSection):
                 raise ValueError(f"training.{option} = {value}: the decoder has {limit}; give a number from 1 to {limit}")
         return self
 
+    @model_validator(mode="after")
+    def _check_languages(self) -> Self:
+        pairs, tokenizer = self.language_pairs, self.tokenizer
+        for direction in self.training_directions.values():
+            key = "data.train" if self.data.train is not None else f"data.corpora.{direction.corpus_name}"
+            missing = [
+                name
+                for name, language in (
+                    ("source_language", direction.source_language if tokenizer.language_token_placement == "both" else "-"),
+                    ("target_language", direction.target_language),
+                )
+                if not language and tokenizer.language_token is not None
+            ]
+            if missing:
+                raise ValueError(f"{key} has no {missing[0]}, which tokenizer.language_token needs: give it here or in task")
+            if direction.corpus.both_directions and ("" in direction.languages or len(set(direction.languages)) < 2):
+                raise ValueError(f"{key}.both_directions = true needs two languages: give source_language and target_language")
+            if direction.corpus.alignments is not None and tokenizer.language_token is not None:
+                raise ValueError(f"{key}.alignments: a model with language tokens aligns its corpora itself; drop alignments")
+        if len(pairs) > 1 and tokenizer.language_token is None:
+            raise ValueError(
+                f"data.corpora has {len(pairs)} pairs of languages, {_format_pairs(pairs[:2])} first: set "
+                "tokenizer.language_token, such as '>>{}<<', so that a token chooses the target language"
+            )
+        if len(pairs) < 2 and self.data.pair_temperature is not None:
+            raise ValueError("data.pair_temperature is for several pairs of languages; drop it")
+        if pairs and tokenizer.language_token is not None:
+            self._check_multilingual(pairs)
+        return self
+
+    def _check_multilingual(self, pairs: list[LanguagePair]) -> None:
+        """Raise ValueError if an option does not fit language tokens."""
+        if not self.tokenizer.joint:
+            raise ValueError("tokenizer.language_token needs one vocabulary for all languages: set tokenizer.joint = true")
+        if all(self.default_pair) and self.default_pair not in pairs:
+            raise ValueError(
+                f"task.source_language and task.target_language: no corpus has the pair {_format_pairs([self.default_pair])}; "
+                "leave them out, or give a pair of data.corpora"
+            )
+        known_languages = set(self.languages)
+        for split in ("valid", "test"):
+            for direction in self.evaluation_directions(split).values():
+                if unknown := [language for language in direction.languages if language not in known_languages]:
+                    raise ValueError(
+                        f"data.{split}: {direction.corpus_name} has the language {unknown[0]!r}, and no training corpus has "
+                        f"it; give one of {', '.join(self.languages)}"
+                    )
+
+    @property
+    def default_pair(self) -> LanguagePair:
+        """Return the languages of the task section, which corpora and searches have if they name none."""
+        return self.task.source_language, self.task.target_language
+
+    @property
+    def training_directions(self) -> dict[str, Direction]:
+        """Return the directions of the training corpora by name."""
+        return {direction.name: direction for direction in iter_directions(self.data.training_corpora(), *self.default_pair)}
+
+    def evaluation_directions(self, split: Literal["valid", "test"]) -> dict[str, Direction]:
+        """Return the directions of the validation or test corpora by name."""
+        corpora = self.data.evaluation_corpora(split)
+        return {direction.name: direction for direction in iter_directions(corpora, *self.default_pair)}
+
+    @property
+    def language_pairs(self) -> list[LanguagePair]:
+        """Return the pairs of languages of the training corpora, each once; a pair without names is a pair, too."""
+        return list(dict.fromkeys(direction.languages for direction in self.training_directions.values()))
+
+    @property
+    def languages(self) -> list[str]:
+        """Return the languages that have a token: those of the training corpora, in the order of their codes."""
+        if self.tokenizer.language_token is None:
+            return []
+        return sorted({language for pair in self.language_pairs for language in pair if language})
+
+    def with_languages(self, pair: LanguagePair) -> Recipe:
+        """Return the recipe with these languages in its task section."""
+        task = self.task.model_copy(update={"source_language": pair[0], "target_language": pair[1]})
+        return self.model_copy(update={"task": task})
+
     @property
     def alignment_layer(self) -> int:
         """Return the layer of the guided head, counted from 1. The default is the last but one (Garg et al. 2019)."""
@@ -245,6 +338,9 @@ class Recipe(RecipeSection):
                 self.model.pointer and not self.model.append_source_eos,
                 "model.pointer = true needs model.append_source_eos = true",
             ),
+            (self.training.kl_to_init, "training.kl_to_init is for translation; drop it"),
+            (self.training.lora is not None, "training.lora is for translation; drop it"),
+            (tokenizer.extra_tokens, "tokenizer.extra_tokens is for translation; drop it"),
             (
                 self.task.has_tagging_head and self.training.r_drop_alpha,
                 f"training.r_drop_alpha does not go with task.pos_tags = {tags!r}; drop it",
@@ -253,6 +349,10 @@ class Recipe(RecipeSection):
         ):
             if is_invalid:
                 raise ValueError(message)
+
+
+def _format_pairs(pairs: Sequence[LanguagePair]) -> str:
+    return ", ".join(f"{source or '?'} → {target or '?'}" for source, target in pairs)
 
 
 def find_builtin_recipe(name: str) -> Path | None:
@@ -308,7 +408,12 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
 
 
 def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
-    """Return the recipe of preset, size, document and `section.key=value` overrides. A later layer wins over an earlier one."""
+    """Return the recipe of preset, size, document and `section.key=value` overrides. A later layer wins over an earlier one.
+
+    With training.init_from, the sections of that bundle come before the document, and the size is the bundle's.
+
+    Raises RecipeError, and BundleError if the bundle cannot be read.
+    """
     settings: dict[str, Any] = {}
     _merge_into(settings, document)
     for override in overrides:
@@ -316,7 +421,16 @@ def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, w
     merged: dict[str, Any] = {}
     _merge_into(merged, PRESETS[_read_choice(settings, "preset", "paper", PRESETS, where)])
     _merge_into(merged, SIZES[_read_choice(settings, "size", "base", SIZES, where)])
+    initial = read_initial_recipe(settings, default_run=Recipe.model_fields["run"].default)
+    if initial is not None:
+        check_structure(settings, initial, where)
+        _merge_into(merged, inherit_sections(initial))
     _merge_into(merged, settings)
+    if initial is not None:
+        for key in TOKENIZER_FILE_KEYS:
+            merged["tokenizer"].pop(key, None)
+        if (extra_tokens := merge_extra_tokens(settings, initial, where)) is not None:
+            merged["tokenizer"]["extra_tokens"] = extra_tokens
     return validate_section(Recipe, merged, where)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from dragoman.config.fields import FileName, Fraction, PositiveInt, RecipeSection, Utf8Text, VocabSize
+from dragoman.config.fields import FileName, Fraction, Integer, PositiveInt, RecipeSection, Utf8Text, VocabSize
 
 
 def _check_language_pattern(pattern: str) -> str:
@@ -16,7 +16,15 @@ def _check_language_pattern(pattern: str) -> str:
     return pattern
 
 
+def _check_extra_token(token: str) -> str:
+    """Return the token. Raises ValueError if it holds a space, or SentencePiece's mark of one."""
+    if not token or any(character.isspace() or character == "▁" or not character.isprintable() for character in token):
+        raise ValueError("is one token without spaces and without ▁; an example is '<ui>'")
+    return token
+
+
 LanguagePattern = Annotated[Utf8Text, AfterValidator(_check_language_pattern)]
+ExtraToken = Annotated[Utf8Text, AfterValidator(_check_extra_token)]
 
 
 class TokenizerConfig(RecipeSection):
@@ -28,10 +36,12 @@ class TokenizerConfig(RecipeSection):
     joint: bool = True
     """Whether both languages share one model and vocabulary."""
     vocab_size: VocabSize = 32_000
-    """Pieces of the joint or source vocabulary, the four special pieces included; `word`, `char` and `subword-nmt` may have
-    fewer, and `byte` has 260."""
+    """Pieces of the joint or source vocabulary, the four special pieces included and reserved_tokens not; `word`, `char` and
+    `subword-nmt` may have fewer, and `byte` has 260."""
     target_vocab_size: VocabSize | None = None
     """Pieces of the target vocabulary if joint = false, by default vocab_size."""
+    reserved_tokens: Annotated[Integer, Field(ge=0, le=4096)] = 64
+    """Ids beside vocab_size that a new vocabulary reserves for placeholders and language tags; no text is encoded to them."""
     byte_fallback: bool = True
     """Whether unknown characters become byte pieces instead of `<unk>`; `word` and `subword-nmt` have no byte pieces."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
@@ -58,10 +68,13 @@ class TokenizerConfig(RecipeSection):
     train_sentences: PositiveInt | None = None
     """Most sentences to train the model on, spread over the corpora, by default 500,000 for unigram, else 2,000,000."""
     language_token: LanguagePattern | None = None
-    """Pattern of the language tokens of a converted model of many languages, such as `>>{}<<`; none by default."""
+    """Pattern of the language tokens of a model of many languages, such as `>>{}<<`; none by default."""
     language_token_placement: Literal["source", "both"] = "source"
     """Token of the target language before each source, or tokens of both: the source language's before the source, the
     target language's before the output."""
+    extra_tokens: list[ExtraToken] = []
+    """Tokens beside vocab_size that text holds and that are never split, such as domain tags or placeholders; those that the
+    bundle of training.init_from lacks are added to its vocabulary."""
     sampling_alpha: Fraction = 0.0
     """Subword regularization of training text: the probability of BPE-dropout, or α of unigram sampling; 0 turns it off."""
 
@@ -83,6 +96,11 @@ class TokenizerConfig(RecipeSection):
             self.target_vocab_file,
         )  # fmt: skip
         return [file for file in files if file is not None]
+
+    def format_language_token(self, language: str) -> str:
+        """Return the token of a language. Call it only if the recipe has language tokens."""
+        assert self.language_token is not None
+        return self.language_token.format(language)
 
     def describe_training(self) -> str:
         """Return the start of the training as a message."""
@@ -111,6 +129,12 @@ class TokenizerConfig(RecipeSection):
                 "character_coverage is for bpe, unigram and char; drop it",
             ),
             (self.split_digits and not self.is_sentencepiece, "split_digits is for bpe and unigram; drop it"),
+            (
+                self.lowercase and any(token != token.lower() for token in self.extra_tokens),
+                "extra_tokens has capital letters, but lowercase = true; write it in small letters",
+            ),
+            (self.extra_tokens and not self.is_sentencepiece, "extra_tokens is for bpe and unigram; drop it"),
+            (len(set(self.extra_tokens)) < len(self.extra_tokens), "extra_tokens names a token twice; drop one"),
             (self.sampling_alpha and not self.is_sentencepiece, "sampling_alpha is for bpe and unigram; drop it"),
             (
                 self.joint and (self.target_codes_file is not None or self.target_vocab_file is not None),

@@ -6,7 +6,27 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dragoman.config.fields import NonNegativeInt, PositiveFloat, PositiveInt, Probability, RecipeSection
+from dragoman.config.fields import (
+    FileName,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    RecipeSection,
+    SmallPositiveInt,
+    Weight,
+)
+
+
+class LoraConfig(RecipeSection):
+    """Low-rank adapters (Hu et al. 2021): W + alpha / rank · B · A, in which only A and B are trained."""
+
+    rank: SmallPositiveInt = 16
+    """Rows of A and columns of B, r."""
+    alpha: PositiveFloat = 32.0
+    """α; the product of B and A is multiplied by α / r."""
+    targets: Annotated[list[FileName], Field(min_length=1)] = ["*"]
+    """Patterns of the linear layers that get an adapter, such as `*attention.query`; `*` is all, as in QLoRA."""
 
 
 class TrainingConfig(RecipeSection):
@@ -14,6 +34,16 @@ class TrainingConfig(RecipeSection):
 
     seed: NonNegativeInt = 1
     """Seed of initial weights, batch order, dropout and noise."""
+    init_from: FileName | None = None
+    """Bundle to fine-tune: its weights, tokenizer and model section, and its task and decoding sections as defaults."""
+    init_optimizer: Literal["fresh", "keep"] = "fresh"
+    """Moments of Adam with init_from: zeros, or those of the newest checkpoint of the bundle's run."""
+    freeze: list[FileName] = []
+    """Patterns of parameters that keep the values of init_from, such as `encoder.*`; `*` matches any characters."""
+    kl_to_init: Weight = 0.0
+    """Weight of KL(old‖new) in the loss of a token, which keeps outputs near those of init_from; 0 turns it off."""
+    lora: LoraConfig | None = None
+    """Low-rank adapters that are trained instead of the weights of init_from; none by default."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Number format of matrix products; `auto` measures whether bfloat16 is faster, and weights stay float32."""
     batch_tokens: PositiveInt = 4096
@@ -101,6 +131,24 @@ class TrainingConfig(RecipeSection):
     def num_forward_passes(self) -> int:
         """Return the number of forward passes of each pair in a step."""
         return 2 if self.r_drop_alpha else 1
+
+    @model_validator(mode="after")
+    def _check_fine_tuning(self) -> Self:
+        options = {
+            "init_optimizer = 'keep'": self.init_optimizer == "keep",
+            "freeze": bool(self.freeze),
+            "kl_to_init": bool(self.kl_to_init),
+            "lora": self.lora is not None,
+        }
+        used = [name for name, is_used in options.items() if is_used]
+        if used and self.init_from is None:
+            raise ValueError(f"{used[0]} needs a bundle to start from: give init_from, or drop it")
+        if self.lora is not None and (self.freeze or self.init_optimizer == "keep"):
+            excluded = "freeze" if self.freeze else "init_optimizer = 'keep'"
+            raise ValueError(f"lora and {excluded} are given, but lora trains no weight of the bundle: drop one of the two")
+        if self.kl_to_init and self.r_drop_alpha:
+            raise ValueError("kl_to_init and r_drop_alpha are given: drop one of the two")
+        return self
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

@@ -28,7 +28,7 @@ from dragoman.data.link_table import LinkTable, get_links_file
 from dragoman.data.mixture import Mixture
 from dragoman.data.noise import PairNoise
 from dragoman.data.prepare import get_training_prefix
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, with_recipe_languages
 from dragoman.data.tokenization.sentencepiece import derive_sampling_seed
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens
@@ -59,7 +59,7 @@ class TrainingBatches(Dataset[list[Batch]]):
         self.folder = folder
         self.start_id = start_id
         # Sorted, because the order of the corpora in the recipe must not change the batches.
-        self.corpus_names = sorted(recipe.data.training_corpora())
+        self.corpus_names = sorted(recipe.training_directions)
         self.noise = PairNoise(recipe.data.noise, seed=recipe.training.seed)
 
     def __getstate__(self) -> dict[str, object]:
@@ -74,7 +74,10 @@ class TrainingBatches(Dataset[list[Batch]]):
         sizes = {name: len(table) for name, table in zip(self.corpus_names, tables, strict=True)}
         training = self.recipe.training
         return BatchSampler(
-            tables, Mixture.from_config(self.recipe.data, sizes), batch_tokens=training.batch_tokens, seed=training.seed
+            tables,
+            Mixture.from_config(self.recipe.data, sizes, self.recipe.training_directions),
+            batch_tokens=training.batch_tokens,
+            seed=training.seed,
         )
 
     @cached_property
@@ -85,7 +88,9 @@ class TrainingBatches(Dataset[list[Batch]]):
     @cached_property
     def tokenizer(self) -> PairTokenizer:
         """Tokenizers of both sides."""
-        return read_tokenizer(self.folder, self.recipe.tokenizer, append_source_eos=self.recipe.model.append_source_eos)
+        append_source_eos = self.recipe.model.append_source_eos
+        tokenizer = read_tokenizer(self.folder, self.recipe.tokenizer, append_source_eos=append_source_eos)
+        return with_recipe_languages(tokenizer, self.recipe)
 
     @cached_property
     def link_tables(self) -> list[LinkTable]:
@@ -150,10 +155,19 @@ class TrainingBatches(Dataset[list[Batch]]):
             for side, (vocabulary, text) in enumerate(((self.tokenizer.source, source), (self.tokenizer.target, target))):
                 seed = derive_sampling_seed(self.recipe.training.seed, epoch, position, side)
                 ids.append(vocabulary.sample_encode(text, alpha=alpha, seed=seed) if alpha else vocabulary.encode(text))
-            if all(ids) and max(map(len, ids)) < limit:
-                sources[row] = np.array([*ids[0], END_ID] if self.tokenizer.append_source_eos else ids[0])
-                targets[row] = np.array(ids[1])
+            source_prefix, target_prefix = self._get_prefixes(corpus, pair)
+            if all(ids) and max(len(source_prefix) + len(ids[0]), len(target_prefix) + len(ids[1])) < limit:
+                sources[row] = np.array([*source_prefix, *ids[0], *([END_ID] if self.tokenizer.append_source_eos else [])])
+                targets[row] = np.array([*target_prefix, *ids[1]])
         return [int(row) for row in np.flatnonzero(is_noisy)]
+
+    def _get_prefixes(self, corpus: int, pair: int) -> tuple[list[int], list[int]]:
+        """Return the language tokens at the start of the source and of the target of a pair."""
+        num_source, num_target = self.tokenizer.prefix_lengths
+        return (
+            self.corpora[corpus].source(pair)[:num_source].tolist(),
+            self.corpora[corpus].target(pair)[:num_target].tolist(),
+        )
 
     def _decode_pair(self, corpus: int, pair: int) -> tuple[str, str]:
         source = self.corpora[corpus].source(pair).tolist()

@@ -124,11 +124,13 @@ class PairEncoder:
         tokenizer: the tokenizers of both sides
         max_length: limit of each side in tokens with its end token; None for no limit
         overlong_pairs: action for pairs above the limit
+        is_reversed: whether the target side of the text is the source
     """
 
     tokenizer: PairTokenizer
     max_length: int | None
     overlong_pairs: Literal["drop", "truncate", "error"]
+    is_reversed: bool = False
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -141,12 +143,16 @@ class PairEncoder:
         if isinstance(self.tokenizer.target, TreeLabels):
             sources, targets = self._encode_trees(self.tokenizer.target, text, stats)
         else:
-            sources = self.tokenizer.source.encode_batch(text.column(0).to_pylist())
-            targets = self.tokenizer.target.encode_batch(text.column(1).to_pylist())
+            source_column, target_column = (1, 0) if self.is_reversed else (0, 1)
+            sources = self.tokenizer.source.encode_batch(text.column(source_column).to_pylist())
+            targets = self.tokenizer.target.encode_batch(text.column(target_column).to_pylist())
         pair_numbers: list[int] = text.column(3).to_pylist()
-        lengths = np.array([list(map(len, sources)), list(map(len, targets))], dtype=np.int64).reshape(2, -1)
+        text_lengths = np.array([list(map(len, sources)), list(map(len, targets))], dtype=np.int64).reshape(2, -1)
+        lengths = text_lengths + np.array([[len(prefix)] for prefix in self.tokenizer.prefixes])
         if len(
-            unfit_rows := np.flatnonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) >= (self.max_length or sys.maxsize)))
+            unfit_rows := np.flatnonzero(
+                (text_lengths.min(axis=0) == 0) | (lengths.max(axis=0) >= (self.max_length or sys.maxsize))
+            )
         ):
             dropped_rows = {
                 row
@@ -156,8 +162,10 @@ class PairEncoder:
             remaining_rows = [row for row in range(len(pair_numbers)) if row not in dropped_rows]
             sources, targets = [sources[row] for row in remaining_rows], [targets[row] for row in remaining_rows]
             pair_numbers = [pair_numbers[row] for row in remaining_rows]
+        source_prefix, target_prefix = self.tokenizer.prefixes
         eos_ids = self.tokenizer.encode_source("")
-        for source in sources:
+        for source, target in zip(sources, targets, strict=True):
+            source[:0], target[:0] = source_prefix, target_prefix
             source += eos_ids
         batch = build_pair_batch(sources, targets, pair_numbers, self.schema)
         stats.kept = len(pair_numbers)
@@ -199,15 +207,16 @@ class PairEncoder:
             return False
         assert self.max_length is not None
         if self.overlong_pairs == "error":
-            longest = max(len(sources[row]), len(targets[row])) + 1
+            sides = zip((sources, targets), self.tokenizer.prefixes, strict=True)
+            longest = max(len(side[row]) + len(prefix) for side, prefix in sides) + 1
             raise DataError(
                 f"{origin}: {longest} tokens, more than data.max_length = {self.max_length}; raise it, or set "
                 "data.overlong_pairs to 'drop' or 'truncate'",
                 code="input-too-long",
             )
         stats.count_overlong(origin)
-        for side in (sources, targets):
-            del side[row][self.max_length - 1 :]
+        for side, prefix in zip((sources, targets), self.tokenizer.prefixes, strict=True):
+            del side[row][max(self.max_length - 1 - len(prefix), 0) :]
         return self.overlong_pairs == "truncate"
 
 

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from dragoman.config import CorpusConfig, Recipe
+from dragoman.config import CorpusConfig, Recipe, locate_initial_bundle
 from dragoman.data.alignments import list_alignment_files
 from dragoman.data.encode import PairStats
-from dragoman.data.tokenization.pair_tokenizer import LABELS_FILE
+from dragoman.data.tokenization.pair_tokenizer import LABELS_FILE, list_tokenizer_files
 from dragoman.errors import DataError
 from dragoman.formats.readers import check_files_exist, list_corpus_files
 from dragoman.io.storage import write_json
 
 MANIFEST = "prepared.json"
-VERSION = 2
+VERSION = 3
 # A file that was modified less long ago may change again without a later time stamp, so its digest is not reused.
 MIN_MTIME_AGE_SECONDS = 2.0
 
@@ -59,7 +59,7 @@ def list_input_digests(inputs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ..
 
 def list_prepared_files(folder: Path) -> list[str]:
     """Return the names of the prepared files in a folder."""
-    patterns = ("*.arrow", "*.model", "*.tokens.json", LABELS_FILE)
+    patterns = ("*.arrow", "*.model", "*.tokens.json", "*.vocab.json", LABELS_FILE)
     return sorted(path.name for pattern in patterns for path in folder.glob(pattern))
 
 
@@ -77,14 +77,17 @@ def _list_input_files(recipe: Recipe) -> list[list[Path]]:
     """Return the input files: those of each corpus, the tokenizer models, and the alignment files if there are any."""
     root, data = Path(recipe.data.root), recipe.data
     models = [root / path for path in recipe.tokenizer.files]
+    if recipe.training.init_from is not None:
+        models += list_tokenizer_files(locate_initial_bundle(recipe.training.init_from, recipe.run))
     links = [path for corpus in data.training_corpora().values() for path in list_alignment_files(corpus, root)]
     return [*(list_corpus_files(corpus, root) for corpus in _list_corpora(recipe)), models, *([links] if links else [])]
 
 
 def _list_corpora(recipe: Recipe) -> list[CorpusConfig]:
     data = recipe.data
-    corpora = [*data.training_corpora().values(), data.valid, data.test if data.cleaning.eval_overlap else None]
-    return [corpus for corpus in corpora if corpus is not None]
+    splits: tuple[Literal["valid", "test"], ...] = ("valid", "test") if data.cleaning.eval_overlap else ("valid",)
+    evaluation_corpora = [corpus for split in splits for corpus in data.evaluation_corpora(split).values()]
+    return [*data.training_corpora().values(), *evaluation_corpora]
 
 
 def _get_input_name(path: Path) -> str:
@@ -122,16 +125,18 @@ def hash_inputs(recipe: Recipe, previous_inputs: dict[str, Any]) -> dict[str, di
     return inputs
 
 
+def _describe_corpora(corpora: Mapping[str, CorpusConfig]) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, corpus.model_dump(exclude={"weight", "alignments"})) for name, corpus in corpora.items()]
+
+
 def compute_request_digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) -> str:
     """Return the digest of the settings and the input bytes that the prepared files depend on."""
     data = recipe.data
     settings = {
         "version": VERSION,
-        "corpora": [
-            (name, corpus.model_dump(exclude={"weight", "alignments"})) for name, corpus in data.training_corpora().items()
-        ],
-        "valid": data.valid.model_dump(exclude={"alignments"}) if data.valid is not None else None,
-        "test": data.test.model_dump(exclude={"alignments"}) if data.test is not None and data.cleaning.eval_overlap else None,
+        "corpora": _describe_corpora(data.training_corpora()),
+        "valid": _describe_corpora(data.evaluation_corpora("valid")),
+        "test": _describe_corpora(data.evaluation_corpora("test")) if data.cleaning.eval_overlap else None,
         "cleaning": data.cleaning.model_dump(),
         "max_length": data.max_length,
         "overlong_pairs": data.overlong_pairs,

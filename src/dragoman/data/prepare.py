@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from dragoman.cleaning.cleaned_corpus import (
     read_batch,
 )
 from dragoman.cleaning.cleaning_report import render_cleaning_report
-from dragoman.config import CleaningConfig, CorpusConfig, Recipe
+from dragoman.config import CleaningConfig, CorpusConfig, Direction, Recipe, locate_initial_bundle
 from dragoman.data.alignments import align_training_corpus
 from dragoman.data.encode import MAX_LISTED_ORIGINS, PairEncoder, PairStats, encode_corpus
 from dragoman.data.encoded_corpus import Corpus, get_lengths_file, list_pair_files, write_lengths
@@ -41,12 +41,14 @@ from dragoman.data.manifest import (
     read_manifest,
     write_manifest,
 )
+from dragoman.data.tokenization.extra_tokens import add_extra_tokens
 from dragoman.data.tokenization.pair_tokenizer import (
     PairTokenizer,
     import_tokenizer,
     read_tokenizer,
     train_one_side,
     train_tokenizer,
+    with_recipe_languages,
     write_tokenizer,
 )
 from dragoman.data.tokenization.sentencepiece import check_sampling, import_sentencepiece
@@ -60,7 +62,7 @@ from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import get_leaves
 
 CLEANING_PAGE = "cleaning.html"
-VALID = "valid"
+VALID: Literal["valid"] = "valid"
 TOKENIZER_MARKER, REQUEST_MARKER = "tokenizer-complete", "request"
 
 
@@ -71,7 +73,7 @@ class PreparedData:
     Attributes:
         folder: the prepared folder
         tokenizer: the tokenizers of both sides
-        pair_counts: the statistics of each corpus by name, and of `valid`
+        pair_counts: the statistics of each direction of a corpus by name; names of validation corpora begin with `valid`
         is_new: False if the folder was complete already
     """
 
@@ -81,13 +83,26 @@ class PreparedData:
     is_new: bool
 
     def corpus(self, name: str) -> Corpus:
-        """Return a training corpus by its name in the recipe, or `valid`."""
-        return Corpus(list_pair_files(self.folder, name if name == VALID else get_training_prefix(name)))
+        """Return one direction of a training corpus by its name, or `valid` for all validation corpora together."""
+        if name != VALID:
+            return Corpus(list_pair_files(self.folder, get_training_prefix(name)))
+        prefixes = [prefix for prefix in self.pair_counts if is_validation(prefix)]
+        return Corpus([path for prefix in prefixes for path in list_pair_files(self.folder, prefix)])
 
 
 def get_training_prefix(name: str) -> str:
     """Return the prefix of a training corpus's files: `train` for the only corpus, `train.NAME` in a mixture."""
     return name if name == "train" else f"train.{name}"
+
+
+def get_validation_prefix(name: str) -> str:
+    """Return the prefix of a validation corpus's files: `valid` for the only corpus, `valid.NAME` for one of several."""
+    return name if name == VALID else f"{VALID}.{name}"
+
+
+def is_validation(name: str) -> bool:
+    """Return whether the name in `PreparedData.pair_counts` is that of a validation corpus."""
+    return name == VALID or name.startswith(f"{VALID}.")
 
 
 def prepare(
@@ -166,8 +181,10 @@ def check_task_formats(recipe: Recipe) -> None:
     """
     is_parsing = recipe.task.kind == "parsing"
     expectation = "needs trees; give format = 'brackets'" if is_parsing else "does not use trees; set task.kind = 'parsing'"
-    for corpus in (*recipe.data.training_corpora().values(), recipe.data.valid, recipe.data.test):
-        if corpus is None or corpus.file is None:
+    corpora = [*recipe.data.training_corpora().values()]
+    corpora += [corpus for split in ("valid", "test") for corpus in recipe.data.evaluation_corpora(split).values()]
+    for corpus in corpora:
+        if corpus.file is None:
             continue
         for path in list_corpus_files(corpus.model_copy(update={"source": None, "target": None}), Path(recipe.data.root)):
             if ((file_format := detect_format(path, corpus.format)) == "brackets") != is_parsing:
@@ -194,43 +211,60 @@ def _resume_or_clear(work_dir: Path, digest: str, inputs: dict[str, Any], notify
 def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: ProgressCallback) -> dict[str, PairStats]:
     """Write all files of a prepared folder except its manifest, and return the statistics; existing files are kept."""
     num_workers = recipe.data.preprocessing_workers or count_cores()
-    corpora = recipe.data.training_corpora() | ({VALID: recipe.data.valid} if recipe.data.valid is not None else {})
+    valid_corpora = {get_validation_prefix(name): corpus for name, corpus in recipe.data.evaluation_corpora(VALID).items()}
+    corpora = recipe.data.training_corpora() | valid_corpora
     root = Path(recipe.data.root)
     for name, corpus in corpora.items():
         notify(f"reading {name}: {_join_file_names(corpus, root)}")
     cleaned_corpora = clean_training_corpora(recipe, work_dir / "text", processes=num_workers, on_progress=on_progress)
-    valid = None
-    if recipe.data.valid is not None:
-        filter_pipeline = FilterPipeline(CleaningConfig(), recipe.task.source_language, recipe.task.target_language)
-        valid = clean_corpus(
-            work_dir / "text", VALID, recipe.data.valid, root, filter_pipeline, processes=num_workers, on_progress=on_progress
+    cleaned_valid_corpora = {
+        name: clean_corpus(
+            work_dir / "text",
+            get_validation_prefix(name),
+            direction.corpus,
+            root,
+            FilterPipeline(CleaningConfig(), *direction.languages),
+            processes=num_workers,
+            on_progress=on_progress,
         )
-    for cleaned_corpus in [*cleaned_corpora, *([valid] if valid is not None else [])]:
+        for name, direction in recipe.evaluation_directions(VALID).items()
+        if not direction.is_reversed
+    }
+    for cleaned_corpus in [*cleaned_corpora, *cleaned_valid_corpora.values()]:
         if not len(cleaned_corpus):
             raise _build_empty_error(_join_file_names(corpora[cleaned_corpus.name], root), _get_cleaning_stats(cleaned_corpus))
     tokenizer = _train_or_load_tokenizer(recipe, cleaned_corpora, work_dir, notify)
     if any(value is not None and value is not False for _, value in recipe.data.cleaning):
         page = render_cleaning_report({cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora})
         write_lines(work_dir / CLEANING_PAGE, [page], overwrite=True)
-    encoder = PairEncoder(tokenizer, recipe.data.max_length, recipe.data.overlong_pairs)
-    pair_counts = {
-        corpus.name: _encode_and_index(corpus, work_dir, get_training_prefix(corpus.name), encoder, num_workers, on_progress)
-        for corpus in cleaned_corpora
-    }
-    if valid is not None:
-        pair_counts[VALID] = _encode_and_index(
-            valid, work_dir, VALID, PairEncoder(tokenizer, None, recipe.data.overlong_pairs), num_workers, on_progress
+    cleaned_training_corpora = {cleaned_corpus.name: cleaned_corpus for cleaned_corpus in cleaned_corpora}
+    pair_counts: dict[str, PairStats] = {}
+
+    def encode(direction: Direction, cleaned_corpus: CleanedCorpus, prefix: str, name: str, max_length: int | None) -> None:
+        encoder = PairEncoder(
+            select_direction(tokenizer, direction),
+            max_length,
+            recipe.data.overlong_pairs,
+            is_reversed=direction.is_reversed,
         )
-    for name, stats in pair_counts.items():
+        stats = _encode_and_index(cleaned_corpus, work_dir, prefix, encoder, num_workers, on_progress)
         if stats.kept == 0:
-            raise _build_empty_error(_join_file_names(corpora[name], root), stats)
+            raise _build_empty_error(_join_file_names(direction.corpus, root), stats)
+        pair_counts[name] = stats
+
+    for name, direction in recipe.training_directions.items():
+        cleaned_corpus = cleaned_training_corpora[direction.corpus_name]
+        encode(direction, cleaned_corpus, get_training_prefix(name), name, recipe.data.max_length)
+    for name, direction in recipe.evaluation_directions(VALID).items():
+        prefix = get_validation_prefix(name)
+        encode(direction, cleaned_valid_corpora[direction.corpus_name], prefix, prefix, None)
     if recipe.training.guided_alignment_weight:
-        for cleaned_corpus in cleaned_corpora:
-            name = get_training_prefix(cleaned_corpus.name)
+        for direction in recipe.training_directions.values():
+            name = get_training_prefix(direction.name)
             encoded_corpus = Corpus(list_pair_files(work_dir, name))
             align_training_corpus(
                 recipe,
-                cleaned_corpus,
+                cleaned_training_corpora[direction.corpus_name],
                 encoded_corpus,
                 tokenizer,
                 get_links_file(work_dir, name),
@@ -239,6 +273,13 @@ def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: Progre
                 on_progress=on_progress,
             )
     return pair_counts
+
+
+def select_direction(tokenizer: PairTokenizer, direction: Direction) -> PairTokenizer:
+    """Return the tokenizers for the languages of a direction; unchanged for a model of one pair."""
+    if tokenizer.languages is None:
+        return tokenizer
+    return tokenizer.select_languages(*direction.languages, zero_shot=True)
 
 
 def _join_file_names(corpus: CorpusConfig, root: Path) -> str:
@@ -259,10 +300,19 @@ def _train_or_load_tokenizer(
     if (work_dir / TOKENIZER_MARKER).is_file():
         return _read_tokenizer(recipe, work_dir)
     config = recipe.tokenizer
-    if recipe.task.kind == "parsing":
+    if recipe.training.init_from is not None:
+        folder = locate_initial_bundle(recipe.training.init_from, recipe.run)
+        notify(f"using the tokenizer of {folder}")
+        tokenizer = read_tokenizer(folder, config, append_source_eos=recipe.model.append_source_eos)
+    elif recipe.task.kind == "parsing":
         tokenizer = _train_parser_tokenizer(recipe, cleaned_corpora, notify)
     elif config.model_file is not None:
-        tokenizer = import_tokenizer(config, root=Path(recipe.data.root), append_source_eos=recipe.model.append_source_eos)
+        tokenizer = import_tokenizer(
+            config,
+            root=Path(recipe.data.root),
+            append_source_eos=recipe.model.append_source_eos,
+            languages=recipe.languages,
+        )
     else:
         notify(config.describe_training())
         num_pairs = sum(map(len, cleaned_corpora))
@@ -273,12 +323,25 @@ def _train_or_load_tokenizer(
             config,
             append_source_eos=recipe.model.append_source_eos,
             seed=recipe.training.seed,
+            languages=recipe.languages,
             root=Path(recipe.data.root),
             notify=notify,
         )
+    tokenizer = add_extra_tokens(tokenizer, config.extra_tokens)
+    _check_language_tokens(recipe, tokenizer)
     write_tokenizer(work_dir, tokenizer)
     write_lines(work_dir / TOKENIZER_MARKER, [])
-    return tokenizer
+    return with_recipe_languages(tokenizer, recipe)
+
+
+def _check_language_tokens(recipe: Recipe, tokenizer: PairTokenizer) -> None:
+    """Raise RecipeError if the vocabulary of an initial bundle lacks the token of a language."""
+    for token in map(recipe.tokenizer.format_language_token, recipe.languages):
+        if tokenizer.source.piece_to_id(token) is None:
+            raise RecipeError(
+                f"data.corpora: the vocabulary has no language token {token}; add it to tokenizer.extra_tokens",
+                code="tokenizer-mismatch",
+            )
 
 
 def _train_parser_tokenizer(recipe: Recipe, cleaned_corpora: Sequence[CleanedCorpus], notify: NotifyFn) -> PairTokenizer:
@@ -352,7 +415,9 @@ def _publish(work_dir: Path, folder: Path, digests: dict[str, str]) -> None:
 
 
 def _read_tokenizer(recipe: Recipe, folder: Path) -> PairTokenizer:
-    tokenizer = read_tokenizer(folder, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
+    tokenizer = with_recipe_languages(
+        read_tokenizer(folder, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos), recipe
+    )
     for vocabulary in (tokenizer.source, tokenizer.target):
         check_sampling(vocabulary, recipe.tokenizer, str(folder))
     return tokenizer

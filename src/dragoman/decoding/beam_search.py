@@ -10,7 +10,7 @@ A beam can be divided into G groups. Each group is searched like a sentence of i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from dragoman.decoding.diverse_beam import SINGLE_GROUP, BeamGroups, diverse_can
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
 from dragoman.decoding.phrase_constraints import PhraseConstraints, select_feasible_phrases
-from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating
+from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating, penalize_repeated_tokens
 from dragoman.decoding.topk import Candidates, TopK, TorchTopK, find_best_candidates
 
 
@@ -149,7 +149,7 @@ class _Beam:
         num_sentences, group_size = len(max_lengths), options.beam_size // options.groups.num_groups
         self.max_lengths, self.constraints = max_lengths, constraints
         self.end_id, self.length_penalty = settings.end_id, settings.length_penalty
-        self.decoding_constraints = settings.decoding_constraints
+        self.decoding_constraints, self.repetition_penalty = settings.decoding_constraints, settings.repetition_penalty
         self.groups, self.group_size = options.groups, group_size
         self.topk_impl, self.device, self.on_step = topk_impl, device, on_step
         needs_all_slots = options.early_stopping in ("exhaustive", "heuristic")
@@ -183,7 +183,7 @@ class _Beam:
             assert not options.groups.diversity_penalty, "required phrases exclude a diversity penalty"
             self.phrase_constraints = self._build_phrase_constraints(settings)
         self.outputs_NT: Tensor | None = None
-        if self.masker.needs_outputs or settings.decoding_constraints.repetition_window:
+        if self.masker.needs_outputs or settings.decoding_constraints.repetition_window or settings.repetition_penalty != 1.0:
             self.outputs_NT = torch.empty(num_sentences * group_size, 0, dtype=torch.long, device=device)
 
     def _build_phrase_constraints(self, settings: SearchSettings) -> PhraseConstraints:
@@ -204,10 +204,7 @@ class _Beam:
         self.length += 1
         logits_NV = logits_NV.float()
         log_sum_BR = self.topk_impl.logsumexp(logits_NV).view(-1, self.group_size)
-        self.masker(logits_NV, self.outputs_NT, self.length)
-        if self.groups.return_alternatives:
-            self._branch_groups(logits_NV)
-        expanded = self._expand(logits_NV.view(-1, self.group_size, logits_NV.shape[1]), log_sum_BR)
+        expanded = self._expand_with_limits(logits_NV, log_sum_BR)
         is_end_BX = expanded.token_BX == self.end_id
         ends_BX = self._add_finished(expanded, is_end_BX)
         alive_BR = self._select_alive(expanded, is_end_BX)
@@ -224,6 +221,27 @@ class _Beam:
                 self._stop_repetitions(self.outputs_NT, alive_BR)
         self._record_finished(alive_BR)
         return rows_N, last_N
+
+    def _expand_with_limits(self, logits_NV: Tensor, log_sum_BR: Tensor) -> Candidates:
+        """Return the best extensions under the repetition penalty and the constraints.
+
+        The penalty is a part of the scores. The token log-probabilities stay those of the model.
+        """
+        model_logits_BRV = None
+        search_log_sum_BR = log_sum_BR
+        if self.repetition_penalty != 1.0 and self.outputs_NT is not None and self.length > 1:
+            model_logits_BRV = logits_NV.clone().view(*log_sum_BR.shape, -1)
+            penalize_repeated_tokens(logits_NV, self.outputs_NT, self.repetition_penalty)
+            search_log_sum_BR = self.topk_impl.logsumexp(logits_NV).view_as(log_sum_BR)
+        self.masker(logits_NV, self.outputs_NT, self.length)
+        if self.groups.return_alternatives:
+            self._branch_groups(logits_NV)
+        expanded = self._expand(logits_NV.view(*log_sum_BR.shape, -1), search_log_sum_BR)
+        if model_logits_BRV is None:
+            return expanded
+        index_BX = expanded.parent_BX * model_logits_BRV.shape[2] + expanded.token_BX
+        log_prob_BX = model_logits_BRV.flatten(1).gather(1, index_BX) - log_sum_BR.gather(1, expanded.parent_BX)
+        return replace(expanded, log_prob_BX=log_prob_BX.float())
 
     def _expand(self, logits_BRV: Tensor, log_sum_BR: Tensor) -> Candidates:
         """Return the 2R best extensions, or what the phrase constraints and the groups make of them."""

@@ -21,7 +21,7 @@ from dragoman.decoding.constraints import (
 )
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
-from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating
+from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating, penalize_repeated_tokens
 from dragoman.decoding.topk import BlockLogSumExp, TopK, TorchTopK, topk
 
 TokenSelector = Callable[[Tensor, Sequence[int], int, TopK], Tensor]
@@ -183,11 +183,18 @@ class _TokenBatch:
         length = len(self.step_log_probs) + 1
         logits_NV = logits_NV.float()
         log_sum_N = self.topk_impl.logsumexp(logits_NV)
+        model_logits_NV = logits_NV
+        if self.settings.repetition_penalty != 1.0:
+            model_logits_NV = logits_NV.clone()
+            penalize_repeated_tokens(logits_NV, self._stack_outputs(), self.settings.repetition_penalty)
         self.masker(logits_NV, self._stack_outputs() if self.masker.needs_outputs else None, length)
         token_N = self.select_tokens(logits_NV, self.active, length, self.topk_impl)
-        log_prob_N = (logits_NV.gather(1, token_N[:, None])[:, 0] - log_sum_N).float()
+        log_prob_N = (model_logits_NV.gather(1, token_N[:, None])[:, 0] - log_sum_N).float()
+        if model_logits_NV is not logits_NV:
+            is_masked_N = logits_NV.gather(1, token_N[:, None])[:, 0] == NEG_INF
+            log_prob_N = log_prob_N.masked_fill(is_masked_N, NEG_INF)
         self.step_log_probs.append((self.active, log_prob_N))
-        if self.masker.needs_outputs or self.repetition_window:
+        if self.masker.needs_outputs or self.repetition_window or self.settings.repetition_penalty != 1.0:
             self.step_outputs.append(token_N)
         repeating = [False] * len(self.active)
         if self.repetition_window and length % CHECK_INTERVAL == 0:

@@ -50,7 +50,7 @@ class Hypothesis:
     tokens: ids without start and end token
     token_log_probs: natural log-probability of each token; the end token's comes last if the output is finished. These are
         always the model's own values: masked and forced tokens do not change them
-    score: their sum divided by the length penalty; higher is better
+    score: their sum divided by the length penalty; higher is better. Beam search adds its repetition and coverage penalties
     finished: whether the output ends with the end token. It does not if the search reached the length limit, if the search
         stopped a repetition, or if no token was allowed
     has_repetition: whether the search stopped the output because of a degenerate repetition

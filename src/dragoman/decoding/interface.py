@@ -42,6 +42,7 @@ class SearchSettings:
     forbidden_ids: tokens that no output contains, such as padding
     length_penalty: the divisor of log-probabilities
     decoding_constraints: limits on the outputs of all sentences
+    repetition_penalty: divisor of the logits of tokens that the output has already; 1 changes nothing
     compaction_threshold: finished sentences leave the batch once they make up this fraction of it; with 0 each leaves at once,
         with 1 all stay until the end
     """
@@ -51,6 +52,7 @@ class SearchSettings:
     forbidden_ids: tuple[int, ...] = ()
     length_penalty: LengthPenalty = NO_LENGTH_PENALTY
     decoding_constraints: DecodingConstraints = NO_DECODING_CONSTRAINTS
+    repetition_penalty: float = 1.0
     compaction_threshold: float = 0.0
 
 

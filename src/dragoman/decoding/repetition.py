@@ -1,4 +1,4 @@
-"""Detection of degenerate repetition at the end of an output.
+"""Repetition: detection at the end of an output, and a penalty on tokens that an output has already.
 
 An output repeats itself if it ends with one group of tokens at least four times in a row, over at least `window` tokens. A
 window of 32 therefore stops one token after 32 copies, eight tokens after four, and twenty tokens after four. Natural text has
@@ -32,6 +32,15 @@ def is_repeating(outputs_NT: Tensor, window: int) -> Tensor:
     is_equal_NTP = window_NTP[:, :, 1:] == window_NTP[:, :, :1]
     is_beyond_TP = torch.arange(window_NTP.shape[1], device=outputs_NT.device)[:, None] >= needed_P
     return (is_equal_NTP | is_beyond_TP).all(1).any(1)
+
+
+def penalize_repeated_tokens(logits_NV: Tensor, outputs_NT: Tensor, penalty: float) -> None:
+    """Lower the logits of the tokens of each output, in place (Keskar et al. 2019, section 4.1).
+
+    A positive logit is divided by the penalty. A negative one is multiplied, because a division would raise it.
+    """
+    logits_NT = logits_NV.gather(1, outputs_NT)
+    logits_NV.scatter_(1, outputs_NT, torch.where(logits_NT > 0, logits_NT / penalty, logits_NT * penalty))
 
 
 def contains_repetition(tokens: Sequence[int], window: int) -> bool:

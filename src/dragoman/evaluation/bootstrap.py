@@ -8,7 +8,7 @@ environment and has no interval of the difference. It also reports a significant
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -116,13 +116,9 @@ def resample(
     seed: int = 1,
 ) -> ResampledScore:
     """Score a system's lines and `resamples` resamples of them; see `paired_bootstrap`."""
-    if resamples < MIN_RESAMPLES:
-        raise RecipeError(
-            f"resamples = {resamples}: too few to show p < {SIGNIFICANCE_LEVEL}; use {MIN_RESAMPLES} or more",
-            code="invalid-option",
-        )
+    _check_resamples(resamples)
     check_lines(hypotheses, references)
-    scorer = _build_metric(metric, tokenize)
+    scorer = build_metric(metric, tokenize)
     # Only these two methods expose the counts of each sentence; sacreBLEU's own paired test calls them, too.
     counts = np.array(scorer._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
 
@@ -130,15 +126,34 @@ def resample(
         result = scorer._compute_score_from_stats(sums.tolist())
         return Score(result.name, result.score, str(scorer.get_signature()))
 
-    num_sentences = len(hypotheses)
-    generator = np.random.default_rng(seed)
-    draws = (generator.integers(num_sentences, size=num_sentences) for _ in range(resamples))
     return ResampledScore(
         compute_score(counts.sum(axis=0)),
-        np.array([compute_score(counts[draw].sum(axis=0)).value for draw in draws]),
+        np.array([compute_score(counts[draw].sum(axis=0)).value for draw in _draw_resamples(len(hypotheses), resamples, seed)]),
         seed,
         lower_is_better=metric == "ter",
     )
+
+
+def resample_mean(score: Score, segment_values: Sequence[float], *, resamples: int = 1000, seed: int = 1) -> ResampledScore:
+    """Return the resamples of a metric that is the mean of the values of its segments, such as COMET. Higher is better."""
+    _check_resamples(resamples)
+    values = np.asarray(segment_values, dtype=np.float64)
+    draws = _draw_resamples(len(values), resamples, seed)
+    return ResampledScore(score, np.array([values[draw].mean() for draw in draws]), seed, lower_is_better=False)
+
+
+def _check_resamples(resamples: int) -> None:
+    if resamples < MIN_RESAMPLES:
+        raise RecipeError(
+            f"resamples = {resamples}: too few to show p < {SIGNIFICANCE_LEVEL}; use {MIN_RESAMPLES} or more",
+            code="invalid-option",
+        )
+
+
+def _draw_resamples(num_sentences: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the sentences of each resample, the same ones for all systems on a test set."""
+    generator = np.random.default_rng(seed)
+    return (generator.integers(num_sentences, size=num_sentences) for _ in range(resamples))
 
 
 def compare_resampled(runs_a: Sequence[ResampledScore], runs_b: Sequence[ResampledScore]) -> SystemComparison:
@@ -167,7 +182,8 @@ def compare_resampled(runs_a: Sequence[ResampledScore], runs_b: Sequence[Resampl
     )
 
 
-def _build_metric(metric: str, tokenize: str) -> Metric:
+def build_metric(metric: str, tokenize: str) -> Metric:
+    """Return sacreBLEU's metric of this name; see `paired_bootstrap`. Raises RecipeError for an unknown name."""
     match metric:
         case "bleu":
             return tokenized_bleu_metric() if tokenize == "none" else bleu_metric(tokenize)

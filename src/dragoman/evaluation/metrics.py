@@ -41,6 +41,13 @@ class Score:
         return self.format()
 
 
+def mean_score(scores: Sequence[Score]) -> Score:
+    """Return the mean of one metric over the test sets of several pairs of languages."""
+    signatures = "; ".join(dict.fromkeys(score.signature for score in scores))
+    value = sum(score.value for score in scores) / len(scores)
+    return Score(scores[0].name, value, f"mean of {len(scores)} pairs of languages; {signatures}")
+
+
 def bleu(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -57,6 +64,18 @@ def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, word
     from sacrebleu.metrics.chrf import CHRF
 
     return corpus_score(CHRF(word_order=word_order), hypotheses, references)
+
+
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """Return chrF2 of each line against its reference, in percent."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    check_lines(hypotheses, [references])
+    metric = CHRF()
+    return [
+        float(metric.sentence_score(hypothesis, [reference]).score)
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
 
 
 def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:

@@ -23,6 +23,14 @@ class Pair:
     origin: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DirectedPair(Pair):
+    """Sentence pair with the language codes of its sides, for models of many languages."""
+
+    source_language: str = ""
+    target_language: str = ""
+
+
 def to_single_line(text: str) -> str:
     """Return a text in which each line break, with the spaces and tabs around it, is one space. At the ends it is removed."""
     first_part, *later_parts = _LINE_BREAKS.split(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import repeat
 
 from torch import Tensor
 
@@ -13,8 +13,25 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.translation_result import Translation
+from dragoman.inference.unknown_words import replace_unknown_words
 from dragoman.languages import is_same_language
 from dragoman.tasks.translation import TranslatedLine, get_status, is_copy
+
+
+@dataclass(frozen=True)
+class HypothesisDetails:
+    """Results of a hypothesis that the search does not give.
+
+    weights_2TS: attention (2, T + 1, S) as `AttentionAligner` returns it
+    unknown_words: replacement of each `<unk>`, in order; empty to leave them
+    """
+
+    weights_2TS: Tensor | None = None
+    confidence: float | None = None
+    unknown_words: Sequence[str] = ()
+
+
+NO_DETAILS = HypothesisDetails()
 
 
 @dataclass(frozen=True)
@@ -26,19 +43,25 @@ class Detokenizer:
     aligner: AttentionAligner
 
     def to_translation(
-        self, text: str, line: TranslatedLine, config: DecodingConfig, attention_weights: Sequence[Tensor] = ()
+        self,
+        text: str,
+        line: TranslatedLine,
+        config: DecodingConfig,
+        details: Sequence[HypothesisDetails] = (),
     ) -> Translation:
         """Return the best hypothesis of a line as a translation, with the other hypotheses as its alternatives.
 
         text: source text
-        attention_weights: weights of each hypothesis (2, T + 1, S) as `AttentionAligner` returns them, or empty
+        details: further results of each hypothesis, or empty
         """
         if not line.hypotheses:
             pieces = tuple(self.tokenizer.source.ids_to_pieces(line.source))
             return Translation(text if line.status == "empty" else "", status=line.status, source_tokens=pieces)
         translations = [
-            self._mark_copy(text, self.to_hypothesis_translation(line.source, hypothesis, weights, config.min_length_ratio))
-            for hypothesis, weights in zip_longest(line.hypotheses, attention_weights)
+            self._mark_copy(
+                text, self.to_hypothesis_translation(line.source, hypothesis, hypothesis_details, config.min_length_ratio)
+            )
+            for hypothesis, hypothesis_details in zip(line.hypotheses, details or repeat(NO_DETAILS), strict=False)
         ]
         if line.status == "repetition":  # also if a second search has ended by itself
             translations[0] = replace(translations[0], status="repetition")
@@ -49,12 +72,12 @@ class Detokenizer:
         self,
         source: Sequence[int],
         hypothesis: Hypothesis,
-        weights_2TS: Tensor | None = None,
+        details: HypothesisDetails = NO_DETAILS,
         min_length_ratio: float = 0.0,
     ) -> Translation:
         """Return one hypothesis as a translation; with attention and alignment if there are weights."""
         target = self.tokenizer.target
-        text = target.decode(hypothesis.tokens)
+        text = replace_unknown_words(target.decode(hypothesis.tokens), details.unknown_words)
         translation = Translation(
             text=text,
             score=hypothesis.score,
@@ -64,10 +87,11 @@ class Detokenizer:
             source_tokens=tuple(self.tokenizer.source.ids_to_pieces(source)),
             unmet_constraints=tuple(target.decode(phrase) for phrase in hypothesis.unmet_constraints),
             mbr_score=hypothesis.mbr_score,
+            confidence=details.confidence,
         )
-        if weights_2TS is None:
+        if details.weights_2TS is None:
             return translation
-        mean_TS, head_TS = weights_2TS
+        mean_TS, head_TS = details.weights_2TS
         return replace(
             translation,
             attention=tuple(map(tuple, mean_TS.tolist())),

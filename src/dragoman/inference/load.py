@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from dragoman.errors import BundleError, DeviceError
 from dragoman.io.storage import verify_checksums
@@ -12,6 +13,7 @@ from dragoman.io.storage import verify_checksums
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
     from dragoman.inference.parser import Parser
+    from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translator import Translator
 
@@ -26,6 +28,7 @@ def load(
     intra_threads: int | None = ...,
     inter_threads: int | None = ...,
     shortlist: str | Path | None = ...,
+    adapters: Mapping[str, str | Path] | None = ...,
     compile_in_background: bool = ...,
 ) -> Translator: ...
 
@@ -53,6 +56,7 @@ def load(
     intra_threads: int | None = ...,
     inter_threads: int | None = ...,
     shortlist: str | Path | None = ...,
+    adapters: Mapping[str, str | Path] | None = ...,
     compile_in_background: bool = ...,
 ) -> Translator | Parser: ...
 
@@ -66,6 +70,7 @@ def load(
     intra_threads: int | None = None,
     inter_threads: int | None = None,
     shortlist: str | Path | None = None,
+    adapters: Mapping[str, str | Path] | None = None,
     compile_in_background: bool = False,
 ) -> Translator | Parser:
     """Open a bundle, or an ensemble of several. Return a `Translator`, or a `Parser` if the first bundle is a parser.
@@ -78,13 +83,15 @@ def load(
     intra_threads: number of threads of each batch; measured if None
     shortlist: folder that `dragoman shortlist` wrote. The search computes only likely output tokens, which is faster and
         loses some quality.
+    adapters: folders of low-rank adapters of the bundle, by the names that `translate(adapter=NAME)` takes; they share the
+        weights that no adapter changes
     compile_in_background: on a machine without compiled kernels, the packed back end answers until they are compiled, some
         20 seconds. Its outputs may differ, because its int8 products round otherwise. By default, the first call waits for the
         kernels, so equal calls have equal results. The environment variable DRAGOMAN_COMPILE (`wait` or `background`) takes
         precedence.
 
-    Raises BundleError for a missing, truncated or changed file and for another task, and DeviceError for an unavailable
-    device.
+    Raises BundleError for a missing, truncated or changed file, for another task, and for an adapter of another bundle.
+    Raises DeviceError for an unavailable device.
     """
     device_options: DeviceOptions = {
         "device": device,
@@ -98,14 +105,62 @@ def load(
     if (task or bundles[0].recipe.task.kind) == "translation":
         from dragoman.inference.translator import Translator
 
-        return Translator.from_bundles(
+        translator = Translator.from_bundles(
             bundles, shortlist=shortlist, release_mapped_weights=True, bundle_paths=bundle_paths, **device_options
         )
+        if adapters:
+            translator.adapters = _load_adapters(bundles, bundle_paths, adapters, shortlist, device_options)
+        return translator
+    if adapters:
+        raise BundleError(f"{path}: is a parser, and adapters are for translators; leave adapters out", code="wrong-task")
     if shortlist is not None:
         raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
     from dragoman.inference.parser import Parser  # imported late, because translation does not need it
 
     return Parser.from_bundles(bundles, release_mapped_weights=True, **device_options)
+
+
+def _load_adapters(
+    bundles: list[Bundle],
+    bundle_paths: list[Path],
+    adapters: Mapping[str, str | Path],
+    shortlist: str | Path | None,
+    device_options: DeviceOptions,
+) -> dict[str, Translator]:
+    """Return a translator for each adapter of the bundle. Its batches run in threads, because other processes lack it."""
+    from dragoman.adapter import apply_adapter, load_adapter
+    from dragoman.inference.translator import Translator
+
+    if len(bundles) > 1:
+        raise BundleError(
+            f"adapters: an ensemble has no single base; load {bundle_paths[0]} alone, or merge the adapter",
+            code="adapter-mismatch",
+        )
+    translators = {}
+    for name, adapter_path in adapters.items():
+        adapter_path = Path(adapter_path)
+        adapted = apply_adapter(bundles[0], load_adapter(adapter_path), bundle_path=bundle_paths[0], adapter_path=adapter_path)
+        translators[name] = Translator.from_bundles(
+            [adapted], shortlist=shortlist, release_mapped_weights=True, **device_options
+        )
+    return translators
+
+
+def load_pivot(
+    first: str | Path, second: str | Path | None = None, *, via: str = "", **device_options: Unpack[DeviceOptions]
+) -> PivotTranslator:
+    """Open one bundle of many languages, or two bundles, for translation in two steps over a pivot language.
+
+    first, second: bundles of the steps; with one bundle, it translates both
+    via: code of the pivot language; two bundles of one pair each need none
+    device_options: see `load`
+
+    Raises the errors of `load`, and RecipeError if the bundles do not meet in one language.
+    """
+    from dragoman.inference.pivot import build_pivot
+
+    translator = load(first, task="translation", **device_options)
+    return build_pivot(translator, translator if second is None else load(second, task="translation", **device_options), via)
 
 
 def _read_bundles(paths: list[Path]) -> list[Bundle]:

@@ -68,11 +68,15 @@ class Translation(_Explainable):
     num_segments: number of segments of a line that is longer than the model reads
     attention: on request, rows of weights over `source_tokens`: one row for each token, and one for the end token if the
         output ends with it. The weights are the mean over the heads of the first model's last layer.
-    alignment: on request, for each word of the text, a link to the source word with the most attention
+    alignment: on request, for each word of the text, a link to the source word with the most attention. The words do not
+        include a language token at the start of the source.
     unmet_constraints: phrases of `TranslationConstraints.include` that the text does not contain
     mbr_score: mean similarity to the other candidates in percent, if decoding.mbr chose the translation; None for several
         segments
+    confidence: on request, the share of the bundle's calibration translations that are no better, from 0 to 1; the lowest
+        of the segments of a line in several segments
     alternatives: the other hypotheses, best first; empty for several segments
+    pivot: first step of a pivot translation, whose text the second step has translated; None for one step
     """
 
     text: str
@@ -86,7 +90,9 @@ class Translation(_Explainable):
     alignment: tuple[Link, ...] | None = None
     unmet_constraints: tuple[str, ...] = ()
     mbr_score: float | None = None
+    confidence: float | None = None
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
+    pivot: Translation | None = field(default=None, repr=False)
 
     def set_explain_fn(self, explain: ExplainFn) -> None:
         """Set the function that `show` calls, for this translation and its alternatives."""
@@ -128,14 +134,23 @@ class Translation(_Explainable):
         return sum(token_coverage) / len(self.source_tokens)
 
 
-def merge_segments(segments: Sequence[Translation], source_texts: Sequence[str], language: str) -> Translation:
-    """Return the translation of a line from the translations of its segments and the texts of the segments."""
+def merge_segments(
+    segments: Sequence[Translation], source_texts: Sequence[str], language: str, num_language_tokens: int = 0
+) -> Translation:
+    """Return the translation of a line from the translations of its segments and the texts of the segments.
+
+    num_language_tokens: number of tokens at the start of each source that are no words
+    """
     if len(segments) == 1:
         return segments[0]
     attention, alignment = None, None
     if all(segment.attention is not None for segment in segments):
         attention = tuple(_pad_attention_rows(segments))
-        alignment = tuple(_shift_links(segments, source_texts, is_spaced=is_spaced_language(language)))
+        alignment = tuple(
+            _shift_links(
+                segments, source_texts, is_spaced=is_spaced_language(language), num_language_tokens=num_language_tokens
+            )
+        )
     return Translation(
         text=join_segments([segment.text for segment in segments], language),
         score=sum(segment.score for segment in segments),
@@ -150,6 +165,7 @@ def merge_segments(segments: Sequence[Translation], source_texts: Sequence[str],
         num_segments=len(segments),
         attention=attention,
         alignment=alignment,
+        confidence=min((segment.confidence for segment in segments if segment.confidence is not None), default=None),
     )
 
 
@@ -166,12 +182,14 @@ def _pad_attention_rows(segments: Sequence[Translation]) -> Iterator[tuple[float
             yield (0.0,) * sum(lengths[:index]) + row + (0.0,) * sum(lengths[index + 1 :])
 
 
-def _shift_links(segments: Sequence[Translation], source_texts: Sequence[str], *, is_spaced: bool) -> Iterator[Link]:
+def _shift_links(
+    segments: Sequence[Translation], source_texts: Sequence[str], *, is_spaced: bool, num_language_tokens: int
+) -> Iterator[Link]:
     """Yield the links of the segments as links of the whole line. Segments without a space between them share a word."""
     source_offset = target_offset = 0
     for segment, source_text, next_source_text in zip(segments, source_texts, [*source_texts[1:], ""], strict=True):
         for source, target in segment.alignment or ():
             yield source_offset + source, target_offset + target
         is_separated = source_text[-1:].isspace() or next_source_text[:1].isspace()
-        source_offset += len(set(get_word_numbers(segment.source_tokens))) - (not is_separated)
+        source_offset += len(set(get_word_numbers(segment.source_tokens[num_language_tokens:]))) - (not is_separated)
         target_offset += len(set(get_word_numbers(segment.tokens))) - (not is_spaced and bool(segment.tokens))

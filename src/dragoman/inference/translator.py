@@ -17,24 +17,29 @@ from torch import Tensor
 from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe, update_section
 from dragoman.config.decoding_options import DecodingOptions
+from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.constraints import SentenceConstraints
-from dragoman.errors import DataError, RecipeError
+from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.inference.alignment import AttentionAligner
-from dragoman.inference.detokenization import Detokenizer
+from dragoman.inference.detokenization import Detokenizer, HypothesisDetails
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.inputs import check_lines, encode_pairs
 from dragoman.inference.segmentation import split_line
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
 from dragoman.inference.translation_result import Translation, merge_segments
+from dragoman.inference.unknown_words import NO_DICTIONARY, find_unknown_words, read_dictionary
 from dragoman.tasks.attention_alignment import AlignmentHead
+from dragoman.tasks.confidence import ConfidenceCalibration, compute_signals
 from dragoman.tasks.generation import score_pairs
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id, get_max_positions
+from dragoman.tasks.mbr import UtilityFn
 from dragoman.tasks.translation import EncodedLine, TranslatedLine, encode_lines, get_source_limit, has_text, search_lines
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
+    from dragoman.inference.comet import CometScorer
     from dragoman.viz.explanation import Explanation
 
 RETRY_BEAM_SIZE = 4
@@ -46,6 +51,7 @@ RETRY_DECODING = {
     "early_stopping": "best",
     "mbr": "none",
     "mbr_candidates": None,
+    "mbr_model": None,
 }
 # Segment j of line i samples from stream i + j · SEGMENT_ID_STRIDE, which no other line uses.
 SEGMENT_ID_STRIDE = 1 << 20
@@ -55,10 +61,12 @@ SEGMENT_ID_STRIDE = 1 << 20
 class Segments:
     """Segments of lines, ready for search.
 
+    texts: source of each segment
     sample_ids: number of each segment, which selects its random stream
     constraints: constraints of each segment, or an empty sequence
     """
 
+    texts: Sequence[str]
     encoded_lines: Sequence[EncodedLine]
     sample_ids: Sequence[int]
     constraints: Sequence[SentenceConstraints]
@@ -66,6 +74,7 @@ class Segments:
     def select(self, indices: Sequence[int]) -> Segments:
         """Return the segments with these indices."""
         return Segments(
+            [self.texts[index] for index in indices],
             [self.encoded_lines[index] for index in indices],
             [self.sample_ids[index] for index in indices],
             [self.constraints[index] for index in indices] if self.constraints else (),
@@ -82,6 +91,8 @@ class Translator:
         self.device = session.device
         self.precision = session.precision
         self.scheduler = session.scheduler
+        self.adapters: dict[str, Translator] = {}
+        self._comet_scorers: dict[str, CometScorer] = {}
 
     @classmethod
     def from_bundles(
@@ -136,45 +147,84 @@ class Translator:
         """Converter from hypotheses to translations."""
         return Detokenizer(self.bundle.tokenizer, self.recipe, self.aligner)
 
+    def with_adapter(self, name: str | None) -> Translator:
+        """Return the translator with one of the adapters that `dragoman.load` opened, or this one for None.
+
+        Raises RecipeError for an unknown name.
+        """
+        if name is not None and name not in self.adapters:
+            raise RecipeError(
+                f"adapter = {name!r}: is not one of the adapters that were loaded{suggest_or_list_names(name, self.adapters)}"
+                if self.adapters
+                else f"adapter = {name!r}: no adapter was loaded; give it to load(), as in adapters={{{name!r}: PATH}}",
+                code="invalid-option",
+            )
+        return self if name is None else self.adapters[name]
+
     def resolve_decoding(self, decoding: Mapping[str, Any]) -> DecodingConfig:
         """Return the recipe's decoding settings with these changes. Raises RecipeError for a wrong key or value."""
         return self.session.resolve_decoding(decoding)
 
-    def _select_tokenizer(self, config: DecodingConfig) -> PairTokenizer:
-        """Return the tokenizers with the languages of a model of many languages."""
-        return self.bundle.tokenizer.select_languages(config.source_language, config.target_language)
+    def select_tokenizer(self, config: DecodingConfig) -> PairTokenizer:
+        """Return the tokenizers with the languages of a search. Raises RecipeError for a pair that the model does not serve."""
+        return self.bundle.tokenizer.select_languages(
+            config.source_language, config.target_language, zero_shot=config.zero_shot
+        )
+
+    def _select_recipe(self, config: DecodingConfig) -> Recipe:
+        """Return the recipe with the languages of a model of many languages."""
+        languages = self.select_tokenizer(config).languages
+        if languages is None:
+            return self.recipe
+        return self.recipe.with_languages((languages.source_language, languages.target_language))
+
+    def _select_detokenizer(self, config: DecodingConfig) -> Detokenizer:
+        return replace(self.detokenizer, recipe=self._select_recipe(config))
 
     def _select_aligner(self, config: DecodingConfig) -> AttentionAligner:
-        return replace(self.aligner, tokenizer=self._select_tokenizer(config))
+        return replace(self.aligner, tokenizer=self.select_tokenizer(config))
 
     def translate(
         self,
         texts: Sequence[str],
         *,
+        adapter: str | None = None,
         constraints: Sequence[TranslationConstraints | None] | None = None,
         attention: bool = False,
+        confidence: bool = False,
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
         **decoding: Unpack[DecodingOptions],
     ) -> list[Translation]:
         """Translate lines of text; return one result for each, in order. Lines without text are returned unchanged.
 
+        adapter: name of an adapter that `dragoman.load` opened; None translates with the bundle itself
         constraints: lexical constraints on each translation, or None for a line without constraints
         attention: also return attention weights, coverage and alignment
+        confidence: also return the confidence; this costs a pass of the first model over each output
         start_index: index of the first line in its text, counted from 0; messages and sampling use it
         on_progress: called with the number of lines that are finished
         decoding: keys of the recipe's [decoding] section to change, such as beam_size=5 or method="greedy"
 
-        Raises RecipeError for wrong decoding options, and DataError for constraints that no search can meet.
+        Raises RecipeError for wrong decoding options, DataError for constraints that no search can meet, and BundleError for
+        the confidence of a bundle without a calibration.
         """
+        if adapter is not None:
+            options: dict[str, Any] = {"constraints": constraints, "attention": attention, "on_progress": on_progress}
+            options["confidence"] = confidence
+            return self.with_adapter(adapter).translate(texts, start_index=start_index, **options, **decoding)
         check_lines("translate", texts, start_index=start_index)
         config = self.resolve_decoding(decoding)
+        if confidence:
+            self._get_calibration()
+        if config.unknown_dictionary is not None:
+            read_dictionary(config.unknown_dictionary)
         segment_texts = [self._segment(text, config) for text in texts]
         segments = self._encode(segment_texts, config, constraints, start_index)
         is_unsplit = all(len(line) == 1 for line in segment_texts)
         results = self._search(segments, config, on_progress if is_unsplit else lambda _: None)
         results = self._retry_repetitions(segments, results, config)
-        translations = self._detokenize(segment_texts, results, config, attention=attention)
+        translations = self._detokenize(segment_texts, results, config, attention=attention, confidence=confidence)
         if constraints is not None:
             translations = list(map(_mark_unmet, translations, constraints))
         if not is_unsplit:
@@ -187,7 +237,7 @@ class Translator:
         """Return the line itself, or its segments if it is longer than the model reads, each with the line's language token."""
         if config.long_input == "error":
             return [text]
-        tokenizer, source_limit = self._select_tokenizer(config), get_source_limit(self.inference_model.max_positions, config)
+        tokenizer, source_limit = self.select_tokenizer(config), get_source_limit(self.inference_model.max_positions, config)
         languages = tokenizer.languages
         if languages is None:
             return split_line(text, lambda segment: len(tokenizer.encode_source(segment)), source_limit)
@@ -205,7 +255,7 @@ class Translator:
         start_index: int,
     ) -> Segments:
         """Return the ids, the sample ids and the constraints of all segments of all lines."""
-        tokenizer, max_positions = self._select_tokenizer(config), self.inference_model.max_positions
+        tokenizer, max_positions = self.select_tokenizer(config), self.inference_model.max_positions
         token_constraints: Sequence[SentenceConstraints] = ()
         if constraints is not None:
             token_constraints = tokenize_constraints(
@@ -218,7 +268,7 @@ class Translator:
             for segment_index in range(len(line))
         ]
         encoded_lines = encode_lines(tokenizer, texts, source_limit=get_source_limit(max_positions, config))
-        return Segments(encoded_lines, sample_ids, token_constraints)
+        return Segments(texts, encoded_lines, sample_ids, token_constraints)
 
     def _search(
         self,
@@ -234,16 +284,33 @@ class Translator:
             inference_model = replace(inference_model, restrict_vocabulary=None)
         return search_lines(
             inference_model,
-            self._select_tokenizer(config),
+            self.select_tokenizer(config),
             segments.encoded_lines,
-            self.recipe,
+            self._select_recipe(config),
             config,
             sample_ids=segments.sample_ids,
             constraints=segments.constraints,
             return_alternatives=return_alternatives,
+            attention_model=self.models[0],
+            compute_utility=self._build_utility(segments, config),
             on_progress=on_progress,
             map_fn=self.scheduler.map,
         )
+
+    def _build_utility(self, segments: Segments, config: DecodingConfig) -> UtilityFn | None:
+        """Return the utility of minimum Bayes risk by COMET; None for other metrics."""
+        if config.mbr != "comet":
+            return None
+        scorer = self._load_comet(config.mbr_model)
+        return lambda index, texts: scorer.pairwise(segments.texts[index], texts)
+
+    def _load_comet(self, path: str | None) -> CometScorer:
+        from dragoman.inference.comet import load_comet  # few searches need it
+
+        assert path is not None, "DecodingConfig checks that mbr = 'comet' has a model"
+        if path not in self._comet_scorers:
+            self._comet_scorers[path] = load_comet(path, device=str(self.device))
+        return self._comet_scorers[path]
 
     def _retry_repetitions(
         self, segments: Segments, results: Sequence[TranslatedLine], config: DecodingConfig
@@ -270,15 +337,78 @@ class Translator:
         config: DecodingConfig,
         *,
         attention: bool,
+        confidence: bool,
     ) -> list[Translation]:
         """Return the translation of each line, with its status, merged from its segments."""
-        attention_weights: Iterable[Sequence[Tensor]] = (
-            self._select_aligner(config).compute_line_weights(results, config.batch_tokens) if attention else repeat(())
+        texts = [segment for line in segment_texts for segment in line]
+        details = self._collect_details(texts, results, config, attention=attention, confidence=confidence)
+        detokenizer = self._select_detokenizer(config)
+        segment_translations = map(detokenizer.to_translation, texts, results, repeat(config), details)
+        language = detokenizer.recipe.task.target_language
+        num_language_tokens = self.bundle.tokenizer.num_language_tokens
+        return [
+            merge_segments(list(islice(segment_translations, len(line))), line, language, num_language_tokens)
+            for line in segment_texts
+        ]
+
+    def _collect_details(
+        self,
+        texts: Sequence[str],
+        results: Sequence[TranslatedLine],
+        config: DecodingConfig,
+        *,
+        attention: bool,
+        confidence: bool,
+    ) -> list[list[HypothesisDetails]]:
+        """Return the attention, the confidence and the words for `<unk>` of each hypothesis, if the caller asks for them."""
+        aligner = self._select_aligner(config)
+        weights: Iterable[Iterable[Tensor | None]] = repeat(repeat(None))
+        confidences: Iterable[Iterable[float | None]] = repeat(repeat(None))
+        unknown_words: Iterable[Iterable[Sequence[str]]] = repeat(repeat(()))
+        if attention:
+            weights = aligner.compute_line_weights(results, config.batch_tokens)
+        if confidence:
+            confidences = self._compute_confidences(results, config)
+        if config.replace_unknowns:
+            dictionary = read_dictionary(config.unknown_dictionary) if config.unknown_dictionary else NO_DICTIONARY
+            unknown_words = find_unknown_words(aligner, texts, results, dictionary, config.batch_tokens)
+        return [
+            [HypothesisDetails(*values) for _, *values in zip(line.hypotheses, *line_details, strict=False)]
+            for line, *line_details in zip(results, weights, confidences, unknown_words, strict=False)
+        ]
+
+    def _get_calibration(self) -> ConfidenceCalibration:
+        if (calibration := self.metadata.confidence) is None:
+            raise BundleError(
+                f"{self.recipe.name}: the bundle has no calibration of the confidence; run dragoman calibrate",
+                code="calibration-missing",
+            )
+        return calibration
+
+    def _compute_confidences(self, results: Sequence[TranslatedLine], config: DecodingConfig) -> list[list[float | None]]:
+        """Return the confidence of each hypothesis of each segment; None for an output without tokens."""
+        outputs = [
+            (line.source, hypothesis.tokens, hypothesis.finished)
+            for line in results
+            for hypothesis in line.hypotheses
+            if hypothesis.tokens
+        ]
+        confidences = iter(self._score_confidence(outputs, config))
+        return [[next(confidences) if hypothesis.tokens else None for hypothesis in line.hypotheses] for line in results]
+
+    def _score_confidence(
+        self, outputs: Sequence[tuple[Sequence[int], Sequence[int], bool]], config: DecodingConfig
+    ) -> list[float]:
+        calibration = self._get_calibration()
+        signals = compute_signals(
+            self.models[0],
+            self.select_tokenizer(config),
+            outputs,
+            config,
+            start_id=get_decoder_start_id(self.recipe.model),
+            head=self.alignment_head,
         )
-        texts = (segment for line in segment_texts for segment in line)
-        segment_translations = map(self.detokenizer.to_translation, texts, results, repeat(config), attention_weights)
-        language = self.recipe.task.target_language
-        return [merge_segments(list(islice(segment_translations, len(line))), line, language) for line in segment_texts]
+        return list(map(calibration.compute_confidence, signals))
 
     def _explain(self, text: str, decoding: DecodingOptions, target: str | None) -> Explanation:
         from dragoman.inference.explain.explain_translation import explain  # translation does not need it
@@ -289,8 +419,10 @@ class Translator:
         self,
         texts: Iterable[str],
         *,
+        adapter: str | None = None,
         constraints: Iterable[TranslationConstraints | None] | None = None,
         attention: bool = False,
+        confidence: bool = False,
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
         window: int = DEFAULT_WINDOW,
@@ -299,7 +431,7 @@ class Translator:
         """Translate any number of lines, in order, with at most `window` of them in memory.
 
         window: number of lines that are translated together; a small window answers sooner, a large one is faster
-        constraints, attention, start_index, on_progress, decoding: see `translate`
+        adapter, constraints, attention, confidence, start_index, on_progress, decoding: see `translate`
 
         Raises DataError if there are more or fewer constraints than lines, when the shorter of the two ends.
         """
@@ -309,8 +441,10 @@ class Translator:
         return chain.from_iterable(
             self.translate(
                 lines,
+                adapter=adapter,
                 constraints=line_constraints,
                 attention=attention,
+                confidence=confidence,
                 start_index=index,
                 on_progress=on_progress,
                 **decoding,
@@ -338,8 +472,10 @@ class Translator:
             "beam_size": beam_size * count,
             "num_beam_groups": count,
             "nbest": count,
+            "coverage_penalty": 0.0,
             "mbr": "none",
             "mbr_candidates": None,
+            "mbr_model": None,
         }
         config = self.resolve_decoding({**decoding, **search_options})
         segments = self._encode([[text]], config, [TranslationConstraints(prefix)], 0)
@@ -347,13 +483,23 @@ class Translator:
             source_limit = get_source_limit(self.inference_model.max_positions, config)
             raise DataError(f"the text has more than the {source_limit} tokens that the model reads at once; shorten it")
         (result,) = self._search(segments, config, return_alternatives=True)
-        best = self.detokenizer.to_translation(text, result, config)
+        best = self._select_detokenizer(config).to_translation(text, result, config)
         return [replace(best, alternatives=()), *best.alternatives] if result.hypotheses else []
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[Translation]:
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        confidence: bool = False,
+        **decoding: Unpack[DecodingOptions],
+    ) -> list[Translation]:
         """Return each target with the score that the first model gives it as a translation of its source.
 
-        Raises DataError if the numbers of lines differ, a source has no text, or a pair is too long.
+        confidence: also return the confidence; None for a target without tokens
+
+        Raises DataError if the numbers of lines differ, a source has no text, or a pair is too long, and BundleError for the
+        confidence of a bundle without a calibration.
         """
         config = self.resolve_decoding(decoding)
         source_ids, target_ids = self._encode_pairs("score", sources, targets, config)
@@ -363,9 +509,17 @@ class Translator:
             target_ids,
             config,
             start_id=get_decoder_start_id(self.recipe.model),
-            prompt=self._select_tokenizer(config).decoder_prompt,
+            prompt=self.select_tokenizer(config).decoder_prompt,
         )
-        return list(map(self.detokenizer.to_hypothesis_translation, source_ids, hypotheses))
+        translations = list(map(self.detokenizer.to_hypothesis_translation, source_ids, hypotheses))
+        if not confidence:
+            return translations
+        pairs = [(source, target, True) for source, target in zip(source_ids, target_ids, strict=True) if target]
+        confidences = iter(self._score_confidence(pairs, config))
+        return [
+            replace(translation, confidence=next(confidences)) if target else translation
+            for translation, target in zip(translations, target_ids, strict=True)
+        ]
 
     def align(self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[list[Link]]:
         """Return, for each word of each target, a link to the source word with the most attention of the first model.
@@ -392,7 +546,7 @@ class Translator:
     ) -> tuple[list[list[int]], list[list[int]]]:
         max_tokens = get_source_limit(get_max_positions(self.models[:1]), config)
         return encode_pairs(
-            verb, self._select_tokenizer(config), sources, targets, max_tokens=max_tokens, allow_empty=allow_empty
+            verb, self.select_tokenizer(config), sources, targets, max_tokens=max_tokens, allow_empty=allow_empty
         )
 
 

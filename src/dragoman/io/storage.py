@@ -271,6 +271,12 @@ def verify_checksums(
         raise unreadable_type(f"{folder}: cannot be read: {error.strerror}") from None
 
 
+def read_digests(folder: Path, error_type: type[DragomanError]) -> dict[str, str]:
+    """Return the SHA-256 of each file of a folder from its manifest, without verifying the files. Raise `error_type`."""
+    files = _read_manifest(folder, error_type, error_type)
+    return {name: str(entry["sha256"]) for name, entry in files.items()}
+
+
 def _get_folder_codes(error_type: type[DragomanError]) -> tuple[str | None, str | None]:
     """Return the codes of a damaged and of a missing folder; None for a class without them."""
     for base, damaged_code, missing_code in _FOLDER_CODES:

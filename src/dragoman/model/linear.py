@@ -39,16 +39,20 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
         self.matmul: MatMul = torch_matmul
 
+    def compute_weight(self) -> Tensor:
+        """Return W, which a low-rank adapter changes. → (O, I)"""
+        return self.weight
+
     def forward(self, x: Tensor, *, relu: bool = False) -> Tensor:
         """Return x·Wᵀ + b, or max(0, x·Wᵀ + b). → (…, O)"""
-        return self.matmul(x, self.weight, self.bias, relu=relu)
+        return self.matmul(x, self.compute_weight(), self.bias, relu=relu)
 
 
 def fused_linear(linears: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
     """Return the output of each layer for x. With gradients, one product reads x and sums its gradient once."""
     if not torch.is_grad_enabled():
         return [linear(x) for linear in linears]
-    weight = torch.cat([linear.weight for linear in linears])
+    weight = torch.cat([linear.compute_weight() for linear in linears])
     bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
     return torch.split(linears[0].matmul(x, weight, bias), [linear.out_features for linear in linears], dim=-1)
 

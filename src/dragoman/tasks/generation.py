@@ -130,7 +130,8 @@ class BatchSearch:
             limits = [min(limit, self.inference_model.max_positions - len(self.prompt)) for limit in limits]
         if self.inference_model.restrict_vocabulary is None:
             return self._search(
-                prompt_decoder(self.inference_model, self.prompt),
+                self.inference_model,
+                self.prompt,
                 source_BS,
                 limits,
                 sample_ids,
@@ -145,7 +146,8 @@ class BatchSearch:
             self.decoding_constraints, suppress_tokens=vocabulary_map.to_local_ids(self.decoding_constraints.suppress_tokens)
         )
         results = self._search(
-            prompt_decoder(inference_model, vocabulary_map.to_local_ids(self.prompt)),
+            inference_model,
+            vocabulary_map.to_local_ids(self.prompt),
             source_BS,
             limits,
             sample_ids,
@@ -162,9 +164,8 @@ class BatchSearch:
             native_search is None
             or self.constraint_factory is not None
             or self.return_alternatives
-            or self.prompt
             or config.method == "sample"
-            or (config.method == "beam" and config.early_stopping == "heuristic")
+            or config.repetition_penalty != 1.0
         ):
             return False
         return config.method == "greedy" or (config.num_beam_groups == 1 and config.beam_size <= native_search.max_beam_size)
@@ -184,6 +185,7 @@ class BatchSearch:
     def _search(
         self,
         inference_model: InferenceModel,
+        prompt: Sequence[int],
         source_BS: Tensor,
         limits: Sequence[int],
         sample_ids: Sequence[int],
@@ -194,13 +196,15 @@ class BatchSearch:
             start_id=self.start_id,
             end_id=END_ID,
             forbidden_ids=FORBIDDEN_IDS,
-            length_penalty=LengthPenalty(self.config.length_penalty, self.config.alpha, len(self.prompt)),
+            length_penalty=LengthPenalty(self.config.length_penalty, self.config.alpha, len(prompt)),
             decoding_constraints=decoding_constraints,
+            repetition_penalty=self.config.repetition_penalty,
         )
         if inference_model.native_search is not None and self.is_native:
-            request = build_request(settings, constraints, max_lengths=limits)
+            request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
             if request is not None:
                 return self._search_natively(inference_model.native_search, source_BS, request)
+        inference_model = prompt_decoder(inference_model, prompt)
         if self.config.method == "beam":
             return beam_search(
                 inference_model.step,

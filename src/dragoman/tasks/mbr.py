@@ -6,26 +6,40 @@ because the model drew them (Eikema and Aziz 2020). Hypotheses of a beam are wei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.config import DecodingConfig, update_section
 from dragoman.decoding.hypothesis import Hypothesis
 
 
 def build_candidate_search(decoding: DecodingConfig) -> DecodingConfig:
-    """Return the decoding settings that produce the candidates for MBR."""
+    """Return the decoding settings that produce the candidates for MBR or for the coverage penalty."""
+    if decoding.coverage_penalty:
+        return update_section(decoding, {"nbest": decoding.beam_size}, where="decoding")
     if decoding.mbr == "none":
         return decoding
     return update_section(
-        decoding, {"mbr": "none", "mbr_candidates": None, "nbest": decoding.effective_mbr_candidates}, where="decoding"
+        decoding,
+        {"mbr": "none", "mbr_candidates": None, "mbr_model": None, "nbest": decoding.effective_mbr_candidates},
+        where="decoding",
     )
 
 
+UtilityFn = Callable[[int, Sequence[str]], NDArray[np.float64]]
+"""(index of a line, distinct texts) → similarity in percent of each text to each other one as its reference. (N, N)"""
+
+
 def rerank_by_mbr(
-    hypotheses: Sequence[Hypothesis], texts: Sequence[str], decoding: DecodingConfig, *, bleu_tokenizer: str
+    hypotheses: Sequence[Hypothesis],
+    texts: Sequence[str],
+    decoding: DecodingConfig,
+    *,
+    bleu_tokenizer: str,
+    compute_utility: Callable[[Sequence[str]], NDArray[np.float64]] | None = None,
 ) -> list[Hypothesis]:
     """Return the `nbest` hypotheses with the highest expected utility, best first, each text once.
 
@@ -33,6 +47,7 @@ def rerank_by_mbr(
 
     texts: text of each hypothesis
     bleu_tokenizer: sacreBLEU's tokenizer, for BLEU
+    compute_utility: utility of the distinct texts, for a metric that is neither chrF nor BLEU
     """
     if not hypotheses:
         return []
@@ -45,7 +60,12 @@ def rerank_by_mbr(
     text_indices = [index_by_text.setdefault(text, len(index_by_text)) for text in texts]
     text_weights = np.bincount(text_indices, weights=weights) / weights.sum()
     unique_texts = list(index_by_text)
-    utility = pairwise_chrf(unique_texts) if decoding.mbr == "chrf" else pairwise_bleu(unique_texts, tokenize=bleu_tokenizer)
+    if compute_utility is not None:
+        utility = compute_utility(unique_texts)
+    elif decoding.mbr == "chrf":
+        utility = pairwise_chrf(unique_texts)
+    else:
+        utility = pairwise_bleu(unique_texts, tokenize=bleu_tokenizer)
     expected_utility = utility @ text_weights
     scored = [
         replace(hypothesis, mbr_score=float(expected_utility[text_index]))

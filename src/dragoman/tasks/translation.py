@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import partial
 from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
@@ -24,9 +25,11 @@ from dragoman.decoding.repetition import contains_repetition
 from dragoman.errors import MissingDependencyError, RecipeError
 from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, check_bleu_tokenizer, get_task_bleu_tokenizer
 from dragoman.evaluation.metrics import Score, chrf, exact_match, paper_bleu, uses_split_compounds
+from dragoman.model.transformer import Transformer
+from dragoman.tasks.coverage_penalty import rerank_by_coverage
 from dragoman.tasks.generation import MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
-from dragoman.tasks.mbr import build_candidate_search, rerank_by_mbr
+from dragoman.tasks.mbr import UtilityFn, build_candidate_search, rerank_by_mbr
 
 TranslationStatus = Literal["ok", "truncated", "short", "repetition", "copied", "empty", "too_long"]
 """Outcome of one line:
@@ -85,6 +88,7 @@ def translate_lines(
     sample_ids: Sequence[int] | None = None,
     constraints: Sequence[SentenceConstraints] = (),
     return_alternatives: bool = False,
+    attention_model: Transformer | None = None,
     on_progress: OnProgress = lambda _: None,
     map_fn: MapFn = map,
 ) -> list[TranslatedLine]:
@@ -98,6 +102,7 @@ def translate_lines(
         sample_ids=sample_ids,
         constraints=constraints,
         return_alternatives=return_alternatives,
+        attention_model=attention_model,
         on_progress=on_progress,
         map_fn=map_fn,
     )
@@ -127,6 +132,8 @@ def search_lines(
     sample_ids: Sequence[int] | None = None,
     constraints: Sequence[SentenceConstraints] = (),
     return_alternatives: bool = False,
+    attention_model: Transformer | None = None,
+    compute_utility: UtilityFn | None = None,
     on_progress: OnProgress = lambda _: None,
     map_fn: MapFn = map,
 ) -> list[TranslatedLine]:
@@ -134,6 +141,8 @@ def search_lines(
 
     sample_ids: number of each line in its text, which selects the random stream of sampling; default 0, 1, …
     constraints: constraints on the translation of each line, or an empty sequence
+    attention_model: model whose attention the coverage penalty reads; needed if `decoding.coverage_penalty` is set
+    compute_utility: utility of minimum Bayes risk for a metric that is neither chrF nor BLEU
     return_alternatives, on_progress, map_fn: see `generate`
     """
     if decoding.mbr == "bleu":
@@ -158,6 +167,16 @@ def search_lines(
         on_progress=on_progress,
         map_fn=map_fn,
     )
+    if decoding.coverage_penalty:
+        assert attention_model is not None, "the coverage penalty reads the attention of a model"
+        results = rerank_by_coverage(
+            attention_model,
+            [lines[index].source for index in searched],
+            results,
+            decoding,
+            start_id=get_decoder_start_id(recipe.model),
+            prompt=tokenizer.decoder_prompt,
+        )
     if decoding.mbr != "none":
         results = [
             rerank_by_mbr(
@@ -165,8 +184,9 @@ def search_lines(
                 [tokenizer.target.decode(hypothesis.tokens) for hypothesis in line_hypotheses],
                 decoding,
                 bleu_tokenizer=get_task_bleu_tokenizer(recipe.task),
+                compute_utility=None if compute_utility is None else partial(compute_utility, index),
             )
-            for line_hypotheses in results
+            for index, line_hypotheses in zip(searched, results, strict=True)
         ]
     hypotheses_by_line = dict(zip(searched, results, strict=True))
     return [
@@ -205,8 +225,11 @@ def _get_line_status(line: EncodedLine, hypotheses: Sequence[Hypothesis], decodi
 
 
 def build_decoding_constraints(decoding: DecodingConfig, target: Vocabulary) -> DecodingConstraints:
-    """Return the constraints of a config on all outputs. Raises RecipeError for a piece that is not in the vocabulary."""
-    suppressed_ids = []
+    """Return the constraints of a config on all outputs, which hold no reserved tokens.
+
+    Raises RecipeError for a piece that is not in the vocabulary.
+    """
+    suppressed_ids = list(target.reserved_ids)
     for piece in decoding.suppress_tokens:
         if (token := target.piece_to_id(piece)) is None:
             raise RecipeError(f"decoding.suppress_tokens: {piece!r} is not a piece of the target tokenizer; remove it")

@@ -99,6 +99,7 @@ class EarlyStopping:
             f1_gold_tags=result.f1_gold_tags,
             nll_own_source=result.nll_own_source,
             nll_shuffled_source=result.nll_shuffled_source,
+            pair_scores=result.pair_scores,
             seconds=seconds,
         )
         self.callback(report)

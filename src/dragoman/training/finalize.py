@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +12,27 @@ from typing import Any
 
 import torch
 
-from dragoman.bundle import BundleMetadata, load_weights, save_bundle
-from dragoman.config import STANDARD_INPUT, Recipe, as_list, recipe_from_dict
+from dragoman.adapter import Adapter, save_adapter
+from dragoman.bundle import BundleMetadata, compute_bundle_digest, load_weights, save_bundle
+from dragoman.config import INITIAL_DIR, STANDARD_INPUT, Recipe, as_list, recipe_from_dict
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
-from dragoman.data.prepare import VALID
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer
+from dragoman.data.prepare import is_validation
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, with_recipe_languages
 from dragoman.errors import DataError, OutOfMemoryError, RunError, is_out_of_memory
 from dragoman.formats.pair import Pair
 from dragoman.formats.text import describe_path
 from dragoman.io.storage import verify_checksums
 from dragoman.model.factory import assemble_model
+from dragoman.model.lora import merge_adapters, split_adapter
+from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head, get_guided_head
+from dragoman.tasks.confidence import (
+    MAX_CALIBRATION_SENTENCES,
+    MIN_CALIBRATION_SENTENCES,
+    ConfidenceCalibration,
+    calibrate_model,
+)
 from dragoman.tasks.parsing import parser_options
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
@@ -34,23 +43,26 @@ from dragoman.training.checkpoints.checkpoint import (
     select_best,
     select_scheduled,
 )
+from dragoman.training.initial_model import add_initial_bundle
 from dragoman.training.monitoring.events import Callback, Notice
 from dragoman.training.report import write_report
 from dragoman.training.resume_checks import check_corpus_unchanged
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import read_eval_pairs
+from dragoman.training.validation import get_references, group_by_languages, read_validation_pairs
 from dragoman.version import __version__
 
 # Number of validation pairs for the choice of the alignment head. More pairs would hardly change the choice.
 NUM_ALIGNMENT_PAIRS = 1000
+ADAPTER_DIR = "adapter"
+"""Folder of a run with its low-rank adapter; the bundle beside it has the adapter merged into its weights."""
 
 
 def finalize(
-    trainer: Trainer, test_pairs: Sequence[Pair] | None, callback: Callback, attention_source: str | None
+    trainer: Trainer, test_sets: Mapping[str, Sequence[Pair]], callback: Callback, attention_source: str | None
 ) -> dict[str, Any]:
     """Write the bundle and the report of a run whose training is complete. Raise OutOfMemoryError if memory is short."""
     try:
-        return _write_bundle_and_report(trainer, test_pairs, callback, attention_source)
+        return _write_bundle_and_report(trainer, test_sets, callback, attention_source)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -59,15 +71,18 @@ def finalize(
 
 
 def _write_bundle_and_report(
-    trainer: Trainer, test_pairs: Sequence[Pair] | None, callback: Callback, attention_source: str | None
+    trainer: Trainer, test_sets: Mapping[str, Sequence[Pair]], callback: Callback, attention_source: str | None
 ) -> dict[str, Any]:
     recipe, folder, tokenizer = trainer.recipe, trainer.folder, trainer.prepared.tokenizer
     selected = _select_intact_checkpoints(trainer, callback)
     callback(Notice(f"writing {folder / 'bundle'} from {', '.join(checkpoint.path.name for checkpoint in selected)}"))
     weights = compute_final_weights(selected, recipe.training.checkpoint_averaging)
+    weights = _save_and_merge_adapter(recipe, folder, weights)
+    alignment = _choose_alignment(recipe, tokenizer, trainer.early_stopping.pairs, weights, location=folder)
     metadata = replace(
-        collect_metadata(trainer, selected),
-        alignment=_choose_alignment(recipe, tokenizer, trainer.early_stopping.pairs, weights, location=folder),
+        add_initial_bundle(collect_metadata(trainer, selected), recipe, folder),
+        alignment=alignment,
+        confidence=_calibrate_confidence(recipe, tokenizer, weights, alignment, location=folder, device=trainer.plan.device),
     )
     save_bundle(
         folder / "bundle",
@@ -77,7 +92,20 @@ def _write_bundle_and_report(
         metadata=metadata,
         overwrite=True,
     )
-    return write_report(folder, recipe, metadata, test_pairs, callback, attention_source, trainer.plan.device)
+    return write_report(folder, recipe, metadata, test_sets, callback, attention_source, trainer.plan.device)
+
+
+def _save_and_merge_adapter(recipe: Recipe, folder: Path, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Write the low-rank adapter of a run to a folder of its own, and return the weights with the adapter merged into them.
+
+    The weights of a run without an adapter are returned as they are, and nothing is written.
+    """
+    if (lora := recipe.training.lora) is None:
+        return weights
+    base_weights, adapter_weights = split_adapter(weights)
+    adapter = Adapter(recipe.name, compute_bundle_digest(folder / INITIAL_DIR), lora, adapter_weights)
+    save_adapter(folder / ADAPTER_DIR, adapter, overwrite=True)
+    return merge_adapters(base_weights, adapter_weights, scale=adapter.scale)
 
 
 def _select_intact_checkpoints(trainer: Trainer, callback: Callback) -> list[Checkpoint]:
@@ -98,10 +126,46 @@ def _select_intact_checkpoints(trainer: Trainer, callback: Callback) -> list[Che
 def _choose_alignment(
     recipe: Recipe, tokenizer: PairTokenizer, pairs: Sequence[Pair], weights: dict[str, torch.Tensor], *, location: Path
 ) -> AlignmentHead | None:
-    """Return the attention head for word alignments; None if no pairs show which head aligns best."""
+    """Return the attention head for word alignments; None if no pairs show which head aligns best.
+
+    A model of many languages has one head for all: that of the first pair of languages.
+    """
     guided_head_ref, pairs = get_guided_head(recipe), pairs[:NUM_ALIGNMENT_PAIRS]
     if not pairs or recipe.task.kind == "parsing":
         return guided_head_ref
+    languages, indices = next(iter(group_by_languages(pairs).items()))
+    if languages is not None:
+        tokenizer = tokenizer.select_languages(*languages, zero_shot=True)
+        pairs = [pairs[index] for index in indices]
+    model = _build_model(recipe, tokenizer, weights, location=location)
+    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    candidates = None if guided_head_ref is None else [guided_head_ref]
+    return choose_alignment_head(model, tokenizer, recipe, sources, targets, candidates=candidates)
+
+
+def _calibrate_confidence(
+    recipe: Recipe,
+    tokenizer: PairTokenizer,
+    weights: dict[str, torch.Tensor],
+    alignment: AlignmentHead | None,
+    *,
+    location: Path,
+    device: torch.device,
+) -> ConfidenceCalibration | None:
+    """Return the calibration of the confidence on the validation set; None for a parser and for a small or missing set.
+
+    A model of many languages has none, because the signals of its pairs of languages differ.
+    """
+    has_one_pair = recipe.task.kind == "translation" and recipe.tokenizer.language_token is None
+    pairs = [] if not has_one_pair else _read_validation_pairs(recipe, MAX_CALIBRATION_SENTENCES)
+    if len(pairs) < MIN_CALIBRATION_SENTENCES:
+        return None
+    model = _build_model(recipe, tokenizer, weights, location=location).to(device)
+    sources, references = [pair.source for pair in pairs], get_references(pairs, recipe)
+    return calibrate_model(model, tokenizer, recipe, sources, references, head=alignment)
+
+
+def _build_model(recipe: Recipe, tokenizer: PairTokenizer, weights: dict[str, torch.Tensor], *, location: Path) -> Transformer:
     with torch.device("meta"):
         model = assemble_model(
             recipe.model,
@@ -110,9 +174,7 @@ def _choose_alignment(
             **parser_options(recipe),
         )
     load_weights(model, weights, location=location)
-    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    candidates = None if guided_head_ref is None else [guided_head_ref]
-    return choose_alignment_head(model.eval(), tokenizer, recipe, sources, targets, candidates=candidates)
+    return model.eval()
 
 
 def select_checkpoints(folder: Path, averaging: str, count: int) -> list[Checkpoint]:
@@ -164,27 +226,34 @@ def average_run(run_dir: Path, output: Path, *, averaging: str, count: int, over
     latest = max(selected, key=lambda checkpoint: checkpoint.step)
     recipe = recipe_from_dict(latest.recipe, where=str(latest.path))
     check_corpus_unchanged(latest, hash_prepared_files(run_dir / "data"), run_dir)
-    tokenizer = read_tokenizer(run_dir / "data", recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
+    tokenizer = with_recipe_languages(
+        read_tokenizer(run_dir / "data", recipe.tokenizer, append_source_eos=recipe.model.append_source_eos), recipe
+    )
     weights = compute_final_weights(selected, averaging)
+    if recipe.training.lora is not None:
+        weights = merge_adapters(*split_adapter(weights), scale=recipe.training.lora.alpha / recipe.training.lora.rank)
+    pairs = _read_validation_pairs(recipe, recipe.training.num_validation_translations)
+    alignment = _choose_alignment(recipe, tokenizer, pairs, weights, location=run_dir)
     metadata = BundleMetadata(
         training_files=list_training_files(recipe),
+        language_pairs=list_language_pairs(recipe),
         averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
         steps=latest.step,
         target_tokens=latest.trainer_state.target_tokens,
         seconds=round(latest.trainer_state.minutes * 60.0, 1),
         paper_deviations=_list_deviations(recipe),
-        alignment=_choose_alignment(recipe, tokenizer, _read_validation_pairs(recipe), weights, location=run_dir),
+        alignment=alignment,
+        confidence=_calibrate_confidence(recipe, tokenizer, weights, alignment, location=run_dir, device=torch.device("cpu")),
     )
+    metadata = add_initial_bundle(metadata, recipe, run_dir)
     save_bundle(output, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata=metadata, overwrite=overwrite)
     return metadata.to_dict()
 
 
-def _read_validation_pairs(recipe: Recipe) -> list[Pair]:
-    """Read the validation pairs as text; none if the files are no longer there."""
-    if recipe.data.valid is None:
-        return []
+def _read_validation_pairs(recipe: Recipe, max_pairs: int | None) -> list[Pair]:
+    """Read at most `max_pairs` validation pairs as text; none if the files are no longer there."""
     with suppress(DataError):
-        return read_eval_pairs(recipe.data.valid, recipe, max_pairs=recipe.training.num_validation_translations)
+        return read_validation_pairs(recipe, max_pairs=max_pairs)
     return []
 
 
@@ -195,6 +264,11 @@ def list_training_files(recipe: Recipe) -> list[str]:
     return [describe_path(None if name == STANDARD_INPUT else root / name) for side in sides for name in as_list(side)]
 
 
+def list_language_pairs(recipe: Recipe) -> list[tuple[str, str]] | None:
+    """Return the pairs of languages that a model of many languages is trained on; None for a model of one pair."""
+    return recipe.language_pairs if recipe.tokenizer.language_token is not None else None
+
+
 def _list_deviations(recipe: Recipe) -> list[str]:
     return [deviation.describe() for deviation in find_deviations(recipe.model_dump(mode="json"))]
 
@@ -202,7 +276,7 @@ def _list_deviations(recipe: Recipe) -> list[str]:
 def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> BundleMetadata:
     """Return the data, settings and cost of a run, for the bundle and the report."""
     recipe, trainer_state = trainer.recipe, trainer.state
-    pair_counts = [stats for name, stats in trainer.prepared.pair_counts.items() if name != VALID]
+    pair_counts = [stats for name, stats in trainer.prepared.pair_counts.items() if not is_validation(name)]
     dropped_pairs: Counter[str] = Counter()
     for stats in pair_counts:
         dropped_pairs.update({**stats.dropped, "overlong_pairs": stats.overlong_pairs})
@@ -210,9 +284,10 @@ def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> Bundle
     positive_seconds = max(seconds, 1e-9)
     return BundleMetadata(
         training_files=list_training_files(recipe),
+        language_pairs=list_language_pairs(recipe),
         pairs=sum(stats.kept for stats in pair_counts),
         dropped_pairs=dict(dropped_pairs),
-        parameters=trainer.model.num_parameters(),
+        parameters=sum(weight.numel() for weight in split_adapter(dict(trainer.model.named_parameters()))[0].values()),
         steps=trainer_state.step,
         epochs=round(trainer.epochs(), 2),
         seconds=round(seconds, 1),

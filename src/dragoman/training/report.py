@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,16 +12,18 @@ import torch
 from pydantic import ConfigDict
 
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle
-from dragoman.config import Recipe
+from dragoman.config import INITIAL_DIR, Recipe
 from dragoman.errors import MissingDependencyError
-from dragoman.formats.pair import Pair
+from dragoman.evaluation.bootstrap import SMALL_TEST_SET
+from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.io.storage import write_json, write_lines
 from dragoman.runtime.progress import format_duration
-from dragoman.tasks.generation import compute_cross_attention
+from dragoman.tasks.generation import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id, get_max_positions
 from dragoman.tasks.parsing import encode_words, get_labels
 from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, Sample
 from dragoman.training.monitoring.metrics_log import read_metrics_log
+from dragoman.training.test_sets import TestSetReport, build_test_set_report
 from dragoman.training.validation import EvaluationResult, evaluate
 from dragoman.trees.ptb import read_tree
 from dragoman.viz import Panel, ReportTable, Series, render_attention_heatmap, render_learning_curve, render_report
@@ -70,12 +72,17 @@ class TrainingReport(BundleMetadata):
     """Number of test outputs by status other than "ok"."""
     samples: list[Sample] | None = None
     """The first lines of the test set."""
+    test_sets: dict[str, TestSetReport] | None = None
+    """Scores on each of several test sets, and changes against the initial model of a fine-tuning run."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON, without the values that are None."""
         values = super().to_dict()
         if self.valid is not None:
             values["valid"] = {name: value for name, value in values["valid"].items() if value is not None}
+        for test_set in values.get("test_sets", {}).values():
+            if test_set["changes"] is None:
+                del test_set["changes"]
         return {"name": self.name, "bundle": self.bundle} | values
 
 
@@ -83,24 +90,29 @@ def write_report(
     folder: Path,
     recipe: Recipe,
     metadata: BundleMetadata,
-    test_pairs: Sequence[Pair] | None,
+    test_sets: Mapping[str, Sequence[Pair]],
     callback: Callback,
     attention_source: str | None,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Score the test set if there is one, and write `report.json`, `curve.svg` and `report.html`. Return the report as JSON.
+    """Score the test sets, and write `report.json`, `curve.svg` and `report.html`. Return the report as JSON.
 
-    Without matplotlib there is no `curve.svg`, and the page says so.
+    The scores at the top level of the report are those of the first test set. A fine-tuned model is compared with the initial
+    one on each set. Without matplotlib there is no `curve.svg`, and the page says so.
     """
     log_entries = read_metrics_log(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
     evaluation = attention_sample = None
     test_values: dict[str, Any] = {}
-    if test_pairs is not None:
+    if test_sets:
         bundle = load_bundle(folder / "bundle")
         bundle.model.to(device)
-        evaluation = _score_test_set(bundle, recipe, test_pairs, callback)
+        evaluations = {name: _score_test_set(bundle, recipe, name, test_sets[name], callback) for name in test_sets}
+        evaluation = next(iter(evaluations.values()))
         test_values = _collect_test_values(evaluation)
-        write_lines(folder / TRANSLATIONS_FILE, [sample.translation for sample in evaluation.samples], overwrite=True)
+        _write_translations(folder, evaluations, "")
+        if len(test_sets) > 1 or recipe.training.init_from is not None:
+            test_values["test_sets"] = _report_test_sets(folder, recipe, test_sets, evaluations, callback, device)
+        bundle = _select_languages(bundle, next(iter(test_sets.values())))
         attention_sample = _select_attention_sample(bundle, evaluation.samples, attention_source)
     metadata_values = {field.name: getattr(metadata, field.name) for field in fields(BundleMetadata)}
     training_report = TrainingReport(
@@ -117,7 +129,7 @@ def write_report(
         curve = draw_curve(log_entries, recipe.name)
         write_lines(folder / "curve.svg", [curve], overwrite=True)
         figures.append(("Learning curve", curve))
-        if test_pairs is not None and attention_sample is not None:
+        if attention_sample is not None:
             heatmap = draw_attention(bundle, attention_sample)
             write_lines(folder / "attention.svg", [heatmap], overwrite=True)
             figures.append(("Cross-attention (mean of all heads, last layer)", heatmap))
@@ -128,12 +140,42 @@ def write_report(
         f"{recipe.name}: training report",
         facts=format_facts(report),
         figures=figures,
-        tables=_build_tables(evaluation, metadata),
+        tables=_build_tables(evaluation, training_report.test_sets, metadata),
         notes=notes,
     )
     write_lines(folder / "report.html", [page], overwrite=True)
     write_json(folder / "report.json", report, overwrite=True)
     return report
+
+
+def _build_test_set_table(test_sets: Mapping[str, TestSetReport]) -> ReportTable:
+    """Return the scores on each test set, before and after fine-tuning if there is an initial model."""
+    if all(test_set.changes is None for test_set in test_sets.values()):
+        metrics = list(next(iter(test_sets.values())).scores)
+        rows = [
+            (name, f"{test_set.sentences:,}", *(f"{test_set.scores[metric]:.2f}" for metric in metrics))
+            for name, test_set in test_sets.items()
+        ]
+        return ReportTable("Scores on each test set", ["test set", "sentences", *metrics], rows)
+    rows = [
+        (
+            name,
+            f"{test_set.sentences:,}",
+            metric,
+            f"{change.before:.2f}",
+            f"{change.after:.2f}",
+            f"{change.difference:+.2f}",
+            f"{change.low:+.2f} to {change.high:+.2f}",
+            f"{change.p_value:.3f}",
+        )
+        for name, test_set in test_sets.items()
+        for metric, change in (test_set.changes or {}).items()
+    ]
+    caption = "Scores before and after fine-tuning, by paired bootstrap"
+    if any(test_set.is_small for test_set in test_sets.values()):
+        caption += f"; p-values are too small for sets of fewer than {SMALL_TEST_SET} sentences"
+    header = ["test set", "sentences", "metric", "before", "after", "difference", "95 % interval", "p"]
+    return ReportTable(caption, header, rows)
 
 
 def _summarize_last_validation(log_entries: Sequence[dict[str, Any]]) -> ValidationSummary | None:
@@ -144,20 +186,59 @@ def _summarize_last_validation(log_entries: Sequence[dict[str, Any]]) -> Validat
     return ValidationSummary(**values)
 
 
-def _score_test_set(bundle: Bundle, recipe: Recipe, test_pairs: Sequence[Pair], callback: Callback) -> EvaluationResult:
-    callback(Notice("scoring the test set"))
+def _score_test_set(
+    bundle: Bundle, recipe: Recipe, name: str, test_pairs: Sequence[Pair], callback: Callback, *, model_name: str = ""
+) -> EvaluationResult:
+    """Score a model on one test set.
+
+    name: name of the test set
+    model_name: name of the model in messages; empty for the trained model
+    """
+    title = "the test set" if name == "test" else f"the test set {name}"
+    task_name = f"scoring {title}{f' with {model_name}' if model_name else ''}"
+    callback(Notice(task_name))
     num_done = 0
 
     def report_progress(num_newly_done: int) -> None:
         nonlocal num_done
         num_done += num_newly_done
-        callback(PreparationProgress("scoring the test set", num_done, len(test_pairs), unit="sentences"))
+        callback(PreparationProgress(task_name, num_done, len(test_pairs), unit="sentences"))
 
     report_progress(0)
     evaluation = evaluate(bundle.model, bundle.tokenizer, recipe, test_pairs, recipe.decoding, report_progress)
     for status, count in evaluation.incomplete_outputs.items():
-        callback(Notice(f"test set: {count} outputs have the status {status}"))
+        callback(Notice(f"{title.removeprefix('the ')}: {count} outputs have the status {status}"))
     return evaluation
+
+
+def _report_test_sets(
+    folder: Path,
+    recipe: Recipe,
+    test_sets: Mapping[str, Sequence[Pair]],
+    evaluations: Mapping[str, EvaluationResult],
+    callback: Callback,
+    device: torch.device,
+) -> dict[str, TestSetReport]:
+    """Return the report of each test set, for a fine-tuned model with the scores of the initial model."""
+    initial_evaluations: dict[str, EvaluationResult] = {}
+    if recipe.training.init_from is not None:
+        bundle = load_bundle(folder / INITIAL_DIR)
+        bundle.model.to(device)
+        for name, pairs in test_sets.items():
+            initial_evaluations[name] = _score_test_set(bundle, recipe, name, pairs, callback, model_name="the initial model")
+        _write_translations(folder, initial_evaluations, ".initial")
+    return {
+        name: build_test_set_report(recipe, pairs, evaluations[name], initial_evaluations.get(name))
+        for name, pairs in test_sets.items()
+    }
+
+
+def _write_translations(folder: Path, evaluations: Mapping[str, EvaluationResult], suffix: str) -> None:
+    """Write `translations.txt` of data.test, or `translations.NAME.txt` of a named test set, with a suffix in the name."""
+    for name, evaluation in evaluations.items():
+        stem, extension = TRANSLATIONS_FILE.split(".")
+        file_name = f"{stem}{'' if name == 'test' else f'.{name}'}{suffix}.{extension}"
+        write_lines(folder / file_name, [sample.translation for sample in evaluation.samples], overwrite=True)
 
 
 def _collect_test_values(evaluation: EvaluationResult) -> dict[str, Any]:
@@ -180,10 +261,25 @@ def _select_attention_sample(bundle: Bundle, samples: Sequence[Sample], attentio
     return next(iter(requested or readable or drawable), None)
 
 
+def _select_languages(bundle: Bundle, pairs: Sequence[Pair]) -> Bundle:
+    """Return the bundle with the languages of the first of these pairs, for a model of many languages."""
+    if not isinstance(pairs[0], DirectedPair):
+        return bundle
+    languages = pairs[0].source_language, pairs[0].target_language
+    return replace(bundle, tokenizer=bundle.tokenizer.select_languages(*languages, zero_shot=True))
+
+
 def draw_attention(bundle: Bundle, sample: Sample) -> str:
     """Return an SVG heatmap of the cross-attention for the sample's translation, the mean of the last layer's heads."""
     source, target = _encode_sample(bundle, sample)
-    weights_LHTS = compute_cross_attention(bundle.model, source, target, start_id=get_decoder_start_id(bundle.recipe.model))
+    [weights_LHTS] = compute_cross_attentions(
+        bundle.model,
+        [source],
+        [target],
+        start_id=get_decoder_start_id(bundle.recipe.model),
+        prompt=bundle.tokenizer.decoder_prompt,
+        finished=[True],
+    )
     return render_attention_heatmap(
         weights_LHTS[-1].mean(dim=0).tolist(),
         rows=[*bundle.tokenizer.target.ids_to_pieces(target), "</s>"],
@@ -257,8 +353,12 @@ _FACT_FORMATS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def _build_tables(evaluation: EvaluationResult | None, metadata: BundleMetadata) -> list[ReportTable]:
+def _build_tables(
+    evaluation: EvaluationResult | None, test_sets: Mapping[str, TestSetReport] | None, metadata: BundleMetadata
+) -> list[ReportTable]:
     tables = []
+    if test_sets is not None:
+        tables.append(_build_test_set_table(test_sets))
     if evaluation is not None:
         scores = [(score.name, f"{score.value:.2f}", score.signature) for score in evaluation.scores.values()]
         tables.append(ReportTable("Scores on the test set", ["metric", "value", "signature"], scores))

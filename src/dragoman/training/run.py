@@ -23,7 +23,7 @@ from dragoman.training.setup import (
     find_checkpoint,
     lock_run_folder,
     prepare_run,
-    read_test_pairs,
+    read_test_sets,
 )
 
 
@@ -42,12 +42,12 @@ def train(
     attention_source: test source whose attention the report shows; by default one of a readable length
     reuse_plan: compute plan of a run to compare with, as `Checkpoint.compute_plan` holds it; measured by default
     """
-    test_pairs = None
+    test_sets = {}
     distributed = context_from_environment(os.environ, timeout_minutes=recipe.training.distributed_timeout_minutes)
     with init_process_group(distributed), ExitStack() as exit_stack:
         with distributed.rank_zero_first():
             if distributed.is_rank_zero:
-                test_pairs = read_test_pairs(recipe)
+                test_sets = read_test_sets(recipe)
                 exit_stack.enter_context(lock_run_folder(recipe))
                 callback = with_loggers(recipe, callback)
         check_same_recipe(recipe, distributed)
@@ -66,7 +66,7 @@ def train(
                 return {}
             if distributed.world_size > 1:
                 exit_stack.enter_context(interrupt_on_signals())
-            report = finalize(trainer, test_pairs, callback, attention_source)
+            report = finalize(trainer, test_sets, callback, attention_source)
             callback(RunFinished(report))
             return report
         except KeyboardInterrupt:

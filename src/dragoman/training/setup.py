@@ -24,13 +24,14 @@ from dragoman.training.compute_plan import ComputePlan, choose_compute_plan, lim
 from dragoman.training.distributed.process_group import DistributedContext, check_even_split
 from dragoman.training.early_stopping import EarlyStopping
 from dragoman.training.gradient_guard import GradientGuard
+from dragoman.training.initial_model import copy_initial_bundle
 from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, TrainingEvent, ignore_event
 from dragoman.training.monitoring.metrics_log import MetricsLog
 from dragoman.training.resume_checks import check_corpus_unchanged, check_no_earlier_run, check_recipe_unchanged
 from dragoman.training.train_state import build_train_state
 from dragoman.training.train_step import TrainStep
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import build_validator, read_eval_pairs
+from dragoman.training.validation import build_validator, read_direction
 
 
 @contextmanager
@@ -49,16 +50,17 @@ def lock_run_folder(recipe: Recipe) -> Iterator[None]:
                 folder.rmdir()
 
 
-def read_test_pairs(recipe: Recipe) -> list[Pair] | None:
-    """Read the test set, so that an error in it appears before training; None if the recipe has no test set."""
-    if recipe.data.test is None:
-        return None
-    check_files_exist(recipe, [recipe.data.test])
-    pairs = read_eval_pairs(recipe.data.test, recipe)
-    if not pairs:
-        files = " and ".join(str(path) for path in list_corpus_files(recipe.data.test, Path(recipe.data.root)))
-        raise DataError(f"{files}: the test set is empty; add lines, or leave data.test out", code="empty-data")
-    return pairs
+def read_test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
+    """Read the test sets by name, so that an error in one appears before training. That of data.test is named test."""
+    corpora = recipe.data.evaluation_corpora("test")
+    check_files_exist(recipe, corpora.values())
+    directions = recipe.evaluation_directions("test")
+    test_sets = {name: read_direction(direction, recipe) for name, direction in directions.items()}
+    for name, pairs in test_sets.items():
+        if not pairs:
+            files = " and ".join(str(path) for path in list_corpus_files(directions[name].corpus, Path(recipe.data.root)))
+            raise DataError(f"{files}: the test set is empty; add lines, or leave it out", code="empty-data")
+    return test_sets
 
 
 def check_same_recipe(recipe: Recipe, distributed: DistributedContext) -> None:
@@ -106,12 +108,14 @@ def prepare_run(
         data_digests.update(digests)
 
     def prepare_corpora() -> PreparedData:
-        if recipe.training.num_validation_translations or recipe.data.test is not None:
-            check_bleu_tokenizer(recipe.task)
+        if recipe.training.num_validation_translations or recipe.data.evaluation_corpora("test"):
+            for direction in (*recipe.evaluation_directions("valid").values(), *recipe.evaluation_directions("test").values()):
+                check_bleu_tokenizer(recipe.with_languages(direction.languages).task)
         return prepare(recipe, folder / "data", notify, on_progress=report_progress, accept=accept)
 
     with distributed.rank_zero_first():
         if distributed.is_rank_zero:
+            copy_initial_bundle(recipe, has_checkpoint=checkpoint is not None, notify=notify)
             prepared = prepare_corpora()
             for name, stats in prepared.pair_counts.items():
                 for sentence in stats.summarize(recipe.data.overlong_pairs):

@@ -26,6 +26,12 @@ from dragoman.training.distributed.parallelize import (
 )
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.ema import MovingAverage
+from dragoman.training.initial_model import (
+    add_recipe_adapters,
+    freeze_parameters,
+    load_initial_weights,
+    read_initial_optimizer,
+)
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer
 
 
@@ -79,14 +85,17 @@ class TrainState:
 
     def restore_optimizer_and_ema(self, checkpoint: Checkpoint) -> None:
         """Load the tensors of a checkpoint except the weights."""
-        parameters = dict(self.model.named_parameters())
-        state = checkpoint.optimizer_state()
-        moments = {key: value for key, value in state.items() if not key.endswith("/step")}
-        shards = {key: shard_like(value, parameters[key.rpartition("/")[0]]) for key, value in moments.items()}
-        restore_optimizer(self.optimizer, {**state, **shards}, self.parameter_names)
+        self.restore_optimizer(checkpoint.optimizer_state())
         ema_weights = checkpoint.ema_weights()
         if self.ema is not None and ema_weights is not None:
             self.ema.load(ema_weights)
+
+    def restore_optimizer(self, state: Mapping[str, Tensor]) -> None:
+        """Load the optimizer's state, as `flatten_optimizer` returns it, from whole tensors."""
+        parameters = dict(self.model.named_parameters())
+        moments = {key: value for key, value in state.items() if not key.endswith("/step")}
+        shards = {key: shard_like(value, parameters[key.rpartition("/")[0]]) for key, value in moments.items()}
+        restore_optimizer(self.optimizer, {**state, **shards}, self.parameter_names)
 
     def gather_full_model(self) -> Transformer | None:
         """Return a model with whole weights on rank 0: the trained model, or a copy of it if the weights are sharded.
@@ -123,6 +132,9 @@ def build_train_state(
     model = build_seeded_model(recipe, tokenizer)
     if checkpoint is not None:
         load_weights(model, checkpoint.weights(), location=checkpoint.path)
+    elif config.init_from is not None:
+        load_initial_weights(model, recipe)
+    freeze_parameters(model, recipe)
     model = model.to(plan.device)
     plan.apply_to(model)
     alignment_config = AlignmentLossConfig.from_recipe(recipe)
@@ -135,6 +147,8 @@ def build_train_state(
         r_drop_alpha=config.r_drop_alpha,
         pos_loss_weight=recipe.task.pos_loss_weight if recipe.task.has_tagging_head else 0.0,
         alignment_config=alignment_config,
+        kl_weight=config.kl_to_init,
+        initial_model=build_initial_model(recipe, tokenizer, plan) if config.kl_to_init else None,
     )
     parallel_loss = parallelize_loss(loss, distributed, plan.device, config.parallel)
     train_state = TrainState(
@@ -149,11 +163,29 @@ def build_train_state(
     )
     if checkpoint is not None:
         train_state.restore_optimizer_and_ema(checkpoint)
+    elif config.init_optimizer == "keep":
+        train_state.restore_optimizer(read_initial_optimizer(model, recipe))
     return train_state
 
 
+def build_initial_model(recipe: Recipe, tokenizer: PairTokenizer, plan: ComputePlan) -> Transformer:
+    """Build the initial model of a fine-tuning run, without gradients and dropout."""
+    model = build_base_model(recipe, tokenizer)
+    load_initial_weights(model, recipe)
+    model = model.to(plan.device).eval().requires_grad_(False)
+    plan.apply_to(model)
+    return model
+
+
 def build_seeded_model(recipe: Recipe, tokenizer: PairTokenizer) -> Transformer:
-    """Build the recipe's model on the CPU, with initial weights drawn by the recipe's seed."""
+    """Build the recipe's model on the CPU, with initial weights and low-rank adapters drawn by the recipe's seed."""
+    model = build_base_model(recipe, tokenizer)
+    add_recipe_adapters(model, recipe)
+    return model
+
+
+def build_base_model(recipe: Recipe, tokenizer: PairTokenizer) -> Transformer:
+    """Build the recipe's model on the CPU without low-rank adapters, with initial weights drawn by the recipe's seed."""
     torch.manual_seed(recipe.training.seed)
     model = build_model(
         recipe.model,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from dragoman.config import CorpusConfig, DecodingConfig, Recipe, TrainingConfig, update_section
+from dragoman.config import CorpusConfig, DecodingConfig, Direction, LanguagePair, Recipe, TrainingConfig, update_section
 from dragoman.data.collate import Batch, collate, iter_batches_by_length, split_by_tokens
 from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.prepare import VALID, PreparedData, check_task_formats
@@ -23,8 +23,8 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.subword_nmt import join_pieces
 from dragoman.data.tokenization.word_boundaries import PairTokens
 from dragoman.errors import RecipeError
-from dragoman.evaluation.metrics import Score
-from dragoman.formats.pair import Pair
+from dragoman.evaluation.metrics import Score, mean_score
+from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.formats.readers import read_pairs
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
@@ -85,7 +85,7 @@ class Validator:
             own_nll, shuffled_nll = self._compare_source_nll(model) if math.isfinite(nll) else (None, None)
             if not config.num_validation_translations or not math.isfinite(nll):
                 return ValidationResult(loss, nll, None, (), nll_own_source=own_nll, nll_shuffled_source=shuffled_nll)
-            greedy_overrides = {"method": "greedy", "nbest": 1, "mbr": "none", "mbr_candidates": None}
+            greedy_overrides = {"method": "greedy", "nbest": 1, "mbr": "none", "mbr_candidates": None, "coverage_penalty": 0.0}
             greedy = update_section(self.recipe.decoding, greedy_overrides, where="decoding")
             with self.plan.autocast():
                 evaluation = evaluate(model, self.tokenizer, self.recipe, self.pairs, greedy, on_progress)
@@ -94,8 +94,19 @@ class Validator:
         scores = {name: evaluation.scores[name].value for name in ("f1", "f1_gold_tags") if name in evaluation.scores}
         bleu = evaluation.scores["bleu"].value if "bleu" in evaluation.scores else None
         logged_samples = evaluation.samples[:NUM_LOGGED_SAMPLES]
+        pair_scores = {
+            "-".join(languages): {metric: round(pair_scores[metric].value, 4) for metric in ("bleu", "chrf")}
+            for languages, pair_scores in evaluation.pair_scores.items()
+        }
         return ValidationResult(
-            loss, nll, bleu, logged_samples, **scores, nll_own_source=own_nll, nll_shuffled_source=shuffled_nll
+            loss,
+            nll,
+            bleu,
+            logged_samples,
+            **scores,
+            nll_own_source=own_nll,
+            nll_shuffled_source=shuffled_nll,
+            pair_scores=pair_scores or None,
         )
 
     def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
@@ -131,10 +142,10 @@ def build_validator(
 
     Raises RecipeError if a sentence has more tokens. Training pairs were limited to data.max_length, validation pairs were not.
     """
-    if recipe.data.valid is None:
+    if not recipe.data.evaluation_corpora(VALID):
         return None
     corpus = prepared.corpus(VALID)
-    pairs = read_eval_pairs(recipe.data.valid, recipe, max_pairs=recipe.training.num_validation_translations)
+    pairs = read_validation_pairs(recipe, max_pairs=recipe.training.num_validation_translations)
     longest = max(int(lengths.max()) for lengths in corpus.lengths())
     if max_positions is not None and longest > max_positions:
         raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {max_positions}; raise it")
@@ -154,6 +165,7 @@ class ValidationResult:
 
     loss: smoothed loss, with the loss of the tags in a parser with a tagging head
     nll_own_source, nll_shuffled_source: `nll` of a subset, with its own sources and with those of other sentences
+    pair_scores: BLEU and chrF of each pair of languages, such as en-de, for a model of many languages
     """
 
     loss: float
@@ -164,6 +176,7 @@ class ValidationResult:
     f1_gold_tags: float | None = None
     nll_own_source: float | None = None
     nll_shuffled_source: float | None = None
+    pair_scores: dict[str, dict[str, float]] | None = None
 
     def metric(self, metric_name: str) -> float:
         """Return the metric for the selection of the best checkpoint; higher is better."""
@@ -177,7 +190,9 @@ def pair_shuffled_sources(corpus: Corpus, tokenizer: PairTokenizer) -> list[tupl
     word_counts = np.array(
         [pair_tokens.source.count_words(pair_tokens.strip_source_eos(corpus.source(row))) for row in range(len(corpus))]
     )
-    order = np.lexsort((corpus.lengths()[0], word_counts)).tolist()
+    # With language tokens, the other source has the same one, because another token alone would change the loss.
+    tokens = np.array([int(corpus.source(row)[0]) if tokenizer.languages is not None else 0 for row in range(len(corpus))])
+    order = np.lexsort((corpus.lengths()[0], word_counts, tokens)).tolist()
     stride = max(1, len(order) // NUM_SHUFFLED_PAIRS)
     return [(order[position], order[(position + 1) % len(order)]) for position in range(0, len(order), stride)]
 
@@ -225,12 +240,17 @@ def compute_perplexity(nll: float) -> float:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Scores over a corpus, with the scored translations or trees."""
+    """Scores over a corpus, with the scored translations or trees.
+
+    scores: scores by metric; the means over the pairs of languages if there are several
+    incomplete_outputs: number of outputs by status other than "ok": "truncated", "repetition", "too_long", "empty"
+    pair_scores: scores of each pair of languages by metric, for a model of many languages
+    """
 
     scores: dict[str, Score]
     samples: tuple[Sample, ...]
     incomplete_outputs: dict[str, int]
-    """Number of outputs by status other than "ok": "truncated", "repetition", "too_long", "empty"."""
+    pair_scores: dict[LanguagePair, dict[str, Score]] = field(default_factory=dict)
 
 
 def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:
@@ -251,6 +271,44 @@ def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | No
     return pairs
 
 
+def read_direction(direction: Direction, recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:
+    """Return the pairs of one direction of a validation or test corpus, as `read_eval_pairs` does.
+
+    The pairs of a model of many languages hold their languages.
+    """
+    pairs = read_eval_pairs(direction.corpus, recipe.with_languages(direction.text_languages), max_pairs=max_pairs)
+    if recipe.tokenizer.language_token is None:
+        return pairs
+    sides = [(pair.target, pair.source) if direction.is_reversed else (pair.source, pair.target) for pair in pairs]
+    return [
+        DirectedPair(source, target, pair.origin, *direction.languages)
+        for pair, (source, target) in zip(pairs, sides, strict=True)
+    ]
+
+
+def read_validation_pairs(recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:
+    """Return the pairs of all validation corpora as text; at most `max_pairs`, of which each corpus has an equal share."""
+    directions = recipe.evaluation_directions(VALID).values()
+    share = max_pairs if not max_pairs or len(directions) < 2 else max(1, max_pairs // len(directions))
+    return [pair for direction in directions for pair in read_direction(direction, recipe, max_pairs=share)]
+
+
+def with_pair_languages(recipe: Recipe, pairs: Sequence[Pair]) -> Recipe:
+    """Return the recipe with the languages of these pairs, which are of one pair of languages, if they hold any."""
+    if not pairs or not isinstance(pairs[0], DirectedPair):
+        return recipe
+    return recipe.with_languages((pairs[0].source_language, pairs[0].target_language))
+
+
+def group_by_languages(pairs: Sequence[Pair]) -> dict[LanguagePair | None, list[int]]:
+    """Return the indices of the pairs of each pair of languages; those without languages have the key None."""
+    groups: dict[LanguagePair | None, list[int]] = {}
+    for index, pair in enumerate(pairs):
+        languages = (pair.source_language, pair.target_language) if isinstance(pair, DirectedPair) else None
+        groups.setdefault(languages, []).append(index)
+    return groups
+
+
 def get_references(pairs: Sequence[Pair], recipe: Recipe) -> list[str]:
     """Return the targets of pairs as text to score against. Pieces of subword-nmt, as in published corpora, are joined."""
     has_pieces = recipe.tokenizer.model_type == "subword-nmt"
@@ -265,14 +323,57 @@ def evaluate(
     decoding: DecodingConfig,
     on_progress: OnProgress = ignore_progress,
 ) -> EvaluationResult:
-    """Translate or parse the sources, and score the outputs.
+    """Translate or parse the sources, and score the outputs; each pair of languages by itself.
 
     on_progress: takes the number of sentences that were finished since its last call
     """
     if recipe.task.kind == "parsing":
         return _evaluate_parses(model, tokenizer, recipe, pairs, decoding, on_progress)
+    groups = group_by_languages(pairs)
+    evaluations = {}
+    for languages, indices in groups.items():
+        group_tokenizer, group_recipe = tokenizer, recipe
+        if languages is not None:
+            group_tokenizer = tokenizer.select_languages(*languages, zero_shot=True)
+            group_recipe = recipe.with_languages(languages)
+        group = [pairs[index] for index in indices]
+        evaluations[languages] = _evaluate_translations(model, group_tokenizer, group_recipe, group, decoding, on_progress)
+    if len(evaluations) == 1:
+        [(languages, evaluation)] = evaluations.items()
+        return evaluation if languages is None else replace(evaluation, pair_scores={languages: evaluation.scores})
+    samples = {
+        index: sample
+        for languages, indices in groups.items()
+        for index, sample in zip(indices, evaluations[languages].samples, strict=True)
+    }
+    incomplete_outputs = sum((Counter(evaluation.incomplete_outputs) for evaluation in evaluations.values()), Counter[str]())
+    pair_scores = {languages: evaluation.scores for languages, evaluation in evaluations.items() if languages is not None}
+    return EvaluationResult(
+        _average_scores(list(pair_scores.values())),
+        tuple(samples[index] for index in range(len(pairs))),
+        dict(incomplete_outputs),
+        pair_scores,
+    )
+
+
+def _average_scores(scores_by_pair: Sequence[dict[str, Score]]) -> dict[str, Score]:
+    """Return the mean of each metric that all pairs of languages have."""
+    metrics = [metric for metric in scores_by_pair[0] if all(metric in pair_scores for pair_scores in scores_by_pair)]
+    return {metric: mean_score([pair_scores[metric] for pair_scores in scores_by_pair]) for metric in metrics}
+
+
+def _evaluate_translations(
+    model: Transformer,
+    tokenizer: PairTokenizer,
+    recipe: Recipe,
+    pairs: Sequence[Pair],
+    decoding: DecodingConfig,
+    on_progress: OnProgress,
+) -> EvaluationResult:
     sources = [pair.source for pair in pairs]
-    translations = translate_lines(as_inference_model([model]), tokenizer, sources, recipe, decoding, on_progress=on_progress)
+    translations = translate_lines(
+        as_inference_model([model]), tokenizer, sources, recipe, decoding, attention_model=model, on_progress=on_progress
+    )
     texts = decode_best(translations, tokenizer)
     scores = score_translations(texts, get_references(pairs, recipe), recipe)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))

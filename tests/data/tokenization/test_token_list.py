@@ -33,7 +33,12 @@ TEXT = st.text(st.characters(exclude_characters="\r\n▁", exclude_categories=["
 
 
 def make_config(model_type: str, **keys: Any) -> TokenizerConfig:
-    keys = {"byte_fallback": model_type in ("char", "byte"), "normalization": "identity", "vocab_size": 1000} | keys
+    keys = {
+        "byte_fallback": model_type in ("char", "byte"),
+        "normalization": "identity",
+        "vocab_size": 1000,
+        "reserved_tokens": 0,
+    } | keys
     return TokenizerConfig(model_type=model_type, **keys)  # type: ignore[arg-type]
 
 
@@ -242,7 +247,7 @@ def test_empty_text_has_no_vocabulary() -> None:
     assert caught.value.code == "empty-data"
 
 
-DOCUMENT = {"kind": "word", "normalization": "identity", "tokens": ["a"]}
+DOCUMENT = {"kind": "word", "normalization": "identity", "tokens": ["a"], "reserved": []}
 SUBWORDS = {**DOCUMENT, "kind": "subword-nmt", "end_is_separate": False, "merges": ["a b"]}
 
 

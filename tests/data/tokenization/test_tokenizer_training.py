@@ -221,7 +221,7 @@ def test_joint_and_separate_tokenizers_are_trained() -> None:
     joint = train_tokenizer(sources, targets, config, append_source_eos=True, seed=1)
     assert joint.is_joint
     assert joint.source is joint.target
-    config = TokenizerConfig(joint=False, vocab_size=300, target_vocab_size=310)
+    config = TokenizerConfig(joint=False, vocab_size=300, target_vocab_size=310, reserved_tokens=0)
     separate = train_tokenizer(sources, targets, config, append_source_eos=False, seed=1)
     assert (separate.is_joint, len(separate.source), len(separate.target)) == (False, 300, 310)
     assert len(separate.target.encode("BALA")) < len(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dragoman.config import TokenizerConfig
+from dragoman.config import Recipe, TokenizerConfig
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary, read_pieces_file
+from dragoman.data.tokenization.reserved_tokens import add_language_tokens, add_reserved_tokens
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, import_sentencepiece, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.token_list import Side, TokenListTokenizer, build_token_list, read_token_list
@@ -69,15 +70,37 @@ class PairTokenizer:
         """Return the ids that the decoder reads before each output, after its start token."""
         return () if self.languages is None else self.languages.get_decoder_prompt(self.target)
 
+    @property
+    def num_language_tokens(self) -> int:
+        """Return the number of language tokens before the text of each source that has a text."""
+        return 0 if self.languages is None else 1
+
+    @property
+    def prefixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids before each source and each target: the tokens of the chosen languages."""
+        if self.languages is None:
+            return (), ()
+        return self.languages.get_source_prefix(self.source), self.decoder_prompt
+
+    @property
+    def prefix_lengths(self) -> tuple[int, int]:
+        """Return the number of language tokens before each source and each target."""
+        if self.languages is None:
+            return 0, 0
+        return 1, int(self.languages.placement == "both")
+
     def with_languages(self, languages: LanguageTokens | None) -> PairTokenizer:
         """Return the same tokenizers with other languages."""
         return PairTokenizer(self.source, self.target, append_source_eos=self.append_source_eos, languages=languages)
 
-    def select_languages(self, source_language: str | None, target_language: str | None) -> PairTokenizer:
+    def select_languages(
+        self, source_language: str | None, target_language: str | None, *, zero_shot: bool = False
+    ) -> PairTokenizer:
         """Return the same tokenizers for these languages of a model of many; None keeps the present choice.
 
         Raises:
-            RecipeError: the model does not have the language, or has no language tokens.
+            RecipeError: the model does not have the language or the pair, or has no language tokens. With zero_shot, it need
+                not have the pair.
         """
         if source_language is None and target_language is None:
             return self
@@ -87,7 +110,7 @@ class PairTokenizer:
                 f"decoding.{key} = {language!r}: the model has no language tokens, so its languages are fixed; leave it out",
                 code="invalid-option",
             )
-        return self.with_languages(self.languages.select(self.source, source_language, target_language))
+        return self.with_languages(self.languages.select(self.source, source_language, target_language, zero_shot=zero_shot))
 
     def encode_source(self, text: str) -> list[int]:
         """Return the ids that the encoder reads, with the language token of a model of many languages.
@@ -104,6 +127,23 @@ class PairTokenizer:
     def encode_target(self, text: str) -> list[int]:
         """Return the ids of the target without begin and end tokens."""
         return self.target.encode(text)
+
+
+def with_recipe_languages(tokenizer: PairTokenizer, recipe: Recipe) -> PairTokenizer:
+    """Return the tokenizers with the language tokens of a recipe that is trained, if it has any."""
+    if recipe.tokenizer.language_token is None:
+        return tokenizer
+    config = recipe.tokenizer
+    return tokenizer.with_languages(
+        LanguageTokens(
+            recipe.tokenizer.language_token,
+            config.language_token_placement,
+            *recipe.default_pair,
+            codes=tuple(recipe.languages),
+            pairs=tuple(recipe.language_pairs),
+            text_may_choose=False,
+        )
+    )
 
 
 def get_identity(vocabulary: Vocabulary) -> bytes:
@@ -125,6 +165,15 @@ def write_tokenizer(folder: Path, tokenizer: PairTokenizer) -> None:
         (folder / (target_file if tokenizer.has_text_target else LABELS_FILE)).write_bytes(target.serialized_model)
         if isinstance(target, PieceVocabulary) and not tokenizer.shares_vocabulary:
             (folder / TARGET_PIECES_FILE).write_bytes(target.serialized_pieces)
+
+
+def list_tokenizer_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that `write_tokenizer` wrote."""
+    names = (
+        SOURCE_MODEL_FILE, SOURCE_PIECES_FILE, SOURCE_TOKENS_FILE, TARGET_MODEL_FILE, TARGET_PIECES_FILE, TARGET_TOKENS_FILE,
+        LABELS_FILE,
+    )  # fmt: skip
+    return [folder / name for name in names if (folder / name).exists()]
 
 
 def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: bool) -> PairTokenizer:
@@ -169,14 +218,20 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
     return PairTokenizer(source, target, append_source_eos=append_source_eos)
 
 
-def import_tokenizer(config: TokenizerConfig, *, root: Path, append_source_eos: bool) -> PairTokenizer:
+def import_tokenizer(
+    config: TokenizerConfig, *, root: Path, append_source_eos: bool, languages: Sequence[str] = ()
+) -> PairTokenizer:
     """Return the SentencePiece models that the recipe names relative to `root`, with special pieces moved to 0 to 3.
+
+    A joint model gets the tokens of those languages that it has no token for.
 
     Raises:
         DataError, BundleError, RecipeError: see `import_sentencepiece`.
     """
     assert config.model_file is not None
-    source = import_sentencepiece(config, "model_file", root / config.model_file)
+    source = add_language_tokens(
+        import_sentencepiece(config, "model_file", root / config.model_file), config, languages if config.joint else ()
+    )
     if config.joint:
         return PairTokenizer(source, source, append_source_eos=append_source_eos)
     assert config.target_model_file is not None
@@ -194,6 +249,7 @@ def train_tokenizer(
     *,
     append_source_eos: bool,
     seed: int,
+    languages: Sequence[str] = (),
     root: Path = Path(),
     notify: NotifyFn = lambda _: None,
 ) -> PairTokenizer:
@@ -204,6 +260,7 @@ def train_tokenizer(
         config: the tokenizer section of the recipe
         append_source_eos: the encoder reads an end token after each source
         seed: seed of the training
+        languages: the languages that have a token
         root: the folder that the recipe's files of codes and tokens are relative to
         notify: receives the number of skipped lines
 
@@ -216,26 +273,36 @@ def train_tokenizer(
         yield from targets
 
     if config.joint:
-        shared = train_one_side(iter_both_sides(), config, "source", seed=seed, root=root, notify=notify)
+        shared = train_one_side(iter_both_sides(), config, "source", seed=seed, languages=languages, root=root, notify=notify)
         return PairTokenizer(shared, shared, append_source_eos=append_source_eos)
     return PairTokenizer(
-        train_one_side(sources, config, "source", seed=seed, root=root, notify=notify),
-        train_one_side(targets, config, "target", seed=seed, root=root, notify=notify),
+        train_one_side(sources, config, "source", seed=seed, languages=languages, root=root, notify=notify),
+        train_one_side(targets, config, "target", seed=seed, languages=languages, root=root, notify=notify),
         append_source_eos=append_source_eos,
     )
 
 
 def train_one_side(
-    texts: Iterable[str], config: TokenizerConfig, side: Side, *, seed: int, root: Path, notify: NotifyFn
+    texts: Iterable[str],
+    config: TokenizerConfig,
+    side: Side,
+    *,
+    seed: int,
+    languages: Sequence[str] = (),
+    root: Path,
+    notify: NotifyFn,
 ) -> TextTokenizer:
     """Train the tokenizer of one side; the source stands for both sides of a joint tokenizer.
 
     Raises:
-        DataError, RecipeError: see `train_sentencepiece` and `build_token_list`.
+        DataError, RecipeError: see `train_sentencepiece`, `build_token_list` and `add_reserved_tokens`.
     """
     key, vocab_size = "tokenizer.vocab_size", config.vocab_size
     if side == "target" and config.target_vocab_size is not None:
         key, vocab_size = "tokenizer.target_vocab_size", config.target_vocab_size
-    if not config.is_sentencepiece:
-        return build_token_list(texts, config, side=side, root=root, vocab_size=vocab_size, notify=notify)
-    return train_sentencepiece(texts, config, vocab_size=vocab_size, seed=seed, key=key, notify=notify)
+    if config.is_sentencepiece:
+        model = train_sentencepiece(texts, config, vocab_size=vocab_size, seed=seed, key=key, notify=notify)
+        return add_reserved_tokens(model, config, languages)
+    token_list = build_token_list(texts, config, side=side, root=root, vocab_size=vocab_size, notify=notify)
+    is_imported = (config.vocab_file if side == "source" else config.target_vocab_file) is not None
+    return (add_language_tokens if is_imported else add_reserved_tokens)(token_list, config, languages)

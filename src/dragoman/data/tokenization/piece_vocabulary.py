@@ -38,6 +38,7 @@ class PieceVocabulary:
     """
 
     lowercase = False
+    reserved_ids: tuple[int, ...] = ()
 
     def __init__(self, serialized_model: bytes, pieces: Sequence[str], *, name: str = "tokenizer") -> None:
         self.serialized_model = serialized_model

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +19,12 @@ import sentencepiece as spm
 
 from dragoman.config import TokenizerConfig
 from dragoman.data.counter_rng import hash64
-from dragoman.data.tokenization.sentencepiece_proto import BYTE, read_pieces, renumber_special_pieces
+from dragoman.data.tokenization.sentencepiece_proto import (
+    BYTE,
+    insert_control_pieces,
+    read_pieces,
+    renumber_special_pieces,
+)
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.subword_sampling import METASPACE, BpeDropout, UnigramSampling, build_sampler
 from dragoman.data.tokenization.vocabulary import NotifyFn, Vocabulary
@@ -113,6 +119,15 @@ class SentencePieceTokenizer:
             if index not in self._piece_cache:
                 self._piece_cache[index] = str(self._processor.id_to_piece(index))
         return [self._piece_cache[index] for index in ids]
+
+    @cached_property
+    def reserved_ids(self) -> tuple[int, ...]:
+        """Ids that no text is encoded to, apart from the special ids: those of placeholders and language tokens."""
+        return tuple(takewhile(self._processor.is_control, range(len(SPECIAL_IDS), len(self))))
+
+    def reserve(self, tokens: Sequence[str]) -> SentencePieceTokenizer:
+        """Return a tokenizer with these reserved tokens after the special ones. Raise ValueError if one is a piece already."""
+        return SentencePieceTokenizer(insert_control_pieces(self.serialized_model, tokens), lowercase=self.lowercase)
 
     @cached_property
     def word_start_mask(self) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ This parser reads only that part of the wire format, so the protobuf library is 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -77,6 +77,38 @@ def renumber_special_pieces(model: bytes) -> bytes:
             _encode_field(_TRAINER_SPEC_FIELD, b"".join(spec_records)),
             *remaining_records,
         ]
+    )
+
+
+def insert_control_pieces(model: bytes, texts: Sequence[str]) -> bytes:
+    """Return the model with new pieces after its first four, which no text is encoded to and which decode to no text.
+
+    The segmentation of text stays the same.
+
+    Raises:
+        ValueError: a piece has such a name already, or the bytes are not such a message.
+    """
+    names = {piece.text for piece in read_pieces(model)}
+    if known := next((text for text in texts if text in names), None):
+        raise ValueError(f"it has a piece {known} already")
+    records = [(number, record) for number, _, record in _iter_fields(model)]
+    pieces = [record for number, record in records if number == _PIECES_FIELD]
+    new_pieces = [
+        _encode_field(_PIECES_FIELD, _encode_field(_TEXT_FIELD, text.encode()) + _encode_field(_TYPE_FIELD, CONTROL))
+        for text in texts
+    ]
+    first, others = pieces[: len(_SPECIAL_PIECES)], pieces[len(_SPECIAL_PIECES) :]
+    return b"".join([*first, *new_pieces, *others, *(record for number, record in records if number != _PIECES_FIELD)])
+
+
+def append_user_defined_pieces(model: bytes, texts: Sequence[str]) -> bytes:
+    """Return the model with new pieces after all others, which text holds and which are never split.
+
+    Repeated fields of a message may follow other fields, as in any protobuf reader.
+    """
+    return model + b"".join(
+        _encode_field(_PIECES_FIELD, _encode_field(_TEXT_FIELD, text.encode()) + _encode_field(_TYPE_FIELD, USER_DEFINED))
+        for text in texts
     )
 
 

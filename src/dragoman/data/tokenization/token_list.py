@@ -56,7 +56,8 @@ class TokenListTokenizer:
 
     Args:
         scheme: splits and joins
-        tokens: the tokens by id, from id 4 on; the first four ids are padding, unknown, begin and end
+        tokens: the tokens by id, behind the reserved ones; the first four ids are padding, unknown, begin and end
+        reserved: the tokens from id 4 on that no text is encoded to
         normalization: Unicode normalization before the text is split; `nfkc` is that of SentencePiece
         lowercase: lowercase the text before that
         name: the file that error messages name
@@ -70,15 +71,18 @@ class TokenListTokenizer:
         scheme: TokenScheme,
         tokens: Sequence[str],
         *,
+        reserved: Sequence[str] = (),
         normalization: Normalization = "identity",
         lowercase: bool = False,
         name: str = "tokenizer",
     ) -> None:
         self.scheme = scheme
-        self.tokens = (*SPECIAL_PIECES, *tokens)
+        self.tokens = (*SPECIAL_PIECES, *reserved, *tokens)
+        self.reserved_ids = tuple(range(len(SPECIAL_IDS), len(SPECIAL_IDS) + len(reserved)))
         self.normalization = normalization
         self.lowercase = lowercase
-        self._ids = {token: index for index, token in enumerate(self.tokens) if index not in SPECIAL_IDS}
+        first_id = len(SPECIAL_IDS) + len(reserved)
+        self._ids = {token: index for index, token in enumerate(tokens, start=first_id)}
         if len(self._ids) < len(tokens):
             raise BundleError(f"{name}: a token occurs twice; copy the file again", code="tokenizer-damaged")
         self._byte_ids = [self._ids[token] for token in BYTE_TOKENS] if self._has_byte_tokens(scheme) else None
@@ -120,9 +124,14 @@ class TokenListTokenizer:
         tokens = [
             UNKNOWN_TEXT if index == UNKNOWN_ID else self.tokens[index]
             for index in ids
-            if index == UNKNOWN_ID or index not in SPECIAL_IDS
+            if index == UNKNOWN_ID or index not in self._silent_ids
         ]
         return re.sub(r"[\r\n]", " ", self.scheme.join(tokens))
+
+    @cached_property
+    def _silent_ids(self) -> set[int]:
+        """Ids that decode to no text."""
+        return {*SPECIAL_IDS, *self.reserved_ids}
 
     def piece_to_id(self, piece: str) -> int | None:
         """Return the id of a piece, including `<unk>`; None if there is no such piece."""
@@ -136,7 +145,22 @@ class TokenListTokenizer:
     def _pieces(self) -> list[str]:
         special_pieces = list(SPECIAL_PIECES)
         special_pieces[UNKNOWN_ID] = self.scheme.unknown_piece
-        return special_pieces + [self.scheme.to_piece(token) for token in self.tokens[len(SPECIAL_IDS) :]]
+        return special_pieces + self._reserved_tokens + [self.scheme.to_piece(token) for token in self._text_tokens]
+
+    @property
+    def _reserved_tokens(self) -> list[str]:
+        return [self.tokens[index] for index in self.reserved_ids]
+
+    @property
+    def _text_tokens(self) -> tuple[str, ...]:
+        return self.tokens[len(SPECIAL_IDS) + len(self.reserved_ids) :]
+
+    def reserve(self, tokens: Sequence[str]) -> TokenListTokenizer:
+        """Return a tokenizer with these reserved tokens after the special ones. Raise ValueError if one is a piece already."""
+        if known := next((token for token in tokens if self.piece_to_id(token) is not None), None):
+            raise ValueError(f"it has a piece {known} already")
+        options: dict[str, Any] = {"normalization": self.normalization, "lowercase": self.lowercase}
+        return TokenListTokenizer(self.scheme, self._text_tokens, reserved=[*tokens, *self._reserved_tokens], **options)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces of ids, in which ▁ marks a space."""
@@ -153,7 +177,8 @@ class TokenListTokenizer:
         document: dict[str, Any] = {
             "kind": self.scheme.kind,
             "normalization": self.normalization,
-            "tokens": self.tokens[len(SPECIAL_IDS) :],
+            "tokens": self._text_tokens,
+            "reserved": self._reserved_tokens,
         }
         if isinstance(self.scheme, SubwordNmtScheme):
             document["end_is_separate"] = self.scheme.end_is_separate
@@ -177,16 +202,18 @@ def read_token_list(serialized_model: bytes, *, lowercase: bool, name: str) -> T
     """Return the tokenizer of a file. Raise BundleError if it holds none."""
     try:
         document = json.loads(serialized_model)
-        kind, normalization, tokens = document["kind"], document["normalization"], document["tokens"]
-        if normalization not in ("nfkc", "identity") or not _are_texts(tokens):
+        kind, normalization = document["kind"], document["normalization"]
+        tokens, reserved = document["tokens"], document["reserved"]
+        if normalization not in ("nfkc", "identity") or not _are_texts(tokens) or not _are_texts(reserved):
             raise ValueError
-        "".join(tokens).encode()  # raises an error for half of a surrogate pair
+        "".join([*tokens, *reserved]).encode()  # raises an error for half of a surrogate pair
         scheme = _build_scheme(kind, document)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise BundleError(
             f"{name}: is not a list of tokens, or is damaged; copy the file again", code="tokenizer-damaged"
         ) from None
-    return TokenListTokenizer(scheme, tokens, normalization=normalization, lowercase=lowercase, name=name)
+    options: dict[str, Any] = {"normalization": normalization, "lowercase": lowercase}
+    return TokenListTokenizer(scheme, tokens, reserved=reserved, name=name, **options)
 
 
 def _are_texts(value: Any) -> bool:

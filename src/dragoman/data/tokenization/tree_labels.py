@@ -107,6 +107,8 @@ class TreeLabels:
         word = Tree(tag, ("x",))
         return self.linearization.linearize(Tree(TOP, (word, word)))[1]
 
+    reserved_ids: tuple[int, ...] = ()
+
     def __len__(self) -> int:
         """Return the number of ids."""
         return len(self.tokens)

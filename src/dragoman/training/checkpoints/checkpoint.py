@@ -105,18 +105,19 @@ class Checkpoint:
 
     def weights(self) -> dict[str, Tensor]:
         """Load the weights."""
-        return _load_tensors(self.path / MODEL_FILE)
+        return load_tensors(self.path / MODEL_FILE)
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Load the optimizer's state."""
-        return _load_tensors(self.path / OPTIMIZER_FILE)
+        return load_tensors(self.path / OPTIMIZER_FILE)
 
     def ema_weights(self) -> dict[str, Tensor] | None:
         """Load the moving average of the weights; None if the run keeps none."""
-        return _load_tensors(self.path / EMA_FILE) if (self.path / EMA_FILE).exists() else None
+        return load_tensors(self.path / EMA_FILE) if (self.path / EMA_FILE).exists() else None
 
 
-def _load_tensors(path: Path) -> dict[str, Tensor]:
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Return copies of the tensors of a file."""
     # The tensors are copied out of the mapped file. The alignment of a tensor changes the summation order of a matrix product,
     # and so its last bit. The file may also be removed while its tensors are in use.
     return {name: tensor.clone() for name, tensor in load_file(path).items()}

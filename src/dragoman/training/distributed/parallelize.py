@@ -17,6 +17,7 @@ from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.transformer import Transformer
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_loss, record_head_weights
+from dragoman.training.losses.kl_to_initial import kl_regularized_loss
 from dragoman.training.losses.label_smoothing import batch_loss, strip_tags
 from dragoman.training.losses.rdrop import r_drop_loss
 
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class ModelLoss(nn.Module):
-    """Module of a model with its loss, for DDP and FSDP2 to wrap."""
+    """Module of a model with its loss, for DDP and FSDP2 to wrap.
+
+    kl_weight: weight of KL(old‖new)
+    initial_model: old model of that term, which each rank holds as a whole and which is no part of this module
+    """
 
     def __init__(
         self,
@@ -38,9 +43,13 @@ class ModelLoss(nn.Module):
         r_drop_alpha: float = 0.0,
         pos_loss_weight: float = 0.0,
         alignment_config: AlignmentLossConfig | None = None,
+        kl_weight: float = 0.0,
+        initial_model: Transformer | None = None,
     ) -> None:
         super().__init__()
         self.model = model
+        self.kl_weight = kl_weight
+        self._initial_models = [initial_model]  # a list hides the model from `parameters()`
         self.epsilon = epsilon
         self.smoothing_mode = smoothing_mode
         self.r_drop_alpha = r_drop_alpha
@@ -61,6 +70,15 @@ class ModelLoss(nn.Module):
             batch = strip_tags(self.model, batch)
             return r_drop_loss(
                 self.model, batch, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode, alpha=self.r_drop_alpha
+            )
+        if (initial_model := self._initial_models[0]) is not None:
+            return kl_regularized_loss(
+                self.model,
+                initial_model,
+                batch,
+                epsilon=self.epsilon,
+                smoothing_mode=self.smoothing_mode,
+                weight=self.kl_weight,
             )
         return batch_loss(
             self.model, batch, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode, pos_loss_weight=self.pos_loss_weight

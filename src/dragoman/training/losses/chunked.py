@@ -52,8 +52,10 @@ class Criterion(Protocol):
         Both are added at the end without a pass over the logits.
         """
 
-    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool) -> Sums:
+    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int) -> Sums:
         """Replace the logits by the gradient if `needs_grad`, and return what these positions add to the sums.
+
+        start: index of the first of these positions
 
         Both are without the uniform part of the target distribution.
         """
@@ -95,7 +97,7 @@ class _ChunkedLoss(torch.autograd.Function):
                 targets_Z = targets_X[start : start + chunk_size]
                 flat_YD = _pad_positions(outputs_PXD[:, start : start + chunk_size].to(dtype), chunk_size).flatten(0, 1)
                 logits_PYV = matmul(flat_YD, projection_VD, None).view(num_passes, chunk_size, vocab_size)
-                chunk_sums = criterion.write_gradient(logits_PYV[:, : len(targets_Z)], targets_Z, needs_grad)
+                chunk_sums = criterion.write_gradient(logits_PYV[:, : len(targets_Z)], targets_Z, needs_grad, start)
                 first_sum, second_sum = first_sum + chunk_sums[0], second_sum + chunk_sums[1]
                 if outputs_gradient is None:
                     continue

@@ -92,12 +92,12 @@ def label_smoothed_loss(
 
     Only the loss has a gradient. Under autocast the products have its type and all sums are in float32.
     """
-    criterion = _LabelSmoothingCriterion(*compute_smoothing_masses(smoothing_mode, epsilon, len(output_VD)), smoothing_mode)
+    criterion = LabelSmoothingCriterion(*compute_smoothing_masses(smoothing_mode, epsilon, len(output_VD)), smoothing_mode)
     return chunked_loss(outputs_XD, output_VD, targets_X, criterion, matmul)
 
 
 @dataclass(frozen=True)
-class _LabelSmoothingCriterion:
+class LabelSmoothingCriterion:
     """Cross-entropy against the smoothed distribution q. The gradient by the logits is p − q, here without q's uniform part.
 
     Its sums are those of −log p over the true classes, and of log Σ exp over all classes with a share.
@@ -107,7 +107,7 @@ class _LabelSmoothingCriterion:
     uniform_mass: float
     smoothing_mode: str
 
-    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool) -> Sums:
+    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int = 0) -> Sums:
         logits_ZV = logits_PZV[0]
         target_logits_Z = logits_ZV.gather(1, targets_Z[:, None])[:, 0].to(sum_dtype(logits_ZV.dtype))
         padding_logits_Z = logits_ZV[:, PADDING_ID].to(target_logits_Z.dtype, copy=True)

@@ -85,7 +85,7 @@ class _RDropCriterion:
     def uniform_mass(self) -> float:
         return self.smoothing_mass / NUM_PASSES
 
-    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool) -> Sums:
+    def write_gradient(self, logits_PZV: Tensor, targets_Z: Tensor, needs_grad: bool, start: int = 0) -> Sums:
         """Replace the logits by the gradient, even without `needs_grad`, and return the sums of loss and likelihood."""
         loss = nll = logits_PZV.new_zeros((), dtype=sum_dtype(logits_PZV.dtype))
         max_rows = count_block_rows(logits_PZV)

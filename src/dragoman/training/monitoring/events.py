@@ -144,6 +144,8 @@ class ValidationReport:
     """`nll` of a subset of the sentences."""
     nll_shuffled_source: float | None = None
     """`nll` of this subset with the sources of other sentences of equal length. It is equal if the model ignores its source."""
+    pair_scores: Mapping[str, Mapping[str, float]] | None = None
+    """BLEU and chrF of each pair of languages, such as en-de, for a model of many languages; `bleu` is their mean."""
     seconds: float = 0.0
     type: Literal["valid"] = "valid"
 

@@ -210,6 +210,9 @@ _LOGGERS: dict[str, Callable[[Path], Callback]] = {
 def to_scalars(report: StepReport | ValidationReport) -> dict[str, float]:
     """Return the numbers of a report without its step, by names such as `train/loss`."""
     values = {f"{report.type}/{name}": value for name, value in vars(report).items() if name != "step"}
+    if isinstance(report, ValidationReport):
+        pair_scores = (report.pair_scores or {}).items()
+        values |= {f"valid/{metric}/{pair}": value for pair, scores in pair_scores for metric, value in scores.items()}
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
 

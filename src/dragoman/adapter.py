@@ -1,0 +1,120 @@
+"""Low-rank adapter on disk: the trained matrices of `training.lora`, in a folder outside of their base bundle.
+
+    adapter.json         digest of the base bundle, rank, alpha and targets
+    adapter.safetensors  A and B of each adapted layer
+    manifest.json        size and SHA-256 of each file
+
+Loading parses JSON and tensors; it never executes anything from an adapter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from dragoman.bundle import Bundle, collect_weights, compute_bundle_digest, load_bundle, load_weights, save_bundle
+from dragoman.config import LoraConfig
+from dragoman.errors import BundleError
+from dragoman.io.safetensors import save_tensors
+from dragoman.io.storage import atomic_dir, verify_checksums
+from dragoman.model.factory import assemble_model
+from dragoman.model.lora import merge_adapters
+
+ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Low-rank adapter of a bundle.
+
+    Attributes:
+        name: name of the run that trained it
+        base_digest: `compute_bundle_digest` of the base bundle
+        config: rank, alpha and targets
+        weights: A and B of each adapted layer, by name
+    """
+
+    name: str
+    base_digest: str
+    config: LoraConfig
+    weights: Mapping[str, Tensor]
+
+    @property
+    def scale(self) -> float:
+        """Return α/r."""
+        return self.config.alpha / self.config.rank
+
+
+def save_adapter(path: Path, adapter: Adapter, *, overwrite: bool = False) -> None:
+    """Write an adapter completely or not at all. Raise OutputError if the path exists or cannot be written."""
+    document = {"name": adapter.name, "base_digest": adapter.base_digest, "lora": adapter.config.model_dump(mode="json")}
+    digests: dict[str, str] = {}
+    size = sum(weight.numel() * weight.element_size() for weight in adapter.weights.values())
+    with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
+        (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(document, indent=1, ensure_ascii=False), encoding="utf-8")
+        digests[ADAPTER_WEIGHTS_FILE] = save_tensors(folder / ADAPTER_WEIGHTS_FILE, adapter.weights)
+
+
+def load_adapter(path: Path) -> Adapter:
+    """Return an adapter after checking every checksum. Raise BundleError if a file is missing, cut or changed."""
+    if not (path / ADAPTER_CONFIG_FILE).exists():
+        hint = f"give {path / 'adapter'}" if (path / "adapter").is_dir() else "give the folder of an adapter"
+        raise BundleError(f"{path}: holds no adapter; {hint}", code="bundle-not-found")
+    verify_checksums(path, BundleError)
+    try:
+        document: dict[str, Any] = json.loads((path / ADAPTER_CONFIG_FILE).read_bytes())
+        config = LoraConfig.model_validate(document["lora"])
+        return Adapter(str(document["name"]), str(document["base_digest"]), config, load_file(path / ADAPTER_WEIGHTS_FILE))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, ValidationError, SafetensorError) as error:
+        raise BundleError(
+            f"{path}: is not an adapter, or is damaged ({type(error).__name__}); copy it again", code="bundle-damaged"
+        ) from None
+
+
+def apply_adapter(bundle: Bundle, adapter: Adapter, *, bundle_path: Path, adapter_path: Path) -> Bundle:
+    """Return the bundle with the adapter merged into its weights; all other tensors are shared with the given bundle.
+
+    Raises BundleError if the adapter belongs to another bundle.
+    """
+    if compute_bundle_digest(bundle_path) != adapter.base_digest:
+        raise BundleError(
+            f"{adapter_path}: is an adapter of another bundle than {bundle_path}; give the bundle that it was trained on",
+            code="adapter-mismatch",
+        )
+    try:
+        weights = merge_adapters(collect_weights(bundle.model), adapter.weights, scale=adapter.scale)
+    except (KeyError, RuntimeError):
+        raise BundleError(
+            f"{adapter_path}: its layers do not fit {bundle_path}; copy the adapter again", code="adapter-mismatch"
+        ) from None
+    with torch.device("meta"):
+        model = assemble_model(
+            bundle.recipe.model, source_vocab_size=len(bundle.tokenizer.source), target_vocab_size=len(bundle.tokenizer.target)
+        )
+    load_weights(model, weights, location=adapter_path)
+    return replace(bundle, model=model.eval())
+
+
+def merge_adapter(bundle_path: Path, adapter_path: Path, output: Path, *, overwrite: bool = False) -> None:
+    """Write a bundle with the adapter merged into its weights. Raise BundleError if the adapter is of another bundle."""
+    bundle = load_bundle(bundle_path)
+    if bundle.recipe.task.kind != "translation":
+        raise BundleError(f"{bundle_path}: is a parser, and adapters are for translators; give a translator", code="wrong-task")
+    merged = apply_adapter(bundle, load_adapter(adapter_path), bundle_path=bundle_path, adapter_path=adapter_path)
+    save_bundle(
+        output,
+        recipe=bundle.recipe,
+        tokenizer=bundle.tokenizer,
+        weights=collect_weights(merged.model),
+        metadata=replace(bundle.metadata, adapter=str(adapter_path)),
+        overwrite=overwrite,
+    )

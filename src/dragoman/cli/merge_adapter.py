@@ -1,0 +1,35 @@
+"""Command `merge-adapter`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option
+
+
+@click.command()
+@click.argument("bundle", type=PATH_TYPE)
+@click.argument("adapter", type=PATH_TYPE)
+@output_path_option("Bundle to write.", required=True)
+@overwrite_option("Replace a bundle that exists.")
+@json_option()
+def merge_adapter(bundle: Path, adapter: Path, output: Path, overwrite: bool, as_json: bool) -> None:
+    """Merge the low-rank ADAPTER of a run with training.lora into its base BUNDLE, and write the result as a bundle.
+
+    The new bundle translates as the base does with the adapter. It needs neither of the two.
+
+    \b
+    Example:  dragoman merge-adapter runs/general-ende/bundle own/adapter -o own-merged
+    """
+    from dragoman.adapter import merge_adapter as merge
+    from dragoman.cli.console import print_facts, print_json
+    from dragoman.cli.json_outputs import MergeAdapterOutput
+
+    check_output_paths(output, overwrite=True, input_paths=[bundle, adapter])
+    merge(bundle, adapter, output, overwrite=overwrite)
+    if as_json:
+        print_json(MergeAdapterOutput(str(output), str(bundle), str(adapter)))
+    else:
+        print_facts("merge-adapter", {"bundle": output, "base": bundle, "adapter": adapter})

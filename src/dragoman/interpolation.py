@@ -1,0 +1,86 @@
+"""Interpolation of bundles of one structure: the weighted mean of their weights, as one bundle.
+
+Wortsman et al. 2022 ("Robust fine-tuning of zero-shot models") interpolate a model and its fine-tuned version, which keeps
+much of what either can do. It needs no training, and the result is as fast as one model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dragoman.bundle import Bundle, average_weights, collect_weights, load_bundle, save_bundle
+from dragoman.config.initial_bundle import CHANGEABLE_KEYS
+from dragoman.config.section_validation import format_value
+from dragoman.data.tokenization.pair_tokenizer import get_identity
+from dragoman.errors import BundleError, RecipeError
+
+# Shares such as 0.7 and 0.3 sum to 1 up to the rounding of decimal numbers.
+MAX_SUM_ERROR = 1e-6
+
+
+def interpolate_bundles(
+    paths: Sequence[Path], output: Path, *, shares: Sequence[float] | None = None, overwrite: bool = False
+) -> dict[str, float]:
+    """Write the weighted mean of several bundles as a bundle, and return the share of each.
+
+    The recipe and the metadata are those of the first bundle.
+
+    shares: share of each bundle, which sum to 1; equal by default
+
+    Raises RecipeError for shares that do not fit, and BundleError for bundles of different structures.
+    """
+    shares = [1.0 / len(paths)] * len(paths) if shares is None else list(shares)
+    _check_shares(paths, shares)
+    bundles = [load_bundle(path) for path in paths]
+    for path, bundle in zip(paths[1:], bundles[1:], strict=True):
+        _check_same_structure(paths[0], bundles[0], path, bundle)
+    share_by_path = {str(path): share for path, share in zip(paths, shares, strict=True)}
+    metadata = replace(bundles[0].metadata, interpolated_bundles=share_by_path)
+    save_bundle(
+        output,
+        recipe=bundles[0].recipe,
+        tokenizer=bundles[0].tokenizer,
+        weights=average_weights([collect_weights(bundle.model) for bundle in bundles], shares),
+        metadata=metadata,
+        overwrite=overwrite,
+    )
+    return share_by_path
+
+
+def _check_shares(paths: Sequence[Path], shares: Sequence[float]) -> None:
+    if len(shares) != len(paths):
+        raise RecipeError(
+            f"weights: {len(shares)} are given for {len(paths)} bundles; give one weight for each", code="invalid-option"
+        )
+    if not all(0.0 <= share <= 1.0 for share in shares) or abs(math.fsum(shares) - 1.0) > MAX_SUM_ERROR:
+        raise RecipeError(
+            f"weights: {', '.join(f'{share:g}' for share in shares)} are not shares from 0 to 1 with the sum 1; give such as "
+            "0.7 0.3",
+            code="invalid-option",
+        )
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise RecipeError(f"{paths[0]}: a bundle is given twice; give different bundles", code="invalid-option")
+
+
+def _check_same_structure(first_path: Path, first: Bundle, path: Path, bundle: Bundle) -> None:
+    first_section, section = (item.recipe.model.model_dump(mode="json") for item in (first, bundle))
+    for key in section.keys() - CHANGEABLE_KEYS["model"]:
+        if section[key] != first_section[key]:
+            raise BundleError(
+                f"{path}: model.{key} = {format_value(section[key])}, but {first_path} has {format_value(first_section[key])}; "
+                "give bundles of one structure, such as one and its fine-tuned version",
+                code="structure-mismatch",
+            )
+    identities = [
+        (get_identity(item.tokenizer.source), get_identity(item.tokenizer.target), item.recipe.tokenizer.lowercase)
+        for item in (first, bundle)
+    ]
+    if identities[0] != identities[1]:
+        raise BundleError(
+            f"{path}: has another tokenizer than {first_path}, so their rows belong to different tokens; give bundles of one "
+            "tokenizer",
+            code="structure-mismatch",
+        )

@@ -1,0 +1,156 @@
+"""Recipe of `dragoman adapt`: fine-tunes a bundle on a translation memory, with a tenth of its pairs held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from dragoman.bundle import check_bundle, read_config
+from dragoman.config import CorpusConfig, Recipe, make_recipe
+from dragoman.errors import BundleError, DataError
+from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL
+from dragoman.formats.pair import Pair
+from dragoman.formats.readers import read_pairs
+from dragoman.io.storage import write_lines
+
+MIN_PAIRS = 20
+"""Fewer pairs give a held-out set of one sentence, which shows nothing."""
+HELD_OUT_EVERY = 10
+MAX_HELD_OUT_PAIRS = 2_000
+"""More sentences would hardly change the scores, but they take time to translate."""
+HELD_OUT, GENERAL = "held-out", "general"
+"""Names of the test sets: the held-out pairs, and the pairs of another domain that must not get worse."""
+TITLES = {HELD_OUT: "held-out pairs", GENERAL: "general text"}
+METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
+BASE_LR = 2e-4
+"""Highest learning rate of a model with d_model = 512."""
+STEPS_PER_SQRT_PAIR = 5.0
+"""Steps over √pairs: about 35 epochs of 100 pairs, 11 epochs of 1,000 pairs, and 4 epochs of 10,000 pairs."""
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Recipe that is ready to train, and the numbers of pairs to train on and to test on."""
+
+    recipe: Recipe
+    num_training_pairs: int
+    num_held_out_pairs: int
+
+
+def prepare_adaptation(
+    bundle: Path, file: Path, run: Path, *, general: Path | None = None, changes: Sequence[str] = ()
+) -> Adaptation:
+    """Return the recipe, and write the pairs of the file into `run`/pairs.
+
+    file: pairs in a bilingual format, such as TMX, XLIFF, PO or TSV; untranslated ones are left out
+    general: pairs of another domain, which are scored before and after
+    changes: `section.key=value` settings
+
+    Raises BundleError for a parser, and DataError if the file cannot be read or holds too few pairs.
+    """
+    check_bundle(bundle)
+    base, _, _ = read_config(bundle)
+    if base.task.kind != "translation":
+        raise BundleError(f"{bundle}: is a parser; give the bundle of a translator", code="wrong-task")
+    pairs = _read_translated_pairs(file, base)
+    if len(pairs) < MIN_PAIRS:
+        raise DataError(
+            f"{file}: holds {len(pairs)} translated pairs, but an adaptation needs {MIN_PAIRS} or more; add pairs",
+            code="empty-data",
+        )
+    stride = max(HELD_OUT_EVERY, -(-len(pairs) // MAX_HELD_OUT_PAIRS))
+    held_out = pairs[stride // 2 :: stride]
+    training = [pair for index, pair in enumerate(pairs) if index % stride != stride // 2]
+    test_corpora = {HELD_OUT: _write_corpus(run / "pairs", HELD_OUT, held_out)}
+    if general is not None:
+        test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, _read_translated_pairs(general, base))
+    document = {
+        "name": f"{base.name} adapted to {file.name}",
+        "run": str(run),
+        "preset": "modern",
+        "data": {
+            "train": _write_corpus(run / "pairs", "train", training),
+            "test_corpora": test_corpora,
+            "cleaning": {"duplicate_pairs": True, "eval_overlap": True},
+            "max_length": min(256, base.model.max_positions) if base.model.position_encoding == "learned" else 256,
+        },
+        "training": _choose_training(bundle, len(training), d_model=base.model.d_model),
+    }
+    return Adaptation(make_recipe(document, changes, where="adapt"), len(training), len(held_out))
+
+
+def _choose_training(bundle: Path, num_pairs: int, *, d_model: int) -> dict[str, Any]:
+    """Return the training section: a short warm-up to a small learning rate, and its decay to zero.
+
+    The rate shrinks with the width of the model as in equation 3. The regularization towards the bundle keeps most of what the
+    model could do before.
+    """
+    max_steps = max(round(STEPS_PER_SQRT_PAIR * sqrt(num_pairs)), 20)
+    return {
+        "init_from": str(bundle),
+        "kl_to_init": 0.3,
+        "batch_tokens": 2048,
+        "max_steps": max_steps,
+        "schedule": "constant",
+        "peak_lr": BASE_LR * sqrt(512 / d_model),
+        "warmup_steps": max(max_steps // 10, 1),
+        "lr_decay_ratio": 0.9,
+        "label_smoothing": 0.1,
+        "clip_norm": 1.0,
+        "log_every_steps": 10,
+        "checkpoint_every_steps": max(max_steps // 4, 1),
+        "checkpoint_every_minutes": 10.0,
+        "checkpoint_averaging": "none",
+        "keep_last": 1,
+        "num_averaged_checkpoints": 1,
+    }
+
+
+def _read_translated_pairs(file: Path, base: Recipe) -> list[Pair]:
+    corpus = CorpusConfig.model_validate({"file": str(file)})
+    languages = {"source_language": base.task.source_language, "target_language": base.task.target_language}
+    return [pair for pair in read_pairs(corpus, Path(), **languages) if pair.source.strip() and pair.target.strip()]
+
+
+def _write_corpus(folder: Path, name: str, pairs: Sequence[Pair]) -> dict[str, str]:
+    """Write the sides of pairs as two files of lines, and return the corpus section that names them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {side: folder / f"{name}.{side}.txt" for side in ("source", "target")}
+    for side, path in paths.items():
+        lines = [getattr(pair, side) for pair in pairs]
+        if not path.exists() or path.read_text(encoding="utf-8").split("\n")[:-1] != lines:  # a new time would prepare again
+            write_lines(path, lines, overwrite=True)
+    return {side: str(path) for side, path in paths.items()}
+
+
+def describe_result(report: dict[str, Any]) -> list[str]:
+    """Return the verdict on an adapted model in words and numbers, one sentence for each test set.
+
+    report: content of `report.json`
+    """
+    return [
+        f"On the {TITLES.get(name, name)} ({test_set['sentences']:,} sentences), {_judge(test_set['changes'])}."
+        for name, test_set in report["test_sets"].items()
+        if "changes" in test_set
+    ]
+
+
+def _judge(changes: dict[str, dict[str, float]]) -> str:
+    """Return the verdict of all metrics on one test set. A change counts if its p-value is below 0.05."""
+    differences = [change["difference"] for change in changes.values() if change["p_value"] < SIGNIFICANCE_LEVEL]
+    if not differences:
+        verdict = "no difference is proven"
+    elif min(differences) > 0:
+        verdict = "the new bundle is better"
+    elif max(differences) < 0:
+        verdict = "the new bundle is worse"
+    else:
+        verdict = "the metrics disagree"
+    numbers = [
+        f"{METRIC_NAMES[metric]} {change['before']:.1f} → {change['after']:.1f}, p = {change['p_value']:.3f}"
+        for metric, change in changes.items()
+    ]
+    return f"{verdict} ({'; '.join(numbers)})"

@@ -1,0 +1,92 @@
+"""Tests of reserved tokens: their ids, user text that looks like them, and outputs without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.config import DecodingConfig, TokenizerConfig
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, train_tokenizer, write_tokenizer
+from dragoman.tasks.translation import build_decoding_constraints
+from expected_errors import raises_code
+
+TEXTS = ["<reserved 0> says ⟦0⟧ and >>de<< to the old dog", "the dog of the old man reads >>de<< and <reserved 1>"] * 20
+LANGUAGES = ["en", "de"]
+MODEL_TYPES: dict[str, dict[str, Any]] = {
+    "bpe": {"vocab_size": 320},
+    "unigram": {"vocab_size": 285},
+    "word": {"vocab_size": 40, "byte_fallback": False},
+    "char": {"vocab_size": 320},
+    "byte": {"vocab_size": 260},
+}
+
+
+def train(model_type: str, **keys: Any) -> PairTokenizer:
+    options = {"normalization": "identity", "language_token": ">>{}<<"} | MODEL_TYPES[model_type] | keys
+    config = TokenizerConfig(model_type=model_type, **options)  # type: ignore[arg-type]
+    return train_tokenizer(TEXTS, TEXTS, config, append_source_eos=True, seed=1, languages=LANGUAGES)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_reserved_ids_follow_special_ids(model_type: str) -> None:
+    """The free tokens come first and the language tokens last; the other pieces are those of a vocabulary without them."""
+    vocabulary = train(model_type).source
+    plain = train(model_type, reserved_tokens=2).source
+    assert vocabulary.reserved_ids == tuple(range(4, 68))
+    assert vocabulary.ids_to_pieces([4, 65, 66, 67]) == ["<reserved 0>", "<reserved 61>", ">>en<<", ">>de<<"]
+    assert [vocabulary.piece_to_id(piece) for piece in ("<reserved 0>", ">>de<<")] == [4, 67]
+    assert vocabulary.ids_to_pieces(range(68, len(vocabulary))) == plain.ids_to_pieces(range(6, len(plain)))
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_text_never_becomes_a_reserved_token(model_type: str) -> None:
+    """The vocabulary's own names in a text are ordinary text, which decodes to itself."""
+    vocabulary = train(model_type).source
+    for text in (TEXTS[0], ">>de<<", "<reserved 0>", "<reserved 61> >>en<<"):
+        ids = vocabulary.encode(text)
+        assert not set(ids) & set(vocabulary.reserved_ids)
+        if model_type != "word":
+            assert vocabulary.decode(ids) == text
+    if model_type in ("bpe", "unigram"):
+        sampled = [vocabulary.sample_encode(TEXTS[0], alpha=0.5, seed=seed) for seed in range(20)]
+        assert not set().union(*sampled) & set(vocabulary.reserved_ids)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_reserved_tokens_decode_to_nothing(model_type: str) -> None:
+    vocabulary = train(model_type).source
+    ids = vocabulary.encode("the old dog")
+    assert vocabulary.decode([67, *ids, 4]) == vocabulary.decode(ids) == "the old dog"
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_written_tokenizer_keeps_reserved_tokens(tmp_path: Path, model_type: str) -> None:
+    tokenizer = train(model_type)
+    write_tokenizer(tmp_path, tokenizer)
+    config = TokenizerConfig(model_type=model_type, byte_fallback=model_type != "word")  # type: ignore[arg-type]
+    copy = read_tokenizer(tmp_path, config, append_source_eos=True).source
+    assert copy.reserved_ids == tokenizer.source.reserved_ids
+    assert copy.ids_to_pieces(range(len(copy))) == tokenizer.source.ids_to_pieces(range(len(copy)))
+
+
+def test_segmentation_does_not_depend_on_reserved_tokens() -> None:
+    many, none = train("bpe").source, train("bpe", reserved_tokens=2).source
+    assert [index - 62 for index in many.encode(TEXTS[1])] == none.encode(TEXTS[1])
+
+
+def test_searches_suppress_reserved_tokens() -> None:
+    vocabulary = train("bpe").target
+    assert build_decoding_constraints(DecodingConfig(), vocabulary).suppress_tokens == tuple(range(4, 68))
+
+
+def test_too_many_languages_are_refused() -> None:
+    with raises_code("tokenizer-mismatch", "tokenizer.reserved_tokens = 1"):
+        train("bpe", reserved_tokens=1)
+
+
+def test_language_token_that_is_a_piece_is_refused() -> None:
+    config = TokenizerConfig(model_type="char", language_token="{}")
+    with raises_code("tokenizer-mismatch", "language_token", "change the pattern"):
+        train_tokenizer(["d e"] * 9, ["d"], config, append_source_eos=True, seed=1, languages=["d"])

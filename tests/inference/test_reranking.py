@@ -1,0 +1,202 @@
+"""Reranking: scores by hand, weights by exhaustive search, and log-probabilities by forced decoding."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import dragoman
+from conftest import WORDS, MakeRecipe
+from dragoman import Translator
+from dragoman.bundle import Bundle, collect_weights, load_bundle, save_bundle
+from dragoman.cli.main import cli
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.evaluation.metrics import bleu
+from dragoman.evaluation.rerank_tuning import select_best, tune_weights
+from dragoman.inference.reranking import (
+    Reranker,
+    RerankWeights,
+    ScoredCandidate,
+    choose_candidate,
+    read_weights,
+    reverse_words,
+    write_weights,
+)
+from dragoman.model.factory import build_model
+
+pytestmark = pytest.mark.usefixtures("one_core")
+CANDIDATES = [
+    ScoredCandidate("a", forward=-1.0, length=3, reverse=-8.0, right_to_left=-2.0),
+    ScoredCandidate("b", forward=-2.0, length=5, reverse=-4.0, right_to_left=-3.0),
+    ScoredCandidate("c", forward=-3.0, length=9, reverse=-5.0, right_to_left=-9.0),
+]
+
+
+@pytest.fixture(scope="module")
+def forward(bundle: Path, one_core: None) -> Translator:
+    return dragoman.load(bundle, task="translation", device="cpu", precision="float32")
+
+
+@pytest.fixture(scope="module")
+def reverse_path(bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundle of a random model from German to English with the tokenizers of the trained one."""
+    folder = tmp_path_factory.mktemp("reverse")
+    recipe = tiny(folder / "run", "task.source_language=de", "task.target_language=en")
+    trained = load_bundle(bundle).tokenizer
+    assert trained.has_text_target
+    tokenizer: Any = PairTokenizer(trained.target, trained.source, append_source_eos=recipe.model.append_source_eos)  # type: ignore[arg-type]
+    torch.manual_seed(2)
+    model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target)).eval()
+    saved = Bundle(recipe, tokenizer, model)
+    save_bundle(folder / "bundle", recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata=saved.metadata)
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def reverse(reverse_path: Path) -> Translator:
+    return dragoman.load(reverse_path, task="translation", device="cpu", precision="float32")
+
+
+@pytest.mark.parametrize(
+    ("weights", "scores", "best"),
+    [
+        (RerankWeights(), [-1.0, -2.0, -3.0], "a"),
+        (RerankWeights(reverse=0.5), [-5.0, -4.0, -5.5], "b"),
+        (RerankWeights(length=0.5), [0.5, 0.5, 1.5], "c"),
+        (RerankWeights(0.5, 0.25, 0.1), [-5.2, -4.25, -6.85], "b"),
+        (RerankWeights(0.25, 1.0, 1.0), [-2.0, -1.0, -4.25], "b"),
+    ],
+)
+def test_score_is_weighted_sum(weights: RerankWeights, scores: list[float], best: str) -> None:
+    assert [candidate.compute_score(weights) for candidate in CANDIDATES] == pytest.approx(scores)
+    assert choose_candidate(CANDIDATES, weights).text == best
+
+
+def test_equal_scores_keep_first_candidate() -> None:
+    assert select_best(np.array([[-1.0, 2.0], [-3.0, 4.0]]), [1.0]) == 0
+
+
+def test_tuning_finds_best_point_of_grid() -> None:
+    rng = np.random.default_rng(1)
+    words = list("abcdefgh")
+    references = [" ".join(rng.choice(words, 6)) for _ in range(30)]
+    candidates, features = [], []
+    for reference in references:
+        texts = [" ".join(rng.choice(words, 6)) for _ in range(3)] + [reference]
+        candidates.append(texts)
+        features.append(np.stack([rng.normal(size=4), [*rng.normal(-1, 1, 3), 1.0]], axis=1))
+    grid = [0.0, 0.5, 1.0, 1.5, 2.0]
+    tuned = tune_weights(candidates, features, references, [grid], tokenize="none")
+
+    def score(weight: float) -> float:
+        chosen = [texts[select_best(matrix, [weight])] for texts, matrix in zip(candidates, features, strict=True)]
+        return bleu(chosen, [references], tokenize="none").value
+
+    # `bleu` smooths, the tuned metric does not, as in `tokenized_bleu`; both agree where every n-gram order has a match.
+    assert tuned.first_score < tuned.score == pytest.approx(max(map(score, grid)))
+    assert score(tuned.weights[0]) == pytest.approx(max(map(score, grid)))
+
+
+def test_tuning_of_two_weights_beats_each_alone() -> None:
+    references = ["the cat sat on the mat", "a dog ran in the park"]
+    candidates = [["a b c d e f", references[0]], ["u v w x y z", references[1]]]
+    features = [np.array([[0.0, 0.0, 0.0], [-1.0, 2.0, 0.0]]), np.array([[0.0, 0.0, 0.0], [-1.0, 0.0, 2.0]])]
+    tuned = tune_weights(candidates, features, references, [[0.0, 1.0], [0.0, 1.0]])
+    best = max(itertools.product([0.0, 1.0], repeat=2), key=sum)
+    assert tuned.weights == best
+    assert tuned.score == pytest.approx(100.0)
+    worse = tune_weights(candidates, features, references, [[0.0, 1.0], [0.0]], metric="ter")
+    assert worse.weights == (1.0, 0.0)
+    assert worse.score < worse.first_score
+
+
+@pytest.mark.parametrize(("candidates", "references"), [([["a"]], []), ([], []), ([[]], ["a"])])
+def test_tuning_needs_a_candidate_and_a_reference(candidates: list[list[str]], references: list[str]) -> None:
+    with pytest.raises(DataError) as error:
+        tune_weights(candidates, [np.ones((1, 2))] * len(candidates), references, [[0.0]])
+    assert error.value.code == "length-mismatch"
+
+
+def test_candidates_have_forced_log_probs(forward: Translator, reverse: Translator) -> None:
+    reranker = Reranker(forward, reverse, right_to_left=forward)
+    lines = reranker.make_candidates(["red one ten", "", "big blue"], beam_size=4)
+    for source, line in zip(["red one ten", "big blue"], (lines[0], lines[2]), strict=True):
+        assert len(line) > 1
+        assert len({candidate.text for candidate in line}) == len(line)
+        for candidate in line:
+            (reversed_pair,) = reverse.score([candidate.text], [source])
+            (right_to_left,) = forward.score([source], [reverse_words(candidate.text)])
+            assert candidate.reverse == pytest.approx(sum(reversed_pair.token_log_probs), abs=1e-4)
+            assert candidate.right_to_left == pytest.approx(sum(right_to_left.token_log_probs), abs=1e-4)
+    best = forward.translate(["red one ten"], beam_size=4)[0]
+    assert (lines[0][0].text, lines[0][0].length) == (best.text, len(best.token_log_probs))
+    assert lines[0][0].forward == pytest.approx(sum(best.token_log_probs), abs=1e-4)
+    assert lines[1] == [ScoredCandidate("", 0.0, 0)]
+
+
+def test_words_are_reversed() -> None:
+    assert reverse_words("ein  kleines Haus") == "Haus kleines ein"
+
+
+def test_model_of_same_direction_is_no_reverse_model(forward: Translator) -> None:
+    with pytest.raises(BundleError) as error:
+        Reranker(forward, reverse=forward)
+    assert error.value.code == "wrong-task"
+
+
+def test_reranking_needs_second_model(forward: Translator) -> None:
+    with pytest.raises(RecipeError) as error:
+        Reranker(forward)
+    assert error.value.code == "missing-key"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"reverse": "1"}', '{"other": 1}', '{"length": NaN}', '{"length": true}'])
+def test_wrong_weights_are_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "weights.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        read_weights(path)
+    assert error.value.code == "invalid-format"
+
+
+def test_missing_weights_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        read_weights(tmp_path / "none.json")
+    assert error.value.code == "file-not-found"
+
+
+def test_weights_survive_writing(tmp_path: Path) -> None:
+    write_weights(tmp_path / "weights.json", RerankWeights(0.5, 0.0, -0.3))
+    assert read_weights(tmp_path / "weights.json") == RerankWeights(0.5, 0.0, -0.3)
+
+
+def test_command_tunes_and_reranks(bundle: Path, reverse_path: Path, tmp_path: Path) -> None:
+    sources = ["red one ten", "big blue four", "seven"]
+    (tmp_path / "in.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
+    references = [" ".join(WORDS[word] for word in line.split()) for line in sources]
+    (tmp_path / "in.de").write_text("".join(f"{line}\n" for line in references), encoding="utf-8")
+    shared = ["rerank", str(bundle), str(tmp_path / "in.en"), "beam_size=3", "--reverse", str(reverse_path), "--device", "cpu"]
+    shared += ["--weights", str(tmp_path / "weights.json")]
+    tuning = CliRunner().invoke(cli, [*shared, "--tune", str(tmp_path / "in.de"), "--metric", "chrf"], catch_exceptions=False)
+    assert "chrf on" in tuning.stdout
+    weights = read_weights(tmp_path / "weights.json")
+    result = CliRunner().invoke(cli, [*shared, "--json"], catch_exceptions=False)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["source"] for line in lines] == sources
+    for line in lines:
+        scores = [
+            candidate["forward"] + weights.reverse * candidate["reverse"] + weights.length * candidate["length"]
+            for candidate in line["candidates"]
+        ]
+        assert [candidate["score"] for candidate in line["candidates"]] == pytest.approx(scores)
+        assert line["text"] == line["candidates"][int(np.argmax(scores))]["text"]
+    text = CliRunner().invoke(cli, shared, catch_exceptions=False).stdout.splitlines()
+    assert text == [line["text"] for line in lines]
