@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 @click.option("--adapter", type=PATH_TYPE, help="Low-rank adapter of the bundle: the folder `adapter` of a run.")
 @click.option("--confidence", is_flag=True, help="Add the confidence of each translation to --json.")
 @click.option("--shortlist", type=PATH_TYPE, help="Compute only likely tokens: a folder of `dragoman shortlist`.")
+@click.option(
+    "--split-sentences", is_flag=True, help="Translate each sentence of a line by itself, and keep placeholders and addresses."
+)
 @window_option
 @device_options
 @json_option("Print one JSON object a line, with score, tokens, status and alternatives.")
@@ -75,6 +78,7 @@ def translate(
     adapter: Path | None,
     confidence: bool,
     shortlist: Path | None,
+    split_sentences: bool,
     window: int | None,
     device_options: DeviceOptions,
     as_json: bool,
@@ -102,6 +106,8 @@ def translate(
     is_pivot = via is not None or second_bundle is not None
     if is_pivot and (ensemble or alignments or adapter or confidence or shortlist):
         raise usage_error("--via and --then go without --ensemble, --alignments, --adapter, --confidence and --shortlist")
+    if split_sentences and (is_pivot or constraints or alignments or confidence):
+        raise usage_error("--split-sentences goes without --via, --then, --constraints, --alignments and --confidence")
     source, decoding = parse_file_and_settings(arguments)
     add_languages(decoding, source_language, target_language)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
@@ -136,7 +142,10 @@ def translate(
         options: dict[str, Any] = {"on_progress": bar.advance, **decoding}
         if pivot is None:
             options |= {"attention": alignments is not None, "confidence": confidence}
-        translated_lines = _translate_windows(pivot or translator, windows, constraints, line_constraints, options)
+        if split_sentences:
+            translated_lines = _translate_sentences(translator, windows, bar.advance, decoding)
+        else:
+            translated_lines = _translate_windows(pivot or translator, windows, constraints, line_constraints, options)
         line_warnings = _write_translations(stream, links, translated_lines, as_json=as_json, flush_lines=flush_lines)
     for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
         console.print(warning, markup=False)
@@ -188,6 +197,22 @@ def _translate_windows(
         )
     if constraints is not None:
         _check_constraint_count(constraints_path, len(constraints), end)
+
+
+def _translate_sentences(
+    translator: Translator, windows: Iterable[list[str]], on_progress: Callable[[int], None], decoding: dict[str, Any]
+) -> Iterator[tuple[str, Translation]]:
+    """Yield each line with its translation, made of the translations of its sentences."""
+    from dragoman.inference.translation_result import Translation
+
+    for lines in windows:
+        results = translator.translate_texts(lines, **decoding)
+        on_progress(len(lines))
+        for line, result in zip(lines, results, strict=True):
+            translations = [segment.translation for segment in result.segments if segment.translation is not None]
+            score = sum(translation.score for translation in translations)
+            status = result.status if translations or line.strip() else "empty"
+            yield line, Translation(result.text, score, status=status)
 
 
 def _check_constraint_count(path: Path | None, num_constraints: int, num_lines: int) -> None:

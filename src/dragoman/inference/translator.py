@@ -30,6 +30,8 @@ from dragoman.inference.session import DeviceOptions, InferenceSession, open_ses
 from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
 from dragoman.inference.translation_result import Translation, merge_segments
 from dragoman.inference.unknown_words import NO_DICTIONARY, find_unknown_words, read_dictionary
+from dragoman.inference.whole_texts import RETRY_DECODING as TEXT_RETRY_DECODING
+from dragoman.inference.whole_texts import LineRequest, Markup, TextOptions, TextTranslation, translate_texts
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration, compute_signals
 from dragoman.tasks.generation import score_pairs
@@ -451,6 +453,54 @@ class Translator:
             )
             for index, lines, line_constraints in windows
         )
+
+    def translate_text(
+        self,
+        text: str,
+        *,
+        adapter: str | None = None,
+        markup: Markup = "none",
+        split_sentences: bool = True,
+        **decoding: Unpack[DecodingOptions],
+    ) -> TextTranslation:
+        """Translate a whole text; see `translate_texts`."""
+        (result,) = self.translate_texts([text], adapter=adapter, markup=markup, split_sentences=split_sentences, **decoding)
+        return result
+
+    def translate_texts(
+        self,
+        texts: Sequence[str],
+        *,
+        adapter: str | None = None,
+        markup: Markup = "none",
+        split_sentences: bool = True,
+        **decoding: Unpack[DecodingOptions],
+    ) -> list[TextTranslation]:
+        """Translate whole texts sentence by sentence. Line breaks, spaces, tags and placeholders stay.
+
+        A sentence whose translation fails a check, such as a missing number, is translated once more with a beam.
+
+        adapter: name of an adapter that `dragoman.load` opened
+        markup: "none" for plain text; "html" and "xml" keep tags, and character references are characters
+        split_sentences: translate each sentence by itself; if false, each line, or each block of HTML
+        decoding: keys of the recipe's [decoding] section to change
+
+        Raises RecipeError for wrong decoding options.
+        """
+        config = self.resolve_decoding(decoding)
+        task = self.recipe.task
+        options = TextOptions(
+            markup,
+            source_language=config.source_language or task.source_language,
+            target_language=config.target_language or task.target_language,
+            split_sentences=split_sentences,
+        )
+
+        def translate(request: LineRequest) -> list[Translation]:
+            changes: dict[str, Any] = {**decoding, **(TEXT_RETRY_DECODING if request.is_retry else {})}
+            return self.translate(request.lines, adapter=adapter, attention=request.attention, **changes)
+
+        return translate_texts(texts, options, translate)
 
     def list_alternatives(
         self, text: str, prefix: str = "", *, count: int = 5, **decoding: Unpack[DecodingOptions]
