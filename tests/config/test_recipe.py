@@ -33,7 +33,7 @@ from dragoman.config import (
 from dragoman.config.paper_settings import find_deviations
 from dragoman.config.presets import PRESETS, SIZES
 from dragoman.config.reference import read_sentences
-from dragoman.errors import RecipeError
+from dragoman.errors import BundleError, RecipeError
 from expected_errors import raises_code
 
 WHERE = "r.toml"
@@ -747,7 +747,7 @@ def find_error(make: Callable[[], Recipe]) -> str:
     """Return the error message of a recipe; empty if it is valid, and then it round-trips through JSON."""
     try:
         recipe = make()
-    except RecipeError as error:
+    except (RecipeError, BundleError) as error:  # training.init_from may name no bundle
         return str(error)
     assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
     return ""

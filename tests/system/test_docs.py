@@ -139,7 +139,7 @@ def test_recipe_keys_exist(page: Path) -> None:
     prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
     names = "|".join(Recipe.model_fields)
     for key in re.findall(rf"`((?:{names})(?:\.[a-z_0-9A-Z]+)+)(?==| =|`)", prose):
-        if not key.endswith((".safetensors", ".json", ".model", ".pt", ".py", ".html", ".arrow")):
+        if not key.endswith((".safetensors", ".json", ".model", ".pt", ".py", ".html", ".arrow", ".bin", ".npz")):
             assert has_key(key), key
 
 

@@ -146,6 +146,7 @@ valid = {{source = "valid.en", target = "valid.de"}}
 max_length = 40
 [tokenizer]
 vocab_size = 80
+reserved_tokens = 0
 byte_fallback = false
 [model]
 encoder_layers = 1

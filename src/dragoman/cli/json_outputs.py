@@ -386,6 +386,15 @@ class KernelOutput:
 
 
 @dataclass(frozen=True)
+class ServeOutput:
+    """Line of `dragoman serve --json` when the server accepts requests. languages: targets of each source language"""
+
+    url: str
+    bundles: list[str]
+    languages: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
 class WarmUpOutput:
     """Output of `dragoman warm-up --json`.
 

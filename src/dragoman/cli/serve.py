@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, device_option, precision_option, usage_error
+from dragoman.cli.options import PATH_TYPE, device_option, json_option, precision_option, usage_error
 from dragoman.errors import MissingDependencyError
+from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--request-seconds", type=click.FloatRange(0), default=120.0, show_default=True, help="Longest time of a request."
 )
+@json_option("Print the address and the languages as JSON when the server accepts requests.")
 @device_option
 @precision_option()
 @click.option("--intra-threads", type=int, help="Processor threads of each worker.  [default: chosen for this machine]")
@@ -53,6 +55,7 @@ def serve(
     max_queue_tokens: int,
     queue_seconds: float,
     request_seconds: float,
+    as_json: bool,
     device: str,
     precision: str,
     intra_threads: int | None,
@@ -96,6 +99,7 @@ def serve(
         from dragoman.serving.server import serve as run_server
     except ImportError as error:
         raise MissingDependencyError(error.name or "fastapi", "serve", "dragoman serve") from error
+    from dragoman.cli.json_outputs import ServeOutput, to_json_line
     from dragoman.serving.model_set import ModelSet
 
     device_options: DeviceOptions = {
@@ -105,8 +109,11 @@ def serve(
         "inter_threads": inter_threads,
         "compile_in_background": True,
     }
-    run_server(
-        lambda: ModelSet.load(bundles, pivot=pivot, **device_options),
-        settings,
-        on_ready=lambda url: click.echo(f"serving {len(bundles)} bundles at {url}", err=True),
-    )
+
+    def report(url: str, models: ModelSet) -> None:
+        """Say that the server accepts requests."""
+        click.echo(f"serving {format_count(len(bundles), 'bundle')} at {url}", err=True)
+        if as_json:
+            click.echo(to_json_line(ServeOutput(url, list(map(str, bundles)), models.targets)))
+
+    run_server(lambda: ModelSet.load(bundles, pivot=pivot, **device_options), settings, on_ready=report)

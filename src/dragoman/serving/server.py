@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from dragoman.errors import DragomanError
+from dragoman.platform_features import SIGHUP
 from dragoman.serving.app import build_app
 from dragoman.serving.metrics import ServerMetrics
 from dragoman.serving.model_set import ModelSet
@@ -26,17 +27,21 @@ MAX_HEADER_BYTES = 16_384
 
 
 def serve(
-    load_models: Callable[[], ModelSet], settings: ServerSettings, *, on_ready: Callable[[str], None] = lambda url: None
+    load_models: Callable[[], ModelSet],
+    settings: ServerSettings,
+    *,
+    on_ready: Callable[[str, ModelSet], None] = lambda url, models: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in progress.
 
     load_models: function that loads the models; SIGHUP calls it again, and new requests get the new models
-    on_ready: called with the address when the server accepts requests
+    on_ready: called with the address and the models when the server accepts requests
 
     Raises BundleError if a model cannot be loaded at the start. A reload that fails keeps the present models.
     """
     service = TranslationService(load_models(), settings.limits)
-    server = _Server(_build_config(service, settings), on_ready=lambda port: on_ready(f"http://{settings.host}:{port}/"))
+    config = _build_config(service, settings)
+    server = _Server(config, on_ready=lambda port: on_ready(f"http://{settings.host}:{port}/", service.models))
     server.reload = lambda: _reload(service, load_models)
     admin = None if settings.admin_port is None else _serve_metrics(service.metrics, settings.admin_port)
     ignored = _ignore_signals()
@@ -87,8 +92,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Listen, and report the port."""
         await super().startup(sockets)  # type: ignore[arg-type]
-        if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._start_reload)
+        if SIGHUP is not None and threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(SIGHUP, self._start_reload)
         if self.servers:
             self.on_ready(self.servers[0].sockets[0].getsockname()[1])
 

@@ -121,7 +121,7 @@ def prefetch_vectors(kv, offset, count):
 
 
 @kernel
-def sum_eight_vectors(values, column, row_stride, first, last, prefetch_distance, workspace):
+def sum_eight_vectors(values, column, row_stride, first, last, workspace):
     """Return the weighted sums of eight vectors of each value, so that no addition waits for the last one."""
     a = b = c = d = e = f = g = h = splat(0.0)
     for index in range(first, last):
@@ -137,13 +137,11 @@ def sum_eight_vectors(values, column, row_stride, first, last, prefetch_distance
         f = f + weight * load_f16x16(values, offset + 5 * LANES)
         g = g + weight * load_f16x16(values, offset + 6 * LANES)
         h = h + weight * load_f16x16(values, offset + 7 * LANES)
-        if prefetch_distance:
-            prefetch_vectors(values, offset + prefetch_distance, 8 * LANES)
     return a, b, c, d, e, f, g, h
 
 
 @kernel
-def sum_four_vectors(values, column, row_stride, first, last, prefetch_distance, workspace):
+def sum_four_vectors(values, column, row_stride, first, last, workspace):
     """Return the weighted sums of four vectors of each value, which fit into 16 registers of 256 bits."""
     a = b = c = d = splat(0.0)
     for index in range(first, last):
@@ -155,8 +153,6 @@ def sum_four_vectors(values, column, row_stride, first, last, prefetch_distance,
         b = b + weight * load_f16x16(values, offset + LANES)
         c = c + weight * load_f16x16(values, offset + 2 * LANES)
         d = d + weight * load_f16x16(values, offset + 3 * LANES)
-        if prefetch_distance:
-            prefetch_vectors(values, offset + prefetch_distance, 4 * LANES)
     return a, b, c, d
 
 
@@ -165,16 +161,15 @@ sum_vectors = sum_eight_vectors if VECTORS_AT_ONCE == 8 else sum_four_vectors
 
 
 @kernel
-def weighted_sum(values, first_column, end_column, row_stride, first, last, inverse_sum, output, prefetch_distance, workspace):
+def weighted_sum(values, first_column, end_column, row_stride, first, last, inverse_sum, output, workspace):
     """Write these columns of the weighted sum of values.
 
     output: address of column 0
-    prefetch_distance: floats from a value to the one that is prefetched, or 0
     """
     step = VECTORS_AT_ONCE * LANES
     column = first_column
     while end_column - column >= step:
-        sums = sum_vectors(values, column, row_stride, first, last, prefetch_distance, workspace)
+        sums = sum_vectors(values, column, row_stride, first, last, workspace)
         for vector_index, sum_ in enumerate(sums):
             store_f32x16(output, column + vector_index * LANES, sum_ * inverse_sum)
         column += step
@@ -203,7 +198,9 @@ def attend(head_layout, query_offset, keys, values, first, last, row, next_dista
         for index in range(first, last):
             key_offset = load_i64(kv_rows, index) * key_width + first_key_column
             if next_distance:
-                prefetch_vectors(keys, key_offset + next_distance * key_width, group_key_width)
+                next_row = load_i64(kv_rows, index) + next_distance
+                prefetch_vectors(keys, next_row * key_width + first_key_column, group_key_width)
+                prefetch_vectors(values, next_row * value_width + group * group_value_width, group_value_width)
             score = dot_scores(
                 workspace.projections,
                 query_offset + first_key_column,
@@ -228,7 +225,6 @@ def attend(head_layout, query_offset, keys, values, first, last, row, next_dista
             last,
             divide(splat(1.0), sum_),
             workspace.attention_output + row * value_width * F32_BYTES,
-            next_distance * value_width,
             workspace,
         )
 
