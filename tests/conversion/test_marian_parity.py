@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "untied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
     "end starts": {"decoder_start_token_id": 0},
 }
-(FAST_VARIANT,)
+FAST_VARIANT = "relu"
 
 
 @dataclass
