@@ -18,7 +18,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--beam", type=int, required=True)
-    parser.add_argument("--length-penalty", type=float, required=True)
+    parser.add_argument("--length", type=int, default=0, help="tokens of each output; 0 for the model's own end")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
@@ -35,7 +35,9 @@ class PeerTranslator:
         source, target = folder / "source.model", folder / "target.model"
         self.source = sentencepiece.SentencePieceProcessor(model_file=str(source))
         self.target = sentencepiece.SentencePieceProcessor(model_file=str(target if target.exists() else source))
-        self.options: dict[str, Any] = {"beam_size": arguments.beam, "length_penalty": arguments.length_penalty}
+        self.options: dict[str, Any] = {"beam_size": arguments.beam, "length_penalty": 1.0}
+        if arguments.length:
+            self.options |= {"min_decoding_length": arguments.length, "max_decoding_length": arguments.length}
 
     def translate(self, sentences: list[str]) -> list[str]:
         """Translate sentences in one batch."""

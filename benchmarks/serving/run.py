@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +25,20 @@ from common.instruction_set import limit_to
 from common.report import open_console, print_end, print_machine, print_section
 from common.results import Ratio, Section, Table
 from common.usage import limit_cores
-from inference.captions import MissingCaptionsError, find_captions
+from inference.captions import Captions, MissingCaptionsError, find_captions
+from inference.fixed import make_sources
+from inference.models import BASE, build_random_model
+from inference.serve import SOURCE_TOKENS, TARGET_TOKENS
 
-from dragoman.bundle import read_config
+from dragoman.bundle import collect_weights, load_bundle, save_bundle
+from dragoman.config import update_section
 
 CLIENTS = (1, 16, 64)
+BEAM = 5
 OPEN_LOOP_SHARE = 0.7
+PAIR = ("en", "de")
+NUM_RANDOM_SENTENCES = 256
 START_SECONDS = 120.0
-WARM_UP_SENTENCES = 200
 TARGETS = {"over_one_at_a_time_16": 3.0, "over_batched_16": 1.3, "latency_1": 1.0}
 
 
@@ -43,6 +49,17 @@ class ServerCommand:
     group: str
     name: str
     words: list[str]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """Model in the formats of both engines, and sentences. num_tokens: length of each output; None if the model ends it"""
+
+    name: str
+    bundle: Path
+    ctranslate2: Path
+    sentences: list[str]
+    num_tokens: int | None = None
 
 
 @dataclass
@@ -67,9 +84,9 @@ class Measurement:
     def median(self) -> float:
         return statistics.median(self.medians)
 
-    @property
-    def tail(self) -> float:
-        return statistics.median(self.tails)
+    def describe(self) -> str:
+        """Return requests per second, and the latencies in milliseconds."""
+        return f"{self.rate:.1f}; {1000 * self.median:.0f}, {1000 * statistics.median(self.tails):.0f}"
 
 
 @contextmanager
@@ -92,6 +109,30 @@ def run_server(command: ServerCommand, environment: dict[str, str]) -> Iterator[
         finally:
             process.terminate()
             process.wait(30)
+
+
+def write_served_bundle(bundle: Path, folder: Path, search: dict[str, Any]) -> Path:
+    """Write the bundle again with the search that CTranslate2 has, so that the servers do the same work; return its folder.
+
+    The beam ends when all its places are finished, scores are divided by the length, and an output that repeats itself is not
+    searched again.
+    """
+    model = load_bundle(bundle)
+    search = {
+        "method": "beam", "beam_size": BEAM, "length_penalty": "power", "alpha": 1.0, "early_stopping": "beam_full",
+        "repetition_window": 0, **search,
+    }  # fmt: skip
+    decoding = update_section(model.recipe.decoding, search, where="decoding")
+    task = model.recipe.task.model_copy(update={"source_language": PAIR[0], "target_language": PAIR[1]})
+    save_bundle(
+        folder,
+        recipe=model.recipe.model_copy(update={"decoding": decoding, "task": task}),
+        tokenizer=model.tokenizer,
+        weights=collect_weights(model.model),
+        metadata=model.metadata,
+        overwrite=True,
+    )
+    return folder
 
 
 def answers(url: str) -> bool:
@@ -142,32 +183,35 @@ def main(quick: bool, bundle: Path | None, isa: str | None, max_cores: int, shar
             install=True,
             probe=["python", "-c", "import ctranslate2, fastapi"],
         )
-        captions = find_captions(
-            (shared or package_path.parents[1].parent / "shared" / "data").resolve(),
-            work,
-            bundle,
-            quick=quick,
-            on_progress=print_progress,
-        )
+        models = [build_base_model(work)]
+        if bundle is not None or not quick:
+            shared_path = (shared or package_path.parents[1].parent / "shared" / "data").resolve()
+            captions = find_captions(shared_path, work, bundle, quick=quick, on_progress=print_progress)
+            models.append(build_captions_model(captions, work))
     except (MissingPeerError, MissingCaptionsError) as error:
         raise click.ClickException(str(error)) from error
-    recipe, _, _ = read_config(captions.forms.bundle)
-    pair = (recipe.task.source_language, recipe.task.target_language)
-    beam = recipe.decoding.beam_size if recipe.decoding.method == "beam" else 1
-    options = ["--beam", str(beam), "--length-penalty", str(recipe.decoding.alpha)]
+    sections = {}
+    for model in models:
+        sections[model.name] = measure_model(model, programs, quick=quick, on_progress=print_progress)
+        print_section(console, sections[model.name])
+    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
+
+
+def measure_model(model: ServedModel, programs: Path, *, quick: bool, on_progress: Callable[[str], None]) -> Section:
+    """Return the figures of all servers with one model."""
+    package_path = Path(__file__).resolve().parent
     peer = [str(programs / "python"), "-m"]
-    folder = str(captions.forms.ctranslate2)
+    options = [str(model.ctranslate2), "--beam", str(BEAM), "--length", str(model.num_tokens or 0)]
+    dragoman = [sys.executable, "-m", "dragoman", "serve", str(model.bundle), "--no-retry", "--precision", "int8"]
+    one_thread, two_workers = ["--threads", "1"], ["--workers", "2", "--threads", "1"]
     commands = [
+        ServerCommand("dragoman", "dragoman", dragoman),
         ServerCommand(
-            "dragoman",
-            "dragoman",
-            [sys.executable, "-m", "dragoman", "serve", str(captions.forms.bundle), "--precision", "int8"],
+            "one at a time", "one at a time, 1 thread", [*peer, "serving.serve_one_at_a_time", *options, *one_thread]
         ),
-        ServerCommand("one at a time", "one at a time", [*peer, "serving.serve_one_at_a_time", folder, *options]),
-        ServerCommand("batched", "batched, 1 × 2", [*peer, "serving.serve_batched", folder, *options]),
-        ServerCommand(
-            "batched", "batched, 2 × 1", [*peer, "serving.serve_batched", folder, *options, "--workers", "2", "--threads", "1"]
-        ),
+        ServerCommand("one at a time", "one at a time, 2 threads", [*peer, "serving.serve_one_at_a_time", *options]),
+        ServerCommand("batched", "batched, 1 × 2 threads", [*peer, "serving.serve_batched", *options]),
+        ServerCommand("batched", "batched, 2 × 1 thread", [*peer, "serving.serve_batched", *options, *two_workers]),
     ]
     environment = {**os.environ, "PYTHONPATH": str(package_path.parent), "DRAGOMAN_COMPILE": "wait"}
     rounds, seconds = (1, 4.0) if quick else (3, 10.0)
@@ -176,42 +220,49 @@ def main(quick: bool, bundle: Path | None, isa: str | None, max_cores: int, shar
     def measure(command: ServerCommand, loads: dict[str, dict[str, Any]]) -> None:
         """Add the figures of one round of one server."""
         with run_server(command, environment) as url:
-            send_load(url, captions.lines[:WARM_UP_SENTENCES], pair, seconds / 2, clients=16)
+            send_load(url, model.sentences, PAIR, seconds / 2, clients=16)
             for name, load in loads.items():
-                latencies, elapsed = send_load(url, captions.lines, pair, seconds, **load)
+                latencies, elapsed = send_load(url, model.sentences, PAIR, seconds, **load)
                 measurements.setdefault((command.name, name), Measurement()).add(latencies, elapsed)
 
     closed = {f"{clients} clients": {"clients": clients} for clients in CLIENTS}
     for number in range(rounds):
         for command in commands if number % 2 == 0 else reversed(commands):
-            print_progress(f"round {number + 1} of {rounds}: {command.name}, closed loop")
+            on_progress(f"{model.name}, round {number + 1} of {rounds}: {command.name}, closed loop")
             measure(command, closed)
-    rate = OPEN_LOOP_SHARE * max(
-        measurements[command.name, "16 clients"].rate for command in commands if command.group == "batched"
-    )
-    for command in commands:
-        print_progress(f"{command.name}, open loop")
+    batched = [command for command in commands if command.group == "batched"]
+    rate = OPEN_LOOP_SHARE * max(measurements[command.name, "16 clients"].rate for command in batched)
+    for command in (commands[0], *batched):  # a server that is too slow for the rate would only show how long its queue grows
+        on_progress(f"{model.name}, {command.name}, open loop")
         measure(command, {"open loop": {"rate": rate}})
-    section = build_section(commands, measurements, rate, len(captions.lines), captions.description)
-    print_section(console, section)
-    print_end(console, {"serving": section}, machine, seconds=time.monotonic() - started, json_path=report)
+    return build_section(model, commands, measurements, rate)
+
+
+def build_base_model(work: Path) -> ServedModel:
+    """Return the base model with random weights, and sentences of 26 words. Each output has exactly 30 tokens."""
+    forms = build_random_model(BASE, work / BASE.name)
+    tokenizer = load_bundle(forms.bundle).tokenizer
+    search = {"min_length": TARGET_TOKENS, "max_extra_tokens": TARGET_TOKENS - SOURCE_TOKENS}
+    served = write_served_bundle(forms.bundle, work / "served-base", search)
+    sentences = [tokenizer.source.decode(source) for source in make_sources(NUM_RANDOM_SENTENCES)]
+    return ServedModel("base", served, forms.ctranslate2, sentences, TARGET_TOKENS)
+
+
+def build_captions_model(captions: Captions, work: Path) -> ServedModel:
+    """Return a trained model and the captions that it translates."""
+    served = write_served_bundle(captions.forms.bundle, work / "served-captions", {})
+    return ServedModel("captions", served, captions.forms.ctranslate2, captions.lines)
 
 
 def build_section(
-    commands: Sequence[ServerCommand],
-    measurements: dict[tuple[str, str], Measurement],
-    rate: float,
-    num_sentences: int,
-    description: str,
+    model: ServedModel, commands: Sequence[ServerCommand], measurements: dict[tuple[str, str], Measurement], rate: float
 ) -> Section:
     """Return the tables and ratios."""
     loads = [*(f"{clients} clients" for clients in CLIENTS), "open loop"]
     table = Table("requests per second; 50th and 99th percentile of the latency in milliseconds", ["server", *loads])
     for command in commands:
-        row = [measurements[command.name, load] for load in loads]
-        table.rows.append(
-            [command.name, *(f"{item.rate:.1f}; {1000 * item.median:.0f}, {1000 * item.tail:.0f}" for item in row)]
-        )
+        row = [measurements.get((command.name, load)) for load in loads]
+        table.rows.append([command.name, *(item.describe() if item else "" for item in row)])
 
     def best(group: str, load: str) -> Measurement:
         return max(
@@ -220,7 +271,7 @@ def build_section(
 
     ratios = [
         Ratio(
-            f"over_{group.replace(' ', '_')}_{clients}",
+            f"{model.name}_over_{group.replace(' ', '_')}_{clients}",
             best("dragoman", load).rate / best(group, load).rate,
             TARGETS.get(f"over_{group.replace(' ', '_')}_{clients}"),
         )
@@ -228,8 +279,10 @@ def build_section(
         for clients, load in ((clients, f"{clients} clients") for clients in CLIENTS)
     ]
     fastest = min(measurements[command.name, "1 clients"].median for command in commands if command.group != "dragoman")
-    ratios.append(Ratio("latency_1", fastest / measurements["dragoman", "1 clients"].median, TARGETS["latency_1"]))
-    notes = [f"{num_sentences} sentences; {description}", f"open loop: {rate:.1f} requests per second"]
+    ratios.append(
+        Ratio(f"{model.name}_latency_1", fastest / measurements["dragoman", "1 clients"].median, TARGETS["latency_1"])
+    )
+    notes = [f"{len(model.sentences)} sentences", f"open loop: {rate:.1f} requests per second"]
     figures = {f"{name}, {load}": vars(item) for (name, load), item in measurements.items()}
     return Section([table], notes, ratios, figures)
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "average": ("dragoman.cli.train", "Average checkpoints of a run, or several bundles, into a bundle."),
     "merge-adapter": ("dragoman.cli.merge_adapter", "Merge a low-rank adapter into its base bundle."),
     "translate": ("dragoman.cli.translate", "Translate a file or standard input, line by line."),
+    "translate-file": ("dragoman.cli.translate_file", "Translate files of translators, web pages, subtitles and documents."),
     "serve": ("dragoman.cli.serve", "Serve bundles over HTTP, with a page to translate in."),
     "parse": ("dragoman.cli.parse", "Parse sentences into trees, line by line."),
     "explain": ("dragoman.cli.explain", "Write a page that shows the attention and the search of one output."),

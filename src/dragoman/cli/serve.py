@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--request-seconds", type=click.FloatRange(0), default=120.0, show_default=True, help="Longest time of a request."
 )
+@click.option("--no-retry", is_flag=True, help="Return a translation that fails a check without a second search.")
 @json_option("Print the address and the languages as JSON when the server accepts requests.")
 @device_option
 @precision_option()
@@ -55,6 +56,7 @@ def serve(
     max_queue_tokens: int,
     queue_seconds: float,
     request_seconds: float,
+    no_retry: bool,
     as_json: bool,
     device: str,
     precision: str,
@@ -94,6 +96,7 @@ def serve(
         ),
         api_keys=None if keys is None else ApiKeys.read(keys),
         allowed_origins=allow_origin,
+        retry=not no_retry,
     )
     try:
         from dragoman.serving.server import serve as run_server

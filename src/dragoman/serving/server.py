@@ -39,7 +39,7 @@ def serve(
 
     Raises BundleError if a model cannot be loaded at the start. A reload that fails keeps the present models.
     """
-    service = TranslationService(load_models(), settings.limits)
+    service = TranslationService(load_models(), settings.limits, retry=settings.retry)
     config = _build_config(service, settings)
     server = _Server(config, on_ready=lambda port: on_ready(f"http://{settings.host}:{port}/", service.models))
     server.reload = lambda: _reload(service, load_models)

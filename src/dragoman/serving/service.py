@@ -62,8 +62,11 @@ class TranslationService:
     models: the present models; an assignment serves new requests with other models
     """
 
-    def __init__(self, models: ModelSet, limits: ServerLimits, metrics: ServerMetrics | None = None) -> None:
+    def __init__(
+        self, models: ModelSet, limits: ServerLimits, metrics: ServerMetrics | None = None, *, retry: bool = True
+    ) -> None:
         self.limits = limits
+        self.retry = retry
         self.metrics = metrics or ServerMetrics()
         self.queue: RequestQueue[LineKey, Translation] = RequestQueue(
             translate_lines, max_tokens=limits.max_queue_tokens, on_batch=self.metrics.count_batch
@@ -116,7 +119,7 @@ class TranslationService:
         translations: list[TextTranslation] = []
         for number, step in enumerate(route):
             is_last = number == len(route) - 1
-            options = replace(request.options, source_language=step.pair[0], target_language=step.pair[1])
+            options = replace(request.options, source_language=step.pair[0], target_language=step.pair[1], retry=self.retry)
             plan = plan_texts(texts, options)
             decoding = request.decoding if is_last else ()
             translations = await self._drive(plan, step, decoding, texts, deadline, on_line if is_last else None)

@@ -42,6 +42,7 @@ class ServerSettings:
     admin_port: port of metrics on the loopback address; None for no metrics
     api_keys: keys that requests must have; without keys, every request is served
     allowed_origins: origins of web pages that may call the server; none by default
+    retry: translate a segment that fails a check once more
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +51,7 @@ class ServerSettings:
     limits: ServerLimits = field(default_factory=ServerLimits)
     api_keys: ApiKeys | None = None
     allowed_origins: tuple[str, ...] = ()
+    retry: bool = True
 
 
 class ApiKeys:

@@ -52,9 +52,9 @@ def check_translation(source: str, translation: str, target_language: str = "") 
     failed: list[Check] = []
     if _misses_number(source, translation):
         failed.append("numbers")
-    if _list_addresses(source, "://") - _list_addresses(translation, "://"):
+    if "://" in source and _list_addresses(source, "://") - _list_addresses(translation, "://"):
         failed.append("urls")
-    if _list_addresses(source, "@") - _list_addresses(translation, "@"):
+    if "@" in source and _list_addresses(source, "@") - _list_addresses(translation, "@"):
         failed.append("emails")
     if repeats_itself(source, translation):
         failed.append("repetition")
@@ -72,6 +72,8 @@ def _misses_number(source: str, translation: str) -> bool:
 
     The digits of all numbers of the translation count as one row, because languages group them in different ways.
     """
+    if not _NUMBER.search(source):
+        return False
     digits = "".join(_list_numbers(translation))
     return any(number not in digits for number in _list_numbers(source) if len(number) > 2 or int(number) > MAX_SPELLED)
 
@@ -88,11 +90,17 @@ def _list_addresses(text: str, mark: str) -> Counter[str]:
 
 def repeats_itself(source: str, translation: str) -> bool:
     """Return whether a translation repeats words that its source does not repeat."""
-    sides = [[text[start:end].casefold() for start, end in split_units(text)] for text in (source, translation)]
-    source_count, count = (_count_top_ngram(units) for units in sides)
-    if count - source_count >= MAX_NGRAM_EXCESS:
+    units = _list_units(translation)
+    if len(units) - len(set(units)) < MAX_NGRAM_EXCESS:
+        return False
+    source_units = _list_units(source)
+    if _count_top_ngram(units) - _count_top_ngram(source_units) >= MAX_NGRAM_EXCESS:
         return True
-    return _count_repeated(sides[1]) - _count_repeated(sides[0]) >= MAX_BLOCK_EXCESS
+    return _count_repeated(units) - _count_repeated(source_units) >= MAX_BLOCK_EXCESS
+
+
+def _list_units(text: str) -> list[str]:
+    return [text[start:end].casefold() for start, end in split_units(text)]
 
 
 def _count_top_ngram(units: Sequence[str]) -> int:
