@@ -52,7 +52,7 @@ class ServerCommand:
 
 
 @dataclass(frozen=True)
-class ServedModel:
+class MeasuredModel:
     """Model in the formats of both engines, and sentences. num_tokens: length of each output; None if the model ends it"""
 
     name: str
@@ -197,7 +197,7 @@ def main(quick: bool, bundle: Path | None, isa: str | None, max_cores: int, shar
     print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
 
 
-def measure_model(model: ServedModel, programs: Path, *, quick: bool, on_progress: Callable[[str], None]) -> Section:
+def measure_model(model: MeasuredModel, programs: Path, *, quick: bool, on_progress: Callable[[str], None]) -> Section:
     """Return the figures of all servers with one model."""
     package_path = Path(__file__).resolve().parent
     peer = [str(programs / "python"), "-m"]
@@ -238,24 +238,24 @@ def measure_model(model: ServedModel, programs: Path, *, quick: bool, on_progres
     return build_section(model, commands, measurements, rate)
 
 
-def build_base_model(work: Path) -> ServedModel:
+def build_base_model(work: Path) -> MeasuredModel:
     """Return the base model with random weights, and sentences of 26 words. Each output has exactly 30 tokens."""
     forms = build_random_model(BASE, work / BASE.name)
     tokenizer = load_bundle(forms.bundle).tokenizer
     search = {"min_length": TARGET_TOKENS, "max_extra_tokens": TARGET_TOKENS - SOURCE_TOKENS}
     served = write_served_bundle(forms.bundle, work / "served-base", search)
     sentences = [tokenizer.source.decode(source) for source in make_sources(NUM_RANDOM_SENTENCES)]
-    return ServedModel("base", served, forms.ctranslate2, sentences, TARGET_TOKENS)
+    return MeasuredModel("base", served, forms.ctranslate2, sentences, TARGET_TOKENS)
 
 
-def build_captions_model(captions: Captions, work: Path) -> ServedModel:
+def build_captions_model(captions: Captions, work: Path) -> MeasuredModel:
     """Return a trained model and the captions that it translates."""
     served = write_served_bundle(captions.forms.bundle, work / "served-captions", {})
-    return ServedModel("captions", served, captions.forms.ctranslate2, captions.lines)
+    return MeasuredModel("captions", served, captions.forms.ctranslate2, captions.lines)
 
 
 def build_section(
-    model: ServedModel, commands: Sequence[ServerCommand], measurements: dict[tuple[str, str], Measurement], rate: float
+    model: MeasuredModel, commands: Sequence[ServerCommand], measurements: dict[tuple[str, str], Measurement], rate: float
 ) -> Section:
     """Return the tables and ratios."""
     loads = [*(f"{clients} clients" for clients in CLIENTS), "open loop"]

@@ -1,0 +1,124 @@
+"""Android resources (strings.xml): strings, plurals and string arrays, with the escapes of Android inside XML.
+
+The rules are those of https://developer.android.com/guide/topics/resources/string-resource: a backslash escapes quotes, `@`,
+`?` and control characters, white space outside double quotes is one space, and `xliff:g` marks what is not translated.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml
+from dragoman.documents.xml_units import (
+    Code,
+    Piece,
+    UnitList,
+    make_pair,
+    make_point,
+    name_codes,
+    read_parts,
+    write_content,
+)
+from dragoman.errors import DataError
+
+_TOKEN = re.compile(r'\\u([0-9A-Fa-f]{4})|\\(.)|(")|([ \t\r\n]+)|([^\\" \t\r\n]+)|(\\)', re.DOTALL)
+_CHARACTERS = {"n": "\n", "t": "\t"}
+_REFERENCE = re.compile(r"\s*[@?][\w.+*:/-]+\s*")
+
+
+def parse_android_strings(content: bytes) -> Document:
+    """Return the document of a resource file. Raises DataError for other files."""
+    source = XmlSource(content)
+    units = UnitList()
+    is_resources = False
+
+    def read_start(element: XmlElement) -> None:
+        nonlocal is_resources
+        is_resources = is_resources or element.name == "resources"
+        if not is_resources:
+            raise DataError(f"its first element is {element.name[:40]!r}; expected 'resources'", code="invalid-format")
+
+    for element in source.iter_elements(("string", "string-array", "plurals"), read_start):
+        if element.get_inherited("translatable") == "false":
+            continue
+        name = element.attributes.get("name", "")
+        items = [element] if element.name == "string" else element.find_all("item")
+        for number, item in enumerate(items):
+            suffix = "" if item is element else "/" + item.attributes.get("quantity", str(number))
+            _add_string(units, source, item, name + suffix)
+    return units.make_document(content, "android")
+
+
+def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: str) -> None:
+    text = name_codes(_decode(_read(source, element)))
+    if not text.text.strip() or _REFERENCE.fullmatch(element.text):
+        return
+
+    def write(translation: UnitTranslation) -> list[Edit]:
+        pieces = text.split(translation.text)
+        if text.codes:
+            written = [
+                piece.markup
+                if isinstance(piece, Code)
+                else escape_xml(_encode(piece, is_first=index == 0, is_last=index == last))
+                for index, piece in enumerate(pieces)
+                for last in [len(pieces) - 1]
+            ]
+            markup = "".join(written)
+        else:
+            markup = write_content(source, element, _encode(translation.text, is_first=True, is_last=True))
+        return [Edit(element.content_start, element.content_end, source.encode(markup))]
+
+    units.add(Unit(name, text.text, text.markup, context=name), write)
+
+
+def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
+    """Return the pieces of a string. `xliff:g` stands for a placeholder, and is kept whole."""
+
+    def read_element(inner: XmlElement) -> list[Piece]:
+        if inner.namespace.startswith("urn:oasis:names:tc:xliff:"):
+            return [make_point(source, inner)]
+        return make_pair(source, inner, read_parts(source, inner.parts, read_element))
+
+    return read_parts(source, element.parts, read_element)
+
+
+def _decode(pieces: list[Piece]) -> list[Piece]:
+    """Return the pieces as a user sees them. A double quote may start in one text and end in another."""
+    output: list[Piece] = []
+    is_quoted = False
+    is_after_space = True
+    for piece in pieces:
+        if isinstance(piece, Code):
+            output.append(piece)
+            is_after_space = False
+            continue
+        characters = []
+        for code, escaped, quote, spaces, other, _ in _TOKEN.findall(piece):
+            if quote:
+                is_quoted = not is_quoted
+            elif spaces and not is_quoted:
+                characters += [] if is_after_space else [" "]
+                is_after_space = True
+            else:
+                characters.append(chr(int(code, 16)) if code else _CHARACTERS.get(escaped, escaped) or spaces or other)
+                is_after_space = False
+        output.append("".join(characters))
+    if output and isinstance(output[-1], str) and is_after_space:
+        output[-1] = output[-1].removesuffix(" ")
+    return [_join_surrogates(piece) if isinstance(piece, str) else piece for piece in output]
+
+
+def _join_surrogates(text: str) -> str:
+    """Return the text with characters for pairs of `\\u` escapes, and U+FFFD for halves."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _encode(text: str, *, is_first: bool, is_last: bool) -> str:
+    """Return a text with the escapes of Android. Spaces that would be lost are written as their code."""
+    text = re.sub(r"""([\\'"])""", r"\\\1", text)
+    text = re.sub("^([@?])", r"\\\1", text) if is_first else text
+    text = re.sub(" (?= )|^ " if is_first else " (?= )", r"\\u0020", text)
+    text = re.sub(" $", r"\\u0020", text) if is_last else text
+    return text.replace("\n", r"\n").replace("\t", r"\t").replace("\r", r"\u000d")

@@ -1,0 +1,195 @@
+"""A document: the original bytes, and the texts in them with their places.
+
+Reading finds the spans of the texts, and writing puts other bytes into these spans. So everything between them stays as it is,
+and a document without changes is the original, byte for byte.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dragoman.errors import DataError
+
+Markup = Literal["none", "html", "xml"]
+_SHORT_TAG = re.compile(r"</?g[0-9]+>|<x[0-9]+/>")
+UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
+"""State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Text of a document that is translated as a whole.
+
+    Attributes:
+        id: name of the unit, unique in the document and equal in every reading of the same bytes
+        source: text to translate, as a reader sees it; with tags if `markup` is not "none"
+        markup: "none" for plain text; "html" and "xml" for a text with tags, whose character references are characters
+        target: present translation; empty if there is none
+        state: state of the present translation
+        context: note for a translator, such as the key of the unit
+        max_length: most characters of the translation, if the format states it
+        keep_line_breaks: a line break ends a sentence
+    """
+
+    id: str
+    source: str
+    markup: Markup = "none"
+    target: str = ""
+    state: UnitState = "untranslated"
+    context: str = ""
+    max_length: int | None = None
+    keep_line_breaks: bool = True
+
+
+@dataclass(frozen=True)
+class UnitTranslation:
+    """New text of a unit.
+
+    Attributes:
+        text: translation, with the tags of the source if the unit has markup
+        state: "translated", or "fuzzy" for one that a human has to check
+        flags: names of the checks that the translation fails
+    """
+
+    text: str
+    state: UnitState = "translated"
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replacement of the bytes from `start` to `end` by others."""
+
+    start: int
+    end: int
+    content: bytes
+
+
+def make_no_edits(translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
+    """Return no edits, for formats in which each unit is written by itself."""
+    return ()
+
+
+def apply_edits(content: bytes, edits: Sequence[Edit]) -> bytes:
+    """Return the bytes with replaced spans. Raises ValueError for spans that overlap, an error of the format's reader."""
+    output: list[bytes] = []
+    position = 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        if edit.start < position:
+            raise ValueError(f"two edits overlap at byte {edit.start}")
+        output += [content[position : edit.start], edit.content]
+        position = edit.end
+    return b"".join([*output, content[position:]])
+
+
+@dataclass(frozen=True)
+class Document:
+    """Document of one format.
+
+    Attributes:
+        content: the original bytes
+        units: texts to translate, in the order of the document
+        format: name of the format, such as "po"
+        make_edits: function from a unit and its translation to the edits of `content` that write it
+        make_document_edits: function from all translations, and the code of their language or an empty text, to edits that
+            belong to no single unit, such as the language that the document states
+        source_language, target_language: codes that the document states; empty if it states none
+        sentence_groups: ids of units that are read one after the other as one text, such as the cues of a subtitle
+        assemble: function from the content and all edits to the new bytes; for a ZIP archive, edits are spans of its members,
+            unpacked one after the other
+    """
+
+    content: bytes
+    units: Sequence[Unit]
+    format: str
+    make_edits: Callable[[Unit, UnitTranslation], Sequence[Edit]] = field(repr=False)
+    source_language: str = ""
+    target_language: str = ""
+    make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Sequence[Edit]] = field(
+        default=make_no_edits, repr=False
+    )
+    sentence_groups: Sequence[Sequence[str]] = ()
+    assemble: Callable[[bytes, Sequence[Edit]], bytes] = field(default=apply_edits, repr=False)
+
+
+def write_document(document: Document, translations: Mapping[str, UnitTranslation], language: str = "") -> bytes:
+    """Return the bytes of the document with these translations, by the ids of their units. Other units stay as they are.
+
+    language: code of the language of the translations; a document that states its language then states this one
+
+    Raises KeyError for an unknown id, and DataError for a text that the encoding of the document cannot write.
+    """
+    if not translations:
+        return document.content
+    units = {unit.id: unit for unit in document.units}
+    edits = [edit for name, translation in translations.items() for edit in document.make_edits(units[name], translation)]
+    return document.assemble(document.content, [*edits, *document.make_document_edits(translations, language)])
+
+
+def check_round_trip(document: Document, parse: Callable[[bytes], Document]) -> None:
+    """Raise DataError if the units, written back with their own texts, would read otherwise: such a file is refused whole."""
+    texts = {unit.id: UnitTranslation(unit.source) for unit in document.units if unit.state != "locked"}
+    check_written(document, texts, write_document(document, texts), parse)
+
+
+class UnwritableUnitsError(DataError):
+    """Translations that a format cannot write so that they are read again.
+
+    unit_ids: the first units that differ; empty if it is the document as a whole
+    """
+
+    def __init__(self, message: str, unit_ids: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.unit_ids = tuple(unit_ids)
+
+
+def check_written(
+    document: Document, translations: Mapping[str, UnitTranslation], content: bytes, parse: Callable[[bytes], Document]
+) -> None:
+    """Raise UnwritableUnitsError if written bytes do not read as the translations, with every other unit as it was."""
+    try:
+        units = parse(content).units
+    except DataError as error:
+        raise UnwritableUnitsError(f"the translation cannot be written into the {document.format} file: {error}") from None
+    pairs = zip(document.units, units, strict=False)
+    differing = [(before, after) for before, after in pairs if not _is_written(document, before, after, translations)]
+    if not differing and len(units) == len(document.units):
+        return
+    detail = "it would have other texts"
+    if differing:
+        before, after = differing[0]
+        detail = f"{before.source[:40]!r} would read {(after.target or after.source)[:40]!r}"
+    # If the numbers differ, the units behind the first are others.
+    names = [before.id for before, _ in differing[: None if len(units) == len(document.units) else 1]]
+    raise UnwritableUnitsError(
+        f"the {document.format} file cannot be written back: {detail}; translate this file by hand", names
+    )
+
+
+def _is_written(document: Document, before: Unit, after: Unit, translations: Mapping[str, UnitTranslation]) -> bool:
+    """Return whether a unit reads as its translation, or as before if it has none."""
+    if after.id != before.id:
+        return False
+    translation = translations.get(before.id)
+
+    def is_equal(text: str, expected: str) -> bool:
+        if document.format == "text":  # a paragraph of one line may be read as wrapped, and the other way round
+            return text.split() == expected.split()
+        if before.markup == "html":  # a character that the encoding does not have is written as a reference
+            return html.unescape(text) == html.unescape(expected)
+        return _remove_tags(after, text) == _remove_tags(before, expected)
+
+    if translation is not None and is_equal(after.source, translation.text):
+        return True
+    target = before.target if translation is None else translation.text
+    return is_equal(after.source, before.source) and is_equal(after.target, target)
+
+
+def _remove_tags(unit: Unit, text: str) -> str:
+    """Return a text of a unit without what a second reading may change: the numbers of XML tags, and white space that folds."""
+    text = html.unescape(_SHORT_TAG.sub("", text)) if unit.markup == "xml" else text
+    return text if unit.keep_line_breaks else " ".join(text.split())

@@ -1,0 +1,113 @@
+"""Text of a file beside its bytes: formats look for spans of characters, and edits are spans of bytes."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from dragoman.documents.document import Edit
+from dragoman.errors import DataError
+
+_BLOCK = 4096  # characters between two known byte positions
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """Text, and the bytes that it was decoded from.
+
+    Attributes:
+        content: the bytes
+        text: the characters, without a byte order mark
+        encoding: Python's name of the encoding
+        start: length of the byte order mark
+    """
+
+    content: bytes
+    text: str
+    encoding: str
+    start: int = 0
+
+    @cached_property
+    def newline(self) -> str:
+        r"""Line break of the file, which is "\n" for a file of one line."""
+        first = self.text.find("\n")
+        return "\r\n" if first > 0 and self.text[first - 1] == "\r" else "\n"
+
+    @cached_property
+    def _block_starts(self) -> Sequence[int]:
+        """Byte positions of the characters 0, 4096, and so on."""
+        blocks = (self.text[start : start + _BLOCK] for start in range(0, len(self.text), _BLOCK))
+        return list(accumulate((len(block.encode(self.encoding)) for block in blocks), initial=self.start))
+
+    def get_byte(self, position: int) -> int:
+        """Return the position of a character in the bytes."""
+        number = position // _BLOCK
+        return self._block_starts[number] + len(self.text[number * _BLOCK : position].encode(self.encoding))
+
+    def make_edit(self, start: int, end: int, text: str, escape: Callable[[str], str] | None = None) -> Edit:
+        """Return the replacement of the characters from `start` to `end`.
+
+        escape: function that writes a character that the encoding does not have; without one, such a character is an error
+
+        Raises DataError for a text that the encoding does not have.
+        """
+        return Edit(self.get_byte(start), self.get_byte(end), self.encode(text, escape))
+
+    def encode(self, text: str, escape: Callable[[str], str] | None = None) -> bytes:
+        """Return the bytes of a text; see `make_edit`."""
+        try:
+            return text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            if escape is not None:
+                return "".join(escape(c) if not self._has(c) else c for c in text).encode(self.encoding)
+            character = text[error.start]
+            raise DataError(
+                f"the file is in {self.encoding}, which does not have {character!r}; convert it to UTF-8 first",
+                code="invalid-encoding",
+            ) from None
+
+    def _has(self, character: str) -> bool:
+        try:
+            return bool(character.encode(self.encoding))
+        except UnicodeEncodeError:
+            return False
+
+
+def decode(content: bytes, encoding: str = "utf-8") -> EncodedText:
+    """Return the text of a file. A byte order mark has precedence over the encoding.
+
+    Raises DataError for bytes that are not of the encoding or not a text, and for an encoding whose bytes cannot be edited.
+    """
+    start = 0
+    for mark, name in _BYTE_ORDER_MARKS:
+        if content.startswith(mark):
+            start, encoding = len(mark), name
+            break
+    try:
+        encoding = codecs.lookup(encoding).name
+        text = content[start:].decode(encoding)
+        is_exact = text.encode(encoding) == content[start:]
+    except (LookupError, UnicodeError, AttributeError, TypeError):
+        raise DataError(f"the bytes are not {encoding[:40]}; convert the file to UTF-8", code="invalid-encoding") from None
+    # In these encodings, the bytes of a character depend on what stands before it.
+    if not is_exact or encoding.startswith(("iso2022", "utf_7", "utf-7", "hz")) or encoding in ("utf-16", "utf-32"):
+        raise DataError(f"a file in {encoding} cannot be edited; convert it to UTF-8", code="invalid-encoding")
+    if "\0" in text:
+        raise DataError("the file holds zero bytes, so it is no text", code="invalid-format")
+    return EncodedText(content, text, encoding, start)
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text with their line feeds. Other line breaks of Unicode are characters like others."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -1,0 +1,73 @@
+"""Text that flows among inline elements, as in XHTML and OpenDocument: white space is one space, and blocks divide it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from dragoman.documents.document import Edit, Unit, UnitTranslation
+from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, XmlText
+from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, read_parts, write_pieces
+from dragoman.documents.zip_document import ZipMembers
+
+_SPACES = re.compile("[ \t\r\n]+")
+Part = XmlElement | XmlText | XmlMarkup
+
+
+def add_flowing_text(
+    units: UnitList,
+    members: ZipMembers,
+    member_name: str,
+    source: XmlSource,
+    parts: Sequence[Part],
+    name: str,
+    read_element: Callable[[XmlElement], list[Piece]],
+) -> None:
+    """Add parts that stand side by side as one unit, if they have a word. Codes and white space at the ends stay outside.
+
+    name: id of the unit
+    read_element: function that returns the pieces of an element among the parts
+    """
+    pieces_of_parts = [read_parts(source, [part], read_element) for part in parts]
+    while pieces_of_parts and not _has_text(pieces_of_parts[0]):
+        parts, pieces_of_parts = parts[1:], pieces_of_parts[1:]
+    while pieces_of_parts and not _has_text(pieces_of_parts[-1]):
+        parts, pieces_of_parts = parts[:-1], pieces_of_parts[:-1]
+    pieces = [piece for group in pieces_of_parts for piece in group]
+    if not any(character.isalpha() for piece in pieces if isinstance(piece, str) for character in piece):
+        return
+    before, after = "", ""
+    if isinstance(pieces[0], str):
+        before = pieces[0][: len(pieces[0]) - len(pieces[0].lstrip(" \t\r\n"))]
+        pieces[0] = pieces[0][len(before) :]
+    if isinstance(pieces[-1], str):
+        after = pieces[-1][len(pieces[-1].rstrip(" \t\r\n")) :]
+        pieces[-1] = pieces[-1][: len(pieces[-1]) - len(after)]
+    text = name_codes(_collapse_spaces(pieces))
+    span = (parts[0].start, parts[-1].end)
+
+    def write(translation: UnitTranslation) -> list[Edit]:
+        return write_pieces([before, *text.split(translation.text), after], span, source)
+
+    unit = Unit(name, text.text, text.markup, keep_line_breaks=False)
+    units.add(unit, members.shift(member_name, write))
+
+
+def _has_text(pieces: Sequence[Piece]) -> bool:
+    return any(isinstance(piece, str) and piece.strip() for piece in pieces)
+
+
+def _collapse_spaces(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return the pieces with one space for each run of white space, also where a tag of an element is inside the run."""
+    output: list[Piece] = []
+    is_after_space = False
+    for piece in pieces:
+        if isinstance(piece, Code):
+            output.append(piece)
+            is_after_space = is_after_space and piece.kind != "point"
+            continue
+        text = _SPACES.sub(" ", piece)
+        text = text.removeprefix(" ") if is_after_space else text
+        is_after_space = text.endswith(" ") or (is_after_space and not text)
+        output.append(text)
+    return output

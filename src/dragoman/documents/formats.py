@@ -1,0 +1,93 @@
+"""Choice of the format of a file by its name. Content of another format is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePath
+
+from dragoman.documents.document import Document
+from dragoman.errors import DataError
+
+MAX_FILE_BYTES = 2**28
+"""Largest size of a file."""
+
+SUFFIXES = (
+    ".po", ".pot", ".xlf", ".xliff", ".tmx", ".html", ".htm", ".xhtml", ".md", ".markdown", ".srt", ".vtt", ".json", ".arb",
+    ".yaml", ".yml", ".properties", ".strings", ".xml", ".resx", ".resw", ".ts", ".docx", ".pptx", ".xlsx",
+    ".odt", ".epub", ".txt",
+)  # fmt: skip
+"""Endings of the names of files that can be translated."""
+
+_SIGNATURES = ((b"PK\x03\x04", "a ZIP archive"), (b"\xd0\xcf\x11\xe0", "an old or a protected Office file"), (b"%PDF", "a PDF"))
+_ZIP_SUFFIXES = frozenset((".docx", ".pptx", ".xlsx", ".odt", ".epub"))
+
+
+def parse_document(name: str, content: bytes) -> Document:
+    """Return the document of a file.
+
+    name: name of the file, whose ending selects the format
+
+    Raises DataError, which names the file, for an unknown format and for content that is not of the format or too large.
+    """
+    suffix = PurePath(name).suffix.lower()
+    parse = get_parser(name)
+    if len(content) > MAX_FILE_BYTES:
+        raise DataError(f"{name}: has more than {MAX_FILE_BYTES >> 20} MiB; divide it", code="input-too-long")
+    for signature, kind in _SIGNATURES:
+        if content.startswith(signature) and (suffix not in _ZIP_SUFFIXES or signature != b"PK\x03\x04"):
+            raise DataError(f"{name}: is {kind}, not a {suffix} file; give it its right ending", code="invalid-format")
+    try:
+        return parse(content)
+    except DataError as error:
+        raise DataError(f"{name}: {error}", code=error.code) from None
+
+
+def get_parser(name: str) -> Callable[[bytes], Document]:
+    """Return the function that reads a file of this name. Raises DataError for an unknown ending."""
+    match PurePath(name).suffix.lower():
+        case ".po" | ".pot":
+            from dragoman.documents.po import parse
+        case ".xlf" | ".xliff":
+            from dragoman.documents.xliff_document import parse_xliff as parse
+        case ".tmx":
+            from dragoman.documents.tmx_document import parse_tmx as parse
+        case ".html" | ".htm" | ".xhtml":
+            from dragoman.documents.html_file import parse
+        case ".md" | ".markdown":
+            from dragoman.documents.markdown import parse
+        case ".srt":
+            from dragoman.documents.subtitles import parse_srt as parse
+        case ".vtt":
+            from dragoman.documents.subtitles import parse_vtt as parse
+        case ".json" | ".arb":
+            from dragoman.documents.json_file import parse
+        case ".yaml" | ".yml":
+            from dragoman.documents.yaml_file import parse
+        case ".properties":
+            from dragoman.documents.properties import parse_properties as parse
+        case ".strings":
+            from dragoman.documents.properties import parse_strings as parse
+        case ".xml":
+            from dragoman.documents.android_strings import parse_android_strings as parse
+        case ".resx" | ".resw":
+            from dragoman.documents.resx import parse_resx as parse
+        case ".ts":
+            from dragoman.documents.qt_ts import parse_qt_ts as parse
+        case ".docx":
+            from dragoman.documents.docx import parse_docx as parse
+        case ".pptx":
+            from dragoman.documents.pptx import parse_pptx as parse
+        case ".xlsx":
+            from dragoman.documents.xlsx import parse_xlsx as parse
+        case ".odt":
+            from dragoman.documents.odt import parse_odt as parse
+        case ".epub":
+            from dragoman.documents.epub import parse_epub as parse
+        case ".txt":
+            from dragoman.documents.plain_text import parse
+        case suffix:
+            raise DataError(
+                f"{name}: files that end with {suffix or 'no suffix'!r} cannot be translated; allowed are {' '.join(SUFFIXES)}",
+                code="unknown-format",
+            )
+    return parse

@@ -1,0 +1,269 @@
+"""HTML files: the text of each block, the attributes that a reader sees, and the language of the page.
+
+A text is what stands between the tags of two blocks, with its inline tags. White space is collapsed, as browsers show it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from itertools import accumulate
+
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.errors import DataError
+from dragoman.text.inline_codes import BLOCK_TAGS, VOID_TAGS, parse_markup
+
+TEXT_ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label"))
+BUTTON_TYPES = frozenset(("submit", "button", "reset"))
+META_NAMES = frozenset(("description", "keywords", "og:title", "og:description", "twitter:title", "twitter:description"))
+KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe", "object", "svg", "math"))
+"""Elements that are kept with their content."""
+
+_CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_BLANKS = " \t\n\r\f"
+_SPACE = re.compile(f"[{_BLANKS}]+")
+_ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`]+))""")
+_TAG = re.compile(r"<(?:!doctype\s+html|[a-z][a-z0-9]*[\s>/])", re.IGNORECASE)
+_OTHER_XML = re.compile(r"\s*<\?xml(?!.{0,2000}<html\b)", re.IGNORECASE | re.DOTALL)
+_TEMPLATE = re.compile(r"\{%|<%|<\?php|<\?=")
+"""Marks of languages that make pages, whose code would be read as text."""
+
+
+@dataclass(frozen=True)
+class _HtmlToken:
+    """Part of the file. kind: text, start, end, empty, comment or declaration. name: of a tag, in lower case"""
+
+    kind: str
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Attribute:
+    """Attribute with a text. start, end: its value in the file, without quotation marks"""
+
+    id: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Tag:
+    """Tag with such attributes. shown: the tag as its text shows it, with references to the attributes"""
+
+    shown: str
+    start: int
+    end: int
+    attributes: Sequence[_Attribute]
+
+
+@dataclass(frozen=True)
+class _PlaceOnPage:
+    """Place of a text. tags: tags in it that have attributes with texts of their own"""
+
+    start: int
+    end: int
+    tags: Sequence[_Tag]
+
+
+class _Tokenizer(HTMLParser):
+    """Tokens of a file with their positions. Each one begins where the parser reports it and ends where the next one begins."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self._line_starts = list(accumulate(map(len, split_lines(text)), initial=0))
+        self._starts: list[tuple[str, str, int]] = []
+        self.feed(text)
+        self.close()
+        ends = [start for _, _, start in self._starts[1:]] + [len(text)]
+        self.tokens = [_HtmlToken(*item, end) for item, end in zip(self._starts, ends, strict=True) if item[2] < end]
+
+    def _add(self, kind: str, name: str = "") -> None:
+        line, column = self.getpos()
+        self._starts.append((kind, name, self._line_starts[line - 1] + column))
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._add("start", tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self._add("empty", tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._add("end", tag)
+
+    def handle_data(self, data: str) -> None:
+        self._add("text")
+
+    def handle_entityref(self, name: str) -> None:
+        self._add("text")
+
+    def handle_charref(self, name: str) -> None:
+        self._add("text")
+
+    def handle_comment(self, data: str) -> None:
+        self._add("comment")
+
+    def handle_decl(self, decl: str) -> None:
+        self._add("declaration")
+
+    def handle_pi(self, data: str) -> None:
+        self._add("declaration")
+
+    def unknown_decl(self, data: str) -> None:
+        self._add("declaration")
+
+
+def parse(content: bytes) -> Document:
+    """Return the document of an HTML file. Raises DataError for a file without a tag, and for a template."""
+    charset = _CHARSET.search(content[:4096])
+    text = decode(content, charset[1].decode("ascii") if charset else "utf-8")
+    if _OTHER_XML.match(text.text) or not _TAG.search(text.text):
+        raise DataError("the file has no tag of HTML, so it is no HTML file", code="invalid-format")
+    if _TEMPLATE.search(text.text):
+        raise DataError("the file is a template with code; translate the pages that it makes", code="invalid-format")
+    reader = _PageReader(text)
+    return Document(
+        content,
+        reader.units,
+        "html",
+        make_edits=lambda unit, translation: (),
+        source_language=reader.languages[0][2] if reader.languages else "",
+        make_document_edits=reader.make_edits,
+    )
+
+
+class _PageReader:
+    """Reader of the units, and writer of their edits. languages: start, end and value of the attributes `lang` of the page"""
+
+    def __init__(self, text: EncodedText) -> None:
+        self.text = text
+        self.units: list[Unit] = []
+        self.languages: list[tuple[int, int, str]] = []
+        self._places: dict[str, _PlaceOnPage] = {}
+        self._attributes: dict[str, _Attribute] = {}
+        self._run: list[tuple[_HtmlToken, str | _Tag]] = []
+        kept_tag, depth = "", 0
+        for token in _Tokenizer(text.text).tokens:
+            if kept_tag:
+                if token.name == kept_tag:
+                    depth += {"start": 1, "end": -1}.get(token.kind, 0)
+                kept_tag = kept_tag if depth else ""
+            elif token.kind in ("start", "end", "empty"):
+                source = text.text[token.start : token.end]
+                shown: str | _Tag = source
+                if token.kind != "end":
+                    values = _read_values(source)
+                    if token.kind == "start" and token.name not in VOID_TAGS and _is_kept(token.name, values):
+                        kept_tag, depth = token.name, 1
+                    elif not _is_locked(values):
+                        shown = self._read_tag(token, source, values)
+                if kept_tag or token.name in BLOCK_TAGS:
+                    self._end_run()
+                else:
+                    self._run.append((token, shown))
+            elif token.kind == "declaration":
+                self._end_run()
+            else:
+                self._run.append((token, text.text[token.start : token.end]))
+        self._end_run()
+
+    def _read_tag(self, token: _HtmlToken, source: str, values: Mapping[str, str]) -> str | _Tag:
+        """Add units for the attributes with text, and return the tag, with references instead of them."""
+        names = set(TEXT_ATTRIBUTES)
+        if token.name == "meta" and (values.get("name") or values.get("property", "")).lower() in META_NAMES:
+            names.add("content")
+        if token.name == "input" and values.get("type", "").lower() in BUTTON_TYPES:
+            names.add("value")
+        shown, position = "", 0
+        attributes: list[_Attribute] = []
+        for match in _ATTRIBUTE.finditer(source):
+            name, group = match[1].lower(), next(group for group in (2, 3, 4) if match[group] is not None)
+            start, end = match.span(group)
+            if token.name == "html" and name in ("lang", "xml:lang"):
+                self.languages.append((token.start + start, token.start + end, match[group]))
+            value = _collapse(html.unescape(match[group]))
+            if name in names and group != 4 and any(map(str.isalpha, value)):
+                attribute = _Attribute(str(len(self.units)), token.start + start, token.start + end)
+                attributes.append(attribute)
+                self._attributes[attribute.id] = attribute
+                self.units.append(Unit(attribute.id, value, context=f"{token.name} {name}", keep_line_breaks=False))
+                shown += f"{source[position:start]}#{attribute.id}"
+                position = end
+        return _Tag(shown + source[position:], token.start, token.end, attributes) if attributes else source
+
+    def _end_run(self) -> None:
+        """Add a unit for the text of the run, without the white space and comments at its ends."""
+        run, self._run = self._run, []
+        while run and self._is_blank(run[0][0]):
+            del run[0]
+        while run and self._is_blank(run[-1][0]):
+            del run[-1]
+        source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
+        if any(map(str.isalnum, parse_markup(source, is_html=True).clean.text)):
+            raw = self.text.text[run[0][0].start : run[-1][0].end]
+            start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
+            end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
+            name = str(len(self.units))
+            self._places[name] = _PlaceOnPage(start, end, [part for _, part in run if isinstance(part, _Tag)])
+            self.units.append(Unit(name, source, markup="html", keep_line_breaks=False))
+
+    def _is_blank(self, token: _HtmlToken) -> bool:
+        """Return whether a token at the edge of a run belongs to no text."""
+        return token.kind == "comment" or not self.text.text[token.start : token.end].strip(_BLANKS)
+
+    @staticmethod
+    def _show(token: _HtmlToken, part: str | _Tag) -> str:
+        if isinstance(part, _Tag):
+            return part.shown
+        return _SPACE.sub(" ", part) if token.kind == "text" else part
+
+    def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
+        """Return the edits of all texts and attributes, and of the language of the page."""
+        edits = [self._make_edit(start, end, language) for start, end, _ in self.languages if language]
+        is_inside: set[str] = set()
+        for name, place in self._places.items():
+            if name in translations:
+                text = translations[name].text
+                for tag in place.tags:
+                    text = text.replace(tag.shown, self._write_tag(tag, translations))
+                    is_inside.update(attribute.id for attribute in tag.attributes)
+                edits.append(self._make_edit(place.start, place.end, text))
+        for name, attribute in self._attributes.items():
+            if name in translations and name not in is_inside:
+                edits.append(self._make_edit(attribute.start, attribute.end, html.escape(translations[name].text)))
+        return edits
+
+    def _make_edit(self, start: int, end: int, text: str) -> Edit:
+        return self.text.make_edit(start, end, text, escape=lambda character: f"&#{ord(character)};")
+
+    def _write_tag(self, tag: _Tag, translations: Mapping[str, UnitTranslation]) -> str:
+        output, position = "", tag.start
+        for attribute in tag.attributes:
+            if attribute.id in translations:
+                output += self.text.text[position : attribute.start] + html.escape(translations[attribute.id].text)
+                position = attribute.end
+        return output + self.text.text[position : tag.end]
+
+
+def _collapse(text: str) -> str:
+    return _SPACE.sub(" ", text).strip(" ")
+
+
+def _read_values(tag: str) -> dict[str, str]:
+    """Return the attributes of a tag."""
+    return {match[1].lower(): match[2] or match[3] or match[4] or "" for match in _ATTRIBUTE.finditer(tag)}
+
+
+def _is_locked(values: Mapping[str, str]) -> bool:
+    """Return whether the attributes of an element forbid its translation."""
+    return values.get("translate", "").lower() == "no" or "notranslate" in values.get("class", "").split()
+
+
+def _is_kept(name: str, values: Mapping[str, str]) -> bool:
+    """Return whether an element is kept with its content. An inline one is a code inside its text, so it is none of these."""
+    return name in KEPT_TAGS or (name in BLOCK_TAGS and _is_locked(values))

@@ -1,0 +1,324 @@
+"""Markdown files: the text of each paragraph, heading, list item and table cell.
+
+markdown-it-py finds the blocks and what is in them. Emphasis and links become numbered elements `<g1>…</g1>` of a text. Code,
+images, addresses, HTML and line breaks become `<x1/>`. Front matter, code blocks, HTML blocks and link definitions are kept.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.errors import DataError, MissingDependencyError
+from dragoman.text.inline_codes import parse_markup
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+
+Span = tuple[int, int]
+
+MIN_WRAP_WIDTH = 40
+"""Fewest columns of a paragraph in several lines that is written in lines again."""
+
+_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+# The box of a task, the label of a footnote, a reference to one, and the attributes of a heading.
+_MARK = re.compile(r"(?:(?<!.)\[[ xX]\][ \t]+|(?<!.)\[\^[^\]\s]+\]:[ \t]*|\[\^[^\]\s]+\]|[ \t]+\{[#.:][^{}\n]*\}$)", re.DOTALL)
+_DIRECTIVE = re.compile(r"[ \t]*(?::::|!!!|\?\?\?|\{%|\{\{<|\[TOC\])")
+_LINK_END = re.compile(
+    r"""\]\([ \t\n]*(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()]*\))*\))*)"""
+    r"""(?:[ \t\n]+(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\)))?[ \t\n]*\)"""
+)
+_REFERENCE_END = re.compile(r"\](?:\[(?:\\.|[^\[\]\\])*\])?")
+_AUTOLINK = re.compile(r"<[^<>\s]*>")
+_SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
+_HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
+_TAG = re.compile(r"(</?g\d+>|<x\d+/>)")
+_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+_SPECIAL = re.compile(r"[\\`\[\]]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
+# The place of a backslash in a text that would begin a list, a heading, a quotation, a table or a directive.
+_BLOCK_START = re.compile(r"^(\d{0,9})(?=[-+*=#>:!?|{~.)])")
+_BREAK = re.compile(r"(?<! ) (?=[^\W\d_])")
+"""Space at which a line can end: no block begins with a letter."""
+
+
+class _UnreadableInlineError(Exception):
+    """Text in which the reader and markdown-it-py see different codes."""
+
+
+@dataclass(frozen=True)
+class _PlaceInMarkdown:
+    """Place of a text.
+
+    start, end: its characters in the file
+    codes: what the file has for each tag
+    is_cell: the text is a cell of a table
+    width: columns of the longest line, or 0 for a text in one line
+    prefix: what stands before the second line and those after it
+    """
+
+    start: int
+    end: int
+    codes: dict[str, str]
+    is_cell: bool
+    width: int
+    prefix: str
+
+
+def parse(content: bytes) -> Document:
+    """Return the document of a Markdown file.
+
+    Raises MissingDependencyError without markdown-it-py, and DataError for bytes that are no text.
+    """
+    try:
+        from markdown_it import MarkdownIt
+    except ImportError:
+        raise MissingDependencyError("markdown-it-py", "documents", "Markdown") from None
+    text = decode(content)
+    if text.text.lstrip()[:9].lower().startswith(("<!doctype", "<html", "<?xml")):
+        raise DataError("the file is HTML or XML, not Markdown", code="invalid-format")
+    front = _FRONT_MATTER.match(text.text)
+    body = text.text if front is None else "\n" * front[0].count("\n") + text.text[front.end() :]
+    parser = MarkdownIt("commonmark", {"store_labels": True}).enable(["table", "strikethrough"])
+    tokens = parser.parse(body.replace("\r\n", "\n").replace("\r", " "))
+    reader = _BlockReader(text)
+    for before, token in pairwise(tokens):
+        if token.type == "inline":
+            reader.add(token, is_cell=before.type in ("td_open", "th_open"))
+    return Document(content, reader.units, "markdown", make_edits=reader.make_edits)
+
+
+class _BlockReader:
+    """Reader of the units, and writer of their edits."""
+
+    def __init__(self, text: EncodedText) -> None:
+        self.text = text
+        self.units: list[Unit] = []
+        self._places: dict[str, _PlaceInMarkdown] = {}
+        self._lines = split_lines(text.text)
+        self._line_starts = list(accumulate(map(len, self._lines), initial=0))
+        self._cell_end = 0
+
+    def add(self, token: Token, *, is_cell: bool) -> None:
+        """Add the unit of an inline token. A text whose place or codes are in doubt stays as it is."""
+        spans = self._find_cell(token) if is_cell else self._find_lines(token)
+        if not spans or _DIRECTIVE.match(token.content):
+            return
+        reader = _InlineReader(token.content)
+        try:
+            source = reader.read(token.children or ())
+        except _UnreadableInlineError:
+            return
+        if not any(map(str.isalnum, parse_markup(source, is_html=False).clean.text)):
+            return
+        width, prefix = 0, ""
+        if len(spans) > 1:
+            second = self._get_line_start(spans[1][0])
+            prefix = self.text.text[second : spans[1][0]]
+            width = max(MIN_WRAP_WIDTH, *(end - self._get_line_start(start) for start, end in spans))
+        name = str(len(self.units))
+        self.units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
+        self._places[name] = _PlaceInMarkdown(spans[0][0], spans[-1][1], reader.codes, is_cell, width, prefix)
+
+    def _get_line_start(self, position: int) -> int:
+        return self._line_starts[bisect_right(self._line_starts, position) - 1]
+
+    def _find_lines(self, token: Token) -> list[Span]:
+        """Return the spans of the lines of a block, or none if one is not where it should be."""
+        first = token.map[0] if token.map else 0
+        spans: list[Span] = []
+        for number, content in enumerate(token.content.split("\n"), start=first):
+            content = content.strip()
+            column = self._lines[number].rfind(content) if number < len(self._lines) else -1
+            if column < 0 or not content:
+                return []
+            start = self._line_starts[number] + column
+            spans.append((start, start + len(content)))
+        return spans
+
+    def _find_cell(self, token: Token) -> list[Span]:
+        """Return the span of a cell behind the cell before it, or none for an empty one."""
+        number = token.map[0] if token.map else 0
+        content = token.content.replace("|", "\\|")
+        start = self.text.text.find(content, max(self._cell_end, self._line_starts[number]), self._line_starts[number + 1])
+        if start < 0 or not content:
+            return []
+        self._cell_end = start + len(content)
+        return [(start, self._cell_end)]
+
+    def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
+        """Return the edit that writes a text. A text of several lines is wrapped at the width of the longest one."""
+        place = self._places[unit.id]
+        words = [""]
+        pieces = _TAG.split(translation.text.strip())
+        for index, piece in enumerate(pieces):
+            if index % 2:
+                words[-1] += place.codes.get(piece, "").replace("\n", f"{self.text.newline}{place.prefix}")
+                continue
+            following = place.codes.get(pieces[index + 1], "") if index + 1 < len(pieces) else ""
+            is_line_start = not any(words) or (place.width > 0 and words[-1].endswith(f"\n{place.prefix}"))
+            plain = html.unescape(piece).replace("\n", " ")
+            escaped = _escape(plain, is_line_start=is_line_start, following=following)
+            first, *rest = _BREAK.split(escaped) if place.width else [escaped]
+            words[-1] += first
+            words += rest
+        lines = [words[0]]
+        for word in words[1:]:
+            line = lines[-1].rpartition("\n")[2]
+            if len(line) + (len(place.prefix) if "\n" not in lines[-1] else 0) + 1 + len(word.partition("\n")[0]) > place.width:
+                lines.append(word)
+            else:
+                lines[-1] += f" {word}"
+        text = f"{self.text.newline}{place.prefix}".join(lines)
+        if place.is_cell:
+            text = text.replace("|", "\\|")
+        return [self.text.make_edit(place.start, place.end, text)]
+
+
+class _InlineReader:
+    """Reader of one text. It follows the tokens of markdown-it-py through the characters. codes: what each tag stands for"""
+
+    def __init__(self, content: str) -> None:
+        self.content = content
+        self.codes: dict[str, str] = {}
+        self._position = 0
+        self._output: list[str] = []
+        self._open_tags: list[int] = []
+        self._open_links: list[bool] = []
+        self._num_codes = 0
+
+    def read(self, tokens: Sequence[Token]) -> str:
+        """Return the text with tags. Raises _UnreadableInlineError if the tokens are not those of the text."""
+        index = 0
+        while index < len(tokens):
+            token = tokens[index]
+            match token.type:
+                case "text":
+                    self._read_text(token.content)
+                case "softbreak":
+                    self._position = self._match(_SOFT_BREAK).end()
+                    self._output.append(" ")
+                case "hardbreak":
+                    match_ = self._match(_HARD_BREAK)
+                    self._add_point(f"{match_[1]}\n", match_.end())
+                case "code_inline":
+                    self._add_point_to(self._find_code_end(len(token.markup)))
+                case "html_inline":
+                    self._expect(token.content)
+                    self._add_point_to(self._position + len(token.content))
+                case "image":
+                    self._add_point_to(self._find_image_end(token))
+                case "link_open" if token.markup == "autolink":
+                    self._add_point_to(self._match(_AUTOLINK).end())
+                    index += 2
+                case "link_open":
+                    self._expect("[")
+                    self._open("[")
+                    self._open_links.append("label" in token.meta)
+                case "link_close":
+                    is_reference = self._open_links.pop()
+                    self._close(self._match(_REFERENCE_END if is_reference else _LINK_END)[0])
+                case "strong_open" | "em_open" | "s_open":
+                    self._expect(token.markup)
+                    self._open(token.markup)
+                case "strong_close" | "em_close" | "s_close":
+                    self._expect(token.markup)
+                    self._close(token.markup)
+                case _:
+                    raise _UnreadableInlineError
+            index += 1
+        if self.content[self._position :].strip():
+            raise _UnreadableInlineError
+        return "".join(self._output)
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        match_ = pattern.match(self.content, self._position)
+        if match_ is None:
+            raise _UnreadableInlineError
+        return match_
+
+    def _expect(self, markup: str) -> None:
+        if not self.content.startswith(markup, self._position):
+            raise _UnreadableInlineError
+
+    def _open(self, markup: str) -> None:
+        self._num_codes += 1
+        self._open_tags.append(self._num_codes)
+        self._add(f"<g{self._num_codes}>", markup)
+
+    def _close(self, markup: str) -> None:
+        self._add(f"</g{self._open_tags.pop()}>", markup)
+
+    def _add(self, tag: str, markup: str) -> None:
+        self.codes[tag] = markup
+        self._output.append(tag)
+        self._position += len(markup)
+
+    def _add_point_to(self, end: int) -> None:
+        self._add_point(self.content[self._position : end], end)
+
+    def _add_point(self, markup: str, end: int) -> None:
+        self._num_codes += 1
+        self._add(f"<x{self._num_codes}/>", markup)
+        self._position = end
+
+    def _find_code_end(self, num_marks: int) -> int:
+        self._expect("`" * num_marks)
+        pattern = re.compile(rf"(?<!`)`{{{num_marks}}}(?!`)")
+        if (match_ := pattern.search(self.content, self._position + num_marks)) is None:
+            raise _UnreadableInlineError
+        return match_.end()
+
+    def _find_image_end(self, token: Token) -> int:
+        """Return the position behind an image. Its description is the content of the token."""
+        self._expect(f"![{token.content}]")
+        self._position, start = self._position + 2 + len(token.content), self._position
+        end = self._match(_REFERENCE_END if "label" in token.meta else _LINK_END).end()
+        self._position = start
+        return end
+
+    def _read_text(self, text: str) -> None:
+        """Add a text. The file may have an escape or a reference for each of its characters."""
+        done = 0
+        plain = ""
+        while done < len(text):
+            position = self._position
+            if (mark := _MARK.match(self.content, position)) and text.startswith(mark[0], done):
+                self._output.append(html.escape(plain, quote=False))
+                plain = ""
+                self._add_point_to(mark.end())
+                done += len(mark[0])
+                continue
+            character, length = self.content[position : position + 1], 1
+            entity = _ENTITY.match(self.content, position) if character == "&" else None
+            if entity and html.unescape(entity[0]) != entity[0] and text.startswith(html.unescape(entity[0]), done):
+                character, length = html.unescape(entity[0]), len(entity[0])
+            elif character == "\\" and self.content[position + 1 : position + 2] in _PUNCTUATION:
+                character, length = self.content[position + 1], 2
+            if not text.startswith(character, done) or not character:
+                raise _UnreadableInlineError
+            plain += character
+            done += len(character)
+            self._position += length
+        self._output.append(html.escape(plain, quote=False))
+
+
+def _escape(text: str, *, is_line_start: bool, following: str) -> str:
+    """Return a text with backslashes before the characters that Markdown would read as marks.
+
+    is_line_start: a block could begin with the text
+    following: what the file has behind the text
+    """
+    escaped = _SPECIAL.sub(r"\\\g<0>", text)
+    if following.startswith("["):
+        escaped = re.sub(r"!$", r"\\!", escaped)
+    if is_line_start:
+        escaped = _BLOCK_START.sub(r"\1\\", escaped.lstrip(" \t"))
+    return escaped if following else re.sub(r"(?<!\\)#$", r"\\#", escaped)

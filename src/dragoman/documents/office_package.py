@@ -1,0 +1,42 @@
+"""Office Open XML packages: the names of the parts with texts, and packages that cannot be translated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dragoman.documents.zip_document import ZipMembers
+
+_TYPES_MEMBER = "[Content_Types].xml"
+_MAIN_TYPES = {
+    "docx": ("wordprocessingml.document.main+xml", "wordprocessingml.template.main+xml"),
+    "pptx": (
+        "presentationml.presentation.main+xml",
+        "presentationml.slideshow.main+xml",
+        "presentationml.template.main+xml",
+    ),
+    "xlsx": ("spreadsheetml.sheet.main+xml", "spreadsheetml.template.main+xml"),
+}
+
+
+def list_parts(members: ZipMembers, part_types: Collection[str]) -> list[str]:
+    """Return the members whose content type ends with one of `part_types`, in the order of the archive.
+
+    Raises DataError for a package with macros or a signature, and for one of another kind than its format.
+    """
+    source = members.read_xml(_TYPES_MEMBER)
+    overrides, defaults = {}, {}
+    for element in source.iter_elements(("Override", "Default")):
+        if element.name == "Override":
+            overrides[element.attributes.get("PartName", "").lstrip("/")] = element.attributes.get("ContentType", "")
+        else:
+            defaults[element.attributes.get("Extension", "").lower()] = element.attributes.get("ContentType", "")
+    types = {name: overrides.get(name) or defaults.get(name.rpartition(".")[2].lower(), "") for name in members.members}
+    if any("macroEnabled" in kind for kind in types.values()) or any(
+        name.lower().endswith("vbaproject.bin") for name in members.members
+    ):
+        raise members.error("has macros; save it without them")
+    if any(name.startswith("_xmlsignatures/") for name in members.members):
+        raise members.error("has a digital signature, which a change breaks; remove the signature first")
+    if not any(kind.endswith(_MAIN_TYPES[members.format_name]) for kind in types.values()):
+        raise members.error("holds a document of another kind; give it the name that fits", "unknown-format")
+    return [name for name in members.members if types[name].endswith(tuple(part_types))]

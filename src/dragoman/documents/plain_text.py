@@ -1,0 +1,106 @@
+"""Plain text files: paragraphs between blank lines, and items of lists.
+
+A paragraph that is wrapped at a column is read as one line, and its translation is wrapped there again. In any other one, each
+line is translated by itself. Indents, bullets and numbers at the start of a line stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+
+WRAP_WIDTHS = (50, 120)
+"""Fewest and most columns of the longest line of a wrapped paragraph."""
+
+_BULLET = r"(?:[-*+•–—>#|]+|\(?\d{1,3}[.)]|[a-zA-Z][.)])(?:[ \t]+|$)"
+_LINE_START = re.compile(rf"[ \t]*(?P<bullet>{_BULLET})?")
+_BREAK = re.compile(rf"(?<![ \t]) (?![ \t]|{_BULLET})")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Line of a file. start, end: characters of its text. column: of the first one"""
+
+    start: int
+    end: int
+    column: int
+    has_bullet: bool
+    text: str
+
+    @property
+    def width(self) -> int:
+        """Columns of the line."""
+        return self.column + len(self.text)
+
+
+def parse(content: bytes) -> Document:
+    """Return the document of a text file. Raises DataError for bytes that are no text."""
+    text = decode(content)
+    units: list[Unit] = []
+    blocks: dict[str, Sequence[_Line]] = {}
+    for block in _read_blocks(text.text):
+        is_wrapped = _is_wrapped(block)
+        source = (" " if is_wrapped else "\n").join(line.text for line in block)
+        if any(map(str.isalnum, source)):
+            unit = Unit(str(len(units)), source, keep_line_breaks=not is_wrapped)
+            units.append(unit)
+            blocks[unit.id] = block
+    return Document(content, units, "text", lambda unit, translation: _make_edits(text, blocks[unit.id], unit, translation))
+
+
+def _read_blocks(text: str) -> Iterator[list[_Line]]:
+    """Yield the lines of each paragraph and of each item of a list."""
+    lines: list[_Line] = []
+    position = 0
+    for content in split_lines(text):
+        match = _LINE_START.match(content)
+        assert match is not None
+        stripped = content[match.end() :].rstrip()
+        start = position + match.end()
+        lines.append(_Line(start, start + len(stripped), match.end(), match["bullet"] is not None, stripped))
+        position += len(content)
+    for is_text, paragraph in groupby(lines, key=lambda line: bool(line.text)):
+        if is_text:
+            block: list[_Line] = []
+            for line in paragraph:
+                if block and line.has_bullet:
+                    yield block
+                    block = []
+                block.append(line)
+            yield block
+
+
+def _is_wrapped(block: Sequence[_Line]) -> bool:
+    """Return whether no line has room for the first word of the next one."""
+    width = max(line.width for line in block)
+    is_full = all(line.width + 1 + len(following.text.split()[0]) > width for line, following in pairwise(block))
+    return is_full and (len(block) == 1 or WRAP_WIDTHS[0] <= width <= WRAP_WIDTHS[1])
+
+
+def _make_edits(text: EncodedText, block: Sequence[_Line], unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
+    """Return the edit of a block. Its second line shows what stands between two lines."""
+    if len(block) == 1:
+        return [text.make_edit(block[0].start, block[0].end, translation.text)]
+    parts = translation.text.split("\n")
+    indent = text.text[block[1].start - block[1].column : block[1].start]
+    if not unit.keep_line_breaks:
+        parts = _wrap(" ".join(parts), max(line.width for line in block), block[0].column, block[1].column)
+    return [text.make_edit(block[0].start, block[-1].end, f"{text.newline}{indent}".join(parts))]
+
+
+def _wrap(text: str, width: int, first_column: int, column: int) -> list[str]:
+    """Return a text in lines. No line begins with what reads as a bullet."""
+    first, *words = _BREAK.split(text)
+    lines = [first]
+    for word in words:
+        start = first_column if len(lines) == 1 else column
+        if start + len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines

@@ -1,0 +1,258 @@
+"""Message catalogs of gettext, PO and POT.
+
+Only the strings of `msgstr` and the flag `fuzzy` change. Obsolete entries, comments and the header stay as they are. A string
+is wrapped as msgmerge wraps it, unless the file has longer lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.errors import DataError
+from dragoman.text.placeholders import find_placeholders
+
+Span = tuple[int, int]
+
+LINE_WIDTH = 79
+"""Most columns of a line, as msgmerge writes it."""
+MAX_FORMS = 6
+"""Most plural forms of a language, which is the number of Arabic."""
+
+_CHARSET = re.compile(rb"charset=([\w:.-]+)")
+_PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=([^;?\n]*))?")
+_LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
+_LINE = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d)\])?)[ \t]*)?("(?:[^"\\]|\\.)*")[ \t]*')
+_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_UNESCAPED = {character: f"\\{letter}" for letter, character in _ESCAPED.items()} | {'"': '\\"', "\\": "\\\\"}
+_WORD = re.compile(r"(?:\\.|[^\\ ])*[ ]*", re.DOTALL)
+
+
+@dataclass
+class _Entry:
+    """Entry of a catalog.
+
+    start: position of the first line that is no comment
+    flags: span of the line of flags without its end, or None
+    strings: texts by keyword, such as `msgid` and `msgstr[1]`
+    spans: positions of the quoted strings, by keyword
+    """
+
+    start: int
+    flags: Span | None
+    strings: dict[str, str] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+    is_fuzzy: bool = False
+
+    @property
+    def forms(self) -> list[str]:
+        """Keywords of the translations."""
+        return [keyword for keyword in self.strings if keyword.startswith("msgstr")]
+
+
+def parse(content: bytes) -> Document:
+    """Return the document of a PO or POT file. Raises DataError for a file that is not one."""
+    charset = _CHARSET.search(content[:65536])
+    encoding = charset[1].decode("ascii") if charset else "utf-8"
+    text = decode(content, "utf-8" if encoding == "CHARSET" else encoding)
+    entries = list(_read_entries(text.text))
+    if not entries:
+        raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
+    header = next((entry for entry in entries if _is_header(entry)), None)
+    header_text = header.strings["msgstr"] if header else ""
+    language = _LANGUAGE.search(header_text)
+    plurals = _PLURAL_FORMS.search(header_text)
+    # The first form is also for numbers such as 21 if the condition before its `?` has a remainder.
+    num_plurals, is_for_many = (int(plurals[1]), "%" in (plurals[2] or "")) if plurals else (0, False)
+    writer = _EntryWriter(text, is_wrapped=_is_wrapped(text.text))
+    units: list[Unit] = []
+    for number, entry in enumerate(entries):
+        if entry is not header:
+            for unit, form in _list_units(entry, number, num_plurals, is_for_many=is_for_many):
+                units.append(unit)
+                writer.places[unit.id] = entry, form
+    return Document(
+        content,
+        units,
+        "po",
+        writer.make_edits,
+        target_language=language[1] if language else "",
+        make_document_edits=writer.make_flag_edits,
+    )
+
+
+def _is_header(entry: _Entry) -> bool:
+    return entry.strings["msgid"] == "" and "msgctxt" not in entry.strings
+
+
+def _read_entries(text: str) -> Iterator[_Entry]:
+    """Yield the entries that are in use. Raises DataError, with the line, for a line that belongs to no entry."""
+    entry: _Entry | None = None
+    keyword, flags, is_fuzzy = "", None, False
+    position = 0
+    for number, line in enumerate(split_lines(text), start=1):
+        start, position = position, position + len(line)
+        body = line.strip()
+        if not body or body.startswith("#"):
+            if entry is not None and entry.forms:
+                yield _check(entry, number)
+                entry, flags, is_fuzzy = None, None, False
+            keyword = ""
+            if body.startswith("#,"):
+                flags = (start, start + len(line.rstrip("\r\n")))
+                is_fuzzy = is_fuzzy or "fuzzy" in [flag.strip() for flag in body[2:].split(",")]
+            elif body.startswith("#~"):
+                flags, is_fuzzy = None, False
+            continue
+        indent = len(line) - len(line.lstrip())
+        match = _LINE.fullmatch(line.rstrip("\r\n"), indent)
+        if match is None or not (match[1] or (entry and keyword)):
+            raise DataError(f"line {number}: {body[:40]!r} is not a line of a PO file", code="invalid-format")
+        if match[1]:
+            keyword = match[1]
+            if entry is not None and entry.forms and not keyword.startswith("msgstr"):
+                yield _check(entry, number)
+                entry, flags, is_fuzzy = None, None, False
+            if entry is None:
+                entry = _Entry(start, flags, is_fuzzy=is_fuzzy)
+            if keyword in entry.strings:
+                raise DataError(f"line {number}: a second {keyword} in one entry", code="invalid-format")
+        assert entry is not None
+        entry.strings[keyword] = entry.strings.get(keyword, "") + _unescape(match[3][1:-1])
+        first = entry.spans[keyword][0] if keyword in entry.spans else start + match.start(3)
+        entry.spans[keyword] = (first, start + match.end(3))
+    if entry is not None:
+        yield _check(entry, number)
+
+
+def _check(entry: _Entry, number: int) -> _Entry:
+    if "msgid" not in entry.strings or not entry.forms:
+        raise DataError(f"before line {number}: an entry without msgid or msgstr", code="invalid-format")
+    if ("msgid_plural" in entry.strings) != ("msgstr" not in entry.strings):
+        raise DataError(f"before line {number}: msgid_plural needs msgstr[0], and msgstr[0] needs it", code="invalid-format")
+    return entry
+
+
+def _list_units(entry: _Entry, number: int, num_plurals: int, *, is_for_many: bool) -> Iterator[tuple[Unit, str]]:
+    """Yield the unit of each form of an entry, with its keyword.
+
+    The first plural form is that of the singular, unless the language uses it for several numbers and the singular names none.
+
+    num_plurals: forms of a plural; 0 if the header does not say
+    """
+    forms = entry.forms
+    singular, plural = entry.strings["msgid"], entry.strings.get("msgid_plural", "")
+    if plural:
+        forms = [f"msgstr[{form}]" for form in range(min(num_plurals or len(forms), MAX_FORMS))]
+    has_singular = len(forms) > 1 and not (is_for_many and _list_placeholders(singular) != _list_placeholders(plural))
+    for form in forms:
+        source = singular if form == "msgstr" or (form == "msgstr[0]" and has_singular) else plural
+        target = entry.strings.get(form, "")
+        state: UnitState = "untranslated" if not target else "fuzzy" if entry.is_fuzzy else "translated"
+        if source:
+            name = f"{number}{form.removeprefix('msgstr')}"
+            yield Unit(name, source, target=target, state=state, context=entry.strings.get("msgctxt", "")), form
+
+
+def _list_placeholders(text: str) -> Counter[str]:
+    return Counter(text[start:end] for start, end in find_placeholders(text))
+
+
+def _is_wrapped(text: str) -> bool:
+    """Return whether the lines of a catalog are wrapped: no line is long that could be broken."""
+    lines = (line.rstrip() for line in split_lines(text) if line.startswith(("msg", '"')))
+    return not any(len(line) > LINE_WIDTH + 2 and " " in line[8:LINE_WIDTH] for line in lines)
+
+
+@dataclass
+class _EntryWriter:
+    """Writer of edits. places: entry and keyword of each unit"""
+
+    text: EncodedText
+    is_wrapped: bool
+    places: dict[str, tuple[_Entry, str]] = field(default_factory=dict)
+
+    def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
+        entry, form = self.places[unit.id]
+        if form in entry.spans:
+            start, end = entry.spans[form]
+            return [self.text.make_edit(start, end, self._quote(translation.text, len(form) + 1))]
+        # The catalog has fewer forms than its header says.
+        end = entry.spans[entry.forms[-1]][1]
+        line = f"{self.text.newline}{form} {self._quote(translation.text, len(form) + 1)}"
+        return [self.text.make_edit(end, end, line)]
+
+    def make_flag_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
+        """Return the edits that set and remove `fuzzy`. An entry is fuzzy if one of its forms is."""
+        states: dict[int, tuple[_Entry, bool]] = {}
+        for name, (entry, _) in self.places.items():
+            if name in translations:
+                is_fuzzy = translations[name].state == "fuzzy" or states.get(entry.start, (entry, False))[1]
+                states[entry.start] = entry, is_fuzzy
+        edits: list[Edit] = []
+        for entry, is_fuzzy in states.values():
+            if is_fuzzy and not entry.is_fuzzy:
+                edits.append(self._set_fuzzy(entry))
+            elif entry.is_fuzzy and not is_fuzzy:
+                edits.append(self._remove_fuzzy(entry))
+        return edits
+
+    def _set_fuzzy(self, entry: _Entry) -> Edit:
+        if entry.flags is None:
+            return self.text.make_edit(entry.start, entry.start, f"#, fuzzy{self.text.newline}")
+        start = self.text.text.index("#,", entry.flags[0]) + 2
+        return self.text.make_edit(start, start, " fuzzy,")
+
+    def _remove_fuzzy(self, entry: _Entry) -> Edit:
+        assert entry.flags is not None
+        start, end = entry.flags
+        line = self.text.text[start:end]
+        rest = [flag for flag in line.strip()[2:].split(",") if flag.strip() != "fuzzy"]
+        if rest:
+            return self.text.make_edit(start, end, "#," + ",".join(rest))
+        return self.text.make_edit(start, end + len(self.text.newline), "")
+
+    def _quote(self, text: str, indent: int) -> str:
+        """Return a text as strings in quotation marks, one a line. indent: columns before the first"""
+        escaped = "".join(_UNESCAPED.get(character, character) for character in text)
+        lines = _split_after_newlines(escaped) if "\n" in text else [escaped]
+        if self.is_wrapped and (len(lines) > 1 or indent + len(escaped) + 2 > LINE_WIDTH):
+            lines = ["", *(wrapped for line in lines for wrapped in _wrap(line))]
+        elif len(lines) > 1:
+            lines = ["", *lines]
+        return self.text.newline.join(f'"{line}"' for line in lines)
+
+
+def _split_after_newlines(escaped: str) -> list[str]:
+    r"""Return the parts of an escaped text that end with `\n`, and the rest. An escaped backslash is not part of one."""
+    parts = re.findall(r"(?:\\[^n]|[^\\])*(?:\\n|$)", escaped)
+    return [part for part in parts if part]
+
+
+def _wrap(line: str) -> Iterator[str]:
+    """Yield pieces of an escaped line that fit between quotation marks, broken after spaces."""
+    piece = ""
+    for word in _WORD.findall(line):
+        if piece and len(piece) + len(word) + 2 > LINE_WIDTH:
+            yield piece
+            piece = ""
+        piece += word
+    if piece:
+        yield piece
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        if code[0] in "01234567":
+            return chr(int(code, 8))
+        if code[0] == "x" and len(code) > 1:
+            return chr(int(code[1:], 16))
+        return _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(replace, text) if "\\" in text else text

@@ -1,0 +1,129 @@
+"""Property files of Java, and string files of Apple: the value of each key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.errors import DataError
+
+# The key ends at the first separator without a backslash before it.
+_KEY = re.compile(r"[ \t\f]*((?:\\.|[^\\\s=:])+)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
+_ODD_BACKSLASHES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+_APPLE_TOKEN = re.compile(
+    r"""\s+|//[^\n]*|/\*.*?\*/|(?P<key>"(?:[^"\\]|\\.)*"|[\w.$/:-]+)\s*=\s*(?P<value>"(?:[^"\\]|\\.)*")\s*;""", re.DOTALL
+)
+
+
+def parse_properties(content: bytes) -> Document:
+    """Return the document of a .properties file, in UTF-8 or else in Latin-1.
+
+    A file in ASCII is written in ASCII, with escapes. Raises DataError for a file with a key that is not one.
+    """
+    text = _decode(content)
+    units: list[Unit] = []
+    spans: dict[str, tuple[int, int]] = {}
+    for number, (key, start, end) in enumerate(_read_properties(text.text)):
+        value = _unescape(_CONTINUATION.sub(r"\1", text.text[start:end]))
+        if any(map(str.isalpha, value)):
+            unit = Unit(str(number), value, context=key)
+            units.append(unit)
+            spans[unit.id] = start, end
+    is_ascii = text.text.isascii()
+
+    def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
+        written = _escape_property(translation.text)
+        if is_ascii:
+            written = "".join(c if c.isascii() else _escape_character(c) for c in written)
+        return [text.make_edit(*spans[unit.id], written, escape=_escape_character)]
+
+    return Document(content, units, "properties", make_edits)
+
+
+def parse_strings(content: bytes) -> Document:
+    """Return the document of a .strings file. Raises DataError for other content than keys with values."""
+    text = decode(content)
+    units: list[Unit] = []
+    spans: dict[str, tuple[int, int]] = {}
+    position = number = 0
+    while position < len(text.text):
+        match = _APPLE_TOKEN.match(text.text, position)
+        if match is None:
+            line = text.text.count("\n", 0, position) + 1
+            raise DataError(f"line {line}: is not a line of a .strings file", code="invalid-format")
+        position = match.end()
+        if match["value"]:
+            value = _unescape(match["value"][1:-1])
+            if any(map(str.isalpha, value)):
+                unit = Unit(str(number), value, context=match["key"].strip('"'))
+                units.append(unit)
+                spans[unit.id] = match.start("value") + 1, match.end("value") - 1
+            number += 1
+    if not number:
+        raise DataError("the file has no key with a value, so it is no .strings file", code="invalid-format")
+
+    def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
+        written = re.sub(r'["\\]', r"\\\g<0>", translation.text).replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+        return [text.make_edit(*spans[unit.id], written)]
+
+    return Document(content, units, "strings", make_edits)
+
+
+def _decode(content: bytes) -> EncodedText:
+    try:
+        return decode(content)
+    except DataError as error:
+        if error.code != "invalid-encoding":
+            raise
+        return decode(content, "latin-1")
+
+
+def _read_properties(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each key with the span of its value, which may go on over lines that end with a backslash."""
+    lines = split_lines(text)
+    position = number = 0
+    while number < len(lines):
+        start, line = position, lines[number]
+        position += len(line)
+        number += 1
+        if not line.strip() or line.lstrip()[0] in "#!":
+            continue
+        while number < len(lines) and _ODD_BACKSLASHES.search(line.rstrip("\r\n")):
+            line = lines[number]
+            position += len(line)
+            number += 1
+        end = start + len(text[start:position].rstrip("\r\n"))
+        match = _KEY.match(text, start, end)
+        if match is None:
+            raise DataError(f"line {number}: has no key", code="invalid-format")
+        yield _unescape(match[1]), min(match.end(), end), end
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        if len(code) == 5:
+            return chr(int(code[1:], 16))
+        return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
+
+    unescaped = _ESCAPE.sub(replace, text)
+    # A character beyond U+FFFF is two escapes.
+    return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _escape_character(character: str) -> str:
+    data = character.encode("utf-16-be")
+    return "".join(f"\\u{data[index : index + 2].hex()}" for index in range(0, len(data), 2))
+
+
+def _escape_property(text: str) -> str:
+    escaped = text.replace("\\", "\\\\")
+    for letter, character in _ESCAPED.items():
+        escaped = escaped.replace(character, f"\\{letter}")
+    escaped = re.sub(r"[\x00-\x1f]", lambda match: _escape_character(match[0]), escaped)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped

@@ -1,0 +1,134 @@
+"""TS files of Qt Linguist: messages with one translation, or with one for each grammatical number.
+
+A translation that a human has to check is `type="unfinished"`, and a new comment of the translator states the failed checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, set_attribute
+from dragoman.documents.xml_units import (
+    Piece,
+    TaggedText,
+    UnitList,
+    make_point,
+    name_codes,
+    read_parts,
+)
+from dragoman.errors import DataError
+from dragoman.languages import is_same_language
+
+_COMMENT_START = "dragoman: "
+
+
+def parse_qt_ts(content: bytes) -> Document:
+    """Return the document of a TS file. Raises DataError for other files."""
+    source = XmlSource(content)
+    units = UnitList()
+    root: XmlElement | None = None
+
+    def read_start(element: XmlElement) -> None:
+        nonlocal root
+        if root is None:
+            root = element
+            if element.name != "TS":
+                raise DataError(f"its first element is {element.name[:40]!r}; expected 'TS'", code="invalid-format")
+
+    for context in source.iter_elements(("context",), read_start):
+        name = context.find("name")
+        for message in context.find_all("message"):
+            _add_message(units, source, message, name.text if name is not None else "")
+    assert root is not None  # a file without an element is not XML
+    language = root.attributes.get("language", "")
+
+    def edit_language(translations: Mapping[str, UnitTranslation], new: str) -> list[Edit]:
+        if not new or (language and is_same_language(language, new)):
+            return []
+        tag = set_attribute(source.get_markup(root.start, root.content_start), "language", new)
+        return [Edit(root.start, root.content_start, source.encode(tag))]
+
+    return units.make_document(
+        content,
+        "ts",
+        source_language=root.attributes.get("sourcelanguage", ""),
+        target_language=language,
+        make_document_edits=edit_language,
+    )
+
+
+def _add_message(units: UnitList, source: XmlSource, message: XmlElement, context: str) -> None:
+    original, target = message.find("source"), message.find("translation")
+    kind = target.attributes.get("type", "") if target is not None else ""
+    if original is None or not original.text.strip() or kind in ("vanished", "obsolete"):
+        return
+    text = name_codes(_read(source, original))
+    comment = message.find("comment")
+    name = message.attributes.get("id") or f"{context}/{original.text}"
+    name += f"/{comment.text}" if comment is not None and "id" not in message.attributes else ""
+    forms = target.find_all("numerusform") if target is not None else []
+    if message.attributes.get("numerus") == "yes" and not forms:
+        return  # the number of forms depends on the language, which Qt's own lupdate writes
+    for number, form in enumerate(forms or [target]):
+        present = name_codes(_read(source, form), text).text if form is not None else ""
+        state: UnitState = "untranslated" if not present else "fuzzy" if kind == "unfinished" else "translated"
+
+        def write(translation: UnitTranslation, form: XmlElement | None = form, is_first: bool = number == 0) -> list[Edit]:
+            edits = _write_state(source, message, translation) if is_first and forms else []
+            return edits + _write_form(source, message, form, text, translation, is_numerus=bool(forms))
+
+        form_name = f"{name}/{number}" if forms else name
+        units.add(Unit(form_name, text.text, text.markup, present, state, comment.text if comment else context), write)
+
+
+def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
+    return read_parts(source, element.parts, lambda inner: [make_point(source, inner)])
+
+
+def _write_form(
+    source: XmlSource,
+    message: XmlElement,
+    form: XmlElement | None,
+    text: TaggedText,
+    translation: UnitTranslation,
+    *,
+    is_numerus: bool,
+) -> list[Edit]:
+    """Return the edits that write the translation of a message, or one of its forms, whose state is written apart."""
+    markup = text.write(translation.text)
+    name = "numerusform" if is_numerus else "translation"
+    tag = f"<{name}>"
+    if form is not None:
+        tag = source.get_markup(form.start, form.content_start)
+        tag = tag.removesuffix("/>").rstrip() + ">" if form.is_empty_tag else tag
+    if not is_numerus:
+        tag = set_attribute(tag, "type", "" if translation.state == "translated" else "unfinished")
+    edits = [] if is_numerus else _write_comment(source, message, translation)
+    if form is not None:
+        return [*edits, Edit(form.start, form.end, source.encode(f"{tag}{markup}</{name}>"))]
+    end = message.content_end
+    return [*edits, Edit(end, end, source.encode(f"{tag}{markup}</{name}>"))]
+
+
+def _write_state(source: XmlSource, message: XmlElement, translation: UnitTranslation) -> list[Edit]:
+    """Return the edits that write the state of a message with forms."""
+    target = message.find("translation")
+    assert target is not None
+    old = source.get_markup(target.start, target.content_start)
+    new = set_attribute(old, "type", "" if translation.state == "translated" else "unfinished")
+    edits = [Edit(target.start, target.content_start, source.encode(new))] if new != old else []
+    return edits + _write_comment(source, message, translation)
+
+
+def _write_comment(source: XmlSource, message: XmlElement, translation: UnitTranslation) -> list[Edit]:
+    """Return the edit of the comment with failed checks, if there is no comment of a human."""
+    present = message.find("translatorcomment")
+    checks = escape_xml(_COMMENT_START + ", ".join(translation.flags))
+    markup = f"<translatorcomment>{checks}</translatorcomment>" if translation.flags else ""
+    if present is not None:
+        is_own = present.text.startswith(_COMMENT_START)
+        return [Edit(present.start, present.end, source.encode(markup))] if is_own else []
+    target = message.find("translation")
+    start = target.start if target is not None else message.content_end
+    return [Edit(start, start, source.encode(markup))] if markup else []

@@ -1,0 +1,317 @@
+"""Paragraphs of Office Open XML: runs of text with formatting, among fields, links and marks.
+
+Word cuts a sentence into runs without a visible reason, such as the session in which a word was typed. So runs of equal
+formatting are read as one text. The plainest formatting of a paragraph has no tag; each other one is a pair of tags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from dragoman.documents.document import Edit, Unit, UnitTranslation
+from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escape_xml, get_tag_name
+from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, write_pieces
+from dragoman.documents.zip_document import ZipMembers
+
+_CONTAINERS = frozenset(("hyperlink", "ins", "moveTo", "smartTag", "sdt", "customXml", "dir", "bdo"))
+_DROPPED = frozenset(("proofErr", "lastRenderedPageBreak"))
+_EDGE_PROPERTIES = frozenset(("pPr", "endParaRPr"))
+_CHARACTERS = {"noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
+_MARK = re.compile("(bookmark|commentRange|permission|perm)(Start|End)")
+# What a program notes about the language and the spelling of a run: no formatting that a reader sees.
+_SPELLING_TAGS = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>")
+_SPELLING_ATTRIBUTES = re.compile(r"""\s(?:lang|altLang|dirty|err|smtClean|noProof)=(?:"[^"]*"|'[^']*')""")
+_NO_PROPERTIES = re.compile(r"<[\w:]+\s*(?:/>|>\s*</[\w:]+>)")
+
+
+@dataclass
+class _Item:
+    """Text of a run, or a code.
+
+    Attributes:
+        span: place of the run or element; several items may come from one run
+        text, properties: text and its formatting; the code is None
+        code: code; a start or end without a key is the tag of an element around runs
+        field: "begin", "separate" or "end" for the marks of a field
+        instruction: part of the instruction of a field
+    """
+
+    span: tuple[int, int]
+    text: str = ""
+    properties: str = ""
+    code: Code | None = None
+    field: str = ""
+    instruction: str = ""
+
+
+def add_paragraphs(units: UnitList, members: ZipMembers, name: str) -> None:
+    """Add the texts of all paragraphs of a member, those in text boxes also."""
+    source = members.read_xml(name)
+    number = count(1)
+    for outermost in source.iter_elements(("p",)):
+        for element in outermost.descend():
+            if element.name == "p" and element.namespace == outermost.namespace:
+                _add_paragraph(units, members, name, source, element, next(number))
+
+
+def _add_paragraph(
+    units: UnitList, members: ZipMembers, name: str, source: XmlSource, element: XmlElement, number: int
+) -> None:
+    runs = _RunWriter.for_paragraph(source, element)
+    items = _trim(_join_fields(list(_ParagraphReader(source, element, runs).read_children(element)), runs.write))
+    if not any(character.isalpha() for item in items for character in item.text):
+        return
+    base = _get_base(items)
+    text = name_codes(_format(items, base))
+    span = (items[0].span[0], items[-1].span[1])
+
+    def write(translation: UnitTranslation) -> Sequence[Edit]:
+        return write_pieces(text.split(translation.text), span, source, runs.write, base)
+
+    unit = Unit(f"{name}/{number}", text.text, text.markup, keep_line_breaks=False)
+    units.add(unit, members.shift(name, write))
+
+
+@dataclass(frozen=True)
+class _RunWriter:
+    """Writer of runs. prefix: of the names of its elements, with a colon; space_attribute: of a text with spaces at its ends"""
+
+    prefix: str
+    space_attribute: str
+
+    @classmethod
+    def for_paragraph(cls, source: XmlSource, paragraph: XmlElement) -> _RunWriter:
+        """Return the writer for the runs of a paragraph."""
+        prefix = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).rpartition(":")[0]
+        is_word = "wordprocessingml" in paragraph.namespace  # DrawingML has no such attribute
+        return cls(f"{prefix}:" if prefix else "", ' xml:space="preserve"' if is_word else "")
+
+    def write(self, text: str, properties: str) -> str:
+        """Return a run with this text and formatting."""
+        attribute = self.space_attribute if text != text.strip() else ""
+        return self.wrap(f"<{self.prefix}t{attribute}>{escape_xml(text)}</{self.prefix}t>", properties)
+
+    def wrap(self, content: str, properties: str) -> str:
+        """Return a run with this content and formatting."""
+        return f"<{self.prefix}r>{properties}{content}</{self.prefix}r>"
+
+
+class _ParagraphReader:
+    """Reader of the items of one paragraph."""
+
+    def __init__(self, source: XmlSource, paragraph: XmlElement, runs: _RunWriter) -> None:
+        self.source = source
+        self.paragraph = paragraph
+        self.runs = runs
+
+    def _get_markup(self, element: XmlElement | XmlMarkup) -> str:
+        return self.source.get_markup(element.start, element.end)
+
+    def read_children(self, element: XmlElement) -> Iterator[_Item]:
+        """Yield the items of an element, in order."""
+        for part in element.parts:
+            if isinstance(part, XmlMarkup):
+                yield _Item((part.start, part.end), code=Code("point", self._get_markup(part)))
+            elif isinstance(part, XmlElement) and part.name not in _DROPPED | _EDGE_PROPERTIES:
+                yield from self._read_element(part)
+
+    def _read_element(self, element: XmlElement) -> Iterator[_Item]:
+        span = (element.start, element.end)
+        is_own = element.namespace == self.paragraph.namespace
+        if any(inner.name == "p" and inner.namespace == self.paragraph.namespace for inner in element.descend()):
+            yield _Item(span, code=Code("point", "", fixed=span))
+        elif is_own and element.name == "r":
+            yield from self._read_run(element, span)
+        elif is_own and element.name in _CONTAINERS and not element.is_empty_tag:
+            yield from self._read_container(element)
+        elif is_own and (mark := _MARK.fullmatch(element.name)):
+            key = f"{mark[1]} {element.attributes.get(':id', '')}"
+            yield _Item(span, code=Code("start" if mark[2] == "Start" else "end", self._get_markup(element), key))
+        else:
+            yield _Item(span, code=Code("point", self._get_markup(element)))
+
+    def _read_container(self, element: XmlElement) -> Iterator[_Item]:
+        """Yield the tags of an element around runs, and what is inside. Properties before the runs belong to its start tag."""
+        inner = element.find("sdtContent") or element if element.name == "sdt" else element
+        if inner.is_empty_tag:
+            yield _Item((element.start, element.end), code=Code("point", self._get_markup(element)))
+            return
+        start_end = inner.content_start
+        items = []
+        for part in inner.parts:
+            if isinstance(part, XmlElement) and part.name.endswith("Pr"):
+                start_end = part.end
+            elif isinstance(part, XmlElement) and part.name not in _DROPPED:
+                items += list(self._read_element(part))
+        start = Code("start", self.source.get_markup(element.start, start_end), properties=_get_base(items))
+        yield _Item((element.start, start_end), code=start)
+        yield from items
+        yield _Item((inner.content_end, element.end), code=Code("end", self.source.get_markup(inner.content_end, element.end)))
+
+    def _read_run(self, run: XmlElement, span: tuple[int, int]) -> Iterator[_Item]:
+        properties = ""
+        markup = ""
+        for child in run.children:
+            character = _CHARACTERS.get(child.name, "")
+            if child.name == "rPr":
+                properties = _normalize_properties(self._get_markup(child))
+                continue
+            if child.name in _DROPPED:
+                continue
+            if markup and (child.name in ("t", "fldChar", "instrText") or character):
+                yield _Item(span, code=Code("point", self.runs.wrap(markup, properties)))
+                markup = ""
+            if child.name == "t" or character:
+                yield _Item(span, character or child.text, properties)
+            elif child.name in ("fldChar", "instrText"):
+                yield _Item(
+                    span,
+                    code=Code("point", self.runs.wrap(self._get_markup(child), properties)),
+                    field=child.attributes.get(":fldCharType", ""),
+                    instruction=child.text,
+                )
+            else:
+                markup += self._get_markup(child)
+        if markup:
+            yield _Item(span, code=Code("point", self.runs.wrap(markup, properties)))
+
+
+def _normalize_properties(markup: str) -> str:
+    """Return the properties of a run without language and spelling, or nothing if none is left."""
+    markup = _SPELLING_TAGS.sub("", markup)
+    end = markup.find(">")
+    if markup.startswith("<a:"):
+        markup = _SPELLING_ATTRIBUTES.sub("", markup[:end]) + markup[end:]
+    return "" if _NO_PROPERTIES.fullmatch(markup) else markup
+
+
+def _get_base(items: Sequence[_Item]) -> str:
+    """Return the plainest formatting of the texts outside the elements among the items."""
+    depth = 0
+    properties = set()
+    for item in items:
+        if item.code is None and not depth:
+            properties.add(item.properties)
+        elif item.code is not None and not item.code.key:
+            depth += {"start": 1, "end": -1, "point": 0}[item.code.kind]
+    return min(properties, key=lambda markup: (len(markup), markup), default="")
+
+
+def _trim(items: list[_Item]) -> list[_Item]:
+    """Return the items without the points at both ends, as far as these are not in one run with a text."""
+    start, end = 0, len(items)
+
+    def is_point(item: _Item) -> bool:
+        if item.code is None or item.field or item.instruction:
+            return False
+        return item.code.kind == "point" or bool(item.code.key)
+
+    while start < end - 1 and is_point(items[start]) and items[start].span[1] <= items[start + 1].span[0]:
+        start += 1
+    while start < end - 1 and is_point(items[end - 1]) and items[end - 2].span[1] <= items[end - 1].span[0]:
+        end -= 1
+    return items[start:end]
+
+
+def _join_fields(items: list[_Item], write_run: Callable[[str, str], str]) -> list[_Item]:
+    """Return the items with each complete field as a pair of codes around its text if it is a link, and as one code otherwise.
+
+    A field that goes on in other paragraphs, such as a table of contents, stays a sequence of codes among its texts.
+    """
+    output: list[_Item] = []
+    index = 0
+    while index < len(items):
+        end = _find_field_end(items, index) if items[index].field == "begin" else -1
+        if end < 0:
+            output.append(items[index])
+            index += 1
+            continue
+        content = items[index : end + 1]
+        separator, instruction = _read_instruction(content)
+        span = (content[0].span[0], content[-1].span[1])
+        if instruction.split()[:1] == ["HYPERLINK"] and separator:
+            inner = content[separator + 1 : -1]
+            start = Code("start", _write_items(content[: separator + 1], write_run), properties=_get_base(inner))
+            output.append(_Item((span[0], content[separator].span[1]), code=start))
+            output += _join_fields(inner, write_run)
+            output.append(_Item(content[-1].span, code=Code("end", _write_items(content[-1:], write_run))))
+        else:
+            output.append(_Item(span, code=Code("point", _write_items(content, write_run))))
+        index = end + 1
+    return output
+
+
+def _find_field_end(items: Sequence[_Item], start: int) -> int:
+    """Return the index of the end of a field, or -1 if it ends elsewhere or has only a part of an element in it."""
+    depth = elements = 0
+    for index in range(start, len(items)):
+        item = items[index]
+        depth += {"begin": 1, "end": -1}.get(item.field, 0)
+        if item.code is not None:
+            if item.code.fixed:
+                return -1
+            elements += 0 if item.code.key else {"start": 1, "end": -1, "point": 0}[item.code.kind]
+        if elements < 0 or not depth:
+            return index if not depth and not elements else -1
+    return -1
+
+
+def _read_instruction(content: Sequence[_Item]) -> tuple[int, str]:
+    """Return the index of the separator of a field, or 0, and its instruction."""
+    depth = 0
+    instruction = ""
+    for index, item in enumerate(content):
+        depth += {"begin": 1, "end": -1}.get(item.field, 0)
+        if depth == 1:
+            instruction += item.instruction
+            if item.field == "separate":
+                return index, instruction
+    return 0, instruction
+
+
+def _write_items(items: Sequence[_Item], write_run: Callable[[str, str], str]) -> str:
+    return "".join(item.code.markup if item.code else write_run(item.text, item.properties) for item in items)
+
+
+def _format(items: Sequence[_Item], base: str) -> Iterator[Piece]:
+    """Yield the texts and codes of items, with a pair of codes around texts whose formatting is not that around them."""
+    bases = [base]
+    current = base
+    for index, item in enumerate(items):
+        code = item.code
+        wanted_properties = item.properties
+        if code is not None:
+            is_element = code.kind != "point" and not code.key
+            wanted_properties = bases[-1] if is_element else _get_next_properties(items, index, bases[-1])
+            wanted_properties = current if wanted_properties == current else bases[-1]
+        if wanted_properties != current:
+            if current != bases[-1]:
+                yield Code("end", "")
+            if wanted_properties != bases[-1]:
+                yield Code("start", "", properties=wanted_properties)
+            current = wanted_properties
+        if code is None:
+            yield item.text
+            continue
+        yield code
+        if not code.key and code.kind == "start":
+            bases.append(code.properties or "")
+            current = bases[-1]
+        elif not code.key and code.kind == "end":
+            bases.pop()
+            current = bases[-1]
+    if current != base:
+        yield Code("end", "")
+
+
+def _get_next_properties(items: Sequence[_Item], index: int, base: str) -> str:
+    """Return the formatting of the next text, if no element starts or ends before it."""
+    for item in items[index:]:
+        if item.code is None:
+            return item.properties
+        if item.code.kind != "point" and not item.code.key:
+            break
+    return base

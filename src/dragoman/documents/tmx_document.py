@@ -1,0 +1,153 @@
+"""TMX files: units of a translation memory with a source language and one target language.
+
+A translation that a human has to check has `creationid="MT!"`, as Okapi writes and reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.xml_spans import XmlElement, XmlSource, set_attribute
+from dragoman.documents.xml_units import (
+    Code,
+    Piece,
+    TaggedText,
+    UnitList,
+    get_indent,
+    make_pair,
+    make_point,
+    name_codes,
+    read_parts,
+)
+from dragoman.errors import DataError
+from dragoman.languages import is_same_language
+
+_MACHINE = "MT!"
+
+
+@dataclass(frozen=True)
+class _TmxPlace:
+    """Elements of one unit. source, target: `tuv` of both languages"""
+
+    source: XmlElement
+    target: XmlElement | None
+    text: TaggedText
+
+
+def parse_tmx(content: bytes) -> Document:
+    """Return the document of a TMX file. Raises DataError for other files, and for one with several target languages."""
+    source = XmlSource(content)
+    root: XmlElement | None = None
+    source_language = ""
+
+    def read_start(element: XmlElement) -> None:
+        nonlocal root, source_language
+        if root is None:
+            root = element
+            if element.name != "tmx":
+                raise DataError(f"its first element is {element.name[:40]!r}; expected 'tmx'", code="invalid-format")
+        if element.name == "header":
+            source_language = element.attributes.get("srclang", "").replace("*all*", "")
+
+    elements = []
+    languages: dict[str, None] = {}
+    for element in source.iter_elements(("tu",), read_start):
+        elements.append(element)
+        languages |= dict.fromkeys(map(_get_language, element.find_all("tuv")))
+    source_language = source_language or next(iter(languages), "")
+    targets = [name for name in languages if not is_same_language(name, source_language)]
+    if len(targets) > 1:
+        raise DataError(
+            f"has {len(targets)} target languages ({', '.join(targets)[:80]}); write one file for each", code="invalid-format"
+        )
+    target_language = targets[0] if targets else ""
+    units = UnitList()
+    places: dict[str, _TmxPlace] = {}
+    for number, element in enumerate(elements, start=1):
+        _add_unit(units, places, source, element, number, (source_language, target_language))
+
+    def write_missing(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
+        """Return the edits of units without a `tuv` of the target language, for which the language has to be known."""
+        missing = [name for name in translations if places[name].target is None]
+        if missing and not (target_language or language):
+            raise DataError("the TMX file names no target language; state it", code="unsupported-language")
+        return [
+            edit for name in missing for edit in _write(source, places[name], translations[name], target_language or language)
+        ]
+
+    return units.make_document(
+        content,
+        "tmx",
+        source_language=source_language,
+        target_language=target_language,
+        make_document_edits=write_missing,
+    )
+
+
+def _get_language(element: XmlElement) -> str:
+    return element.attributes.get("xml:lang") or element.attributes.get("lang", "")
+
+
+def _add_unit(
+    units: UnitList,
+    places: dict[str, _TmxPlace],
+    source: XmlSource,
+    element: XmlElement,
+    number: int,
+    languages: tuple[str, str],
+) -> None:
+    original, target = (
+        next((tuv for tuv in element.find_all("tuv") if is_same_language(_get_language(tuv), language)), None)
+        for language in languages
+    )
+    segment = original.find("seg") if original is not None else None
+    if original is None or segment is None or not segment.text.strip():
+        return
+    text = name_codes(_read(source, segment))
+    place = _TmxPlace(original, target, text)
+    target_segment = target.find("seg") if target is not None else None
+    present = name_codes(_read(source, target_segment), text).text if target_segment is not None else ""
+    is_machine = target is not None and target.attributes.get("creationid") == _MACHINE
+    state: UnitState = "untranslated" if not present else "fuzzy" if is_machine else "translated"
+
+    def write(translation: UnitTranslation) -> list[Edit]:
+        return [] if target is None else _write(source, place, translation, languages[1])
+
+    unit = Unit(element.attributes.get("tuid", str(number)), text.text, text.markup, present, state)
+    units.add(unit, write)
+    places[units.units[-1].id] = place
+
+
+def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
+    def read_code(code: XmlElement) -> list[Piece]:
+        if code.name == "hi":
+            return make_pair(source, code, read_parts(source, code.parts, read_code))
+        if code.name in ("bpt", "ept") and "i" in code.attributes:
+            markup = source.get_markup(code.start, code.end)
+            return [Code("start" if code.name == "bpt" else "end", markup, f"code {code.attributes['i']}")]
+        return [make_point(source, code)]
+
+    return read_parts(source, element.parts, read_code)
+
+
+def _write(source: XmlSource, place: _TmxPlace, translation: UnitTranslation, language: str) -> list[Edit]:
+    """Return the edits that write a translation: into the present `tuv`, or a new one behind that of the source."""
+    markup = place.text.write(translation.text)
+    segment = f"<seg>{markup}</seg>"
+    machine = "" if translation.state == "translated" else _MACHINE
+    target = place.target
+    if target is None:
+        tag = set_attribute(set_attribute("<tuv>", "xml:lang", language), "creationid", machine)
+        end = place.source.end
+        return [Edit(end, end, source.encode(f"{get_indent(source, place.source)}{tag}{segment}</tuv>"))]
+    old = source.get_markup(target.start, target.content_start)
+    is_machine = target.attributes.get("creationid") == _MACHINE
+    new = set_attribute(old, "creationid", machine) if machine or is_machine else old
+    present = target.find("seg")
+    if target.is_empty_tag:
+        return [Edit(target.start, target.end, source.encode(f"{new.removesuffix('/>').rstrip()}>{segment}</tuv>"))]
+    edits = [Edit(target.start, target.content_start, source.encode(new))] if new != old else []
+    start, end = (present.start, present.end) if present is not None else (target.content_end, target.content_end)
+    return [*edits, Edit(start, end, source.encode(segment))]

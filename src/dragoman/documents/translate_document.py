@@ -1,0 +1,346 @@
+"""Translation of a document: which units are translated, by a translation memory or a model, and what is checked."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal
+
+from dragoman.documents.document import Document, Unit, UnitTranslation, UnwritableUnitsError, check_written, write_document
+from dragoman.documents.subtitles import split_for_cues
+from dragoman.errors import DataError
+from dragoman.inference.translation_result import Translation
+from dragoman.inference.whole_texts import (
+    LineRequest,
+    TextOptions,
+    TextTranslation,
+    TranslateLines,
+    compute_unit_weights,
+    translate_texts,
+)
+from dragoman.languages import is_same_language, is_spaced_language
+from dragoman.text.guards import check_translation
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_placeholders
+from dragoman.text.projection import split_units
+
+Scope = Literal["empty", "fuzzy", "all"]
+"""Units to translate: those without a translation, also those with a fuzzy one, or all that are not locked."""
+Origin = Literal["model", "memory", "file"]
+"""Origin of a translation; "file" for one that the file had already, and for a unit without one."""
+
+WINDOW = 256
+"""Texts that are translated between two reports of progress."""
+MAX_ROUNDS = 20
+"""Most attempts to write a document without the units that cannot be written."""
+_FAILED_STATUSES = ("truncated", "repetition", "too_long", "empty")
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """Options for the translation of a document.
+
+    Attributes:
+        source_language, target_language: codes of the languages
+        scope: units to translate
+        accept: write translations without a flag as good ones, where the format has states; else a human has to check them
+        memory: translations by their sources, which are taken first
+    """
+
+    source_language: str = ""
+    target_language: str = ""
+    scope: Scope = "empty"
+    accept: bool = False
+    memory: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """Translation of a unit.
+
+    Attributes:
+        text: translation; empty if there is none
+        origin: origin of the translation
+        flags: names of the checks that it fails, or the reasons why there is none
+    """
+
+    unit: Unit
+    text: str
+    origin: Origin
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DocumentTranslation:
+    """Translated document. content: the new bytes. results: one for each unit that was to be translated, in order"""
+
+    content: bytes
+    results: Sequence[UnitResult]
+
+
+def translate_document(
+    document: Document,
+    parse: Callable[[bytes], Document],
+    translate: TranslateLines,
+    options: DocumentOptions,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> DocumentTranslation:
+    """Translate the units of a document, equal texts once, and write them.
+
+    A translation without the tags of its source, and one that the format cannot write, is left out and flagged.
+
+    parse: function that reads the format, for a check of what was written
+    translate: function that translates the lines of a request in order
+    on_progress: called with the number of units that are finished
+
+    Raises DataError for a document of other languages, and for one that cannot be written.
+    """
+    _check_languages(document, options)
+    selected = [unit for unit in document.units if is_selected(unit, options.scope)]
+    origins: dict[str, Origin] = {}
+    texts: dict[str, str] = {}
+    flags: dict[str, tuple[str, ...]] = {}
+    for unit in selected:
+        if (text := _look_up(unit, options.memory)) is not None:
+            origins[unit.id], texts[unit.id] = "memory", text
+    on_progress(len(texts))
+    rest = [unit for unit in selected if unit.id not in texts]
+    for unit, text, failed in _translate_units(document, rest, _Cache(translate), options, on_progress):
+        origins[unit.id], texts[unit.id], flags[unit.id] = "model", text, failed
+    results = [_check_result(unit, texts[unit.id], origins[unit.id], flags.get(unit.id, ()), options) for unit in selected]
+    return _write(document, parse, results, options)
+
+
+def check_document(document: Document, target_language: str = "") -> list[UnitResult]:
+    """Return the translations that a document has, with the checks that they fail."""
+    language = document.target_language or target_language
+    results = [UnitResult(unit, unit.target, "file", check_unit(unit, unit.target, language)) for unit in document.units]
+    return [result for result in results if result.text]
+
+
+def is_selected(unit: Unit, scope: Scope) -> bool:
+    """Return whether a unit is to be translated."""
+    match scope:
+        case "empty":
+            return unit.state == "untranslated"
+        case "fuzzy":
+            return unit.state in ("untranslated", "fuzzy")
+        case "all":
+            return unit.state != "locked"
+
+
+def check_unit(unit: Unit, translation: str, target_language: str) -> tuple[str, ...]:
+    """Return the names of the checks that a translation of a unit fails, in pofilter's words where it has them."""
+    source_text, text = _parse(unit, unit.source), _parse(unit, translation)
+    plain_source, plain_text = "".join(_list_texts(source_text.parts)), "".join(_list_texts(text.parts))
+    flags: list[str] = list(check_translation(plain_source, plain_text, target_language))
+    codes, translated_codes = (Counter(list_markup(coded.parts)) for coded in (source_text, text))
+    differing = [code for code in (codes - translated_codes) + (translated_codes - codes) if not _is_address(code)]
+    if any(code.startswith("<") for code in differing):
+        flags.append("xmltags")
+    if any(code.startswith("%") for code in differing):
+        flags.append("printf")
+    if any(not code.startswith(("<", "%")) for code in differing):
+        flags.append("variables")
+    if _count_edge_breaks(unit.source) != _count_edge_breaks(translation):
+        flags.append("newlines")
+    if unit.max_length is not None and len(plain_text) > unit.max_length:
+        flags.append("max_length")
+    return tuple(flags)
+
+
+def _parse(unit: Unit, text: str) -> CodedText:
+    return parse_placeholders(text) if unit.markup == "none" else parse_markup(text, is_html=unit.markup == "html")
+
+
+def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield the texts and placeholders, without tags."""
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Element):
+            yield from _list_texts(part.parts)
+        elif not part.markup.startswith("<"):
+            yield part.markup
+
+
+def _is_address(code: str) -> bool:
+    """Return whether a code is a URL or an e-mail address, which have checks of their own."""
+    return not code.startswith(("<", "%", "{", "$")) and ("://" in code or "@" in code or code.startswith("www."))
+
+
+def _count_edge_breaks(text: str) -> tuple[int, int]:
+    return len(text) - len(text.lstrip("\n")), len(text) - len(text.rstrip("\n"))
+
+
+def _check_languages(document: Document, options: DocumentOptions) -> None:
+    """Raise DataError if a document with sources and targets states other languages than those of the translation."""
+    if document.target_language:
+        pairs = ((document.source_language, options.source_language), (document.target_language, options.target_language))
+        for stated, language in pairs:
+            if stated and language and not is_same_language(stated, language):
+                raise DataError(
+                    f"the file states the language {stated[:20]!r}, and the translation is from "
+                    f"{options.source_language!r} to {options.target_language!r}; choose another bundle, or correct the file",
+                    code="unsupported-language",
+                )
+
+
+def _look_up(unit: Unit, memory: Mapping[str, str]) -> str | None:
+    """Return the translation of a unit in a translation memory, which has texts without markup."""
+    if unit.markup == "none":
+        return memory.get(unit.source)
+    coded = _parse(unit, unit.source)
+    has_tags = any(isinstance(part, Point) and part.markup.startswith("<") for part in coded.parts)
+    if has_tags or not all(isinstance(part, str | Point) for part in coded.parts):
+        return None
+    text = memory.get(html.unescape(unit.source))
+    return None if text is None else html.escape(text, quote=False)
+
+
+class _Cache:
+    """Function that translates each line once."""
+
+    def __init__(self, translate: TranslateLines) -> None:
+        self._translate = translate
+        self._results: dict[tuple[str, bool, bool], Translation] = {}
+
+    def __call__(self, request: LineRequest) -> Sequence[Translation]:
+        keys = [(line, request.attention, request.is_retry) for line in request.lines]
+        missing = tuple(dict.fromkeys(key[0] for key in keys if key not in self._results))
+        if missing:
+            results = self._translate(LineRequest(missing, request.attention, request.is_retry))
+            self._results |= {
+                (line, request.attention, request.is_retry): result for line, result in zip(missing, results, strict=True)
+            }
+        return [self._results[key] for key in keys]
+
+
+UnitText = tuple[Unit, str, tuple[str, ...]]
+"""Unit, its translation, and flags of the model."""
+
+
+def _translate_units(
+    document: Document,
+    units: Sequence[Unit],
+    translate: TranslateLines,
+    options: DocumentOptions,
+    on_progress: Callable[[int], None],
+) -> Iterator[UnitText]:
+    """Yield the translation of each unit. Units that share sentences are translated together."""
+    waiting = {unit.id: unit for unit in units}
+    by_options: dict[TextOptions, list[list[Unit]]] = {}
+    for names in document.sentence_groups:
+        if all(name in waiting for name in names):
+            group = [waiting.pop(name) for name in names]
+            by_options.setdefault(_get_text_options(group[0], options, attention=True), []).append(group)
+    for unit in waiting.values():
+        by_options.setdefault(_get_text_options(unit, options), []).append([unit])
+    for text_options, groups in by_options.items():
+        for start in range(0, len(groups), WINDOW):
+            window = groups[start : start + WINDOW]
+            texts = [_join_sources(group, options) for group in window]
+            results = translate_texts(texts, text_options, translate)
+            for group, text, result in zip(window, texts, results, strict=True):
+                yield from _divide_result(group, text, result, translate, options)
+            on_progress(sum(map(len, window)))
+
+
+def _get_text_options(unit: Unit, options: DocumentOptions, *, attention: bool = False) -> TextOptions:
+    return TextOptions(
+        unit.markup,
+        options.source_language,
+        options.target_language,
+        keep_line_breaks=unit.keep_line_breaks,
+        attention=attention,
+    )
+
+
+def _join_sources(group: Sequence[Unit], options: DocumentOptions) -> str:
+    return (" " if is_spaced_language(options.source_language) else "").join(unit.source for unit in group)
+
+
+def _divide_result(
+    group: Sequence[Unit], source: str, result: TextTranslation, translate: TranslateLines, options: DocumentOptions
+) -> Iterator[UnitText]:
+    """Yield the part of each unit. If there are fewer words than units, each unit is translated by itself."""
+    if len(group) == 1:
+        yield group[0], result.text, _list_failures(result)
+        return
+    space = len(source) - sum(len(unit.source) for unit in group) > 0
+    starts = list(accumulate(len(unit.source) + space for unit in group[:-1]))
+    goals = _find_goals(source, result, starts) or [len(result.text) * start / len(source) for start in starts]
+    parts = split_for_cues(result.text, goals, is_spaced=is_spaced_language(options.target_language))
+    if all(parts):
+        yield from ((unit, part, _list_failures(result)) for unit, part in zip(group, parts, strict=True))
+        return
+    for unit in group:
+        (alone,) = translate_texts([unit.source], _get_text_options(unit, options), translate)
+        yield unit, alone.text, _list_failures(alone)
+
+
+def _list_failures(result: TextTranslation) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(segment.status for segment in result.segments if segment.status in _FAILED_STATUSES))
+
+
+def _find_goals(source: str, result: TextTranslation, starts: Sequence[int]) -> list[float]:
+    """Return the characters of the translation that belong to characters of the source, or none without attention.
+
+    Each place is that with the least attention from one side of it to the other side of the place in the source.
+    """
+    if len(result.segments) != 1 or (translation := result.segments[0].translation) is None or not translation.attention:
+        return []
+    if result.segments[0].source != source or translation.text != result.text:
+        return []
+    weights = compute_unit_weights(translation, source)
+    source_units, target_units = split_units(source), split_units(result.text)
+    goals: list[float] = []
+    for start in starts:
+        number = sum(first < start for first, _ in source_units)
+        before, after = weights[:, :number].sum(axis=1), weights[:, number:].sum(axis=1)
+        costs = [float(after[:cut].sum() + before[cut:].sum()) for cut in range(len(target_units) + 1)]
+        best = costs.index(min(costs))
+        goals.append(float(target_units[best][0] if best < len(target_units) else len(result.text)))
+    return goals
+
+
+def _check_result(unit: Unit, text: str, origin: Origin, failures: tuple[str, ...], options: DocumentOptions) -> UnitResult:
+    """Return the result of a unit. A text without the tags of its source, and an empty one, is left out."""
+    flags = tuple(dict.fromkeys((*failures, *check_unit(unit, text, options.target_language))))
+    is_lost = "xmltags" in flags or "too_long" in flags or not text.strip()
+    return UnitResult(unit, "" if is_lost else text, "file" if is_lost else origin, flags)
+
+
+def _write(
+    document: Document, parse: Callable[[bytes], Document], results: Sequence[UnitResult], options: DocumentOptions
+) -> DocumentTranslation:
+    """Write the results that have a text. Units that would not be read again as written are left out and flagged."""
+    unwritable: set[str] = set()
+    for _ in range(MAX_ROUNDS):
+        translations = {
+            result.unit.id: UnitTranslation(result.text, _get_state(result, options), result.flags)
+            for result in results
+            if result.text and result.unit.id not in unwritable
+        }
+        content = write_document(document, translations, options.target_language)
+        try:
+            check_written(document, translations, content, parse)
+        except UnwritableUnitsError as error:
+            names = set(error.unit_ids) & translations.keys()
+            if not names:
+                raise
+            unwritable |= names
+        else:
+            kept = [
+                UnitResult(result.unit, "", "file", (*result.flags, "unwritable")) if result.unit.id in unwritable else result
+                for result in results
+            ]
+            return DocumentTranslation(content, kept)
+    raise DataError(f"more than {MAX_ROUNDS} texts of the {document.format} file cannot be written; translate it by hand")
+
+
+def _get_state(result: UnitResult, options: DocumentOptions) -> Literal["translated", "fuzzy"]:
+    is_good = options.accept or result.origin == "memory"
+    return "translated" if is_good and not result.flags else "fuzzy"

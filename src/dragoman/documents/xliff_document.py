@@ -1,0 +1,265 @@
+"""XLIFF 1.2 and 2.0 to 2.2: units with source and target, whose inline codes are kept.
+
+A target that does not exist is put behind its source. The state of a translation is written as Okapi, OmegaT and Weblate read
+it. A unit of XLIFF 1.2 gets a note with the checks that fail; in XLIFF 2 they stand in `subState`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name, set_attribute
+from dragoman.documents.xml_units import (
+    Code,
+    Piece,
+    TaggedText,
+    UnitList,
+    get_indent,
+    make_pair,
+    make_point,
+    name_codes,
+    read_parts,
+    write_content,
+)
+from dragoman.errors import DataError
+from dragoman.languages import is_same_language
+
+TOOL = "dragoman"
+_UNTRANSLATED_STATES = frozenset(("new", "needs-translation"))
+_STATES_1 = {
+    "translated": {"state": "translated", "state-qualifier": ""},
+    "fuzzy": {"state": "needs-review-translation", "state-qualifier": "leveraged-mt"},
+    "untranslated": {"state": "needs-translation", "state-qualifier": ""},
+}
+_STARTS = frozenset(("bx", "bpt", "sc", "sm"))
+_ENDS = frozenset(("ex", "ept", "ec", "em"))
+
+
+@dataclass(frozen=True)
+class _XliffPlace:
+    """Elements of one unit.
+
+    holder: `trans-unit` or `segment`
+    source: element whose content is translated
+    before: element behind which a new target stands
+    target: present target
+    text: source with short tags
+    """
+
+    holder: XmlElement
+    source: XmlElement
+    before: XmlElement
+    target: XmlElement | None
+    text: TaggedText
+
+
+def parse_xliff(content: bytes) -> Document:
+    """Return the document of an XLIFF file. Raises DataError for other files and other versions."""
+    source = XmlSource(content)
+    root: XmlElement | None = None
+    files: list[XmlElement] = []
+
+    def read_start(element: XmlElement) -> None:
+        nonlocal root
+        if root is None:
+            root = element
+            _check_root(element)
+        if element.name == "file":
+            files.append(element)
+
+    units = UnitList()
+    for element in source.iter_elements(("trans-unit", "unit"), read_start):
+        if element.get_inherited("translate") == "no":
+            continue
+        if element.name == "trans-unit":
+            _add_trans_unit(units, source, element, _get_file_name(files))
+        else:
+            _add_segments(units, source, element, _get_file_name(files))
+    assert root is not None  # a file without an element is not XML
+    languages = [root.attributes.get(name, "") for name in ("srcLang", "trgLang")]
+    if not any(languages) and files:
+        languages = [files[0].attributes.get(name, "") for name in ("source-language", "target-language")]
+
+    def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
+        holders, name = (files, "target-language") if root.attributes["version"].startswith("1.") else ([root], "trgLang")
+        return [edit for holder in holders for edit in _edit_language(source, holder, name, language)]
+
+    return units.make_document(
+        content, "xliff", source_language=languages[0], target_language=languages[1], make_document_edits=edit_languages
+    )
+
+
+def _edit_language(source: XmlSource, element: XmlElement, name: str, language: str) -> list[Edit]:
+    """Return the edit that makes an element state the language, unless it states the same."""
+    present = element.attributes.get(name, "")
+    if not language or (present and is_same_language(present, language)):
+        return []
+    tag = set_attribute(source.get_markup(element.start, element.content_start), name, language)
+    return [Edit(element.start, element.content_start, source.encode(tag))]
+
+
+def _check_root(element: XmlElement) -> None:
+    if element.name != "xliff":
+        raise DataError(f"its first element is {element.name[:40]!r}; expected 'xliff'", code="invalid-format")
+    version = element.attributes.get("version", "")
+    if version not in ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2"):
+        raise DataError(f"is XLIFF of version {version[:20]!r}; 1.0 to 1.2 and 2.0 to 2.2 can be read", code="unknown-format")
+
+
+def _get_file_name(files: list[XmlElement]) -> str:
+    """Return a name for the present file of several; the first has none."""
+    if len(files) < 2:
+        return ""
+    attributes = files[-1].attributes
+    return (attributes.get("id") or attributes.get("original") or str(len(files))) + "/"
+
+
+def _add_trans_unit(units: UnitList, source: XmlSource, element: XmlElement, file_name: str) -> None:
+    """Add the unit of XLIFF 1.2. If its source is segmented, the marks of the segments are codes."""
+    original, segmented, target = (element.find(name) for name in ("source", "seg-source", "target"))
+    if original is None:
+        return
+    chosen = original if segmented is None else segmented
+    place = _XliffPlace(element, chosen, chosen, target, name_codes(_read(source, chosen)))
+    max_width = element.attributes.get("maxwidth", "")
+    is_in_characters = element.attributes.get("size-unit", "char") == "char"
+    note = next((note.text for note in element.find_all("note") if note.attributes.get("from") != TOOL), "")
+    unit = _make_unit(
+        source,
+        place,
+        name=file_name + element.attributes.get("id", ""),
+        state=_get_state_1(element, target),
+        context=element.attributes.get("resname") or note,
+        max_length=int(max_width) if is_in_characters and re.fullmatch("[0-9]{1,6}", max_width) else None,
+    )
+    units.add(unit, lambda translation: _write_trans_unit(source, place, translation))
+
+
+def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:
+    if element.attributes.get("approved") == "yes":
+        return "locked"
+    state = target.attributes.get("state", "") if target is not None else ""
+    if state in _UNTRANSLATED_STATES:
+        return "untranslated"
+    return "fuzzy" if state.startswith("needs-") else "translated"
+
+
+def _add_segments(units: UnitList, source: XmlSource, element: XmlElement, file_name: str) -> None:
+    """Add the segments of a unit of XLIFF 2."""
+    segments = element.find_all("segment")
+    for number, segment in enumerate(segments, start=1):
+        original, target = segment.find("source"), segment.find("target")
+        if original is None:
+            continue
+        place = _XliffPlace(segment, original, original, target, name_codes(_read(source, original)))
+        name = file_name + element.attributes.get("id", "")
+        if len(segments) > 1:
+            name += "/" + segment.attributes.get("id", str(number))
+        state = segment.attributes.get("state", "")
+        unit = _make_unit(
+            source,
+            place,
+            name=name,
+            state="locked" if state == "final" else "fuzzy" if state == "initial" else "translated",
+            context=element.attributes.get("name", ""),
+        )
+        units.add(unit, lambda translation, place=place: _write_segment(source, place, translation))  # type: ignore[misc]
+
+
+def _make_unit(
+    source: XmlSource, place: _XliffPlace, *, name: str, state: UnitState, context: str, max_length: int | None = None
+) -> Unit:
+    """Return the unit of a place. Without a target, or with an empty one, it is untranslated."""
+    present = "" if place.target is None else name_codes(_read(source, place.target), place.text).text
+    return Unit(
+        name,
+        place.text.text,
+        place.text.markup,
+        target=present,
+        state=state if present or state == "locked" else "untranslated",
+        context=context,
+        max_length=max_length,
+        keep_line_breaks=place.source.get_inherited("xml:space") == "preserve",
+    )
+
+
+def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
+    """Return the pieces of a source or target. Elements with native codes are points with their content."""
+
+    def read_code(code: XmlElement) -> list[Piece]:
+        is_protected = code.attributes.get("translate") == "no" or code.attributes.get("mtype") == "protected"
+        if code.name in ("g", "pc", "mrk") and not is_protected:
+            return make_pair(source, code, read_parts(source, code.parts, read_code))
+        key = next((code.attributes[name] for name in ("startRef", "rid", "id") if name in code.attributes), "")
+        markup = source.get_markup(code.start, code.end)
+        family = "mark" if code.name in ("sm", "em") else "code"
+        if key and code.name in _STARTS:
+            return [Code("start", markup, f"{family} {key}")]
+        if key and code.name in _ENDS:
+            return [Code("end", markup, f"{family} {key}")]
+        return [make_point(source, code)]
+
+    return read_parts(source, element.parts, read_code)
+
+
+def _write_target(source: XmlSource, place: _XliffPlace, translation: UnitTranslation, attributes: dict[str, str]) -> Edit:
+    """Return the edit that writes the target: in the place of the present one, or on a new line behind the source."""
+    name = get_tag_name(source.get_markup(place.source.start, place.source.content_start))
+    prefix = name.rpartition(":")[0]
+    name = f"{prefix}:target" if prefix else "target"
+    target = place.target
+    start_tag = f"<{name}>"
+    span = (place.before.end, place.before.end)
+    indent = get_indent(source, place.source)
+    if target is not None:
+        start_tag = source.get_markup(target.start, target.content_start)
+        start_tag = start_tag.removesuffix("/>").rstrip() + ">" if target.is_empty_tag else start_tag
+        span, indent = (target.start, target.end), ""
+    elif place.source.attributes.get("xml:space") == "preserve":
+        start_tag = f'<{name} xml:space="preserve">'
+    for key, value in attributes.items():
+        start_tag = set_attribute(start_tag, key, value)
+    has_codes = bool(place.text.codes)
+    markup = place.text.write(translation.text) if has_codes else write_content(source, place.source, translation.text)
+    return Edit(*span, source.encode(f"{indent}{start_tag}{markup}</{name}>"))
+
+
+def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTranslation) -> list[Edit]:
+    attributes = _STATES_1.get(translation.state, _STATES_1["translated"])
+    edits = [_write_target(source, place, translation, attributes)]
+    new_note = ""
+    if translation.flags:
+        prefix = get_tag_name(source.get_markup(place.source.start, place.source.content_start)).rpartition(":")[0]
+        name = f"{prefix}:note" if prefix else "note"
+        new_note = f'<{name} from="{TOOL}">{escape_xml(", ".join(translation.flags))}</{name}>'
+    old_notes = [note for note in place.holder.find_all("note") if note.attributes.get("from") == TOOL]
+    if old_notes:
+        start = old_notes[0].start
+        if not new_note:
+            start -= len(source.encode(get_indent(source, old_notes[0])))
+        edits.append(Edit(start, old_notes[0].end, source.encode(new_note)))
+    elif new_note:
+        indent = get_indent(source, place.source)
+        end = (place.target or place.before).end
+        edits.append(Edit(end, end, source.encode(indent + new_note)))
+    return edits
+
+
+def _write_segment(source: XmlSource, place: _XliffPlace, translation: UnitTranslation) -> list[Edit]:
+    segment = place.holder
+    old_tag = source.get_markup(segment.start, segment.content_start)
+    checks = ",".join(translation.flags)
+    old_sub_state = segment.attributes.get("subState", "")
+    is_final = translation.state == "translated"
+    tag = set_attribute(old_tag, "state", "translated" if is_final else "initial")
+    if not is_final or checks:
+        tag = set_attribute(tag, "subState", f"{TOOL}:{checks or 'mt'}")
+    elif old_sub_state:
+        tag = set_attribute(tag, "subState", "")
+    edits = [_write_target(source, place, translation, {})]
+    if tag != old_tag:
+        edits.append(Edit(segment.start, segment.content_start, source.encode(tag)))
+    return edits

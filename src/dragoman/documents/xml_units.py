@@ -1,0 +1,310 @@
+"""Texts with tags from XML, and the way back: each code of the file has a short tag in the text of a unit.
+
+`<g1>…</g1>` is a pair of codes and `<x2/>` is one code. The numbers count the codes of a text. So a text has no attributes
+and no native markup, and a translation can be checked: it has each tag of its source once, and pairs nest.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from dragoman.documents.document import (
+    Document,
+    Edit,
+    Markup,
+    Unit,
+    UnitTranslation,
+    apply_edits,
+    make_no_edits,
+)
+from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, XmlText, escape_xml, get_tag_name
+from dragoman.errors import DataError
+
+_SHORT_TAG = re.compile(r"</?g\d+>|<x\d+/>")
+_HTML_TAG = re.compile(
+    r"</?(?:a|abbr|b|big|blockquote|br|code|dd|div|dl|dt|em|font|h[1-6]|hr|i|img|kbd|li|ol|p|pre|q|s|small|span|strike|strong|"
+    r"sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|var)(?:\s[^<>]*)?/?>",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Code in a text.
+
+    Attributes:
+        kind: "start" and "end" of a pair, or "point"
+        markup: XML that it stands for, as it is in the file
+        key: name that a start and an end share, if the pair may cross XML elements; empty for the tags of an element
+        properties: formatting of the text after a start, for formats that write it at each run of text; None if it stays
+        fixed: place in the file, if it contains texts that are units of their own; it is not copied, but written around
+    """
+
+    kind: Literal["start", "end", "point"]
+    markup: str
+    key: str = ""
+    properties: str | None = None
+    fixed: tuple[int, int] | None = None
+
+
+Piece = str | Code
+
+
+@dataclass(frozen=True)
+class TaggedText:
+    """Text with short tags.
+
+    text: the text; with character references if it has a tag
+    codes: code of each short tag, in order
+    """
+
+    text: str
+    codes: dict[str, Code] = field(default_factory=dict)
+
+    @property
+    def markup(self) -> Markup:
+        """Markup of the text, as a unit states it."""
+        return "xml" if self.codes else "html" if _HTML_TAG.search(self.text) else "none"
+
+    def split(self, translation: str) -> list[Piece]:
+        """Return the pieces of a translation. Raises DataError if a tag is missing, doubled, or crosses a pair."""
+        if not self.codes:
+            return [translation]
+        pieces: list[Piece] = []
+        tags: list[str] = []
+        open_tags: list[str] = []
+        position = 0
+        for match in _SHORT_TAG.finditer(translation):
+            tag = match[0]
+            if tag not in self.codes:
+                continue
+            pieces.append(html.unescape(translation[position : match.start()]))
+            pieces.append(self.codes[tag])
+            tags.append(tag)
+            position = match.end()
+            if tag.startswith("<g"):
+                open_tags.append(tag[1:])
+            elif tag.startswith("</") and (not open_tags or open_tags.pop() != tag[2:]):
+                raise DataError(f"the tag {tag} of a translation has no partner: {translation[:80]!r}", code="invalid-data")
+        if sorted(tags) != sorted(self.codes):
+            raise DataError(
+                f"a translation has the tags {' '.join(tags) or 'of no code'}, and its source has {' '.join(self.codes)}",
+                code="invalid-data",
+            )
+        pieces.append(html.unescape(translation[position:]))
+        return [piece for piece in pieces if piece != ""]
+
+    def write(self, translation: str) -> str:
+        """Return the XML of a translation. Raises DataError as `split` does."""
+        pieces = self.split(translation)
+        return "".join(piece.markup if isinstance(piece, Code) else escape_xml(piece) for piece in pieces)
+
+
+def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> TaggedText:
+    """Return the text of pieces, in which each code has a short tag.
+
+    known: text whose short tags are used for equal codes, as far as it has them
+    """
+    pieces = _match_pairs(list(pieces))
+    if not any(isinstance(piece, Code) for piece in pieces):
+        return TaggedText("".join(piece for piece in pieces if isinstance(piece, str)))
+    free: dict[tuple[str, str], list[str]] = {}
+    for tag, code in known.codes.items() if known else ():
+        if code.kind != "end":
+            free.setdefault((code.kind, code.markup), []).append(tag.strip("</>"))
+    number = sum(code.kind != "end" for code in known.codes.values()) if known else 0
+    output: list[str] = []
+    codes: dict[str, Code] = {}
+    open_names: list[str] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            output.append(escape_xml(piece))
+            continue
+        if piece.kind == "end":
+            tag = f"</{open_names.pop()}>"
+        else:
+            names = free.get((piece.kind, piece.markup))
+            if not names:
+                number += 1
+            name = names.pop(0) if names else f"{'x' if piece.kind == 'point' else 'g'}{number}"
+            if piece.kind == "start":
+                open_names.append(name)
+            tag = f"<{name}/>" if piece.kind == "point" else f"<{name}>"
+        codes[tag] = piece
+        output.append(tag)
+    return TaggedText("".join(output), codes)
+
+
+def _match_pairs(pieces: list[Piece]) -> list[Piece]:
+    """Return the pieces with points for starts and ends that have no partner or would cross the tags of an element."""
+    open_starts: list[int] = []
+    for index, piece in enumerate(pieces):
+        if not isinstance(piece, Code) or piece.kind == "point":
+            continue
+        if piece.kind == "start":
+            open_starts.append(index)
+            continue
+        for depth in range(len(open_starts) - 1, -1, -1):
+            start = pieces[open_starts[depth]]
+            assert isinstance(start, Code)
+            if start.key == piece.key:
+                for crossed in open_starts[depth + 1 :]:
+                    pieces[crossed] = _to_point(pieces[crossed])
+                del open_starts[depth:]
+                break
+            if not start.key:  # tags of an element, which cannot be crossed
+                pieces[index] = _to_point(piece)
+                break
+        else:
+            pieces[index] = _to_point(piece)
+    for index in open_starts:
+        pieces[index] = _to_point(pieces[index])
+    return pieces
+
+
+def _to_point(piece: Piece) -> Piece:
+    return replace(piece, kind="point") if isinstance(piece, Code) else piece
+
+
+def read_parts(
+    source: XmlSource,
+    parts: Iterable[XmlElement | XmlText | XmlMarkup],
+    read_element: Callable[[XmlElement], list[Piece]],
+) -> list[Piece]:
+    """Return the pieces of parts of an element: texts, points for comments, and those that `read_element` makes."""
+    pieces: list[Piece] = []
+    for part in parts:
+        if isinstance(part, XmlText):
+            if pieces and isinstance(pieces[-1], str):
+                pieces[-1] += part.text
+            else:
+                pieces.append(part.text)
+        elif isinstance(part, XmlElement):
+            pieces += read_element(part)
+        elif not (point := make_point(source, part)).markup.startswith(("<![CDATA[", "]]>")):
+            pieces.append(point)
+    return pieces
+
+
+def make_pair(source: XmlSource, element: XmlElement, content: list[Piece], properties: str | None = None) -> list[Piece]:
+    """Return the codes of an element around the pieces of its content."""
+    if element.is_empty_tag:
+        return [make_point(source, element)]
+    return [
+        Code("start", source.get_markup(element.start, element.content_start), properties=properties),
+        *content,
+        Code("end", source.get_markup(element.content_end, element.end)),
+    ]
+
+
+def make_point(source: XmlSource, element: XmlElement | XmlMarkup) -> Code:
+    """Return one code for a whole element."""
+    return Code("point", source.get_markup(element.start, element.end))
+
+
+def write_pieces(
+    pieces: Sequence[Piece],
+    span: tuple[int, int],
+    source: XmlSource,
+    write_text: Callable[[str, str], str] = lambda text, properties: escape_xml(text),
+    properties: str = "",
+) -> list[Edit]:
+    """Return the edits that put pieces into a span, around the codes with a fixed place.
+
+    write_text: function from a text and its formatting to XML
+    properties: formatting outside all codes
+    """
+    fixed_places = sorted(piece.fixed for piece in pieces if isinstance(piece, Code) and piece.fixed)
+    stack = [properties]
+    outputs: list[list[str]] = [[]]
+    for piece in pieces:
+        if isinstance(piece, str):
+            outputs[-1].append(write_text(piece, stack[-1]))
+        elif piece.fixed:
+            outputs.append([])
+        else:
+            outputs[-1].append(piece.markup)
+            if piece.kind == "start":
+                stack.append(stack[-1] if piece.properties is None else piece.properties)
+            elif piece.kind == "end":
+                stack.pop()
+    starts = [span[0], *(end for _, end in fixed_places)]
+    ends = [*(start for start, _ in fixed_places), span[1]]
+    return [Edit(start, end, source.encode("".join(output))) for start, end, output in zip(starts, ends, outputs, strict=True)]
+
+
+def write_content(source: XmlSource, element: XmlElement, text: str) -> str:
+    """Return a plain text as the content of an element: in a CDATA section if the element has its whole text in one."""
+    texts = [part for part in element.parts if isinstance(part, XmlText)]
+    if texts and all(part.is_cdata or not part.text.strip() for part in texts) and any(part.is_cdata for part in texts):
+        escape_xml(text)
+        return "<![CDATA[" + text.replace("]]>", "]]]]><![CDATA[>") + "]]>"
+    return escape_xml(text)
+
+
+def write_element_content(source: XmlSource, element: XmlElement, text: str) -> list[Edit]:
+    """Return the edit that gives an element this text."""
+    markup = write_content(source, element, text)
+    if not element.is_empty_tag:
+        return [Edit(element.content_start, element.content_end, source.encode(markup))]
+    tag = source.get_markup(element.start, element.end).removesuffix("/>").rstrip()
+    return [Edit(element.start, element.end, source.encode(f"{tag}>{markup}</{get_tag_name(tag)}>"))]
+
+
+def get_indent(source: XmlSource, element: XmlElement) -> str:
+    """Return the line break and the spaces before an element, or nothing if other text is there."""
+    parent = element.parent
+    parts = parent.parts if parent else []
+    before = ""
+    for part in parts:
+        if part is element:
+            break
+        before = before + source.get_markup(part.start, part.end) if isinstance(part, XmlText) else ""
+    return before[before.rfind("\n") :] if "\n" in before and not before.strip() else ""
+
+
+class UnitList:
+    """Units of a document that is being read, and how each is written."""
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self._writers: dict[str, Callable[[UnitTranslation], Sequence[Edit]]] = {}
+
+    def add(self, unit: Unit, write: Callable[[UnitTranslation], Sequence[Edit]]) -> None:
+        """Add a unit. If another has its id, it gets a number behind it."""
+        name, number = unit.id, 1
+        while name in self._writers:
+            number += 1
+            name = f"{unit.id}#{number}"
+        self.units.append(replace(unit, id=name))
+        self._writers[name] = write
+
+    def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
+        """Return the edits that write a translation."""
+        return self._writers[unit.id](translation)
+
+    def make_document(
+        self,
+        content: bytes,
+        format_name: str,
+        *,
+        source_language: str = "",
+        target_language: str = "",
+        make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Sequence[Edit]] = make_no_edits,
+        assemble: Callable[[bytes, Sequence[Edit]], bytes] = apply_edits,
+    ) -> Document:
+        """Return the document with these units."""
+        return Document(
+            content,
+            self.units,
+            format_name,
+            self.make_edits,
+            source_language,
+            target_language,
+            make_document_edits,
+            assemble=assemble,
+        )

@@ -1,0 +1,164 @@
+"""YAML files with texts, such as those of Ruby on Rails: the value of each key, in the style of its scalar.
+
+The library finds the scalars and their places; no object is made from them. A root key that is the code of a language, as in
+Rails, becomes the code of the translation's language.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.errors import DataError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from ruamel.yaml.nodes import Node, ScalarNode
+
+MAX_DEPTH = 200
+"""Most mappings in mappings."""
+
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
+_BLOCK_HEADER = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?\r?\n")
+# What YAML 1.1 reads as another type than a text.
+_WORDS = re.compile(r"(?:y|yes|n|no|on|off|true|false|null)", re.IGNORECASE)
+_PLAIN = re.compile(r"[^\W\d_](?:[^\s:#\[\]{},&*!|>'\"%@`\\=<~?-]|[-?!'%=&](?=\w)|(?<=\w)[?!']| (?=\w))*")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+@dataclass(frozen=True)
+class _Scalar:
+    """Text of a file. path: its keys. style: `|`, `>`, a quotation mark, or empty"""
+
+    path: tuple[str, ...]
+    value: str
+    start: int
+    end: int
+    style: str
+
+
+def parse(content: bytes) -> Document:
+    """Return the document of a YAML file.
+
+    Raises MissingDependencyError without ruamel.yaml, and DataError for a file that is not YAML or is a single value.
+    """
+    try:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+    except ImportError:
+        raise MissingDependencyError("ruamel.yaml", "documents", "YAML") from None
+    text = decode(content)
+    if _UNPRINTABLE.search(text.text.replace("\ufeff", "").replace("\r", "")):
+        raise DataError("the file has control characters, so it is no YAML", code="invalid-format")
+    try:
+        roots = list(YAML(typ="safe", pure=True).compose_all(text.text))
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"is not YAML: {' '.join(str(error).split())[:200]}", code="invalid-format") from None
+    if not any(hasattr(root, "flow_style") for root in roots):
+        raise DataError("the file has no key, so it is no YAML file with texts", code="invalid-format")
+    scalars = [scalar for root in roots for scalar in _read_scalars(root, text.text)]
+    language = _find_language_key(roots)
+    units: list[Unit] = []
+    places: dict[str, _Scalar] = {}
+    for number, scalar in enumerate(scalars):
+        if any(map(str.isalpha, scalar.value)) and (scalar.style or not _WORDS.fullmatch(scalar.value)):
+            unit = Unit(str(number), scalar.value, context=".".join(scalar.path))
+            units.append(unit)
+            places[unit.id] = scalar
+
+    def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
+        scalar = places[unit.id]
+        return [text.make_edit(scalar.start, scalar.end, _write_scalar(text, scalar, translation.text))]
+
+    def make_language_edits(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
+        return [text.make_edit(language.start, language.end, code)] if code and language else []
+
+    return Document(
+        content,
+        units,
+        "yaml",
+        make_edits,
+        source_language=language.value if language else "",
+        make_document_edits=make_language_edits,
+    )
+
+
+def _read_scalars(root: Node, text: str) -> Iterator[_Scalar]:
+    """Yield the values that are texts. A node with several names is read once."""
+    from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+    seen: set[int] = set()
+    stack: list[tuple[tuple[str, ...], Node]] = [((), root)]
+    while stack:
+        path, node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if len(path) > MAX_DEPTH:
+            raise DataError(f"more than {MAX_DEPTH} mappings are in each other", code="invalid-format")
+        if isinstance(node, MappingNode):
+            pairs = [((*path, str(key.value)[:100]), value) for key, value in node.value]
+            stack += reversed(pairs)
+        elif isinstance(node, SequenceNode):
+            stack += [((*path, str(number)), value) for number, value in reversed(list(enumerate(node.value)))]
+        elif isinstance(node, ScalarNode) and str(node.tag) == "tag:yaml.org,2002:str":
+            yield _make_scalar(node, path, text)
+
+
+def _make_scalar(node: ScalarNode, path: tuple[str, ...], text: str) -> _Scalar:
+    """Return a scalar without what stands before it, an anchor or a tag, and behind it, line breaks."""
+    start, end = node.start_mark.index, node.end_mark.index
+    match = _PROPERTIES.match(text, start, end)
+    start = match.end() if match else start
+    end = start + len(text[start:end].rstrip())
+    return _Scalar(path, node.value, start, end, node.style or "")
+
+
+def _find_language_key(roots: Sequence[Node]) -> _Scalar | None:
+    """Return the only key of the file if it is the code of a language and has keys itself."""
+    from ruamel.yaml.nodes import MappingNode, ScalarNode
+
+    if len(roots) != 1 or not isinstance(roots[0], MappingNode) or len(roots[0].value) != 1:
+        return None
+    key, value = roots[0].value[0]
+    if not isinstance(key, ScalarNode) or not isinstance(value, MappingNode) or key.style:
+        return None
+    if not _LANGUAGE.fullmatch(key.value):
+        return None
+    return _Scalar((), key.value, key.start_mark.index, key.end_mark.index, "")
+
+
+def _write_scalar(text: EncodedText, scalar: _Scalar, value: str) -> str:
+    """Return a text in the style of its scalar, or in double quotation marks if that style cannot write it."""
+    is_printable = not _UNPRINTABLE.search(value)
+    if is_printable and scalar.style in ("|", ">") and (block := _write_block(text, scalar, value)):
+        return block
+    if is_printable and scalar.style == "'" and "\n" not in value:
+        return "'" + value.replace("'", "''") + "'"
+    if is_printable and not scalar.style and _PLAIN.fullmatch(value) and not _WORDS.fullmatch(value):
+        return value
+    quoted = json.dumps(value, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+
+
+def _write_block(text: EncodedText, scalar: _Scalar, value: str) -> str:
+    """Return a text as a block with the header and the indent of its scalar, or an empty text if it does not fit."""
+    raw = text.text[scalar.start : scalar.end]
+    header = _BLOCK_HEADER.match(raw)
+    body, old_body = value.rstrip("\n"), scalar.value.rstrip("\n")
+    lines = body.split("\n")
+    if header is None or len(value) - len(body) != len(scalar.value) - len(old_body):
+        return ""
+    if any(line != line.strip() for line in (lines if scalar.style == ">" else (lines[0], lines[-1]))) or not lines[0]:
+        return ""
+    first = raw[header.end() :]
+    indent = first[: len(first) - len(first.lstrip(" "))]
+    separator = "\n\n" if scalar.style == ">" else "\n"
+    block = separator.join(lines).replace("\n", f"\n{indent}")
+    block = "\n".join(line if line.strip() else "" for line in f"{indent}{block}".split("\n"))
+    return header[0] + block.replace("\n", text.newline)

@@ -1,0 +1,79 @@
+"""Tests of Android resources."""
+
+from __future__ import annotations
+
+import pytest
+from document_checks import check_document
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.documents.android_strings import parse_android_strings
+from dragoman.documents.document import UnitTranslation, write_document
+from expected_errors import raises_code
+
+RESOURCES = rb"""<?xml version="1.0" encoding="utf-8"?>
+<!-- Copyright -->
+<resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2" xmlns:tools="http://schemas.android.com/tools">
+    <string name="hello">Hello,   <b>big</b>
+        world\n\u0041 it\'s \"new\" \@home</string>
+    <string name="key" translatable="false">KEY</string>
+    <string name="copy">@string/hello</string>
+    <string name="kept">"  two  spaces  "</string>
+    <string name="given">Hi <xliff:g id="user" example="Bob">%1$s</xliff:g>!</string>
+    <string name="page"><![CDATA[<p>It\'s <a href=\"x\">here</a></p>]]></string>
+    <string name="empty"/>
+    <color name="red">#ff0000</color>
+    <plurals name="files">
+        <item quantity="one">%d file</item>
+        <item quantity="other">%d files</item>
+    </plurals>
+    <string-array name="days" tools:ignore="x"><item>Monday</item><item>Tuesday</item></string-array>
+    <string-array name="codes" translatable="false"><item>a</item></string-array>
+</resources>
+"""
+
+
+def make_string(value: str) -> bytes:
+    return f'<resources><string name="a">{value}</string></resources>'.encode()
+
+
+def test_strings_are_read() -> None:
+    document = check_document(parse_android_strings, RESOURCES, is_bilingual=False)
+    assert {unit.id: (unit.source, unit.markup) for unit in document.units} == {
+        "hello": ('Hello, <g1>big</g1> world\nA it\'s "new" @home', "xml"),
+        "kept": ("  two  spaces  ", "none"),
+        "given": ("Hi <x1/>!", "xml"),
+        "page": ('<p>It\'s <a href="x">here</a></p>', "html"),
+        "files/one": ("%d file", "none"),
+        "files/other": ("%d files", "none"),
+        "days/0": ("Monday", "none"),
+        "days/1": ("Tuesday", "none"),
+    }
+
+
+def test_strings_are_written_with_escapes() -> None:
+    document = parse_android_strings(RESOURCES)
+    texts = {
+        "given": "<x1/>, l'ami  <!",
+        "page": '<p>C\'est <a href="x">là</a></p>',
+        "days/0": '@lundi "1"\\\n',
+    }
+    written = write_document(document, {name: UnitTranslation(text) for name, text in texts.items()})
+    expected = RESOURCES.replace(
+        b'Hi <xliff:g id="user" example="Bob">%1$s</xliff:g>!',
+        rb'<xliff:g id="user" example="Bob">%1$s</xliff:g>, l\'ami\u0020 &lt;!',
+    )
+    expected = expected.replace(rb"It\'s", rb"C\'est").replace(rb">here</a></p>]]>", ">là</a></p>]]>".encode())
+    assert written == expected.replace(b">Monday<", rb">\@lundi \"1\"\\\n<")
+
+
+@given(st.text(st.sampled_from("ab \\\"'@?\n\t\r\xa0u0n<&😀"), min_size=1, max_size=12).filter(str.strip))
+def test_every_text_is_read_back(text: str) -> None:
+    document = parse_android_strings(make_string("Text"))
+    assert parse_android_strings(write_document(document, {"a": UnitTranslation(text)})).units[0].source == text
+
+
+@pytest.mark.parametrize("content", [b"<a/>", b"<resources>", b"", b"PK\x03\x04"])
+def test_other_files_are_refused(content: bytes) -> None:
+    with raises_code("invalid-format"):
+        parse_android_strings(content)

@@ -1,0 +1,123 @@
+"""HTML files: blocks, attributes, kept elements and the language of the page."""
+
+from __future__ import annotations
+
+import html
+
+import pytest
+from document_laws import check_laws
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.documents import html_file
+from dragoman.documents.document import UnitTranslation, check_written, write_document
+from dragoman.errors import DataError
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><title>The &amp; title</title>
+<meta name="description" content="A page"><style>p { color: red }</style></head>
+<body class="a">
+<!-- a comment -->
+<h1>Hello   <b>big</b>
+  world</h1>
+<p>An image <img src=a.png alt="Red &quot;box&quot;" title='Box'> and <a href="x" title="Link">a link</a>.
+<p translate="no">Kept</p>
+<pre>kept  too</pre> <script>if (a < b) { c("<p>no</p>") }</script>
+<ul><li>One<li>Two <code>x = 1</code></ul>
+<input type="submit" value="Send"><input type="text" value="Kept"><br>
+<p>123 <b>4</b></p>
+<img alt="Alone" src="b">
+<p><a href="x"
+  title="In two lines">two</a>
+</body></html>
+"""
+
+
+def read_sources(page: str) -> list[str]:
+    return [unit.source for unit in html_file.parse(page.encode()).units]
+
+
+def test_units_are_blocks_and_attributes() -> None:
+    assert read_sources(PAGE) == [
+        "The &amp; title",
+        "A page",
+        "Hello <b>big</b> world",
+        'Red "box"',
+        "Box",
+        "Link",
+        """An image <img src=a.png alt="#3" title='#4'> and <a href="x" title="#5">a link</a>.""",
+        "One",
+        "Two <code>x = 1</code>",
+        "Send",
+        "123 <b>4</b>",
+        "Alone",
+        "In two lines",
+        '<a href="x"\n  title="#12">two</a>',
+    ]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_laws_hold(newline: str, encoding: str) -> None:
+    document = check_laws(html_file.parse, PAGE.replace("\n", newline).encode(encoding))
+    assert document.source_language == "en"
+
+
+def test_translation_keeps_everything_else() -> None:
+    document = html_file.parse(PAGE.encode())
+    texts = {unit.id: UnitTranslation(unit.source.replace("a link", "un lien")) for unit in document.units}
+    texts |= {"3": UnitTranslation('Boîte "rouge" <&>')}
+    written = write_document(document, texts, "fr").decode()
+    expected = PAGE.replace("Hello   <b>big</b>\n  world", "Hello <b>big</b> world").replace('lang="en"', 'lang="fr"')
+    expected = expected.replace("Red &quot;box&quot;", "Boîte &quot;rouge&quot; &lt;&amp;&gt;").replace("a link", "un lien")
+    assert written == expected
+
+
+def test_missing_characters_become_references() -> None:
+    page = PAGE.replace("utf-8", "iso-8859-1").encode("latin-1")
+    document = html_file.parse(page)
+    written = write_document(document, {"2": UnitTranslation("Привет é")})
+    assert b"<h1>&#1055;&#1088;&#1080;&#1074;&#1077;&#1090; \xe9</h1>" in written
+
+
+TEXT = st.text(st.sampled_from("ab <>&;é\n#x'\"") | st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)
+PIECES = st.sampled_from(
+    ["<p>", "</p>", "<b>", "</b>", "<br>", "<div>", "</div>", "<!-- c -->", "<img alt='a b'>", "text", " ", "\n", "&lt;",
+     "<", "<a title=\"t\" href=x>", "</a>", "<script>", "</script>", "<li>", "&", "<x/>", "<![CDATA[x]]>", "<pre>", "</pre>",
+     "é", ">"]
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PIECES, max_size=30))
+def test_any_markup_obeys_the_laws(pieces: list[str]) -> None:
+    check_laws(html_file.parse, ("<html>" + "".join(pieces)).encode(), lambda text: f"X {text} Ŧ")
+
+
+@settings(max_examples=100, deadline=None)
+@given(TEXT, TEXT)
+def test_any_text_reads_as_written(text: str, value: str) -> None:
+    document = html_file.parse(PAGE.encode())
+    text, value = (" ".join(part.split()) or "x" for part in (text, value))
+    value += "x"
+    translations = {"2": UnitTranslation("x" + html.escape(text, quote=False)), "3": UnitTranslation(value)}
+    check_written(document, translations, write_document(document, translations), html_file.parse)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "invalid-format"),
+        (b"just text", "invalid-format"),
+        (b"PK\x03\x04", "invalid-format"),
+        (b"<?xml version='1.0'?><svg></svg>", "invalid-format"),
+        (b"{% if a %}<p>text</p>{% endif %}", "invalid-format"),
+        (b"<html>\xff", "invalid-encoding"),
+        (b'<meta charset="hex"><p>a', "invalid-encoding"),
+    ],
+)
+def test_other_content_is_refused(content: bytes, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        html_file.parse(content)
+    assert caught.value.code == code

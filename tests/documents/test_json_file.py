@@ -1,0 +1,119 @@
+"""JSON files: dialects, escapes and comments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from document_laws import check_laws
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.documents import json_file
+from dragoman.documents.document import UnitTranslation, check_written, write_document
+from dragoman.errors import DataError
+
+FILE = r"""{
+  // a comment
+  "greeting" : "Hello, {{name}}!",
+  "menu": { "open": "Open \"file\"\n", "count": 3, "none": "42", "list": ["One", "Two", null,] },
+  /* more */ "items_one": "{{count}} item", "html": "<b>x<\/b>",
+  "icu": "{count, plural, one {a file} other {files}}"
+}
+"""
+
+
+def read_units(text: str) -> dict[str, str]:
+    return {unit.context: unit.source for unit in json_file.parse(text.encode()).units if unit.state != "locked"}
+
+
+def test_units_are_values_with_letters() -> None:
+    assert read_units(FILE) == {
+        "greeting": "Hello, {{name}}!",
+        "menu.open": 'Open "file"\n',
+        "menu.list.0": "One",
+        "menu.list.1": "Two",
+        "items_one": "{{count}} item",
+        "html": "<b>x</b>",
+    }
+
+
+def test_notes_for_translators_are_kept() -> None:
+    arb = {"@@locale": "en", "title": "A title", "@title": {"description": "A note"}}
+    assert read_units(json.dumps(arb)) == {"title": "A title"}
+    chrome = {"name": {"message": "A name", "description": "A note", "placeholders": {"a": {"content": "$1"}}}}
+    assert read_units(json.dumps(chrome)) == {"name.message": "A name"}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_laws_hold(newline: str, encoding: str) -> None:
+    check_laws(json_file.parse, FILE.replace("\n", newline).encode(encoding))
+
+
+def test_file_in_ascii_stays_in_ascii() -> None:
+    document = json_file.parse(rb'{"a": "\u00e9t\u00e9", "b": "x"}')
+    assert write_document(document, {"1": UnitTranslation("é🐉")}) == rb'{"a": "\u00e9t\u00e9", "b": "\u00e9\ud83d\udc09"}'
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(max_size=5), children, max_size=4),
+    max_leaves=12,
+)
+
+
+def list_texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value] if any(map(str.isalpha, value)) else []
+    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [text for part in parts for text in list_texts(part)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(JSON, max_size=4) | st.dictionaries(st.text("abc", max_size=5), JSON, max_size=4),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
+def test_texts_are_those_of_the_json_module(value: Any, is_ascii: bool, indent: int | None) -> None:
+    content = json.dumps([value], ensure_ascii=is_ascii, indent=indent).encode()
+    document = json_file.parse(content)
+    keyed = {unit.source for unit in document.units}
+    assert keyed <= set(list_texts(value))
+    check_laws(json_file.parse, content)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(st.characters(codec="utf-8")))
+def test_any_text_reads_as_written(text: str) -> None:
+    document = json_file.parse(FILE.encode())
+    translations = {"0": UnitTranslation(f"a{text}")}
+    written = write_document(document, translations)
+    check_written(document, translations, written, json_file.parse)
+    assert json.loads(written.decode().split("\n")[2].partition(":")[2].strip().removesuffix(",")) == f"a{text}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'"a"',
+        b"{",
+        b"[1",
+        b"{]",
+        b'{"a" 1}',
+        b'{"a": "b}',
+        b"{a: 1}",
+        b'["\\x"]',
+        b"[" * 300 + b"]" * 300,
+        b"[] []",
+        b"<a>",
+        b'{"a": }',
+    ],
+)
+def test_other_content_is_refused(content: bytes) -> None:
+    with pytest.raises(DataError) as caught:
+        json_file.parse(content)
+    assert caught.value.code == "invalid-format"

@@ -1,0 +1,149 @@
+"""Markdown files: blocks, inline codes, escapes and wrapping."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from document_laws import check_laws
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.documents import markdown
+from dragoman.documents.document import UnitTranslation, check_written, write_document
+from dragoman.errors import DataError
+
+PAGE = r"""---
+title: Kept
+---
+# A *big* heading {#anchor}
+
+Some text with `code`, a [link](http://a.b/c_d "Title") and
+an ![image *alt*](i.png), <http://auto.link> and **bold [text][ref]**.
+
+> Quoted text that is
+> long enough.
+>
+> - [ ] a task\
+>   next line
+
+| Head \| one | Two |
+| --- | --- |
+| a `x\|y` | **b** |
+|  | c |
+
+Setext heading
+==============
+
+```python
+kept = "code"
+```
+
+1. First[^1] &copy; 5 \* 3
+2. Second <b>html</b>
+
+[^1]: The note.
+
+[ref]: http://example.org "kept"
+
+<div>kept</div>
+"""
+
+
+def pseudo_translate(text: str) -> str:
+    """Return a longer text, with the codes at its ends where they are."""
+    return re.sub(r"^((?:<x\d+/>)*)(.*?)((?:<x\d+/>)*)$", r"\1Ŧḗẋŧ * \2 „q“ _ ` [ | 1.\3", text)
+
+
+def read_sources(text: str) -> list[str]:
+    return [unit.source for unit in markdown.parse(text.encode()).units]
+
+
+def test_units_are_blocks_with_codes() -> None:
+    assert read_sources(PAGE) == [
+        "A <g1>big</g1> heading<x2/>",
+        "Some text with <x1/>, a <g2>link</g2> and an <x3/>, <x4/> and <g5>bold <g6>text</g6></g5>.",
+        "Quoted text that is long enough.",
+        "<x1/>a task<x2/>next line",
+        "Head | one",
+        "Two",
+        "a <x1/>",
+        "<g1>b</g1>",
+        "c",
+        "Setext heading",
+        "First<x1/> © 5 * 3",
+        "Second <x1/>html<x2/>",
+        "<x1/>The note.",
+    ]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_laws_hold(newline: str, mark: bytes) -> None:
+    check_laws(markdown.parse, mark + PAGE.replace("\n", newline).encode(), pseudo_translate)
+
+
+def test_translation_keeps_codes_and_wraps() -> None:
+    document = markdown.parse(PAGE.encode())
+    texts = {
+        "1": UnitTranslation("Ein <g2>Verweis</g2> mit <x1/> und einem <x3/>, <x4/> und <g5>fett <g6>Text</g6></g5> mehr."),
+        "3": UnitTranslation("<x1/>Aufgabe<x2/>Zeile"),
+        "6": UnitTranslation("A | B <x1/>"),
+    }
+    written = write_document(document, texts).decode()
+    paragraph = written.split("\n\n")[1]
+    assert max(map(len, paragraph.split("\n"))) <= len("an ![image *alt*](i.png), <http://auto.link> and **bold [text][ref]**.")
+    assert paragraph.replace("\n", " ") == (
+        'Ein [Verweis](http://a.b/c_d "Title") mit `code` und einem ![image *alt*](i.png), <http://auto.link> und '
+        "**fett [Text][ref]** mehr."
+    )
+    assert "> - [ ] Aufgabe\\\n>   Zeile\n" in written
+    assert "| A \\| B `x\\|y` | **b** |" in written
+
+
+SPECIAL = st.text(st.sampled_from("ab1 \\`*_[]<>&;#|~!-+=.:(){}$%é\"'/"), min_size=1, max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SPECIAL, st.integers(0, 12))
+def test_any_text_reads_as_written(text: str, number: int) -> None:
+    document = markdown.parse(PAGE.encode())
+    unit = document.units[number]
+    text = " ".join(f"{text} x {text}".split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    codes = "".join(part for part in markdown._TAG.split(unit.source)[1::2])
+    translations = {unit.id: UnitTranslation(text if not codes else unit.source.replace("o", text).replace("a", text))}
+    check_written(document, translations, write_document(document, translations), markdown.parse)
+
+
+PIECES = st.sampled_from(
+    ["# ", "- ", "> ", "1. ", "\n", "\n\n", "text", " ", "*", "**", "_", "`", "``", "[a](b)", "[a][r]", "![a](b 'c')", "<b>",
+     "&amp;", "\\*", "  \n", "\\\n", "|", "\n|--|--|\n", "~~", "```\n", "    ", "<http://a.b>", "[r]: x\n", "é", "\t", "---\n",
+     "[", "]", "(", ")"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES, max_size=25))
+def test_any_markup_obeys_the_laws(pieces: list[str]) -> None:
+    content = "".join(pieces).encode()
+    document = markdown.parse(content)
+    assert write_document(document, {}) == content
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"<!DOCTYPE html><p>a", "invalid-format"), (b"a\0b", "invalid-format"), (b"\xff\xfe\xfd", "invalid-encoding")],
+)
+def test_other_content_is_refused(content: bytes, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        markdown.parse(content)
+    assert caught.value.code == code
+
+
+@pytest.mark.slow
+def test_the_documentation_of_dragoman_obeys_the_laws() -> None:
+    paths = sorted((Path(__file__).parents[2] / "docs").rglob("*.md"))
+    assert len(paths) > 20
+    for path in paths:
+        check_laws(markdown.parse, path.read_bytes(), pseudo_translate)

@@ -1,0 +1,87 @@
+"""Tests of ODT documents."""
+
+from __future__ import annotations
+
+import pytest
+from document_checks import check_document
+from zip_files import check_other_members, make_zip, read_members
+
+from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.odt import parse_odt
+from expected_errors import raises_code
+
+NAMES = (
+    'xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
+    'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" '
+    'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
+)
+NOTE = (
+    '<text:note text:id="n1"><text:note-citation>1</text:note-citation><text:note-body>'
+    "<text:p>A note.</text:p></text:note-body></text:note>"
+)
+
+
+def make_odt(body: str, styles: str = "", manifest: str = "", mimetype: str = "text") -> bytes:
+    members: dict[str, str | bytes] = {
+        "mimetype": f"application/vnd.oasis.opendocument.{mimetype}",
+        "content.xml": f'<?xml version="1.0"?><office:document-content {NAMES}>{body}</office:document-content>',
+        "styles.xml": f"<office:document-styles {NAMES}>{styles}</office:document-styles>",
+        "Pictures/1.png": bytes(range(256)),
+        "META-INF/manifest.xml": f"<manifest:manifest {NAMES}>{manifest}</manifest:manifest>",
+    }
+    return make_zip(members, stored=("mimetype",))
+
+
+PARAGRAPHS = {
+    "plain": ("Text &amp; more\n   text", "Text & more text", "none"),
+    "span": ('A <text:span text:style-name="T1">bold </text:span> word', "A <g1>bold </g1>word", "xml"),
+    "link": ('See <text:a href="x">this</text:a><text:line-break/>now<text:tab/>', "See <g1>this</g1><x2/>now", "xml"),
+    "note": (f"One{NOTE} two", "One<x1/> two", "xml"),
+    "note in a span": (
+        f'One <text:span text:style-name="T1">two{NOTE} three</text:span>',
+        "One <g1>two<x2/> three</g1>",
+        "xml",
+    ),
+    "note at the end": (f"One{NOTE}", "One", "none"),
+    "field": ("Page <text:page-number>3</text:page-number> of ten", "Page <x1/> of ten", "xml"),
+}
+
+
+@pytest.mark.parametrize("name", PARAGRAPHS)
+def test_paragraph_is_read_and_written(name: str) -> None:
+    body, source, markup = PARAGRAPHS[name]
+    content = make_odt(f"<text:p>{body}</text:p>")
+    document = check_document(parse_odt, content, is_bilingual=False)
+    assert (document.units[0].source, document.units[0].markup) == (source, markup)
+    assert [unit.source for unit in document.units[1:]] == (["A note."] if NOTE in body else [])
+
+
+def test_notes_keep_their_place_and_are_translated() -> None:
+    document = parse_odt(make_odt(f"<text:p>One{NOTE} two</text:p>"))
+    texts = dict(zip((unit.id for unit in document.units), ("<x1/>Eins zwei", "Eine Notiz."), strict=True))
+    written = write_document(document, {name: UnitTranslation(text) for name, text in texts.items()})
+    expected = f"<text:p>{NOTE.replace('A note.', 'Eine Notiz.')}Eins zwei</text:p>"
+    assert expected.encode() in read_members(written)["content.xml"]
+
+
+def test_headings_and_headers_are_translated_and_deleted_texts_are_not() -> None:
+    body = "<text:tracked-changes><text:p>Deleted</text:p></text:tracked-changes><text:h>Title</text:h><text:p> - 1 -</text:p>"
+    content = make_odt(body, "<text:p>Header</text:p>")
+    document = check_document(parse_odt, content, is_bilingual=False)
+    assert [(unit.id, unit.source) for unit in document.units] == [("content.xml/1", "Title"), ("styles.xml/1", "Header")]
+    check_other_members(parse_odt, content, {"content.xml", "styles.xml"})
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (make_odt("", manifest="<manifest:encryption-data/>"), "invalid-format"),
+        (make_odt("", mimetype="spreadsheet"), "unknown-format"),
+        (make_odt("<text:p>"), "invalid-format"),
+        (make_zip({"content.xml": "<a/>"}), "unknown-format"),
+        (make_odt("")[:-30], "invalid-format"),
+    ],
+)
+def test_other_files_are_refused(content: bytes, code: str) -> None:
+    with raises_code(code):
+        parse_odt(content)

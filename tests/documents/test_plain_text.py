@@ -1,0 +1,73 @@
+"""Plain text: paragraphs, lists, wrapping and encodings."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from document_laws import check_laws
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.documents import plain_text
+from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.errors import DataError
+
+TEXT = """TITLE
+
+This paragraph is wrapped at a column, so that its lines are
+one text, and a translation of it is wrapped there again as
+well.
+
+A poem
+has lines
+of its own that are longer
+
+  - An item that is also wrapped at the column where others
+    are wrapped.
+  - Two
+  3) Three
+* * *
+
+The last line"""
+
+
+def test_units_are_paragraphs_items_and_lines() -> None:
+    assert [unit.source for unit in plain_text.parse(TEXT.encode()).units] == [
+        "TITLE",
+        "This paragraph is wrapped at a column, so that its lines are one text, and a translation of it is wrapped there again "
+        "as well.",
+        "A poem\nhas lines\nof its own that are longer",
+        "An item that is also wrapped at the column where others are wrapped.",
+        "Two",
+        "Three",
+        "The last line",
+    ]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_laws_hold(newline: str, encoding: str) -> None:
+    check_laws(plain_text.parse, TEXT.replace("\n", newline).encode(encoding))
+
+
+def test_translation_is_wrapped_with_its_indent() -> None:
+    document = plain_text.parse(TEXT.encode())
+    written = write_document(
+        document, {"3": UnitTranslation("Ein Punkt - der auch an der Spalte umbrochen ist, wie die anderen.")}
+    )
+    assert "  - Ein Punkt - der auch an der Spalte umbrochen ist, wie\n    die anderen.\n  - Two\n" in written.decode()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(st.sampled_from("abc -*.1)\t"), max_size=200), max_size=6), st.integers(30, 130))
+def test_any_text_obeys_the_laws(paragraphs: list[str], width: int) -> None:
+    content = "\n\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs).encode()
+    check_laws(plain_text.parse, content, lambda text: f"Ŧext {text} end")
+
+
+@pytest.mark.parametrize(("content", "code"), [(b"a\0b", "invalid-format"), (b"\xffa", "invalid-encoding")])
+def test_other_content_is_refused(content: bytes, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        plain_text.parse(content)
+    assert caught.value.code == code

@@ -1,0 +1,160 @@
+"""PO files: units, flags, plural forms and wrapping."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import polib
+import pytest
+from document_laws import check_laws
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.documents import po
+from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.errors import DataError
+
+HEADER = (
+    'msgid ""\nmsgstr ""\n"Language: ru\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
+    '"Plural-Forms: nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : 1);\\n"\n\n'
+)
+CATALOG = (
+    HEADER
+    + """#. A note
+#: a.py:1
+#, python-format
+msgid "Delete %s?"
+msgstr ""
+
+#, fuzzy
+#| msgid "Opened"
+msgid "Open"
+msgstr "Alt"
+
+#, fuzzy, c-format
+msgctxt "menu"
+msgid ""
+"First line\\n"
+"second \\"line\\"\\n"
+msgstr "Zeile\\n"
+
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+#~ msgid "Gone"
+#~ msgstr "Weg"
+"""
+)
+
+
+def parse_text(text: str, encoding: str = "utf-8") -> dict[str, tuple[str, str, str]]:
+    return {unit.id: (unit.source, unit.target, unit.state) for unit in po.parse(text.encode(encoding)).units}
+
+
+def test_units_have_state_and_plural_forms() -> None:
+    assert parse_text(CATALOG) == {
+        "1": ("Delete %s?", "", "untranslated"),
+        "2": ("Open", "Alt", "fuzzy"),
+        "3": ('First line\nsecond "line"\n', "Zeile\n", "fuzzy"),
+        "4[0]": ("%d file", "", "untranslated"),
+        "4[1]": ("%d files", "", "untranslated"),
+        "4[2]": ("%d files", "", "untranslated"),
+    }
+    assert po.parse(CATALOG.encode()).target_language == "ru"
+
+
+def test_singular_without_number_is_not_used_for_21() -> None:
+    units = po.parse(CATALOG.replace('%d file"', 'One file"').encode()).units
+    assert [unit.source for unit in units][3:] == ["%d files"] * 3
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_laws_hold(newline: str, mark: bytes) -> None:
+    check_laws(po.parse, mark + CATALOG.replace("\n", newline).encode())
+
+
+def test_fuzzy_is_set_and_removed() -> None:
+    document = po.parse(CATALOG.encode())
+    states = {"1": "fuzzy", "2": "translated", "3": "translated", "4[0]": "translated", "4[1]": "fuzzy"}
+    translations = {name: UnitTranslation(f"T{name}\n" if name == "3" else f"T{name}", state) for name, state in states.items()}  # type: ignore[arg-type]
+    written = write_document(document, translations).decode()
+    assert '#, fuzzy, python-format\nmsgid "Delete' in written
+    assert '\n\n#| msgid "Opened"\nmsgid "Open"\nmsgstr "T2"\n' in written
+    assert '\n\n#, c-format\nmsgctxt "menu"' in written
+    assert '#, fuzzy\nmsgid "%d file"' in written
+    assert written.endswith('#~ msgid "Gone"\n#~ msgstr "Weg"\n')
+    assert [entry.fuzzy for entry in polib.pofile(written)] == [True, False, False, True, False]
+
+
+def test_long_translation_is_wrapped_as_the_file_is() -> None:
+    text = "word " * 40 + "end"
+    written = write_document(po.parse(CATALOG.encode()), {"1": UnitTranslation(text)}).decode()
+    assert max(map(len, written.splitlines())) <= 79
+    long_line = CATALOG + f'\nmsgid "{text}"\nmsgstr ""\n'
+    assert f'msgstr "{text}"' in write_document(po.parse(long_line.encode()), {"1": UnitTranslation(text)}).decode()
+
+
+# polib reads other line breaks of Unicode, such as U+001E, as ends of lines.
+LETTERS = st.characters(codec="utf-8", exclude_categories=("Cc", "Zl", "Zp"), include_characters="\n\t")
+ANY_LETTERS = st.characters(codec="utf-8", exclude_characters="\0")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.text(LETTERS, min_size=1), st.text(LETTERS)), max_size=4))
+def test_texts_are_those_of_polib(pairs: list[tuple[str, str]]) -> None:
+    catalog = polib.POFile(wrapwidth=40)
+    catalog.metadata = {"Content-Type": "text/plain; charset=UTF-8"}
+    for number, (source, target) in enumerate(pairs):
+        catalog.append(polib.POEntry(msgctxt=str(number), msgid=source, msgstr=target))
+    document = po.parse(str(catalog).encode())
+    assert [(unit.source, unit.target) for unit in document.units] == pairs
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text(ANY_LETTERS, min_size=1), min_size=3, max_size=3))
+def test_any_text_reads_as_written(texts: list[str]) -> None:
+    document = po.parse(CATALOG.encode())
+    written = write_document(document, {str(number): UnitTranslation(text) for number, text in enumerate(texts, start=1)})
+    assert [unit.target for unit in po.parse(written).units][:3] == texts
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "invalid-format"),
+        (b"# only a comment\n", "invalid-format"),
+        (b'msgid "a"\nmsgstr "b\n', "invalid-format"),
+        (b'msgid "a"\n', "invalid-format"),
+        (b'msgid "a"\nmsgstr[0] "b"\n', "invalid-format"),
+        (b'msgid "a"\nmsgid "c"\nmsgstr "b"\n', "invalid-format"),
+        (b"<html>", "invalid-format"),
+        (b'msgid "a"\nmsgstr "\xff"\n', "invalid-encoding"),
+        (b'msgid ""\nmsgstr "charset=nonsense"\n', "invalid-encoding"),
+        (b'msgid "a\0"\nmsgstr ""\n', "invalid-format"),
+    ],
+)
+def test_other_content_is_refused(content: bytes, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        po.parse(content)
+    assert caught.value.code == code
+
+
+def test_encoding_without_a_character_refuses_the_text() -> None:
+    document = po.parse(CATALOG.replace("UTF-8", "ISO-8859-1").encode("latin-1"))
+    assert write_document(document, {"2": UnitTranslation("Öffnen")}).count("Öffnen".encode("latin-1")) == 1
+    with pytest.raises(DataError) as caught:
+        write_document(document, {"2": UnitTranslation("Открыть")})
+    assert caught.value.code == "invalid-encoding"
+
+
+@pytest.mark.slow
+def test_catalogs_of_django_obey_the_laws() -> None:
+    django = pytest.importorskip("django")
+    paths = sorted(Path(os.path.dirname(django.__file__)).rglob("*.po"))
+    assert len(paths) > 100
+    for path in paths:
+        check_laws(po.parse, path.read_bytes())

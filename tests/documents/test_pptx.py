@@ -1,0 +1,56 @@
+"""Tests of PPTX documents."""
+
+from __future__ import annotations
+
+from document_checks import check_document
+from zip_files import check_other_members, make_docx, make_package, read_members
+
+from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.pptx import parse_pptx
+from expected_errors import raises_code
+
+A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
+SLIDE, NOTES = "ppt/slides/slide1.xml", "ppt/notesSlides/notesSlide1.xml"
+PLAIN = '<a:rPr lang="en-US" dirty="0"/>'
+BOLD = '<a:rPr lang="en-US" b="1" dirty="0"/>'
+
+
+def run(text: str, properties: str = "") -> str:
+    return f"<a:r>{properties}<a:t>{text}</a:t></a:r>"
+
+
+def make_pptx(body: str) -> bytes:
+    return make_package(
+        {
+            "ppt/presentation.xml": ("presentationml.presentation.main", "<a/>"),
+            SLIDE: ("presentationml.slide", f"<sld {A}>{body}</sld>"),
+            NOTES: ("presentationml.notesSlide", f"<sld {A}><a:p>{run('Say hello')}</a:p></sld>"),
+            "ppt/slideMasters/slideMaster1.xml": ("presentationml.slideMaster", f"<sld {A}><a:p>{run('Master')}</a:p></sld>"),
+        }
+    )
+
+
+def test_slides_and_notes_are_translated() -> None:
+    runs = [run("A ", PLAIN), run("bo", BOLD), run("ld", BOLD.replace("US", "GB")), run(" word"), "<a:br/>", run("next")]
+    body = f"<a:p><a:pPr lvl='1'/>{''.join(runs)}<a:endParaRPr/></a:p>"
+    content = make_pptx(body)
+    document = check_document(parse_pptx, content, is_bilingual=False)
+    assert [unit.source for unit in document.units] == ["A <g1>bold</g1> word<x2/>next", "Say hello"]
+    check_other_members(parse_pptx, content, {SLIDE, NOTES})
+    written = write_document(document, {document.units[0].id: UnitTranslation("Ein<x2/><g1>fettes</g1> ")})
+    expected = (
+        "<a:p><a:pPr lvl='1'/>" + run("Ein") + "<a:br/>" + run("fettes", '<a:rPr b="1"/>') + run(" ") + "<a:endParaRPr/></a:p>"
+    )
+    assert expected.encode() in read_members(written)[SLIDE]
+
+
+def test_slide_number_is_kept() -> None:
+    number = "<a:fld id='{1}' type='slidenum'><a:rPr/><a:t>page 3</a:t></a:fld>"
+    body = f"<a:p>{number}</a:p><a:p>{run('Slide ')}{number}{run(' of us')}</a:p>"
+    document = check_document(parse_pptx, make_pptx(body), is_bilingual=False)
+    assert document.units[0].source == "Slide <x1/> of us"
+
+
+def test_document_of_another_kind_is_refused() -> None:
+    with raises_code("unknown-format"):
+        parse_pptx(make_docx(""))

@@ -1,0 +1,84 @@
+"""Property files of Java and string files of Apple: escapes, continuation lines and encodings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from document_laws import check_laws
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.documents.document import Document, UnitTranslation, check_written, write_document
+from dragoman.documents.properties import parse_properties, parse_strings
+from dragoman.errors import DataError
+
+PROPERTIES = r"""# a comment = x
+! another
+title = Hello\nworld
+key\ with\:space:Caf\u00e9 {0}
+long = one \
+       two\\
+empty =
+bare
+ spaced  \ value
+number = 42
+"""
+STRINGS = r"""/* A "comment" */
+"Open \"file\"" = "Open \"%@\"\n";
+// "kept" = "kept";
+plain.key = "Text";
+"empty" = "";
+"""
+
+
+def test_units_of_properties() -> None:
+    units = {unit.context: unit.source for unit in parse_properties(PROPERTIES.encode()).units}
+    assert units == {
+        "title": "Hello\nworld",
+        "key with:space": "Café {0}",
+        "long": "one two\\",
+        "spaced": " value",
+    }
+
+
+def test_units_of_strings() -> None:
+    assert [unit.source for unit in parse_strings(STRINGS.encode()).units] == ['Open "%@"\n', "Text"]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_laws_hold(newline: str, encoding: str) -> None:
+    check_laws(parse_properties, PROPERTIES.replace("\n", newline).encode(encoding))
+    check_laws(parse_strings, STRINGS.replace("\n", newline).encode(encoding))
+
+
+def test_letters_are_escaped_if_the_file_needs_it() -> None:
+    texts = {"0": UnitTranslation("é🐉")}
+    assert write_document(parse_properties(b"a = x"), texts) == rb"a = \u00e9\ud83d\udc09"
+    assert write_document(parse_properties("a = ü".encode("latin-1")), texts) == b"a = \xe9\\ud83d\\udc09"
+    assert write_document(parse_properties("a = ü".encode()), texts) == "a = é🐉".encode()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0")), st.sampled_from([parse_properties, parse_strings]))
+def test_any_text_reads_as_written(text: str, parse: Callable[[bytes], Document]) -> None:
+    document = parse((PROPERTIES if parse is parse_properties else STRINGS).encode())
+    translations = {document.units[1].id: UnitTranslation(f"{text}x{text}")}
+    check_written(document, translations, write_document(document, translations), parse)
+
+
+@pytest.mark.parametrize(
+    ("parse", "content", "code"),
+    [
+        (parse_properties, b"= value", "invalid-format"),
+        (parse_properties, b"a\0b", "invalid-format"),
+        (parse_strings, b"", "invalid-format"),
+        (parse_strings, b'"a" = "b"', "invalid-format"),
+        (parse_strings, b"\xff", "invalid-encoding"),
+    ],
+)
+def test_other_content_is_refused(parse: Callable[[bytes], Document], content: bytes, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse(content)
+    assert caught.value.code == code

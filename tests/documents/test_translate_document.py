@@ -1,0 +1,181 @@
+"""Translation of documents with a stub of a model, which writes words in capitals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from dragoman.documents.document import Document, Unit
+from dragoman.documents.formats import SUFFIXES, get_parser, parse_document
+from dragoman.documents.translate_document import DocumentOptions, check_document, check_unit, translate_document
+from dragoman.errors import DataError
+from dragoman.inference.translation_result import Translation
+from dragoman.inference.whole_texts import LineRequest
+
+OPTIONS = DocumentOptions("en", "de")
+CATALOG = """msgid ""
+msgstr "Language: de\\nPlural-Forms: nplurals=2; plural=(n != 1);\\n"
+
+msgid "One file"
+msgstr ""
+
+msgid "Two"
+msgstr "Zwei"
+
+msgctxt "again"
+msgid "One file"
+msgstr ""
+
+#, fuzzy
+msgid "Three"
+msgstr "Alt"
+"""
+CUES = """1
+00:00:01,000 --> 00:00:02,000
+the first part of
+
+2
+00:00:02,100 --> 00:00:03,000
+a long sentence.
+"""
+
+
+class StubModel:
+    """Model that writes each word in capitals, with the attention of a word on itself. lines: lines that it has read"""
+
+    def __init__(self, change: Callable[[str], str] = str.upper) -> None:
+        self.lines: list[str] = []
+        self.change = change
+
+    def __call__(self, request: LineRequest) -> Sequence[Translation]:
+        self.lines += request.lines
+        return [self.translate(line) for line in request.lines]
+
+    def translate(self, line: str) -> Translation:
+        text = self.change(line)
+        tokens, source_tokens = text.split(), line.split()
+        rows = tuple(tuple(float(i == j) for j in range(len(source_tokens))) for i in range(len(tokens)))
+        result = Translation(
+            text=text, score=0.0, tokens=tuple(tokens), token_log_probs=(), status="ok", source_tokens=tuple(source_tokens)
+        )
+        return replace(result, attention=rows)
+
+
+def translate(
+    name: str, text: str, options: DocumentOptions = OPTIONS, model: StubModel | None = None
+) -> tuple[str, list[tuple[str, ...]]]:
+    document = parse_document(name, text.encode())
+    result = translate_document(document, get_parser(name), model or StubModel(), options)
+    return result.content.decode(), [unit.flags for unit in result.results]
+
+
+def test_empty_entries_are_translated_once() -> None:
+    model = StubModel()
+    written, flags = translate("a.po", CATALOG, model=model)
+    assert model.lines == ["One file"]
+    assert flags == [(), ()]
+    assert written.count('#, fuzzy\nmsgid "One file"\nmsgstr "ONE FILE"\n') == 1
+    assert '#, fuzzy\nmsgctxt "again"\nmsgid "One file"\nmsgstr "ONE FILE"\n' in written
+    assert translate("a.po", written) == (written, [])
+
+
+def test_scope_selects_fuzzy_and_translated_entries() -> None:
+    model = StubModel()
+    written, _ = translate("a.po", CATALOG, replace(OPTIONS, scope="fuzzy", accept=True), model)
+    assert model.lines == ["One file", "Three"]
+    assert "fuzzy" not in written
+    model = StubModel()
+    translate("a.po", CATALOG, replace(OPTIONS, scope="all"), model)
+    assert model.lines == ["One file", "Two", "Three"]
+
+
+def test_memory_has_precedence() -> None:
+    model = StubModel()
+    written, _ = translate("a.po", CATALOG, replace(OPTIONS, memory={"One file": "Eine Datei"}), model)
+    assert model.lines == []
+    assert written == CATALOG.replace('"One file"\nmsgstr ""', '"One file"\nmsgstr "Eine Datei"')
+
+
+def test_failed_check_is_flagged_and_fuzzy() -> None:
+    text = CATALOG.replace("One file", "The %s has 1234 items")
+    written, flags = translate("a.po", text, replace(OPTIONS, accept=True), StubModel(lambda line: line.replace("1234", "12")))
+    assert flags == [("numbers", "untranslated")] * 2
+    assert written.count("#, fuzzy") == 3
+
+
+def test_lost_text_stays_untranslated() -> None:
+    written, flags = translate("a.po", CATALOG, model=StubModel(lambda line: ""))
+    assert written == CATALOG
+    assert len(flags) == 2
+
+
+def test_sentence_is_translated_across_cues() -> None:
+    model = StubModel()
+    written, _ = translate("a.srt", CUES, model=model)
+    assert set(model.lines) == {"the first part of a long sentence."}
+    assert written == CUES.replace("the first part of", "THE FIRST PART OF").replace("a long sentence.", "A LONG SENTENCE.")
+
+
+def test_markup_is_kept() -> None:
+    written, flags = translate("a.html", '<html lang="en"><p>a <b>red</b> box <img alt="a word"></p>')
+    assert written == '<html lang="de"><p>A <b>RED</b> BOX <img alt="A WORD"></p>'
+    assert flags == [(), ()]
+
+
+def test_text_that_cannot_be_written_is_left_out() -> None:
+    source = "One\n\nTwo three\n"
+    written, flags = translate("a.md", source, model=StubModel(lambda line: "X\n\n# Y" if line == "One" else line.upper()))
+    assert "TWO THREE" in written
+    assert flags[1] == ()
+
+
+def test_other_language_is_refused() -> None:
+    with pytest.raises(DataError) as caught:
+        translate("a.po", CATALOG, replace(OPTIONS, target_language="fr"))
+    assert caught.value.code == "unsupported-language"
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "flags"),
+    [
+        ("%d files", "Dateien", ("printf",)),
+        ("{name} is on", "Es ist an", ("variables",)),
+        ("Line\n", "Zeile", ("newlines",)),
+        ("See http://a.b/c", "Siehe", ("urls",)),
+        ("A text", "Ein langer Text", ("max_length",)),
+        ("A text", "Ein Text", ()),
+    ],
+)
+def test_checks_have_the_names_of_pofilter(source: str, text: str, flags: tuple[str, ...]) -> None:
+    assert check_unit(Unit("1", source, max_length=12), text, "de") == flags
+
+
+def test_check_reads_present_translations() -> None:
+    document = parse_document("a.po", CATALOG.replace("Two", "Two %s").encode())
+    assert [(result.text, result.flags) for result in check_document(document)] == [("Zwei", ("printf",)), ("Alt", ())]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("a.xyz", b"text", "unknown-format"),
+        ("noending", b"text", "unknown-format"),
+        ("a.txt", b"PK\x03\x04", "invalid-format"),
+        ("a.docx", b"\xd0\xcf\x11\xe0", "invalid-format"),
+        ("a.po", b"<html>", "invalid-format"),
+        ("a.html", b"%PDF-1.7", "invalid-format"),
+        ("a.json", b"a: b", "invalid-format"),
+    ],
+)
+def test_wrong_content_for_a_name_is_refused(name: str, content: bytes, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse_document(name, content)
+    assert caught.value.code == code
+    assert str(caught.value).startswith(f"{name}: ")
+
+
+def test_each_ending_has_a_parser() -> None:
+    parsers: list[Callable[[bytes], Document]] = [get_parser(f"file{suffix}") for suffix in SUFFIXES]
+    assert all(map(callable, parsers))

@@ -1,0 +1,154 @@
+"""Tests of XLIFF documents."""
+
+from __future__ import annotations
+
+import pytest
+from document_checks import check_document
+
+from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.xliff_document import parse_xliff
+from expected_errors import raises_code
+
+HEAD_1 = '<?xml version="1.0"?>\n<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">\n'
+FILE_1 = '<file original="a.c" source-language="en" target-language="de-DE" datatype="plaintext"><body>\n'
+END_1 = "</body></file></xliff>"
+UNITS_1 = """\
+  <trans-unit id="1" resname="menu.open" maxwidth="20" size-unit="char">
+    <source>Open <g id="1" ctype="bold">the <x id="2"/>file</g> &amp; go</source>
+    <alt-trans><source>Open</source><target>Offen</target></alt-trans>
+  </trans-unit>
+  <trans-unit id="2"><source>A <bpt id="1">&lt;b&gt;</bpt>bold<ept id="1">&lt;/b&gt;</ept> word<ph id="2">%s</ph></source>\
+<target state="new">A word</target></trans-unit>
+  <trans-unit id="3" translate="no"><source>KEY</source></trans-unit>
+  <group translate="no"><trans-unit id="4"><source>KEY</source></trans-unit></group>
+  <trans-unit id="5" approved="yes"><source>Yes</source><target>Ja</target></trans-unit>
+  <trans-unit id="6"><source>Keep <mrk mtype="protected">Dragoman</mrk> so</source><target/></trans-unit>
+  <trans-unit id="7"><source><![CDATA[<p>Text</p>]]></source><target state="needs-adaptation">Text</target></trans-unit>
+  <trans-unit id="8"><source>One. Two.</source><seg-source><mrk mtype="seg" mid="0">One.</mrk> \
+<mrk mtype="seg" mid="1">Two.</mrk></seg-source></trans-unit>
+  <trans-unit id="8"><source>Same id</source></trans-unit>
+"""
+XLIFF_1 = (HEAD_1 + FILE_1 + UNITS_1 + END_1).encode()
+XLIFF_2 = b"""\
+<?xml version="1.0" encoding="UTF-8"?>
+<xlf:xliff version="2.1" srcLang="en" trgLang="fr" xmlns:xlf="urn:oasis:names:tc:xliff:document:2.0" \
+xmlns:mtc="urn:oasis:names:tc:xliff:matches:2.0">
+<xlf:file id="f1"><xlf:unit id="u1" name="menu">
+  <mtc:matches><mtc:match ref="#m1"><xlf:source>Old</xlf:source><xlf:target>Vieux</xlf:target></mtc:match></mtc:matches>
+  <xlf:originalData><xlf:data id="d1">&lt;br/&gt;</xlf:data></xlf:originalData>
+  <xlf:segment id="s1">
+    <xlf:source>Open <xlf:pc id="1">the <xlf:ph id="2" dataRef="d1"/>file</xlf:pc>.</xlf:source>
+  </xlf:segment>
+  <xlf:ignorable><xlf:source> </xlf:source></xlf:ignorable>
+  <xlf:segment id="s2" state="initial"><xlf:source><xlf:sc id="3"/>Close it<xlf:ec startRef="3"/> now</xlf:source>\
+<xlf:target>Fermez</xlf:target></xlf:segment>
+  <xlf:segment id="s3" state="final"><xlf:source>End</xlf:source><xlf:target>Fin</xlf:target></xlf:segment>
+</xlf:unit></xlf:file>
+<xlf:file id="f2" translate="no"><xlf:unit id="u1"><xlf:segment><xlf:source>No</xlf:source></xlf:segment></xlf:unit></xlf:file>
+<xlf:file id="f3"><xlf:unit id="u1"><xlf:segment><xlf:source>Yes <xlf:mrk id="1" translate="no">A</xlf:mrk></xlf:source>\
+</xlf:segment></xlf:unit></xlf:file>
+</xlf:xliff>
+"""
+
+
+@pytest.mark.parametrize("content", [XLIFF_1, XLIFF_2, XLIFF_1.replace(b"\n", b"\r\n"), XLIFF_1.decode().encode("utf-16")])
+def test_targets_are_read_back(content: bytes) -> None:
+    if content.startswith(b"\xff\xfe"):
+        content = content.decode("utf-16").replace('version="1.0"?', 'version="1.0" encoding="UTF-16"?').encode("utf-16")
+    check_document(parse_xliff, content, is_bilingual=True)
+
+
+def test_units_of_version_1_are_read() -> None:
+    document = parse_xliff(XLIFF_1)
+    assert (document.source_language, document.target_language) == ("en", "de-DE")
+    rows = {unit.id: (unit.source, unit.target, unit.state, unit.markup) for unit in document.units}
+    assert rows == {
+        "1": ("Open <g1>the <x2/>file</g1> &amp; go", "", "untranslated", "xml"),
+        "2": ("A <g1>bold</g1> word<x2/>", "A word", "untranslated", "xml"),
+        "5": ("Yes", "Ja", "locked", "none"),
+        "6": ("Keep <x1/> so", "", "untranslated", "xml"),
+        "7": ("<p>Text</p>", "Text", "fuzzy", "html"),
+        "8": ("<g1>One.</g1> <g2>Two.</g2>", "", "untranslated", "xml"),
+        "8#2": ("Same id", "", "untranslated", "none"),
+    }
+    assert (document.units[0].context, document.units[0].max_length) == ("menu.open", 20)
+
+
+def test_units_of_version_2_are_read() -> None:
+    document = parse_xliff(XLIFF_2)
+    assert (document.source_language, document.target_language) == ("en", "fr")
+    assert [(unit.id, unit.source, unit.target, unit.state) for unit in document.units] == [
+        ("u1/s1", "Open <g1>the <x2/>file</g1>.", "", "untranslated"),
+        ("u1/s2", "<g1>Close it</g1> now", "Fermez", "fuzzy"),
+        ("u1/s3", "End", "Fin", "locked"),
+        ("f3/u1", "Yes <x1/>", "", "untranslated"),
+    ]
+
+
+def test_target_stands_behind_source_with_state_and_note() -> None:
+    document = parse_xliff(XLIFF_1)
+    text = "Die <g1><x2/>Datei</g1> öffnen &amp; los"
+    written = write_document(document, {"1": UnitTranslation(text, "fuzzy", ("numbers", "urls"))})
+    source = b'<source>Open <g id="1" ctype="bold">the <x id="2"/>file</g> &amp; go</source>'
+    target = (
+        '\n    <target state="needs-review-translation" state-qualifier="leveraged-mt">'
+        'Die <g id="1" ctype="bold"><x id="2"/>Datei</g> öffnen &amp; los</target>'
+        '\n    <note from="dragoman">numbers, urls</note>'
+    )
+    assert written == XLIFF_1.replace(source, source + target.encode())
+    again = parse_xliff(written)
+    assert (again.units[0].target, again.units[0].state) == (text, "fuzzy")
+    clean = write_document(again, {"1": UnitTranslation(text)})
+    assert clean == XLIFF_1.replace(
+        source, source + f'\n    <target state="translated">{target[target.index("Die") :]}'.encode()
+    ).replace(b'\n    <note from="dragoman">numbers, urls</note>', b"")
+
+
+def test_file_states_the_language_of_its_translations() -> None:
+    for content, name in ((XLIFF_1, "target-language"), (XLIFF_2, "trgLang")):
+        document = parse_xliff(content)
+        translations = {document.units[-1].id: UnitTranslation("Text <x1/>" if name == "trgLang" else "Text")}
+        same = write_document(document, translations, document.target_language[:2])
+        assert parse_xliff(same).target_language == document.target_language
+        other = write_document(document, translations, "cs")
+        assert parse_xliff(other).target_language == "cs"
+        assert other.replace(f'{name}="cs"'.encode(), f'{name}="{document.target_language}"'.encode()) == same
+
+
+def test_segment_of_version_2_states_the_checks() -> None:
+    document = parse_xliff(XLIFF_2)
+    text = "<g1>Fermez-le</g1> maintenant"
+    written = write_document(document, {"u1/s2": UnitTranslation(text, "fuzzy", ("numbers",))})
+    assert b'<xlf:segment id="s2" state="initial" subState="dragoman:numbers">' in written
+    assert b'<xlf:target><xlf:sc id="3"/>Fermez-le<xlf:ec startRef="3"/> maintenant</xlf:target>' in written
+    clean = write_document(parse_xliff(written), {"u1/s2": UnitTranslation(text)})
+    assert b'<xlf:segment id="s2" state="translated"><xlf:source>' in clean
+
+
+@pytest.mark.parametrize("text", ["Die Datei", "<g1><x2/>", "<g1><x2/></g1><x2/>", "</g1><g1><x2/>", "<x2/><g1></g1></g1>"])
+def test_damaged_tags_are_refused(text: str) -> None:
+    with raises_code("invalid-data"):
+        write_document(parse_xliff(XLIFF_1), {"1": UnitTranslation(text)})
+
+
+def test_codes_that_cross_elements_are_points() -> None:
+    source = '<source><g id="1">a<bpt id="2"/>b</g>c<ept id="2"/></source>'
+    document = check_document(
+        parse_xliff, f'{HEAD_1}{FILE_1}<trans-unit id="1">{source}</trans-unit>{END_1}'.encode(), is_bilingual=True
+    )
+    assert document.units[0].source == "<g1>a<x2/>b</g1>c<x3/>"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b'<xliff version="3.0"/>', "unknown-format"),
+        (b"<xliff/>", "unknown-format"),
+        (b"<tmx/>", "invalid-format"),
+        (XLIFF_1[:-20], "invalid-format"),
+        (b"", "invalid-format"),
+    ],
+)
+def test_other_files_are_refused(content: bytes, code: str) -> None:
+    with raises_code(code):
+        parse_xliff(content)

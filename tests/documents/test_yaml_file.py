@@ -1,0 +1,116 @@
+"""YAML files: scalars of each style, and the language key of Rails."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ruamel.yaml")
+
+from document_laws import check_laws
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.documents import yaml_file
+from dragoman.documents.document import UnitTranslation, check_written, write_document
+from dragoman.errors import DataError
+
+FILE = """# a comment
+en:
+  plain: Hello there # kept
+  single: 'It''s %{name}'
+  double: "A \\"quoted\\" text\\n"
+  literal: |
+    First line
+      second line
+
+    third line
+
+  folded: >-
+    Some folded
+    text
+
+    and more
+  count: 42
+  flag: yes
+  list: [One, "Two", {a: Three}]
+  anchor: &name Shared text
+  alias: *name
+  tagged: !!str Tagged text
+  multi: several
+    lines
+  keep: |+
+    Kept
+
+  last: end
+"""
+
+
+def test_units_are_texts() -> None:
+    document = yaml_file.parse(FILE.encode())
+    assert {unit.context.removeprefix("en."): unit.source for unit in document.units} == {
+        "plain": "Hello there",
+        "single": "It's %{name}",
+        "double": 'A "quoted" text\n',
+        "literal": "First line\n  second line\n\nthird line\n",
+        "folded": "Some folded text\nand more",
+        "list.0": "One",
+        "list.1": "Two",
+        "list.2.a": "Three",
+        "anchor": "Shared text",
+        "tagged": "Tagged text",
+        "multi": "several lines",
+        "keep": "Kept\n\n",
+        "last": "end",
+    }
+    assert document.source_language == "en"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_laws_hold(newline: str, mark: bytes) -> None:
+    content = mark + FILE.replace("\n", newline).encode()
+    check_laws(yaml_file.parse, content)
+    check_laws(yaml_file.parse, content, lambda text: text.replace("e", "é"))
+
+
+def test_styles_and_language_key_are_written() -> None:
+    document = yaml_file.parse(FILE.encode())
+    texts = {unit.id: UnitTranslation(unit.source.replace("e", "é")) for unit in document.units}
+    written = write_document(document, texts, "fr").decode()
+    assert "\nfr:\n  plain: Héllo théré # kept\n  single: 'It''s %{namé}'\n" in written
+    assert (
+        "  literal: |\n    First liné\n      sécond liné\n\n    third liné\n\n"
+        "  folded: >-\n    Somé foldéd téxt\n\n    and moré\n" in written
+    )
+    assert '  list: [Oné, "Two", {a: Thréé}]\n  anchor: &name Sharéd téxt\n  alias: *name\n' in written
+    assert "  flag: yes\n" in written
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.text(st.sampled_from("ab :#-'\"\n{}[],&*!|>%@`\\?=~1é\t") | st.characters(codec="utf-8"), min_size=1, max_size=15),
+    st.integers(0, 12),
+)
+def test_any_text_reads_as_written(text: str, number: int) -> None:
+    document = yaml_file.parse(FILE.encode())
+    translations = {document.units[number].id: UnitTranslation(f"{text}x{text}")}
+    check_written(document, translations, write_document(document, translations), yaml_file.parse)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "invalid-format"),
+        (b"just a text", "invalid-format"),
+        (b"a: [", "invalid-format"),
+        (b"a: b\n c: d\n", "invalid-format"),
+        (b"a: \x01", "invalid-format"),
+        (b"a: \xff", "invalid-encoding"),
+        (b"- " * 300 + b"a", "invalid-format"),
+        (b"[" * 1500, "invalid-format"),
+    ],
+)
+def test_other_content_is_refused(content: bytes, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        yaml_file.parse(content)
+    assert caught.value.code == code
