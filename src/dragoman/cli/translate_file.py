@@ -108,7 +108,7 @@ def translate_file(
     translated is left as it is, and the exit status is 4.
 
     \b
-    Example:  dragoman translate-file runs/ende/bundle messages.po index.html -o out
+    Example:  dragoman translate-file runs/general-ende/bundle messages.po index.html -o out
               dragoman translate-file --check messages.po
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
