@@ -6,7 +6,8 @@ import base64
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI
@@ -14,6 +15,8 @@ from fastapi.testclient import TestClient
 
 from capital_letters import CapitalTranslator, make_client, make_models, make_service
 from dragoman.errors import RecipeError
+from dragoman.inference.translator import Translator
+from dragoman.serving.model_set import ModelSet, ServedModel, list_pairs
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
 
@@ -115,6 +118,41 @@ def test_pivot_joins_two_models() -> None:
         .get("/translate", params={"q": "ja", "source": "de", "target": "fr"})
         .json()["error"]
     )
+
+
+def test_bundle_of_many_languages_gets_the_languages_of_a_request() -> None:
+    translator = CapitalTranslator()
+    translator.bundle.tokenizer.languages = object()
+    models = ModelSet([ServedModel("many", cast(Translator, translator), (("en", "de"), ("de", "en"), ("en", "zh_Hans")))])
+    client = make_client(TranslationService(models, ServerLimits()))
+    assert {row["code"]: row["targets"] for row in client.get("/languages").json()} == {
+        "de": ["en"],
+        "en": ["de", "zh"],
+        "zh": [],
+    }
+    assert client.get("/translate", params={"q": "one", "source": "en", "target": "zh"}).status_code == 200
+    assert translator.calls == [(["one"], {"source_language": "en", "target_language": "zh_Hans"})]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "origin", "task", "expected"),
+    [
+        ([("en", "de"), ("de", "en")], None, ("en", "de"), (("en", "de"), ("de", "en"))),
+        (None, (None, ["deu", "fra"]), ("en", ""), (("en", "deu"), ("en", "fra"))),
+        (None, (["a", "b"], ["a", "b"]), ("", ""), (("a", "b"), ("b", "a"))),
+        (None, None, ("en", "de"), (("en", "de"),)),
+        (None, None, ("", ""), ()),
+    ],
+)
+def test_pairs_of_a_bundle(pairs: Any, origin: Any, task: tuple[str, str], expected: tuple[tuple[str, str], ...]) -> None:
+    translator = SimpleNamespace(
+        recipe=SimpleNamespace(task=SimpleNamespace(source_language=task[0], target_language=task[1])),
+        metadata=SimpleNamespace(
+            language_pairs=pairs, origin=origin and SimpleNamespace(source_languages=origin[0], target_languages=origin[1])
+        ),
+        bundle=SimpleNamespace(tokenizer=SimpleNamespace(languages=None if origin is None else object())),
+    )
+    assert list_pairs(cast(Translator, translator)) == expected
 
 
 def test_new_models_serve_new_requests(translator: CapitalTranslator) -> None:

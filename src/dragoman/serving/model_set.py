@@ -118,8 +118,17 @@ class ModelSet:
 
 
 def list_pairs(translator: Translator) -> tuple[Pair, ...]:
-    """Return the pairs of languages that a bundle serves."""
-    task = translator.recipe.task
+    """Return the pairs of languages that a bundle serves.
+
+    They are the pairs that it was trained on. A converted model of many languages serves its source language, or each of its
+    languages, with each of its target languages. Any other bundle serves the pair of its recipe.
+    """
+    task, metadata = translator.recipe.task, translator.metadata
+    if metadata.language_pairs:
+        return tuple((source, target) for source, target in metadata.language_pairs)
+    if translator.bundle.tokenizer.languages is not None and metadata.origin and metadata.origin.target_languages:
+        sources = [task.source_language] if task.source_language else metadata.origin.source_languages or []
+        return tuple((source, target) for source in sources for target in metadata.origin.target_languages if source != target)
     if task.source_language and task.target_language:
         return ((task.source_language, task.target_language),)
     return ()
