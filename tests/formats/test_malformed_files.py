@@ -410,6 +410,7 @@ def run_in_child(folder: Path, first: int, last: int, num_bomb_blocks: int = 0) 
     return Counter(results["outcomes"])
 
 
+@pytest.mark.slow
 def test_600_damaged_and_hostile_files(tmp_path: Path) -> None:
     outcomes = run_in_child(tmp_path, 0, 600)
     assert sum(outcomes.values()) == 600

@@ -933,6 +933,7 @@ def test_initial_weights_follow_the_seed() -> None:
         }
     )
 )
+@pytest.mark.slow
 def test_every_model_config_builds_and_has_gradients(changes: dict[str, Any]) -> None:
     model = small_model(**changes)
     source, inputs = sentences(6, 2), sentences(5, 3)

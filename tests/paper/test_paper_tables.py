@@ -246,6 +246,7 @@ def few_sweeps() -> list[Sweep]:
     ]
 
 
+@pytest.mark.slow
 def test_table_1_runs_within_a_small_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(table1, "plan_sweeps", few_sweeps)
     monkeypatch.setattr(table1, "PATH_LENGTHS", (3, 9, 27))

@@ -211,6 +211,7 @@ def test_help_is_shown_without_features(missing: tuple[str, ...], prelude_dir: P
         ),
     ],
 )
+@pytest.mark.slow
 def test_commands_run_without_all_features(
     train_options: list[str], translate_options: list[str], prelude_dir: Path, corpus: Path, tmp_path: Path
 ) -> None:

@@ -196,6 +196,7 @@ def test_compiled_layers_compute_the_same(backend: str, precision: torch.dtype) 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_dropout_of_compiled_layers_follows_seed(backend: str) -> None:
     plan = ComputePlan(CPU, torch.float32)
     models = [small_model(dropout=0.3, layers=1) for _ in range(2)]

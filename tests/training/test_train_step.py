@@ -124,6 +124,7 @@ def poison(trainer: Trainer, steps: set[int], *, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["gradient", pytest.param("loss", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_r7_fifty_nonfinite_steps_change_nothing(target: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     steps = set(random.Random(3).sample(range(2, 130), 50))
     long = ("training.max_steps=130", "training.log_every_steps=10", "training.ema_decay=0.9", "training.batches_per_update=2")
