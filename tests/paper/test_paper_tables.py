@@ -658,7 +658,8 @@ def test_table_3_command_trains_and_prints_rows(plain: Recipe, corpus: Path, tmp
     recipe.write_text(
         f'name = "words"\n[task]\ntarget_language = "de"\n[data]\nroot = "{corpus}"\nmax_length = 40\n'
         'train = { source = "train.en", target = "train.de" }\nvalid = { source = "valid.en", target = "valid.de" }\n'
-        "[tokenizer]\nvocab_size = 80\nbyte_fallback = false\n[training]\nbatch_tokens = 130\nwarmup_steps = 2\n"
+        "[tokenizer]\nvocab_size = 80\nreserved_tokens = 0\nbyte_fallback = false\n"
+        "[training]\nbatch_tokens = 130\nwarmup_steps = 2\n"
         "[decoding]\nmax_extra_tokens = 10\n"
     )
     words = ("table3", "--corpus", recipe, "--rows", "B-dk16", "--budget", 2, "--scale", "tiny", "--folder", tmp_path / "table")
