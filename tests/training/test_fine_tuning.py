@@ -25,6 +25,7 @@ from dragoman.evaluation.bootstrap import paired_bootstrap
 from dragoman.interpolation import interpolate_bundles
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.lora import add_adapters, find_linears
+from dragoman.runtime.cpu_support import supports_bf16_matmul
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.kl_to_initial import kl_regularized_loss
 from dragoman.training.losses.label_smoothing import batch_loss
@@ -448,7 +449,10 @@ def test_merged_adapter_is_the_bundle_of_the_run(bundle: Path, lora_run: Path, t
     assert load_bundle(tmp_path / "merged").metadata.adapter == str(lora_run / "adapter")
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+NEEDS_BF16 = pytest.mark.skipif(not supports_bf16_matmul(), reason="oneDNN does not multiply bfloat16 on this processor")
+
+
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=NEEDS_BF16)])
 def test_adapter_is_chosen_by_call(precision: str, bundle: Path, lora_run: Path) -> None:
     paths: dict[str, str | Path] = {"ui": lora_run / "adapter", "help": str(lora_run / "adapter")}
     translator = dragoman.load(bundle, task="translation", device="cpu", precision=precision, adapters=paths)
