@@ -33,7 +33,7 @@ BEAM_SIZE = 4
 FORBIDDEN_IDS = [PADDING_ID, BEGIN_ID]
 MAX_EXTRA_TOKENS = 10
 RELATIVE_TOLERANCE = 3e-6
-"""Eight times the rounding of float32, which matters for logits of more than ten."""
+"""About 25 times the rounding of float32, which matters for logits of more than ten."""
 DECODING: dict[str, dict[str, Any]] = {
     "greedy": {"method": "greedy"},
     "beam": {
