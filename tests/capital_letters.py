@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import uvicorn
 from fastapi.testclient import TestClient
 
 from dragoman.inference.translation_result import Translation
@@ -66,3 +70,18 @@ def make_client(service: TranslationService, settings: ServerSettings | None = N
 def make_service(translator: CapitalTranslator | None = None, **limits: Any) -> TranslationService:
     """Return a service from English to German."""
     return TranslationService(make_models((translator or CapitalTranslator(), ("en", "de"))), ServerLimits(**limits))
+
+
+@contextmanager
+def listen(service: TranslationService, settings: ServerSettings | None = None) -> Iterator[str]:
+    """Run an application in a thread; give its address."""
+    server = uvicorn.Server(uvicorn.Config(build_app(service, settings or ServerSettings()), log_config=None))
+    with socket.socket() as server_socket:
+        server_socket.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [server_socket]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server_socket.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
-import time
 from collections.abc import Iterator
 
 import deepl
 import pytest
-import uvicorn
 from libretranslatepy import LibreTranslateAPI
 
 import dragoman
-from capital_letters import CapitalTranslator, make_service
+from capital_letters import CapitalTranslator, listen, make_service
 from dragoman.client import ClientTranslation, StreamedSentence
 from dragoman.errors import ServerError
-from dragoman.serving.app import build_app
 from dragoman.serving.settings import ApiKeys, ServerSettings, hash_key
 
 
@@ -25,17 +20,8 @@ from dragoman.serving.settings import ApiKeys, ServerSettings, hash_key
 def url() -> Iterator[str]:
     """Address of a server in a thread, which asks for the key `key`."""
     settings = ServerSettings(api_keys=ApiKeys([bytes.fromhex(hash_key("key"))]))
-    app = build_app(make_service(CapitalTranslator()), settings)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
-    with socket.socket() as server_socket:
-        server_socket.bind(("127.0.0.1", 0))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [server_socket]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{server_socket.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(10)
+    with listen(make_service(CapitalTranslator()), settings) as address:
+        yield address
 
 
 def test_client_translates(url: str) -> None:

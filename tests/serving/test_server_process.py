@@ -18,13 +18,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
-from capital_letters import CapitalTranslator, make_service
-from dragoman.serving.app import build_app
+from capital_letters import CapitalTranslator, listen, make_service
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TextRequest, TranslationService
-from dragoman.serving.settings import ServerLimits, ServerSettings
+from dragoman.serving.settings import ServerLimits
 
 FIELDS = {"source": "en", "target": "de"}
 
@@ -46,21 +44,6 @@ def run_server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], 
                 raise AssertionError("the server did not start")
         finally:
             process.kill()
-
-
-@contextmanager
-def listen(service: TranslationService, settings: ServerSettings | None = None) -> Iterator[str]:
-    """Run an application in a thread; give its address."""
-    server = uvicorn.Server(uvicorn.Config(build_app(service, settings or ServerSettings()), log_config=None))
-    with socket.socket() as server_socket:
-        server_socket.bind(("127.0.0.1", 0))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [server_socket]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{server_socket.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(10)
 
 
 def read_memory_mib(process_id: int) -> float:

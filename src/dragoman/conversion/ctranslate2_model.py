@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.ctranslate2_binary import BinaryModel, read_binary
 from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES, WMT21_LANGUAGES
 from dragoman.conversion.mapped_arrays import MappedArrays
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.source_files import MAX_JSON_BYTES, ModelSettings, SourceFiles
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, RowSource, WeightBuilder
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, RowSource, WeightBuilder, build_recipe
 from dragoman.conversion.text_tokenizers import (
     build_pair_tokenizer,
     describe_text,
@@ -35,7 +34,7 @@ from dragoman.conversion.text_tokenizers import (
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
-from dragoman.errors import BundleError, RecipeError
+from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 from dragoman.model.positional_encoding import SINUSOIDS
 
@@ -245,10 +244,7 @@ def build_model(
             **({} if num_positions is None else {"max_source_tokens": num_positions}),
         },
     }
-    try:
-        recipe = make_recipe(document)
-    except RecipeError as error:
-        raise damaged(folder.files.folder, f"describes a model of impossible settings ({error})") from None
+    recipe = build_recipe(document, folder.files.folder)
     sides = {
         "source_languages": list(folder.languages) if reads_source_language else [source_language] if source_language else None,
         "target_languages": list(folder.languages) or ([target_language] if target_language else None),

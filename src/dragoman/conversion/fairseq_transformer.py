@@ -15,10 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, damaged, read_checkpoint
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
-from dragoman.conversion.target import ConversionOptions, ConvertedModel
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -27,7 +26,7 @@ from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
-from dragoman.errors import DataError, RecipeError
+from dragoman.errors import DataError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "fairseq-transformer"
@@ -134,10 +133,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             "max_source_tokens": min(settings.integer("max_source_positions", 1024), num_positions or 2**20),
         },
     }  # fmt: skip
-    try:
-        recipe = make_recipe(document)
-    except RecipeError as error:
-        raise damaged(path, f"describes a model of impossible settings ({error})") from None
+    recipe = build_recipe(document, path)
     has_segmenter = is_sentencepiece or bool(_find_segmenters(files, source_language))
     return ConvertedModel(
         recipe=recipe,

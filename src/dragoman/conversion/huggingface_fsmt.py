@@ -11,20 +11,18 @@ The models read text that the Moses tokenizer has split. That tokenizer is not p
 from __future__ import annotations
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.target import ConversionOptions, ConvertedModel
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES
 from dragoman.data.tokenization.subword_nmt import CONTINUATION, END_OF_WORD, SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
-from dragoman.errors import RecipeError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-fsmt"
@@ -77,10 +75,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         "model": build_model_section(settings, is_pre_norm=False, tie_embeddings=tying, attention_dropout=0.0),
         "decoding": convert_generation_options(files, settings, target_order),
     }
-    try:
-        recipe = make_recipe(document)
-    except RecipeError as error:
-        raise damaged(settings.path, f"describes a model of impossible settings ({error})") from None
+    recipe = build_recipe(document, settings.path)
     return ConvertedModel(
         recipe=recipe,
         tokenizer=PairTokenizer(source, target, append_source_eos=True),

@@ -11,20 +11,19 @@
 from __future__ import annotations
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
 from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES, WMT21_LANGUAGES
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.target import ConversionOptions, ConvertedModel
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece_proto import read_pieces
-from dragoman.errors import BundleError, RecipeError
+from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-m2m100"
@@ -79,10 +78,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         "model": build_model_section(settings, is_pre_norm=True, tie_embeddings="all", attention_dropout=0.1),
         "decoding": convert_generation_options(files, settings, order, allowed=["forced_bos_token_id"], num_prompt_tokens=1),
     }
-    try:
-        recipe = make_recipe(document)
-    except RecipeError as error:
-        raise damaged(settings.path, f"describes a model of impossible settings ({error})") from None
+    recipe = build_recipe(document, settings.path)
     return ConvertedModel(
         recipe=recipe,
         tokenizer=PairTokenizer(vocabulary, vocabulary, append_source_eos=True),

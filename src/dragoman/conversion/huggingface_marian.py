@@ -15,19 +15,18 @@ import torch
 from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import ACTIVATIONS
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
-from dragoman.errors import BundleError, RecipeError
+from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 from dragoman.model.positional_encoding import halved_sinusoids
 
@@ -93,10 +92,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         "model": _convert_settings(settings, is_shared=is_shared, has_own_output=_has_own_output(settings)),
         "decoding": convert_generation_options(files, settings, target_order),
     }
-    try:
-        recipe = make_recipe(document)
-    except RecipeError as error:
-        raise damaged(settings.path, f"describes a model of impossible settings ({error})") from None
+    recipe = build_recipe(document, settings.path)
     return ConvertedModel(
         recipe=recipe,
         tokenizer=tokenizer,

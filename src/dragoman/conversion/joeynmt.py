@@ -17,10 +17,9 @@ from typing import Any
 from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import CheckpointContent, damaged, read_checkpoint
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
-from dragoman.conversion.target import ConversionOptions, ConvertedModel
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.characters import CharacterScheme
@@ -31,7 +30,7 @@ from dragoman.data.tokenization.subword_nmt import CONTINUATION, SubwordNmtSchem
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.data.tokenization.words import WordScheme
-from dragoman.errors import DataError, MissingDependencyError, RecipeError
+from dragoman.errors import DataError, MissingDependencyError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "joeynmt"
@@ -132,10 +131,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         "model": {**section, "tie_embeddings": tie_embeddings, "output_bias": target_order.has_missing_rows},
         "decoding": _convert_search(_get_section(config, "testing", is_required=False)),
     }
-    try:
-        recipe = make_recipe(document)
-    except RecipeError as error:
-        raise damaged(config.path, f"describes a model of impossible settings ({error})") from None
+    recipe = build_recipe(document, config.path)
     return ConvertedModel(
         recipe=recipe,
         tokenizer=PairTokenizer(source, target, append_source_eos=True),

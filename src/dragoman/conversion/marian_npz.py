@@ -17,20 +17,19 @@ from typing import Any
 import torch
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.mapped_arrays import MappedArrays
 from dragoman.conversion.marian_yaml import parse_settings, parse_vocabulary
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.npz_file import open_npz
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_recipe
 from dragoman.conversion.text_tokenizers import build_pair_tokenizer, describe_text, describe_tokenizer, find_segmenters
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece_proto import CONTROL, UNKNOWN, read_pieces
-from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.errors import BundleError, DataError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "marian-npz"
@@ -140,10 +139,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         **({} if num_positions is None else {"data": {"max_length": min(256, num_positions)}}),
         "decoding": _convert_search(decoder, num_positions),
     }
-    try:
-        recipe = make_recipe(document)
-    except RecipeError as error:
-        raise damaged(path, f"describes a model of impossible settings ({error})") from None
+    recipe = build_recipe(document, path)
     has_codes = segmenters[0] in CODES
     return ConvertedModel(
         recipe=recipe,

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import make_recipe
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
-from dragoman.conversion.target import ConversionOptions, ConvertedModel
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -26,7 +25,7 @@ from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
-from dragoman.errors import DataError, RecipeError
+from dragoman.errors import DataError
 from dragoman.io.safetensors import TensorStream
 
 SPECIAL_TOKENS = {"pad_token": "<blank>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
@@ -148,10 +147,7 @@ def convert_model(files: SourceFiles, options: ConversionOptions, model: OpenNmt
         **_convert_settings(model, tie_embeddings, weights),
         "decoding": {"beam_size": 5, "length_penalty": model.length_penalty, "alpha": 1.0, "early_stopping": "best"},
     }  # fmt: skip
-    try:
-        recipe = make_recipe(document)
-    except RecipeError as error:
-        raise damaged(model.settings.path, f"describes a model of impossible settings ({error})") from None
+    recipe = build_recipe(document, model.settings.path)
     return ConvertedModel(
         recipe=recipe,
         tokenizer=PairTokenizer(source, target, append_source_eos=False),

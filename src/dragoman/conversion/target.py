@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
-from dragoman.config import Recipe
+from dragoman.config import Recipe, make_recipe
+from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.errors import RecipeError
 from dragoman.io.safetensors import TensorStream
 
 CHUNK_VALUES = 2**20
@@ -67,6 +70,22 @@ class ConvertedModel:
     weights: Mapping[str, TensorStream]
     origin: ModelOrigin
     notes: tuple[str, ...] = ()
+
+
+def build_recipe(document: Mapping[str, Any], path: Path) -> Recipe:
+    """Return the recipe of a converted model.
+
+    Args:
+        document: sections of the recipe
+        path: file of the source that has the settings, which an error names
+
+    Raises:
+        BundleError: no model can have these settings.
+    """
+    try:
+        return make_recipe(document)
+    except RecipeError as error:
+        raise damaged(path, f"describes a model of impossible settings ({error})") from None
 
 
 class WeightBuilder:

@@ -31,15 +31,15 @@ LINE_TOKENS = 4
 
 
 class QueueClosedError(Exception):
-    """The server stops and takes no new work."""
+    """Refusal of new work, because the server stops."""
 
 
 class QueueFullError(Exception):
-    """The queue had no room within the time that the client gives."""
+    """Refusal of a request, because the queue stayed full."""
 
 
 class DeadlineError(Exception):
-    """The time of the request is over."""
+    """End of the time of a request before its answer."""
 
 
 def estimate_tokens(line: str) -> int:

@@ -93,7 +93,7 @@ class TranslationService:
         the request is over, and QueueClosedError if the server stops.
         """
         deadline = time.monotonic() + self.limits.request_seconds
-        sources = [self._detect(text) if request.source is None else None for text in request.texts]
+        sources = [self.detector.detect(text)[0] if request.source is None else None for text in request.texts]
         results: list[ServedTranslation | None] = [None] * len(request.texts)
         by_source: dict[str, list[int]] = {}
         for index, detected in enumerate(sources):
@@ -105,9 +105,6 @@ class TranslationService:
             ):
                 results[index] = ServedTranslation(translation, source, sources[index])
         return [result for result in results if result is not None]
-
-    def _detect(self, text: str) -> DetectedLanguage:
-        return self.detector.detect(text)[0]
 
     async def _translate_texts(
         self, texts: Sequence[str], source: str, request: TextRequest, deadline: float, on_line: OnLine | None
@@ -188,7 +185,10 @@ class TranslationService:
         """
         route = self.models.find_route(source, target)
         if len(route) != 1:
-            raise DataError(f"{source[:40]} to {target[:40]}: a pivot has no attention page", code="unsupported-language")
+            raise DataError(
+                f"{source[:40]} to {target[:40]}: no model translates this pair alone, so there is no attention page",
+                code="unsupported-language",
+            )
         async with self._explain_lock:
             return await asyncio.to_thread(_explain, route[0], text)
 
