@@ -19,10 +19,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from capital_letters import CapitalTranslator, listen, make_service
+from capital_letters import CapitalTranslator, listen, make_models, make_service
 from dragoman.serving.model_set import ModelSet
+from dragoman.serving.server import serve
 from dragoman.serving.service import TextRequest, TranslationService
-from dragoman.serving.settings import ServerLimits
+from dragoman.serving.settings import ServerLimits, ServerSettings
+from expected_errors import raises_code
 
 FIELDS = {"source": "en", "target": "de"}
 
@@ -188,6 +190,30 @@ def test_wrong_arguments_are_one_line(arguments: list[str], status: int, message
     assert (result.returncode, result.stdout) == (status, "")
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--port", "--admin-port"])
+def test_address_in_use_is_one_line(option: str) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        settings = ServerSettings(
+            port=int(port) if option == "--port" else 0, admin_port=int(port) if option != "--port" else None
+        )
+        with raises_code("invalid-option", port, option):
+            serve(lambda: pytest.fail("the models are loaded"), settings)
+
+
+def test_pivot_that_is_no_language_is_refused(bundle: Path) -> None:
+    with raises_code("invalid-option", "zz", "de, en"):
+        ModelSet.load([bundle], pivot="zz", device="cpu", precision="float32")
+
+
+def test_first_bundle_of_a_pair_serves_it(caplog: pytest.LogCaptureFixture) -> None:
+    models = make_models((CapitalTranslator(), ("en", "de")), (CapitalTranslator(), ("en-GB", "de")))
+    assert models.find_route("en", "de")[0].model is models.models[0]
+    assert "model-en-de translates the pair, not model-en-GB-de" in caplog.text
 
 
 def test_digest_of_a_key_is_printed() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dragoman.errors import BundleError, DataError
+from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.inference.whole_texts import RETRY_DECODING
 from dragoman.languages import get_language
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
+
+logger = logging.getLogger("dragoman.serving")
 
 Pair = tuple[str, str]
 """Source language and target language, as the bundle writes them."""
@@ -57,7 +60,9 @@ class ModelSet:
         self.steps: dict[Pair, Step] = {}
         for model in models:
             for pair in model.pairs:
-                self.steps.setdefault(_normalize(pair), _build_step(model, pair))
+                step = self.steps.setdefault(_normalize(pair), _build_step(model, pair))
+                if step.model is not model:
+                    logger.warning("%s to %s: %s translates the pair, not %s", *pair, step.model.name, model.name)
         self.codes = {get_language(code): code for model in models for pair in model.pairs for code in pair}
         self.targets = {
             source: sorted(target for target in self.codes if self._find_steps(source, target)) for source in sorted(self.codes)
@@ -69,7 +74,10 @@ class ModelSet:
 
         pivot: language that joins two models, such as `en` for German to French by way of English; None for no such joins
 
-        Raises BundleError for a damaged bundle, for a parser, and for a bundle that does not name its languages.
+        Of two bundles that serve a pair, the first one does, and the log says so.
+
+        Raises BundleError for a damaged bundle, for a parser, and for a bundle that does not name its languages. Raises
+        RecipeError for a pivot that is no language of the bundles.
         """
         from dragoman.inference.load import load  # imports torch
 
@@ -84,7 +92,13 @@ class ModelSet:
                     code="invalid-bundle",
                 )
             models.append(ServedModel(str(path), translator, pairs))
-        return cls(models, pivot=pivot)
+        model_set = cls(models, pivot=pivot)
+        if pivot is not None and get_language(pivot) not in model_set.codes:
+            languages = ", ".join(model_set.targets)
+            raise RecipeError(
+                f"--pivot {pivot}: is no language of the bundles; their languages are {languages}", code="invalid-option"
+            )
+        return model_set
 
     def find_route(self, source: str, target: str) -> tuple[Step, ...]:
         """Return the steps from one language to another: one model, two with the pivot between them, or none if they are equal.

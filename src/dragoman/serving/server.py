@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import uvicorn
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, RecipeError
 from dragoman.platform_features import SIGHUP
 from dragoman.serving.app import build_app
 from dragoman.serving.metrics import ServerMetrics
@@ -37,22 +39,41 @@ def serve(
     load_models: function that loads the models; SIGHUP calls it again, and new requests get the new models
     on_ready: called with the address and the models when the server accepts requests
 
-    Raises BundleError if a model cannot be loaded at the start. A reload that fails keeps the present models.
+    The addresses are taken before the models are loaded, so that one in use is reported at once.
+
+    Raises RecipeError for an address that cannot be used, and BundleError if a model cannot be loaded at the start. A reload
+    that fails keeps the present models.
     """
-    service = TranslationService(load_models(), settings.limits, retry=settings.retry)
-    config = _build_config(service, settings)
-    server = _Server(config, on_ready=lambda port: on_ready(f"http://{settings.host}:{port}/", service.models))
-    server.reload = lambda: _reload(service, load_models)
-    admin = None if settings.admin_port is None else _serve_metrics(service.metrics, settings.admin_port)
-    ignored = _ignore_signals()
+    with ExitStack() as stack:
+        server_socket = stack.enter_context(_bind(settings.host, settings.port, "--host and --port"))
+        admin_socket = None
+        if settings.admin_port is not None:
+            admin_socket = stack.enter_context(_bind("127.0.0.1", settings.admin_port, "--admin-port"))
+        service = TranslationService(load_models(), settings.limits, retry=settings.retry)
+        stack.callback(service.queue.close)
+        server = _Server(
+            _build_config(service, settings),
+            on_ready=lambda port: on_ready(f"http://{settings.host}:{port}/", service.models),
+        )
+        server.reload = lambda: _reload(service, load_models)
+        if admin_socket is not None:
+            stack.callback(_serve_metrics(service.metrics, admin_socket).shutdown)
+        for number, handler in _ignore_signals().items():
+            stack.callback(signal.signal, number, handler)
+        server.run(sockets=[server_socket])
+
+
+def _bind(host: str, port: int, options: str) -> socket.socket:
+    """Return a socket that has taken an address. Raises RecipeError, which names the options, if the system refuses it."""
     try:
-        server.run()
-    finally:
-        for number, handler in ignored.items():
-            signal.signal(number, handler)
-        service.queue.close()
-        if admin is not None:
-            admin.shutdown()
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        problem = (error.strerror or str(error)).partition(" (")[0]  # Python adds the address in brackets
+        raise RecipeError(
+            f"{host}:{port}: the server cannot listen there ({problem.lower()}); give another address by {options}",
+            code="invalid-option",
+        ) from error
 
 
 def _ignore_signals() -> dict[int, Any]:
@@ -68,8 +89,6 @@ def _ignore_signals() -> dict[int, Any]:
 def _build_config(service: TranslationService, settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         build_app(service, settings),
-        host=settings.host,
-        port=settings.port,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -111,8 +130,8 @@ def _reload(service: TranslationService, load_models: Callable[[], ModelSet]) ->
     logger.info("reloaded %d models", len(models.models))
 
 
-def _serve_metrics(metrics: ServerMetrics, port: int) -> ThreadingHTTPServer:
-    """Serve the metrics on the loopback address, in a thread."""
+def _serve_metrics(metrics: ServerMetrics, server_socket: socket.socket) -> ThreadingHTTPServer:
+    """Serve the metrics in a thread."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -127,6 +146,8 @@ def _serve_metrics(metrics: ServerMetrics, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = ThreadingHTTPServer(server_socket.getsockname(), Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = server_socket
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
