@@ -141,7 +141,9 @@ def list_candidates(systems: Systems, forms: ModelFormats, *, quick: bool, line_
     precisions = ["auto"] if quick else ["auto", *list_precisions()[0]]
     dragoman_settings = [{"precision": precision, "batch_tokens": budget} for precision in precisions for budget in budgets]
     thread_layouts = ["1 x 1 thread", "1 x 2 threads"] if line_by_line else ["2 x 1 thread", "1 x 2 threads"]
-    candidates = [candidate for threads in thread_layouts for candidate in systems.dragoman(threads, dragoman_settings)]
+    # A quick run has too few lines for two batches of equal size, so dragoman divides each batch between the threads.
+    own_layouts = thread_layouts if line_by_line else reversed(thread_layouts)
+    candidates = [candidate for threads in own_layouts for candidate in systems.dragoman(threads, dragoman_settings)]
     for threads in thread_layouts[:1] if quick and not line_by_line else thread_layouts:
         candidates += systems.ctranslate2(threads, [{}] if line_by_line else styles, quick=quick)
     batches = [{"batch": 32}] if quick or line_by_line else [{"batch": 32}, {"batch": 64}, {"batch": 128}]

@@ -95,8 +95,9 @@ def list_candidates(systems: Systems, forms: ModelFormats, cell: FixedCell, *, q
     if cell.throughput:
         sizes = [{"batch": 32}] if quick else [{"batch": 32}, {"batch": 64}, {"batch": 128}]
         batched = [{**setting, **size} for setting in dragoman_settings for size in sizes]
-        # Two batches at once, or one after the other with two threads, take equal time at best.
-        own_candidates = systems.dragoman("2 x 1 thread", batched) + systems.dragoman("1 x 2 threads", batched)
+        # With many rows, two threads that divide a batch keep more of it in their caches than two with a batch each.
+        layouts = ("2 x 1 thread", "1 x 2 threads") if cell.beam == 1 else ("1 x 2 threads", "2 x 1 thread")
+        own_candidates = [candidate for threads in layouts for candidate in systems.dragoman(threads, batched)]
         return own_candidates + systems.ctranslate2("2 x 1 thread", sizes, quick=quick, types=types)
     thread_layouts = ("1 x 2 threads",) if quick and rows > 8 else ("1 x 2 threads", "1 x 1 thread")
     own_candidates = [

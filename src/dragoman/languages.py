@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 UNSPACED_LANGUAGES = {"ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
 """Languages that write no spaces between words or sentences."""
@@ -29,6 +30,7 @@ _ALIAS_TABLE = """
 _ALIASES = dict(alias.split(":") for alias in _ALIAS_TABLE.split())
 
 
+@lru_cache(maxsize=256)
 def get_language(code: str) -> str:
     """Return the language of a code in lower case, without region and script, with two letters if it has such a code.
 

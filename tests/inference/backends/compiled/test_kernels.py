@@ -170,9 +170,9 @@ def test_logits_equal_those_of_the_quantized_model(keys: dict[str, Any], width: 
     model = make_model(**keys)
     assert supports_compiled(model)
     source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
-    exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 8)
-    compiled = run_steps(compile_model(model), source_BS, width, leave, INITIAL_POSITIONS + 8)
-    quantized = run_steps(quantize(model), source_BS, width, leave, INITIAL_POSITIONS + 8)
+    exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
+    compiled = run_steps(compile_model(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
+    quantized = run_steps(quantize(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
     assert [list(step) for step in compiled] == [list(step) for step in quantized]
     differences = max_differences(compiled, quantized)
     assert float((differences < ROUNDING).float().mean()) > 0.5
@@ -191,16 +191,16 @@ def test_batch_does_not_change_sentences(width: int) -> None:
     model = compile_model(make_model())
     source_BS = make_sources(40, 30)
     assert int((source_BS != PADDING).sum()) > ENCODE_BLOCK_TOKENS
-    batched = run_steps(model, source_BS, width, {2: [1, 2], 5: [39]}, 2 * INITIAL_POSITIONS + 3)
+    batched = run_steps(model, source_BS, width, {2: [1, 2], 5: [39]}, 2 * INITIAL_POSITIONS + 16)
     for number in (0, 1, 17, 39):
         length = int((source_BS[number] != PADDING).sum())
-        alone = run_steps(model, source_BS[number : number + 1, :length], width, {}, 2 * INITIAL_POSITIONS + 3)
+        alone = run_steps(model, source_BS[number : number + 1, :length], width, {}, 2 * INITIAL_POSITIONS + 16)
         # The random tokens depend on the sentence's index, which is 0 if it is alone.
         assert number or all(torch.equal(step[0], other_step[0]) for step, other_step in zip(batched, alone, strict=True))
     repeated_BS = source_BS[17:18].repeat(40, 1)
     many, few = model.start(repeated_BS), model.start(repeated_BS[:1])
     tokens_N = torch.arange(width)
-    for _ in range(2 * INITIAL_POSITIONS + 3):
+    for _ in range(2 * INITIAL_POSITIONS + 16):
         many_NV, many = model.step(tokens_N.repeat(40), many)
         few_NV, few = model.step(tokens_N, few)
         assert torch.equal(many_NV, few_NV.repeat(40, 1))

@@ -124,7 +124,7 @@ class CompiledTransformer:
         )
         blocks = list(_iter_token_blocks(length_B.tolist()))
         max_rows = max(int(length_B[first:after].sum()) for first, after in blocks)
-        workspace = self._allocate_workspace(max_rows, num_positions, workers)
+        workspace = self._allocate_workspace(max_rows, _compute_initial_capacity(num_positions), workers)
         num_outputs = 0 if self.pointer is None else int(length_B.sum())
         memory_ND = torch.empty(num_outputs, workspace.width, **F32_OPTIONS)
         self._encode_blocks(source_BS, token_mask_BS, blocks, cross_kv, memory_ND, workspace)
@@ -164,24 +164,24 @@ class CompiledTransformer:
             self.decoder.layers.num_layers,
             self.head_layout,
         )
-        num_encoded = 0
+        tokens_N, position_N = source_BS[token_mask_BS], token_mask_BS.nonzero()[:, 1].contiguous()
+        start_B = F.pad(token_mask_BS.sum(1).cumsum(0), (1, 0))  # of the sentences, and the end of the last one
+        sentence_B = torch.arange(len(source_BS), device="cpu")
+        keep_alive = self, tokens_N, position_N, sentence_B, positions_SD, memory_ND, workspace
         for first, after in blocks:
-            token_mask_CS = token_mask_BS[first:after]
-            tokens_N, position_N = source_BS[first:after][token_mask_CS], token_mask_CS.nonzero()[:, 1].contiguous()
-            start_C = F.pad(token_mask_CS.sum(1).cumsum(0), (1, 0))
-            sentence_C = torch.arange(first, after, device="cpu")
+            first_row, end_row = int(start_B[first]), int(start_B[after])
+            block_start_C = start_B[first : after + 1] - first_row
             batch = EncoderBatch(
-                token_ids=tokens_N.data_ptr(),
-                position_ids=position_N.data_ptr(),
-                num_rows=len(tokens_N),
-                sentence_starts=start_C.data_ptr(),
-                sentence_ids=sentence_C.data_ptr(),
+                token_ids=tokens_N[first_row:].data_ptr(),
+                position_ids=position_N[first_row:].data_ptr(),
+                num_rows=end_row - first_row,
+                sentence_starts=block_start_C.data_ptr(),
+                sentence_ids=sentence_B[first:].data_ptr(),
                 num_sentences=after - first,
-                outputs=memory_ND[num_encoded:].data_ptr() if len(memory_ND) else 0,
+                outputs=memory_ND[first_row:].data_ptr() if len(memory_ND) else 0,
             )
-            num_encoded += len(tokens_N)
-            keep_alive = self, tokens_N, position_N, start_C, sentence_C, positions_SD, memory_ND, workspace
-            workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, keep_alive))
+            block_tensors = *keep_alive, block_start_C
+            workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, block_tensors))
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""
@@ -247,7 +247,7 @@ class CompiledTransformer:
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """Return the state with slots for the outputs of this many rows."""
-        num_positions = max(INITIAL_POSITIONS, state.cross_kv.num_positions)  # most outputs are as long as their source
+        num_positions = _compute_initial_capacity(state.cross_kv.num_positions)
         shape = self.decoder.layers.num_layers, num_rows, num_positions
         return state._replace(
             self_keys=torch.empty(*shape, self.head_layout.key_width, **F16_OPTIONS),
@@ -286,6 +286,11 @@ def compute_padded_positions(embedding: InferenceEmbedding, start: int, length: 
     """Return the vectors (length, D) of the positions from `start` on, with zeros up to whole vectors of the kernels."""
     positions_TD = embedding.compute_positions(start, length).float()
     return F.pad(positions_TD, (0, round_up(positions_TD.shape[1]) - positions_TD.shape[1])).contiguous()
+
+
+def _compute_initial_capacity(num_source_positions: int) -> int:
+    """Return the number of output positions at first, which suffices for most outputs of sources with this many tokens."""
+    return max(INITIAL_POSITIONS, num_source_positions + num_source_positions // 2)
 
 
 def _encode_block(

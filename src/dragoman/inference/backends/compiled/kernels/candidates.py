@@ -26,7 +26,7 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     store_f64,
     store_i64,
 )
-from dragoman.inference.backends.compiled.kernels.simd import any_greater, kernel, splat
+from dragoman.inference.backends.compiled.kernels.simd import find_greater, find_lowest_bit, kernel, splat
 from dragoman.inference.backends.compiled.kernels.structs import LANES, LOGIT_BLOCK
 
 
@@ -108,13 +108,13 @@ def update_candidates(row, first_list, column, start, count, block_max, length, 
     if num_filled == row_buffers.num_candidates and block_max <= load_f32(row_buffers.candidate_logits, last):
         return
     for lane_start in range(0, count, LANES):
-        lane_end = min(lane_start + LANES, count)
-        is_full_vector = num_filled == row_buffers.num_candidates and lane_end == lane_start + LANES
-        if is_full_vector and not any_greater(
-            load_f32x16(row_buffers.logits, start + lane_start), splat(load_f32(row_buffers.candidate_logits, last))
-        ):
-            continue
-        for offset in range(lane_start, lane_end):
+        lanes = (1 << min(LANES, count - lane_start)) - 1
+        if num_filled == row_buffers.num_candidates:
+            least_logit = splat(load_f32(row_buffers.candidate_logits, last))
+            lanes &= find_greater(load_f32x16(row_buffers.logits, start + lane_start), least_logit)
+        while lanes:
+            offset = lane_start + find_lowest_bit(lanes)
+            lanes &= lanes - 1
             value = load_f32(row_buffers.logits, start + offset)
             if num_filled == row_buffers.num_candidates and not value > load_f32(row_buffers.candidate_logits, last):
                 continue

@@ -60,7 +60,7 @@ F32_BYTES, F16_BYTES = 4, 2
 # Floats of 16 bits in a cache line.
 F16_IN_LINE = 32
 # Width of all heads' keys from which on attention prefetches. The processor by itself prefetches enough of narrower keys.
-MIN_PREFETCHED_WIDTH = 256
+MIN_PREFETCHED_WIDTH = 128
 
 
 @kernel

@@ -320,6 +320,26 @@ def any_greater(typing, left, right):
 
 
 @intrinsic
+def find_greater(typing, left, right):
+    """Return an integer whose bit n is 1 if lane n of `left` is greater than that of `right`."""
+
+    def codegen(context, builder, signature, args):
+        return builder.zext(builder.bitcast(builder.fcmp_ordered(">", *args), ir.IntType(LANES)), I64)
+
+    return types.int64(f32x16, f32x16), codegen
+
+
+@intrinsic
+def find_lowest_bit(typing, bits):
+    """Return the index of the lowest bit that is 1; there must be one."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def absolute(typing, vector):
     """Return the magnitudes."""
 
