@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import dragoman
 from dragoman.bundle import collect_weights, load_bundle, save_bundle
+from dragoman.cli.main import cli
 from dragoman.conversion import hub
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 from dragoman.errors import DragomanError, MissingDependencyError
@@ -170,6 +172,17 @@ def test_target_language_is_the_first_source_token(multilingual: Translator) -> 
     }
     assert multilingual.translate([">>fra<< ab cd"], repetition_window=0)[0].score == pytest.approx(scores["fra"], abs=1e-5)
     assert len({round(score, 4) for score in scores.values()}) == 3
+
+
+def test_alignment_counts_words_behind_the_token_of_a_line(multilingual: Translator, tmp_path: Path) -> None:
+    """Each linked word of a line with its own token is the word of the same line without it."""
+    for name, text in (("own", ">>fra<< ab cd\nef"), ("plain", "ab cd\nef"), ("target", "cd ab\nef")):
+        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
+    options = [str(tmp_path / "target"), "--bundle", str(tmp_path / "bundle"), "--to", "fra", "--json"]
+    own, plain = (CliRunner().invoke(cli, ["align", str(tmp_path / name), *options]).stdout for name in ("own", "plain"))
+    assert own == plain
+    assert {word for line in own.splitlines() for word, _ in json.loads(line)["words"]} <= {"ab", "cd", "ef"}
+    assert '"words":[[' in own.replace(" ", "")
 
 
 def test_long_lines_keep_their_language(multilingual: Translator) -> None:

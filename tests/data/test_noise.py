@@ -386,6 +386,43 @@ def test_placeholder_is_inserted_without_shared_words(pair: tuple[str, str]) -> 
     assert at_start == {True, False}
 
 
+MARK = re.compile(r"⟦\d+⟧")
+
+
+def test_marks_replace_words_and_placeholders() -> None:
+    source, target = "Tom read {0} of 12 files for Mary, %s.", "Tom las {0} von 12 Dateien für Mary, %s."
+    marks, counts, replaced = set(), Counter[int](), set()
+    for seed in range(300):
+        changed = [insert_placeholders(source, target, Random(seed), use_marks=True)[side] for side in (0, 1)]
+        used = [MARK.findall(side) for side in changed]
+        assert sorted(used[0]) == sorted(used[1])
+        assert len(set(used[0])) == len(used[0])
+        counts[len(used[0])] += 1
+        marks |= set(used[0])
+        replaced |= {word for word in ("Tom", "{0}", "12", "Mary", "%s") if word not in changed[0]}
+    assert set(counts) == {1, 2, 3, 4}
+    assert marks == {f"⟦{number}⟧" for number in range(32)}
+    assert replaced == {"Tom", "{0}", "12", "Mary", "%s"}
+    assert insert_placeholders("See ⟦3⟧.", "Siehe ⟦3⟧.", Random(1), use_marks=True) == ("See ⟦3⟧.", "Siehe ⟦3⟧.")
+
+
+def test_translations_of_terms_stay_unchanged() -> None:
+    """Other noise changes a term but not its translation, and a copied source has no annotations."""
+
+    def apply(seed: int, **probabilities: float) -> tuple[str, str]:
+        noise = PairNoise(NoiseConfig(terminology=1.0, **probabilities), seed=seed, has_marks=True)
+        return noise.apply(0, 0, "The network is old.", "Das Netz ist alt.", lambda: ("", "Katze"), lambda: [(4, 11, "Netz")])
+
+    for seed in range(60):
+        source, target = apply(seed, upper_case=1.0, typos=1.0, placeholders=1.0)
+        assert re.search(r"⟦t⟧ [A-Z]+⟦=⟧ (Netz|Katze)⟦/t⟧", source)
+        assert "Netz" not in target
+        source, target = apply(seed, copy_source=1.0)
+        assert source == target == "The network is old."
+    sources = {apply(seed)[0] for seed in range(60)}
+    assert sources == {f"The⟦t⟧ network⟦=⟧ {word}⟦/t⟧ is old." for word in ("Netz", "Katze")}
+
+
 def test_placeholders_are_distinct_and_new() -> None:
     existing = "{0} {1} {2} {name} {{name}} ${name} %(name)s %1$s %s %d"
     for seed in range(200):

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, open_text_output, output_option, overwrite_option
+from dragoman.cli.options import (
+    PATH_TYPE,
+    add_languages,
+    check_output_paths,
+    from_option,
+    json_option,
+    open_text_output,
+    output_option,
+    overwrite_option,
+    to_option,
+    usage_error,
+)
 from dragoman.runtime.counts import format_count
 
 CHUNK_LINES = 2048
@@ -16,17 +28,28 @@ CHUNK_LINES = 2048
 @click.argument("source", type=PATH_TYPE)
 @click.argument("target", type=PATH_TYPE)
 @click.option("--bundle", type=PATH_TYPE, help="Align by the attention of this model instead of a lexical aligner.")
+@to_option
+@from_option
 @output_option
 @overwrite_option()
 @click.option("--gold", type=PATH_TYPE, help="Compare with these links: print error rate, precision and recall, not links.")
 @json_option("Print one JSON object a line, with the linked words.")
 def align(
-    source: Path, target: Path, bundle: Path | None, output: Path | None, overwrite: bool, gold: Path | None, as_json: bool
+    source: Path,
+    target: Path,
+    bundle: Path | None,
+    target_language: str | None,
+    source_language: str | None,
+    output: Path | None,
+    overwrite: bool,
+    gold: Path | None,
+    as_json: bool,
 ) -> None:
     """Align the words of SOURCE with those of TARGET, line by line, as `i-j` counted from 0.
 
     Spaces separate the words. With --bundle, the attention of its model to the given target makes the links. This works for a
-    few lines. Without --bundle, a lexical aligner learns from all pairs. This works for thousands of lines.
+    few lines. Without --bundle, a lexical aligner learns from all pairs. This works for thousands of lines. A bundle of many
+    languages takes the languages from --to and --from. The words of a line with its own language token are those behind it.
 
     \b
     Example:  dragoman align test.en test.de --bundle runs/multi30k-ende/bundle -o test.links
@@ -37,9 +60,16 @@ def align(
     from dragoman.formats.text import read_parallel_lines
 
     check_output_paths(output, overwrite=overwrite, input_paths=[source, target, gold, bundle])
+    decoding: dict[str, Any] = {}
+    add_languages(decoding, source_language, target_language)
+    if decoding and bundle is None:
+        raise usage_error("--to and --from choose the languages of --bundle; give it as well")
     sources, targets = read_parallel_lines(source, target)
     gold_links = None if gold is None else _read_gold_links(gold, sources, targets)
-    predicted_links = _align_lexically(sources, targets) if bundle is None else _align_with_model(bundle, sources, targets)
+    if bundle is None:
+        predicted_links = _align_lexically(sources, targets)
+    else:
+        predicted_links, sources = _align_with_model(bundle, sources, targets, decoding)
     if gold_links is not None:
         _print_alignment_scores(predicted_links, gold_links, as_json=as_json)
         if output is None:
@@ -99,7 +129,10 @@ def _align_lexically(sources: list[str], targets: list[str]) -> list[list[tuple[
         return align_pairs(source_words, target_words, on_progress=bar.advance)
 
 
-def _align_with_model(bundle: Path, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
+def _align_with_model(
+    bundle: Path, sources: list[str], targets: list[str], decoding: dict[str, Any]
+) -> tuple[list[list[tuple[int, int]]], list[str]]:
+    """Return the links, and the sources without their own language tokens, whose words the links count."""
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.inference.load import load
 
@@ -108,9 +141,10 @@ def _align_with_model(bundle: Path, sources: list[str], targets: list[str]) -> l
     with progress_bar(stderr_console(), "aligning", len(sources)) as bar:
         for start in range(0, len(sources), CHUNK_LINES):
             chunk = slice(start, start + CHUNK_LINES)
-            links += translator.align(sources[chunk], targets[chunk])
+            links += translator.align(sources[chunk], targets[chunk], **decoding)
             bar.advance(len(sources[chunk]))
-    return links
+    tokenizer = translator.select_tokenizer(translator.resolve_decoding(decoding))
+    return links, [tokenizer.strip_language_token(line) for line in sources]
 
 
 def _to_json_line(line_number: int, source_line: str, target_line: str, links: list[tuple[int, int]]) -> str:

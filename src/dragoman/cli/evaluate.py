@@ -53,6 +53,8 @@ lowercase_option = click.option("--lowercase", is_flag=True, help="Ignore case i
 @references_option
 @click.option("--bundle", type=PATH_TYPE, help="Score with this model by forced decoding. Needs --src.")
 @click.option("--src", "source", type=PATH_TYPE, help="Source of the translations. Needs --bundle.")
+@to_option
+@from_option
 @language_option
 @tokenized_option
 @bleu_tokenizer_option
@@ -63,6 +65,8 @@ def score(
     references: tuple[Path, ...],
     bundle: Path | None,
     source: Path | None,
+    target_language: str | None,
+    source_language: str | None,
     language: str,
     tokenized: bool,
     bleu_tokenizer: str,
@@ -72,7 +76,8 @@ def score(
     """Score the translations in the file HYPOTHESES.
 
     References (--ref) give BLEU, chrF, TER and exact match, with signatures. A model (--bundle and --src) gives the
-    log-probability of each line over the length penalty, and the perplexity of all lines.
+    log-probability of each line over the length penalty, and the perplexity of all lines. A model of many languages takes the
+    languages from --to and --from.
 
     \b
     Example:  dragoman score output.de --ref test.de --language de
@@ -86,6 +91,10 @@ def score(
         raise usage_error("--bundle and --src go together; give both")
     if bundle is None and not references:
         raise usage_error("give --ref FILE, or --bundle and --src")
+    decoding: dict[str, Any] = {}
+    add_languages(decoding, source_language, target_language)
+    if decoding and bundle is None:
+        raise usage_error("--to and --from choose the languages of --bundle; give it as well, or --language for --ref")
     lines = list(read_lines(hypotheses))
     metric_scores, model_scores = None, None
     if references:
@@ -95,7 +104,7 @@ def score(
         if not as_json:
             _print_scores(f"{hypotheses} against {', '.join(map(str, references))}", metric_scores)
     if bundle is not None and source is not None:
-        model_scores = _compute_model_scores(bundle, _read_parallel_lines(hypotheses, lines, [source])[0], lines)
+        model_scores = _compute_model_scores(bundle, _read_parallel_lines(hypotheses, lines, [source])[0], lines, decoding)
         if not as_json:
             for line_score in model_scores.scores:
                 click.echo(f"{line_score:.4f}")
@@ -119,13 +128,13 @@ def _read_parallel_lines(main_path: Path, lines: list[str], parallel_paths: Sequ
     return texts
 
 
-def _compute_model_scores(bundle: Path, sources: list[str], hypotheses: list[str]) -> ModelScores:
+def _compute_model_scores(bundle: Path, sources: list[str], hypotheses: list[str], decoding: dict[str, Any]) -> ModelScores:
     import math
 
     from dragoman.cli.json_outputs import ModelScores
     from dragoman.inference.load import load
 
-    scored_pairs = load(bundle, task="translation", precision="float32").score(sources, hypotheses)
+    scored_pairs = load(bundle, task="translation", precision="float32").score(sources, hypotheses, **decoding)
     num_tokens = sum(len(pair.token_log_probs) for pair in scored_pairs)
     nll = -sum(sum(pair.token_log_probs) for pair in scored_pairs) / num_tokens
     return ModelScores([pair.score for pair in scored_pairs], nll=nll, perplexity=math.exp(nll), tokens=num_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,9 +11,11 @@ from dragoman.cli.options import (
     PATH_TYPE,
     bundle_argument,
     check_output_paths,
+    from_option,
     json_option,
     output_path_option,
     overwrite_option,
+    to_option,
     usage_error,
 )
 from dragoman.runtime.counts import format_count
@@ -24,18 +27,29 @@ MAX_TOKENS = 100_000
 @bundle_argument
 @click.argument("source", type=PATH_TYPE)
 @click.argument("target", type=PATH_TYPE)
+@to_option
+@from_option
 @output_path_option("Folder to write.", required=True)
 @overwrite_option("Replace a shortlist that exists.")
 @click.option("--per-token", default=48, show_default=True, help="Target tokens kept for each source token, at most.")
 @click.option("--frequent", default=512, show_default=True, help="Most frequent target tokens, which are always computed.")
 @json_option()
 def shortlist(
-    bundle: Path, source: Path, target: Path, output: Path, overwrite: bool, per_token: int, frequent: int, as_json: bool
+    bundle: Path,
+    source: Path,
+    target: Path,
+    target_language: str | None,
+    source_language: str | None,
+    output: Path,
+    overwrite: bool,
+    per_token: int,
+    frequent: int,
+    as_json: bool,
 ) -> None:
     """Learn from the pairs of SOURCE and TARGET the likely target tokens of each source token of BUNDLE.
 
     Translation with the shortlist computes only these tokens. This is faster and may cost quality, so evaluate with and
-    without it.
+    without it. For a bundle of many languages, --to and --from name the languages of the pairs.
 
     \b
     Example:  dragoman shortlist runs/general-ende/bundle train.en train.de -o shortlist
@@ -56,6 +70,8 @@ def shortlist(
     loaded_bundle = load_bundle(bundle)
     if loaded_bundle.recipe.task.kind != "translation":
         raise BundleError(f"{bundle}: is a parser, which needs no shortlist; use dragoman parse")
+    tokenizer = loaded_bundle.tokenizer.select_languages(source_language, target_language)
+    loaded_bundle = replace(loaded_bundle, tokenizer=tokenizer)
     with progress_bar(stderr_console(), "counting", len(sources), unit="pairs") as bar:
         learned_shortlist, skipped_pairs = build_shortlist(
             loaded_bundle, sources, targets, per_token=per_token, num_frequent=frequent, on_progress=bar.advance

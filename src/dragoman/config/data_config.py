@@ -223,7 +223,11 @@ class NoiseConfig(RecipeSection):
     copy_source: Fraction = 0.0
     """Share of pairs whose target becomes a copy of the source, so that the model learns to copy names and code."""
     placeholders: Fraction = 0.0
-    """Share of pairs in which a number or name of both sides becomes a placeholder such as {0} or %s, or one is inserted."""
+    """Share of pairs in which numbers or names of both sides become placeholders, or one is inserted: half of them reserved
+    tokens, half text such as {0}."""
+    terminology: Fraction = 0.0
+    """Share of pairs in which terms of the source are annotated with their translation, so that the model learns to use a
+    glossary (needs the extra `terminology`)."""
 
 
 def _check_evaluation_corpus(corpus: CorpusConfig) -> None:
@@ -284,6 +288,8 @@ class DataConfig(RecipeSection):
     """Treatment of training pairs longer than max_length; their number and first lines are reported."""
     cleaning: CleaningConfig = CleaningConfig()
     noise: NoiseConfig = NoiseConfig()
+    term_file: FileName | None = None
+    """Glossary (CSV, TSV or TBX) with the terms of noise.terminology; by default, the word aligner finds phrases in pairs."""
     preprocessing_workers: Annotated[Integer, Field(ge=1, le=1024)] | None = None
     """Processes that clean and encode, by default one for each core; the result does not depend on the number."""
     num_workers: Annotated[Integer, Field(ge=0, le=1024)] = 0
@@ -323,6 +329,8 @@ class DataConfig(RecipeSection):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
+        if self.term_file is not None and not self.noise.terminology:
+            raise ValueError("term_file has no effect without noise.terminology: set that, such as 0.1, or drop term_file")
         if self.train is not None and self.corpora:
             raise ValueError("train and corpora are given: name one corpus in train, or each of several in corpora")
         for key in ("valid", "test"):

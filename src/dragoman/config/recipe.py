@@ -152,6 +152,13 @@ class Recipe(RecipeSection):
             raise ValueError(
                 "data.noise.upper_case and title_case have no effect with tokenizer.lowercase = true: drop them, or lowercase"
             )
+        if self.data.noise.terminology and not self.tokenizer.is_sentencepiece:
+            raise ValueError(
+                f"data.noise.terminology: is for bpe and unigram, but tokenizer.model_type = {self.tokenizer.model_type!r} has "
+                "no marks; drop it"
+            )
+        if self.data.term_file is not None and len(self.language_pairs) > 1:
+            raise ValueError("data.term_file: is for one pair of languages, but data.corpora has several; drop it")
         noise_options = [f"data.noise.{name}" for name, share in self.data.noise if share]
         noise_options += ["tokenizer.sampling_alpha"] if self.tokenizer.sampling_alpha else []
         if noise_options and not self.tokenizer.byte_fallback:
@@ -206,7 +213,7 @@ class Recipe(RecipeSection):
         corpora = {f"data.corpora.{name}": corpus for name, corpus in self.data.corpora.items()}
         training_corpora = corpora | ({} if self.data.train is None else {"data.train": self.data.train})
         aligned_keys = [f"{key}.alignments" for key, corpus in training_corpora.items() if corpus.alignments is not None]
-        if not training.guided_alignment_weight:
+        if not self.aligns_words:
             if aligned_keys:
                 raise ValueError(
                     f"{aligned_keys[0]} has no effect without training.guided_alignment_weight: set it, such as 0.05, or drop "
@@ -283,6 +290,12 @@ class Recipe(RecipeSection):
     def default_pair(self) -> LanguagePair:
         """Return the languages of the task section, which corpora and searches have if they name none."""
         return self.task.source_language, self.task.target_language
+
+    @property
+    def aligns_words(self) -> bool:
+        """Return whether the training needs the word alignment of its pairs."""
+        finds_terms = self.data.noise.terminology > 0 and self.data.term_file is None
+        return finds_terms or self.training.guided_alignment_weight > 0
 
     @property
     def training_directions(self) -> dict[str, Direction]:

@@ -123,7 +123,8 @@ class TrainingConfig(RecipeSection):
     keep_best: NonNegativeInt = 1
     """Best checkpoints to keep, at least num_averaged_checkpoints if checkpoint_averaging = 'best'."""
     checkpoint_averaging: Literal["last", "best", "ema", "none"] = "last"
-    """Weights of the final bundle: mean of the newest or best checkpoints, moving average, or those of the last step."""
+    """Weights of the final bundle: mean of the newest or best checkpoints, moving average, or those of the last step; with
+    init_from, `best` counts the start as a checkpoint."""
     num_averaged_checkpoints: PositiveInt = 5
     """Checkpoints to average if checkpoint_averaging is `last` or `best`."""
 

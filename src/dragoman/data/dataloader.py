@@ -28,6 +28,7 @@ from dragoman.data.link_table import LinkTable, get_links_file
 from dragoman.data.mixture import Mixture
 from dragoman.data.noise import PairNoise
 from dragoman.data.prepare import get_training_prefix
+from dragoman.data.term_noise import Term, find_known_terms, find_linked_terms, read_term_file
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, with_recipe_languages
 from dragoman.data.tokenization.sentencepiece import derive_sampling_seed
 from dragoman.data.tokenization.special_tokens import END_ID
@@ -35,6 +36,7 @@ from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens
 from dragoman.errors import WorkerLostError
 from dragoman.platform_features import get_signals
 from dragoman.runtime.processes import block_signals
+from dragoman.text.glossary import Glossary, get_lemmatizer
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,10 @@ class TrainingBatches(Dataset[list[Batch]]):
         self.start_id = start_id
         # Sorted, because the order of the corpora in the recipe must not change the batches.
         self.corpus_names = sorted(recipe.training_directions)
-        self.noise = PairNoise(recipe.data.noise, seed=recipe.training.seed)
 
     def __getstate__(self) -> dict[str, object]:
         """Return the attributes without the opened files, which a worker process opens itself."""
-        cached = {"sampler", "corpora", "tokenizer", "link_tables", "pair_tokens"}
+        cached = {"sampler", "corpora", "tokenizer", "noise", "term_file", "link_tables", "pair_tokens"}
         return {name: value for name, value in self.__dict__.items() if name not in cached}
 
     @cached_property
@@ -93,13 +94,24 @@ class TrainingBatches(Dataset[list[Batch]]):
         return with_recipe_languages(tokenizer, self.recipe)
 
     @cached_property
+    def noise(self) -> PairNoise:
+        """Noise on the pairs."""
+        has_marks = self.tokenizer.marked is not None
+        return PairNoise(self.recipe.data.noise, seed=self.recipe.training.seed, has_marks=has_marks)
+
+    @cached_property
+    def term_file(self) -> Glossary | None:
+        """Terms of the recipe's file."""
+        return read_term_file(self.recipe)
+
+    @cached_property
     def link_tables(self) -> list[LinkTable]:
-        """Word alignment of each corpus, for guided alignment."""
+        """Word alignment of each corpus, for guided alignment and for terms."""
         return [LinkTable(get_links_file(self.folder, get_training_prefix(name))) for name in self.corpus_names]
 
     @cached_property
     def pair_tokens(self) -> PairTokens:
-        """Word boundaries of both sides, for guided alignment."""
+        """Word boundaries of both sides, for guided alignment and for terms."""
         return PairTokens(self.tokenizer)
 
     def count_batches(self, epoch: int) -> int:
@@ -149,10 +161,16 @@ class TrainingBatches(Dataset[list[Batch]]):
             source, target = self._decode_pair(corpus, pair)
             if is_noisy[row]:
                 source, target = self.noise.apply(
-                    epoch, position, source, target, partial(self._decode_next_pair, corpus, pair)
+                    epoch,
+                    position,
+                    source,
+                    target,
+                    partial(self._decode_next_pair, corpus, pair),
+                    partial(self._find_terms, corpus, pair, source, target),
                 )
+            tokenizer = self.tokenizer.marked or self.tokenizer if is_noisy[row] else self.tokenizer
             ids = []
-            for side, (vocabulary, text) in enumerate(((self.tokenizer.source, source), (self.tokenizer.target, target))):
+            for side, (vocabulary, text) in enumerate(((tokenizer.source, source), (tokenizer.target, target))):
                 seed = derive_sampling_seed(self.recipe.training.seed, epoch, position, side)
                 ids.append(vocabulary.sample_encode(text, alpha=alpha, seed=seed) if alpha else vocabulary.encode(text))
             source_prefix, target_prefix = self._get_prefixes(corpus, pair)
@@ -174,6 +192,23 @@ class TrainingBatches(Dataset[list[Batch]]):
         has_eos = self.tokenizer.append_source_eos
         target = self.corpora[corpus].target(pair).tolist()
         return self.tokenizer.source.decode(source[:-1] if has_eos else source), self.tokenizer.target.decode(target)
+
+    def _find_terms(self, corpus: int, pair: int, source: str, target: str) -> list[Term]:
+        """Return the terms of a pair; none if the tokenizer changes the number of its words."""
+        if self.term_file is not None:
+            return find_known_terms(source, target, self.term_file)
+        source_ids = self.pair_tokens.strip_source_eos(self.corpora[corpus].source(pair))
+        word_counts = (
+            self.pair_tokens.source.count_words(source_ids),
+            self.pair_tokens.target.count_words(self.corpora[corpus].target(pair)),
+        )
+        direction = self.recipe.training_directions[self.corpus_names[corpus]]
+        offsets = self.tokenizer.prefix_lengths  # a language token is a word
+        if word_counts != tuple(len(text.split(" ")) + offset for text, offset in zip((source, target), offsets, strict=True)):
+            return []
+        links = self.link_tables[corpus][pair] - np.array(offsets, dtype=np.int32)
+        links = links[links.min(axis=1, initial=0) >= 0]
+        return find_linked_terms(source, target, links, get_lemmatizer(direction.target_language))
 
     def _decode_next_pair(self, corpus: int, pair: int) -> tuple[str, str]:
         return self._decode_pair(corpus, (pair + 1) % len(self.corpora[corpus]))

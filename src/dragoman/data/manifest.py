@@ -77,6 +77,7 @@ def _list_input_files(recipe: Recipe) -> list[list[Path]]:
     """Return the input files: those of each corpus, the tokenizer models, and the alignment files if there are any."""
     root, data = Path(recipe.data.root), recipe.data
     models = [root / path for path in recipe.tokenizer.files]
+    models += [root / data.term_file] if data.term_file is not None else []
     if recipe.training.init_from is not None:
         models += list_tokenizer_files(locate_initial_bundle(recipe.training.init_from, recipe.run))
     links = [path for corpus in data.training_corpora().values() for path in list_alignment_files(corpus, root)]
@@ -146,7 +147,7 @@ def compute_request_digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) ->
         "seed": recipe.training.seed,
         "inputs": [[inputs[_get_input_name(path)]["sha256"] for path in paths] for paths in _list_input_files(recipe)],
     }
-    if recipe.training.guided_alignment_weight:
+    if recipe.aligns_words:
         settings["links"] = [corpus.alignments is not None for corpus in data.training_corpora().values()]
     if recipe.task.kind == "parsing":
         settings["trees"] = [recipe.task.linearization, recipe.task.function_tags, recipe.task.traces]

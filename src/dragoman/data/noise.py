@@ -1,11 +1,12 @@
 # ruff: noqa: RUF001  (the punctuation of many scripts looks like that of English)
 """Noise on training pairs at the time of batching. The choice depends on the seed, the epoch and the index of the pair only.
 
-    concat_next → placeholders → drop_final_punctuation → title_case → upper_case → typos → copy_source
+    terminology → concat_next → placeholders → drop_final_punctuation → title_case → upper_case → typos → copy_source
 
 Each noise type is drawn independently, so a pair may get several, in this order. Concatenated pairs are changed as one pair,
-and a copied source includes its changes. Case changes and typos leave placeholders, tags and addresses unchanged. No noise
-type depends on the language: letters become capitals by Unicode's rules (ß becomes SS, and i becomes I in Turkish as well).
+and a copied source includes its changes. Case changes and typos leave placeholders, tags, addresses and the translations of
+terms unchanged. Only terms depend on the language: letters become capitals by Unicode's rules (ß becomes SS, and i becomes I in
+Turkish as well).
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ import numpy.typing as npt
 
 from dragoman.config import NoiseConfig
 from dragoman.data.counter_rng import UInt64Array, hash64, hash_to_uniform
+from dragoman.data.term_noise import Term, annotate_source
+from dragoman.text.placeholders import PLACEHOLDER_MARKS
+from dragoman.text.term_annotation import TERM_END, TERM_TRANSLATION, remove_annotations
 
-NOISE_TYPES = ("concat_next", "placeholders", "drop_final_punctuation", "title_case", "upper_case", "typos", "copy_source")
-# One stream of random numbers for each noise type, distinct from all other streams of the same seed.
-_STREAM_IDS = 2000 + np.arange(len(NOISE_TYPES))
+NOISE_TYPES = (
+    "terminology", "concat_next", "placeholders", "drop_final_punctuation", "title_case", "upper_case", "typos", "copy_source",
+)  # fmt: skip
+# One stream of random numbers for each noise type, distinct from all other streams of the same seed. Terms have the last one.
+_STREAM_IDS = 2000 + np.roll(np.arange(len(NOISE_TYPES)), 1)
 
 # Han, Kana and their punctuation: written without spaces, and not typed letter by letter.
 _HAN = r"\u2e80-\u303f\u3040-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
@@ -39,9 +45,11 @@ _ADDRESS = (
     r"(?:https?://|www\.)[^\s<>\"，。）]*[^\s<>\"，。）.,;:!?)»”’]"
     r"|(?<![A-Za-z0-9._+-])[A-Za-z0-9._+-]++@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++"
 )
-_PROTECTED = re.compile(f"{_PLACEHOLDER}|{_ADDRESS}")
+_TERM_TRANSLATION = rf"{TERM_TRANSLATION}[^⟦⟧]{{0,200}}{TERM_END}"
+_MARK = rf"{_TERM_TRANSLATION}|⟦(?:t|[0-9]{{1,2}})⟧"
+_PROTECTED = re.compile(f"{_MARK}|{_PLACEHOLDER}|{_ADDRESS}")
 _TOKEN = re.compile(
-    rf"(?P<placeholder>{_PLACEHOLDER})|(?P<address>{_ADDRESS})"
+    rf"(?P<mark>{_MARK})|(?P<placeholder>{_PLACEHOLDER})|(?P<address>{_ADDRESS})"
     rf"|(?P<number>\d++(?:[.,:/-]\d++)*+(?!{_LETTER_OR_DIGIT}))"
     rf"|(?P<word>{_LETTER_OR_DIGIT}++(?:-{_LETTER_OR_DIGIT}++)*+(?![{_ACCENT}]))"
 )
@@ -99,6 +107,9 @@ _PLACEHOLDER_NAMES = (
     "url",
 )
 MAX_PLACEHOLDERS = 3
+MAX_PLACEHOLDER_MARKS = 4
+MARKS_SHARE = 0.5
+"""Share of placeholders that are reserved tokens; the others are text, which translation reads without a mask as well."""
 _MAX_TRIES = 20
 
 TextPair = tuple[str, str]
@@ -110,10 +121,12 @@ class PairNoise:
     Args:
         config: the probability of each noise type
         seed: seed of all draws
+        has_marks: whether the vocabulary has reserved tokens for the marks of placeholders
     """
 
-    def __init__(self, config: NoiseConfig, *, seed: int) -> None:
+    def __init__(self, config: NoiseConfig, *, seed: int, has_marks: bool = False) -> None:
         self.seed = seed
+        self.has_marks = has_marks
         self.probabilities = np.array([getattr(config, name) for name in NOISE_TYPES])
 
     def __bool__(self) -> bool:
@@ -124,7 +137,15 @@ class PairNoise:
         """Return a mask of the pairs that get noise in an epoch."""
         return np.asarray(self._select(self._hash_indices(epoch, indices)).any(axis=0))
 
-    def apply(self, epoch: int, index: int, source: str, target: str, get_next_pair: Callable[[], TextPair]) -> TextPair:
+    def apply(
+        self,
+        epoch: int,
+        index: int,
+        source: str,
+        target: str,
+        get_next_pair: Callable[[], TextPair],
+        find_terms: Callable[[], Sequence[Term]] = tuple,
+    ) -> TextPair:
         """Return a pair with its noise of an epoch. The same numbers give the same noise in any process and order.
 
         A side with text keeps some text, and noise adds no line break.
@@ -133,16 +154,21 @@ class PairNoise:
             epoch: the epoch
             index: the position of the pair in the epoch
             source, target: the text of the pair
-            get_next_pair: returns the pair to concatenate; called only for `concat_next`
+            get_next_pair: returns the pair to concatenate, whose words are also wrong translations of terms; called only for
+                these
+            find_terms: returns the terms of the pair; called only for `terminology`
         """
         hashes = self._hash_indices(epoch, np.array([index]))
         for noise_index in np.flatnonzero(self._select(hashes)[:, 0]).tolist():
             rng = Random(int(hashes[noise_index, 0]))
             match NOISE_TYPES[noise_index]:
+                case "terminology":
+                    source = annotate_source(source, target, find_terms(), lambda: get_next_pair()[1], rng)
                 case "concat_next":
                     source, target = concat_pairs((source, target), get_next_pair())
                 case "placeholders":
-                    source, target = insert_placeholders(source, target, rng)
+                    use_marks = self.has_marks and rng.random() < MARKS_SHARE
+                    source, target = insert_placeholders(source, target, rng, use_marks=use_marks)
                 case "drop_final_punctuation":
                     source, target = drop_final_punctuation(source, target)
                 case "title_case":
@@ -152,7 +178,7 @@ class PairNoise:
                 case "typos":
                     source = add_typos(source, rng)
                 case "copy_source":
-                    target = source
+                    source = target = remove_annotations(source)
         return source, target
 
     def _hash_indices(self, epoch: int, indices: npt.NDArray[np.int64]) -> UInt64Array:
@@ -249,14 +275,20 @@ def _mistype(word: str, rng: Random) -> str:
     return rng.choice(candidates)
 
 
-def insert_placeholders(source: str, target: str, rng: Random) -> TextPair:
+def insert_placeholders(source: str, target: str, rng: Random, *, use_marks: bool = False) -> TextPair:
     """Replace up to three numbers, addresses or capitalized words that occur equally often on both sides by placeholders.
 
     A pair without such words gets one placeholder, at the start of both sides or at their ends before the final punctuation.
     A model must copy placeholders at any position, and sentences of plain corpora share few words.
+
+    use_marks: use marks of reserved tokens, with random numbers. They replace up to four words or placeholders of the text,
+        because translation replaces placeholders as well.
     """
-    shared_tokens = sorted(_count_replaceable_tokens(source).items() & _count_replaceable_tokens(target).items())
-    placeholders = _draw_placeholders(max(1, min(len(shared_tokens), rng.randint(1, MAX_PLACEHOLDERS))), source + target, rng)
+    counts = [_count_replaceable_tokens(side, with_placeholders=use_marks) for side in (source, target)]
+    shared_tokens = sorted(counts[0].items() & counts[1].items())
+    limit = rng.randint(1, MAX_PLACEHOLDER_MARKS if use_marks else MAX_PLACEHOLDERS)
+    draw = _draw_marks if use_marks else _draw_placeholders
+    placeholders = draw(max(1, min(len(shared_tokens), limit)), source + target, rng)
     if not placeholders:
         return source, target
     if shared_tokens:
@@ -268,20 +300,25 @@ def insert_placeholders(source: str, target: str, rng: Random) -> TextPair:
     return insert(source, placeholders[0]), insert(target, placeholders[0])
 
 
-def _count_replaceable_tokens(text: str) -> dict[str, int]:
+def _count_replaceable_tokens(text: str, *, with_placeholders: bool) -> dict[str, int]:
     """Return the counts of words that a placeholder may replace. Words of two letters are often capitalized by chance."""
     counts: dict[str, int] = {}
     for token in _TOKEN.finditer(text):
         name = token[0]
-        if token.lastgroup in ("number", "address") or (token.lastgroup == "word" and len(name) > 2 and name[0].isupper()):
+        is_name = token.lastgroup == "word" and len(name) > 2 and name[0].isupper()
+        is_placeholder = with_placeholders and token.lastgroup == "placeholder"
+        if token.lastgroup in ("number", "address") or is_name or is_placeholder:
             counts[name] = counts.get(name, 0) + 1
     return counts
 
 
 def _replace_tokens(text: str, replacements: dict[str, str]) -> str:
-    return _TOKEN.sub(
-        lambda token: token[0] if token.lastgroup == "placeholder" else replacements.get(token[0], token[0]), text
-    )
+    return _TOKEN.sub(lambda token: token[0] if token.lastgroup == "mark" else replacements.get(token[0], token[0]), text)
+
+
+def _draw_marks(count: int, text: str, rng: Random) -> list[str]:
+    """Return `count` different marks of placeholders; none if the text holds one."""
+    return [] if any(mark in text for mark in PLACEHOLDER_MARKS) else rng.sample(PLACEHOLDER_MARKS, count)
 
 
 def _draw_placeholders(count: int, text: str, rng: Random) -> list[str]:

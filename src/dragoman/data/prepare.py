@@ -41,6 +41,7 @@ from dragoman.data.manifest import (
     read_manifest,
     write_manifest,
 )
+from dragoman.data.term_noise import check_terminology
 from dragoman.data.tokenization.extra_tokens import add_extra_tokens
 from dragoman.data.tokenization.pair_tokenizer import (
     PairTokenizer,
@@ -144,7 +145,9 @@ def prepare(
             if manifest["files"] == hash_prepared_files(folder):
                 accept(manifest["files"])
                 _tidy_up(folder, work_dir, manifest, inputs)
-                return PreparedData(folder, _read_tokenizer(recipe, folder), manifest["pair_counts"], is_new=False)
+                tokenizer = _read_tokenizer(recipe, folder)
+                check_terminology(recipe, tokenizer)
+                return PreparedData(folder, tokenizer, manifest["pair_counts"], is_new=False)
             notify(f"{folder}: a prepared file is missing or was changed; preparing again")
         work_dir.mkdir(parents=True, exist_ok=True)
         with lock_dir(work_dir):
@@ -234,6 +237,7 @@ def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: Progre
         if not len(cleaned_corpus):
             raise _build_empty_error(_join_file_names(corpora[cleaned_corpus.name], root), _get_cleaning_stats(cleaned_corpus))
     tokenizer = _train_or_load_tokenizer(recipe, cleaned_corpora, work_dir, notify)
+    check_terminology(recipe, tokenizer)
     if any(value is not None and value is not False for _, value in recipe.data.cleaning):
         page = render_cleaning_report({cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora})
         write_lines(work_dir / CLEANING_PAGE, [page], overwrite=True)
@@ -258,7 +262,7 @@ def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: Progre
     for name, direction in recipe.evaluation_directions(VALID).items():
         prefix = get_validation_prefix(name)
         encode(direction, cleaned_valid_corpora[direction.corpus_name], prefix, prefix, None)
-    if recipe.training.guided_alignment_weight:
+    if recipe.aligns_words:
         for direction in recipe.training_directions.values():
             name = get_training_prefix(direction.name)
             encoded_corpus = Corpus(list_pair_files(work_dir, name))

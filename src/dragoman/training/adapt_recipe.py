@@ -1,4 +1,8 @@
-"""Recipe of `dragoman adapt`: fine-tunes a bundle on a translation memory, with a tenth of its pairs held out."""
+"""Recipe of `dragoman adapt`: fine-tunes a bundle on a translation memory, with a tenth of its pairs held out.
+
+Another twentieth is the validation set. The checkpoint with the lowest validation loss becomes the new bundle, and the start is
+one of the checkpoints. So pairs that teach nothing leave the model as it was.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,25 @@ from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import read_pairs
 from dragoman.io.storage import write_lines
+from dragoman.training.lr_schedule import compute_learning_rate
 
 MIN_PAIRS = 20
 """Fewer pairs give a held-out set of one sentence, which shows nothing."""
 HELD_OUT_EVERY = 10
+VALIDATE_EVERY = 20
 MAX_HELD_OUT_PAIRS = 2_000
 """More sentences would hardly change the scores, but they take time to translate."""
 HELD_OUT, GENERAL = "held-out", "general"
 """Names of the test sets: the held-out pairs, and the pairs of another domain that must not get worse."""
 TITLES = {HELD_OUT: "held-out pairs", GENERAL: "general text"}
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
-BASE_LR = 2e-4
-"""Highest learning rate of a model with d_model = 512."""
+LR_FRACTION = 0.2
+"""Highest learning rate, relative to that of the bundle's own training."""
+UNKNOWN_LR = 2e-4
+"""Highest learning rate of a converted model with d_model = 512, whose own training is not known."""
+NUM_VALIDATIONS, PATIENCE = 10, 3
+KEPT_NOISE = ("placeholders", "terminology")
+"""Noise types that the new bundle needs as the old one did, so that it still reads placeholders and terms."""
 STEPS_PER_SQRT_PAIR = 5.0
 """Steps over √pairs: about 35 epochs of 100 pairs, 11 epochs of 1,000 pairs, and 4 epochs of 10,000 pairs."""
 
@@ -52,7 +63,7 @@ def prepare_adaptation(
     Raises BundleError for a parser, and DataError if the file cannot be read or holds too few pairs.
     """
     check_bundle(bundle)
-    base, _, _ = read_config(bundle)
+    base, _, metadata = read_config(bundle)
     if base.task.kind != "translation":
         raise BundleError(f"{bundle}: is a parser; give the bundle of a translator", code="wrong-task")
     pairs = _read_translated_pairs(file, base)
@@ -63,7 +74,10 @@ def prepare_adaptation(
         )
     stride = max(HELD_OUT_EVERY, -(-len(pairs) // MAX_HELD_OUT_PAIRS))
     held_out = pairs[stride // 2 :: stride]
-    training = [pair for index, pair in enumerate(pairs) if index % stride != stride // 2]
+    remaining = [pair for index, pair in enumerate(pairs) if index % stride != stride // 2]
+    validation_stride = max(VALIDATE_EVERY, 2 * stride)
+    validation = remaining[validation_stride // 2 :: validation_stride]
+    training = [pair for index, pair in enumerate(remaining) if index % validation_stride != validation_stride // 2]
     test_corpora = {HELD_OUT: _write_corpus(run / "pairs", HELD_OUT, held_out)}
     if general is not None:
         test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, _read_translated_pairs(general, base))
@@ -73,20 +87,22 @@ def prepare_adaptation(
         "preset": "modern",
         "data": {
             "train": _write_corpus(run / "pairs", "train", training),
+            "valid": _write_corpus(run / "pairs", "validation", validation),
             "test_corpora": test_corpora,
             "cleaning": {"duplicate_pairs": True, "eval_overlap": True},
+            "noise": {name: getattr(base.data.noise, name) for name in KEPT_NOISE},
             "max_length": min(256, base.model.max_positions) if base.model.position_encoding == "learned" else 256,
         },
-        "training": _choose_training(bundle, len(training), d_model=base.model.d_model),
+        "training": _choose_training(bundle, base, len(training), is_converted=metadata.origin is not None),
     }
     return Adaptation(make_recipe(document, changes, where="adapt"), len(training), len(held_out))
 
 
-def _choose_training(bundle: Path, num_pairs: int, *, d_model: int) -> dict[str, Any]:
+def _choose_training(bundle: Path, base: Recipe, num_pairs: int, *, is_converted: bool) -> dict[str, Any]:
     """Return the training section: a short warm-up to a small learning rate, and its decay to zero.
 
-    The rate shrinks with the width of the model as in equation 3. The regularization towards the bundle keeps most of what the
-    model could do before.
+    The label smoothing is that of the bundle's own training, because another one would change the distribution of outputs. The
+    regularization towards the bundle keeps most of what the model could do before.
     """
     max_steps = max(round(STEPS_PER_SQRT_PAIR * sqrt(num_pairs)), 20)
     return {
@@ -95,18 +111,35 @@ def _choose_training(bundle: Path, num_pairs: int, *, d_model: int) -> dict[str,
         "batch_tokens": 2048,
         "max_steps": max_steps,
         "schedule": "constant",
-        "peak_lr": BASE_LR * sqrt(512 / d_model),
+        "peak_lr": _choose_lr(base, is_converted=is_converted),
         "warmup_steps": max(max_steps // 10, 1),
         "lr_decay_ratio": 0.9,
-        "label_smoothing": 0.1,
+        "label_smoothing": base.training.label_smoothing,
+        "label_smoothing_mode": base.training.label_smoothing_mode,
         "clip_norm": 1.0,
         "log_every_steps": 10,
+        "validate_every_steps": max(max_steps // NUM_VALIDATIONS, 1),
+        "num_validation_translations": 0,
+        "patience": PATIENCE,
         "checkpoint_every_steps": max(max_steps // 4, 1),
         "checkpoint_every_minutes": 10.0,
-        "checkpoint_averaging": "none",
+        "checkpoint_averaging": "best",
         "keep_last": 1,
+        "keep_best": 1,
         "num_averaged_checkpoints": 1,
     }
+
+
+def _choose_lr(base: Recipe, *, is_converted: bool) -> float:
+    """Return the highest learning rate: a fraction of the bundle's own, or its own if it is adapted already.
+
+    The rate of a converted model shrinks with its width as in equation 3.
+    """
+    config, d_model = base.training, base.model.d_model
+    if is_converted:
+        return UNKNOWN_LR * sqrt(512 / d_model)
+    own_lr = compute_learning_rate(config.model_copy(update={"lr_decay_ratio": 0.0}), d_model=d_model, step=config.warmup_steps)
+    return own_lr if config.init_from is not None else LR_FRACTION * own_lr
 
 
 def _read_translated_pairs(file: Path, base: Recipe) -> list[Pair]:
@@ -131,7 +164,9 @@ def describe_result(report: dict[str, Any]) -> list[str]:
 
     report: content of `report.json`
     """
-    return [
+    kept_start = report.get("averaged_checkpoints") == ["step-00000000"]
+    start = ["No step improved the validation loss, so the new bundle has the weights of the old one."] if kept_start else []
+    return start + [
         f"On the {TITLES.get(name, name)} ({test_set['sentences']:,} sentences), {_judge(test_set['changes'])}."
         for name, test_set in report["test_sets"].items()
         if "changes" in test_set

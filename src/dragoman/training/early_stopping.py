@@ -113,12 +113,16 @@ class EarlyStopping:
         return f"step {step}: out of memory in the validation{location}; lower {remedy}"
 
     def is_validation_pending(self, trainer_state: TrainerState, *, is_budget_spent: bool) -> bool:
-        """Return whether the step that a run resumes from still needs its validation.
+        """Return whether the step that a run starts or resumes from still needs its validation.
 
-        The reason is a shortage of memory before, or a budget that now ends at this step.
+        The reason is a shortage of memory before, or a budget that now ends at this step. The start of a fine-tuning run needs
+        one if the best checkpoint makes the bundle, because the start may be the best.
         """
         step = trainer_state.step
-        if self.validator is None or step == 0 or trainer_state.last_validated_step == step:
+        if self.validator is not None and step == 0:
+            is_fine_tuning = self.config.init_from is not None and self.config.checkpoint_averaging == "best"
+            return is_fine_tuning and trainer_state.best is None
+        if self.validator is None or trainer_state.last_validated_step == step:
             return False
         return is_budget_spent or step % self.config.validate_every_steps == 0
 

@@ -17,7 +17,7 @@ from dragoman.bundle import BundleMetadata, compute_bundle_digest, load_weights,
 from dragoman.config import INITIAL_DIR, STANDARD_INPUT, Recipe, as_list, recipe_from_dict
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
-from dragoman.data.prepare import is_validation
+from dragoman.data.prepare import PreparedData, is_validation
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, with_recipe_languages
 from dragoman.errors import DataError, OutOfMemoryError, RunError, is_out_of_memory
 from dragoman.formats.pair import Pair
@@ -34,6 +34,7 @@ from dragoman.tasks.confidence import (
     calibrate_model,
 )
 from dragoman.tasks.parsing import parser_options
+from dragoman.text.length_ratios import LengthRatios, measure_length_ratios
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
     average_checkpoints,
@@ -53,6 +54,8 @@ from dragoman.version import __version__
 
 # Number of validation pairs for the choice of the alignment head. More pairs would hardly change the choice.
 NUM_ALIGNMENT_PAIRS = 1000
+# Number of training pairs of a corpus for the quantiles of lengths; 20 of them are beyond each limit.
+NUM_LENGTH_PAIRS = 20_000
 ADAPTER_DIR = "adapter"
 """Folder of a run with its low-rank adapter; the bundle beside it has the adapter merged into its weights."""
 
@@ -83,6 +86,7 @@ def _write_bundle_and_report(
         add_initial_bundle(collect_metadata(trainer, selected), recipe, folder),
         alignment=alignment,
         confidence=_calibrate_confidence(recipe, tokenizer, weights, alignment, location=folder, device=trainer.plan.device),
+        length_ratios=_measure_length_ratios(recipe, trainer.prepared),
     )
     save_bundle(
         folder / "bundle",
@@ -163,6 +167,27 @@ def _calibrate_confidence(
     model = _build_model(recipe, tokenizer, weights, location=location).to(device)
     sources, references = [pair.source for pair in pairs], get_references(pairs, recipe)
     return calibrate_model(model, tokenizer, recipe, sources, references, head=alignment)
+
+
+def _measure_length_ratios(recipe: Recipe, prepared: PreparedData) -> list[LengthRatios] | None:
+    """Return the usual lengths of translations for each pair of languages, by a sample of the training pairs."""
+    if recipe.task.kind == "parsing":
+        return None
+    lengths: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    tokenizer, skipped = prepared.tokenizer, prepared.tokenizer.prefix_lengths
+    for name, direction in recipe.training_directions.items():
+        corpus = prepared.corpus(name)
+        num_pairs = min(len(corpus), NUM_LENGTH_PAIRS)
+        indices = [position * len(corpus) // num_pairs for position in range(num_pairs)]
+        lengths.setdefault(direction.languages, []).extend(
+            (
+                len(tokenizer.source.decode(corpus.source(index)[skipped[0] :].tolist())),
+                len(tokenizer.target.decode(corpus.target(index)[skipped[1] :].tolist())),
+            )
+            for index in indices
+        )
+    ratios = [measure_length_ratios(pairs, *languages) for languages, pairs in lengths.items()]
+    return [item for item in ratios if item is not None] or None
 
 
 def _build_model(recipe: Recipe, tokenizer: PairTokenizer, weights: dict[str, torch.Tensor], *, location: Path) -> Transformer:

@@ -17,6 +17,7 @@ from typing import NoReturn
 import torch
 
 from dragoman.config import Recipe
+from dragoman.data.collate import Batch
 from dragoman.data.dataloader import BatchStream, translate_worker_errors
 from dragoman.data.prepare import PreparedData
 from dragoman.errors import InterruptedRun, OutOfMemoryError, OutputError, RankZeroError, RunError
@@ -228,12 +229,9 @@ class Trainer:
         batches = [(batch_index, self.stream.next_batch()) for batch_index in batch_indices]
         data_wait_seconds = time.monotonic() - started
         parts = [part for _, group in batches for part in group]
-        cost = sum(
-            (compute_batch_cost(self.recipe.model, len(self.prepared.tokenizer.target), part) for part in parts), BatchCost()
-        )
-        flops = self.config.num_forward_passes * cost.flops
+        cost = sum(map(self._compute_cost, parts), BatchCost())
         totals = self.distributed.all_reduce_sum(
-            sum(part.num_target_tokens for part in parts), flops, cost.tokens, cost.padded_tokens
+            sum(part.num_target_tokens for part in parts), cost.flops, cost.tokens, cost.padded_tokens
         )
         tokens, cost = int(totals[0]), BatchCost(totals[1], int(totals[2]), int(totals[3]))
         self._set_lr(step)
@@ -255,6 +253,15 @@ class Trainer:
             data_wait_minutes=self.state.data_wait_minutes + data_wait_seconds / 60.0,
         )
         return norm
+
+    def _compute_cost(self, batch: Batch) -> BatchCost:
+        return compute_batch_cost(
+            self.recipe.model,
+            len(self.prepared.tokenizer.target),
+            batch,
+            num_forward_passes=self.config.num_forward_passes,
+            has_teacher=self.config.kl_to_init > 0,
+        )
 
     def _set_lr(self, step: int) -> None:
         lr = compute_learning_rate(self.config, d_model=self.recipe.model.d_model, step=step, progress=self.budget_fraction())

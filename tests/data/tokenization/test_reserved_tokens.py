@@ -76,6 +76,34 @@ def test_segmentation_does_not_depend_on_reserved_tokens() -> None:
     assert [index - 62 for index in many.encode(TEXTS[1])] == none.encode(TEXTS[1])
 
 
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_marks_become_reserved_tokens(model_type: str) -> None:
+    """Placeholder n has the id 4 + n, and the marks of terms follow; words beside marks have the pieces of plain text."""
+    tokenizer = train(model_type)
+    assert tokenizer.marked is not None
+    plain, marked = tokenizer.source, tokenizer.marked.source
+    assert tokenizer.marked.is_joint
+    text = "the⟦t⟧ old dog⟦=⟧ man⟦/t⟧ reads ⟦31⟧, ⟦0⟧."
+    ids = marked.encode(text)
+    assert [index for index in ids if index in plain.reserved_ids] == [36, 37, 38, 35, 4]
+    assert ids[: ids.index(38)] == [*plain.encode("the"), 36, *plain.encode("old dog"), 37, *plain.encode("man")]
+    assert marked.decode(ids) == text
+    assert plain.decode(ids) == "the old dog man reads , ."
+    assert [marked.encode(line) for line in ("the old dog", ">>de<< <reserved 3>")] == [
+        plain.encode(line) for line in ("the old dog", ">>de<< <reserved 3>")
+    ]
+    assert marked.sample_encode(text, alpha=0.0, seed=1) == ids
+    sampled = {tuple(marked.sample_encode("the ⟦7⟧ dog", alpha=0.5, seed=seed)) for seed in range(20)}
+    assert len(sampled) > 1
+    assert all(11 in ids and marked.decode(ids) == "the ⟦7⟧ dog" for ids in sampled)
+
+
+@pytest.mark.parametrize(("model_type", "keys"), [("bpe", {"reserved_tokens": 36}), ("word", {}), ("char", {})])
+def test_vocabulary_without_reserved_tokens_has_no_marks(model_type: str, keys: dict[str, int]) -> None:
+    """36 reserved tokens with two languages leave 34, but 35 have a mark."""
+    assert train(model_type, **keys).marked is None
+
+
 def test_searches_suppress_reserved_tokens() -> None:
     vocabulary = train("bpe").target
     assert build_decoding_constraints(DecodingConfig(), vocabulary).suppress_tokens == tuple(range(4, 68))

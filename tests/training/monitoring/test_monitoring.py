@@ -39,6 +39,7 @@ from dragoman.errors import OutputError, RunError
 from dragoman.model.attention import explicit_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.masks import causal_mask, window_mask
+from dragoman.training.losses.kl_to_initial import kl_regularized_loss
 from dragoman.training.monitoring.diagnostics import DIAGNOSTIC_RULES, diagnose
 from dragoman.training.monitoring.events import (
     Callback,
@@ -236,6 +237,21 @@ def test_flops_equal_those_of_torch_counter() -> None:
     assert forward.get_total_flops() == counted + future
     assert both.get_total_flops() == 3 * (counted + future)
     assert compute_batch_cost(SMALL, 61, batch).flops == 3 * counted
+    assert compute_batch_cost(SMALL, 61, batch, num_forward_passes=2).flops == 6 * counted
+
+
+def test_flops_of_kl_term_equal_those_of_torch_counter() -> None:
+    """The initial model adds one forward pass. The loss pads a chunk to 64 positions, which this batch has without padding."""
+    model, initial_model = (build_model(SMALL, source_vocab_size=50, target_vocab_size=61) for _ in range(2))
+    for each in (model, initial_model):
+        set_attention_impl(each, explicit_attention)
+    batch = collate([[5] * 9] * 4, [[6] * 15] * 4, start_id=2)
+    with FlopCounterMode(display=False) as counter:
+        loss, _ = kl_regularized_loss(model, initial_model, batch, epsilon=0.1, smoothing_mode="uniform", weight=0.5)
+        torch.autograd.backward(loss)
+    future = 2 * 3 * 4 * 3 * (5 + 7) * (16 * 15 // 2)
+    cost = compute_batch_cost(SMALL, 61, batch, has_teacher=True)
+    assert counter.get_total_flops() == cost.flops + 4 * future
 
 
 def test_flops_equal_a_count_by_hand() -> None:

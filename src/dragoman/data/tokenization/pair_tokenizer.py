@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from dragoman.config import Recipe, TokenizerConfig
@@ -65,6 +66,20 @@ class PairTokenizer:
             isinstance(source, PieceVocabulary) and isinstance(target, PieceVocabulary) and source.pieces == target.pieces
         )
 
+    @cached_property
+    def marked(self) -> PairTokenizer | None:
+        """Tokenizers with the same ids that encode marks of placeholders and terms to reserved tokens, and decode them.
+
+        None if a vocabulary has no reserved tokens for the marks.
+        """
+        if not isinstance(self.source, SentencePieceTokenizer) or not isinstance(self.target, SentencePieceTokenizer):
+            return None
+        source = self.source.define_marks()
+        target = source if self.is_joint else self.target.define_marks()
+        if source is None or target is None:
+            return None
+        return PairTokenizer(source, target, append_source_eos=self.append_source_eos, languages=self.languages)
+
     @property
     def decoder_prompt(self) -> tuple[int, ...]:
         """Return the ids that the decoder reads before each output, after its start token."""
@@ -123,6 +138,13 @@ class PairTokenizer:
             token, text = self.languages.split_source(self.source, text)
             prefix = [token_id for token_id in [self.source.piece_to_id(token)] if token_id is not None]
         return [*prefix, *self.source.encode(text), *([END_ID] if self.append_source_eos else [])]
+
+    def strip_language_token(self, text: str) -> str:
+        """Return a source without its own language token, if the model reads one in texts."""
+        languages = self.languages
+        if languages is None or languages.placement != "source":
+            return text
+        return text[len(languages.find_token(self.source, text)) :]
 
     def encode_target(self, text: str) -> list[int]:
         """Return the ids of the target without begin and end tokens."""

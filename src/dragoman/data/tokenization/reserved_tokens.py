@@ -10,10 +10,14 @@ from typing import Protocol, Self, TypeVar
 
 from dragoman.config import TokenizerConfig
 from dragoman.errors import RecipeError
+from dragoman.text.placeholders import PLACEHOLDER_MARKS
+from dragoman.text.term_annotation import TERM_MARKS
 
 TokenizerT = TypeVar("TokenizerT", bound="ReservingTokenizer")
 FREE_TOKEN = "<reserved {}>"
 """Pattern of a free reserved token. No piece of a text has its name, because pieces hold no spaces."""
+MARKS = {FREE_TOKEN.format(number): mark for number, mark in enumerate((*PLACEHOLDER_MARKS, *TERM_MARKS))}
+"""Free reserved tokens that have a mark in text: those of placeholders, then those of terms."""
 
 
 class ReservingTokenizer(Protocol):

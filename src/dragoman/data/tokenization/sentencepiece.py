@@ -19,8 +19,10 @@ import sentencepiece as spm
 
 from dragoman.config import TokenizerConfig
 from dragoman.data.counter_rng import hash64
+from dragoman.data.tokenization.reserved_tokens import MARKS
 from dragoman.data.tokenization.sentencepiece_proto import (
     BYTE,
+    define_control_pieces,
     insert_control_pieces,
     read_pieces,
     renumber_special_pieces,
@@ -128,6 +130,15 @@ class SentencePieceTokenizer:
     def reserve(self, tokens: Sequence[str]) -> SentencePieceTokenizer:
         """Return a tokenizer with these reserved tokens after the special ones. Raise ValueError if one is a piece already."""
         return SentencePieceTokenizer(insert_control_pieces(self.serialized_model, tokens), lowercase=self.lowercase)
+
+    def define_marks(self) -> SentencePieceTokenizer | None:
+        """Return a tokenizer with the same ids that encodes marks to reserved tokens, and decodes these to marks.
+
+        Return None if it lacks the reserved token of a mark.
+        """
+        if any(self.piece_to_id(token) is None for token in MARKS):
+            return None
+        return SentencePieceTokenizer(define_control_pieces(self.serialized_model, MARKS), lowercase=self.lowercase)
 
     @cached_property
     def word_start_mask(self) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ This parser reads only that part of the wire format, so the protobuf library is 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -58,9 +58,7 @@ def renumber_special_pieces(model: bytes) -> bytes:
         texts = [name if piece.piece_type == UNKNOWN == piece_type else piece.text for piece, _ in records]
         index = texts.index(name) if name in texts else None
         if index is None:
-            special_records.append(
-                _encode_field(_PIECES_FIELD, _encode_field(_TEXT_FIELD, name.encode()) + _encode_field(_TYPE_FIELD, piece_type))
-            )
+            special_records.append(_encode_piece(name, piece_type))
         elif records[index][0].piece_type == piece_type:
             special_records.append(records.pop(index)[1])
         else:
@@ -93,10 +91,7 @@ def insert_control_pieces(model: bytes, texts: Sequence[str]) -> bytes:
         raise ValueError(f"it has a piece {known} already")
     records = [(number, record) for number, _, record in _iter_fields(model)]
     pieces = [record for number, record in records if number == _PIECES_FIELD]
-    new_pieces = [
-        _encode_field(_PIECES_FIELD, _encode_field(_TEXT_FIELD, text.encode()) + _encode_field(_TYPE_FIELD, CONTROL))
-        for text in texts
-    ]
+    new_pieces = [_encode_piece(text, CONTROL) for text in texts]
     first, others = pieces[: len(_SPECIAL_PIECES)], pieces[len(_SPECIAL_PIECES) :]
     return b"".join([*first, *new_pieces, *others, *(record for number, record in records if number != _PIECES_FIELD)])
 
@@ -106,10 +101,24 @@ def append_user_defined_pieces(model: bytes, texts: Sequence[str]) -> bytes:
 
     Repeated fields of a message may follow other fields, as in any protobuf reader.
     """
-    return model + b"".join(
-        _encode_field(_PIECES_FIELD, _encode_field(_TEXT_FIELD, text.encode()) + _encode_field(_TYPE_FIELD, USER_DEFINED))
-        for text in texts
-    )
+    return model + b"".join(_encode_piece(text, USER_DEFINED) for text in texts)
+
+
+def define_control_pieces(model: bytes, texts: Mapping[str, str]) -> bytes:
+    """Return the model in which control pieces are user-defined pieces with other texts; ids stay the same.
+
+    texts: new text of each of these pieces by its name
+    """
+    records: list[bytes] = []
+    for number, value, record in _iter_fields(model):
+        if number == _PIECES_FIELD and (piece := _parse_piece(value)).piece_type == CONTROL and piece.text in texts:
+            record = _encode_piece(texts[piece.text], USER_DEFINED)
+        records.append(record)
+    return b"".join(records)
+
+
+def _encode_piece(text: str, piece_type: int) -> bytes:
+    return _encode_field(_PIECES_FIELD, _encode_field(_TEXT_FIELD, text.encode()) + _encode_field(_TYPE_FIELD, piece_type))
 
 
 def _read_trainer_spec(model: bytes) -> bytes:
