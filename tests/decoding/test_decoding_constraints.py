@@ -199,9 +199,23 @@ def force_prefixes(prefixes: Sequence[tuple[int, ...]], otherwise: Banned = no_t
     return banned
 
 
+def require_once(required: Sequence[tuple[int, ...]], limits: Sequence[int], otherwise: Banned = no_tokens) -> Banned:
+    """Return the rule of `exactly_once`; a missing token is allowed even if `otherwise` bans it."""
+
+    def banned(sentence: int, tokens: tuple[int, ...]) -> set[int]:
+        missing = set(required[sentence]) - set(tokens)
+        if not missing:
+            return otherwise(sentence, tokens) | set(required[sentence])
+        has_room = limits[sentence] - len(tokens) - 1 > len(missing)
+        return (otherwise(sentence, tokens) | {*required[sentence], END} if has_room else set(range(99))) - missing
+
+    return banned
+
+
 EXCLUDED = [((3,), (4, 5)), (), ((5, 5, 0), (0,), (3, 4)), ((1, 3),)]
 PREFIXES = [(3, 3, 5), (), (4,), (0, 0)]
 LIMITS = [9, 6, 10, 4]
+ONCE = [(3, 4), (), (5,), (0, 3, 5)]
 
 
 def constrain_decoding(**constraints: Any) -> SearchSettings:
@@ -222,6 +236,25 @@ CASES: dict[str, tuple[SearchSettings, list[SentenceConstraints], Banned]] = {
         force_prefixes(
             PREFIXES,
             lambda sentence, tokens: {3} | ban_repeated_ngrams(1)(sentence, tokens) | ban_early_end(3)(sentence, tokens),
+        ),
+    ),
+    "exactly once": (
+        make_settings(),
+        [SentenceConstraints(exactly_once=tokens) for tokens in ONCE],
+        require_once(ONCE, LIMITS),
+    ),
+    "exactly once after a prefix, with masks": (
+        constrain_decoding(suppress_tokens=(3, 5), no_repeat_ngram_size=2, min_length=3),
+        [SentenceConstraints(prefix=(1,), exactly_once=tokens, exclude=((4,),)) for tokens in ONCE],
+        force_prefixes(
+            [(1,)] * 4,
+            require_once(
+                ONCE,
+                LIMITS,
+                lambda sentence, tokens: (
+                    {3, 4, 5} | ban_repeated_ngrams(2)(sentence, tokens) | ban_early_end(3)(sentence, tokens)
+                ),
+            ),
         ),
     ),
 }
@@ -303,6 +336,22 @@ def test_wide_beam_returns_best_output_with_phrases(include: tuple[tuple[int, ..
         (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[SentenceConstraints(include=include)])
         assert_outputs(hypotheses[:1], [best_with_phrases(table, 0, 5, include)])
         assert hypotheses[0].unmet_constraints == ()
+
+
+@pytest.mark.parametrize("groups", [(((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))])
+def test_wide_beam_returns_best_output_with_one_phrase_of_each_group(groups: tuple[tuple[tuple[int, ...], ...], ...]) -> None:
+    for seed in range(3):
+        table = Table.random(seed, vocabulary=4)
+        constraints = SentenceConstraints(include_any=groups)
+        (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constraints])
+        best = max(
+            (best_with_phrases(table, 0, 5, phrases) for phrases in itertools.product(*groups)), key=lambda output: output[1]
+        )
+        assert_outputs(hypotheses[:1], [best])
+        assert hypotheses[0].unmet_constraints == ()
+    settings = constrain_decoding(suppress_tokens=(3,))
+    (hypotheses,) = search(table, [6], 8, settings, constraints=[SentenceConstraints(include_any=(((3,), (0, 1)), ((3, 3),)))])
+    assert (contains_phrase(hypotheses[0].tokens, (0, 1)), hypotheses[0].unmet_constraints) == (True, ((3, 3),))
 
 
 def test_narrow_beam_places_every_phrase() -> None:

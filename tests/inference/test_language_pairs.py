@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 import dragoman
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
+from dragoman.data.prepare import prepare
+from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.metrics import bleu
 from dragoman.inference.pivot import PivotTranslator, build_pivot, join_steps
 from dragoman.inference.translation_result import Translation
@@ -139,6 +141,43 @@ def test_evaluate_scores_each_pair(run: Path) -> None:
     assert "(xx → cc)" in table
     assert "mean of 2 pairs" in table
     assert call(*options, *pairs, "--src", files[0]).exit_code == 2
+
+
+def test_fine_tuning_on_an_unknown_language_is_refused(run: Path, tmp_path: Path) -> None:
+    settings = ["model.d_model=16", "model.d_ff=16", "tokenizer.language_token_placement=both"]
+    settings += [f"training.init_from={run / 'bundle'}", "data.preprocessing_workers=1"]
+    corpora = {"new": make_corpus("train", "cc") | {"target_language": "zz"}}
+    recipe = make_multilingual_recipe(run.parent, tmp_path / "run", *settings, corpora=corpora)
+    with raises_code("tokenizer-mismatch", ">>zz<<", "add it to tokenizer.extra_tokens"):
+        prepare(recipe, tmp_path / "data")
+
+
+def test_commands_take_the_languages_of_pairs(run: Path, translator: Translator, tmp_path: Path) -> None:
+    """`score`, `align` and `shortlist` give the results of the library for a pair, and need a pair."""
+    source, target = run.parent / "valid.rr", run.parent / "valid.xx"
+    sources, targets = (path.read_text(encoding="utf-8").splitlines() for path in (source, target))
+    options = ["--bundle", run / "bundle", "--from", "rr"]
+    scored = json.loads(call("score", target, "--src", source, *options, "--json").stdout)
+    expected = translator.score(sources, targets, source_language="rr")
+    assert scored["model"]["scores"] == pytest.approx([result.score for result in expected], abs=1e-4)
+    aligned = call("align", source, target, *options, "--json").stdout.splitlines()
+    expected_links = translator.align(sources, targets, source_language="rr")
+    assert [json.loads(line)["links"] for line in aligned] == [[list(link) for link in links] for links in expected_links]
+    counted = call("shortlist", run / "bundle", source, target, "--from", "rr", "-o", tmp_path / "shortlist", "--json")
+    assert json.loads(counted.stdout)["pairs"] == len(sources)
+    for arguments in (
+        ["score", target, "--src", source, "--bundle", run / "bundle"],
+        ["align", source, target, "--bundle", run / "bundle"],
+        ["shortlist", run / "bundle", source, target, "-o", tmp_path / "other"],
+    ):
+        error = call(*arguments).exception
+        assert isinstance(error, DataError)
+        assert error.code == "unsupported-language"
+        error = call(*arguments, "--to", "zz").exception
+        assert isinstance(error, RecipeError)
+        assert error.code == "invalid-option"
+    assert call("align", source, target, "--to", "xx").exit_code == 2
+    assert call("score", target, "--ref", source, "--to", "xx").exit_code == 2
 
 
 # --- pivot translation --------------------------------------------------------------------------------------------------

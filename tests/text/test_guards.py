@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.text.guards import check_translation
+from dragoman.text.length_ratios import LengthRatios, measure_length_ratios
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,21 @@ from dragoman.text.guards import check_translation
 )
 def test_checks(source: str, translation: str, language: str, checks: list[str]) -> None:
     assert check_translation(source, translation, language) == checks
+
+
+def test_length_ratios_are_quantiles_of_the_training_pairs() -> None:
+    # 10,000 sources of 40 and of 100 characters. In each bucket, 10 of 10,000 ratios are below each limit.
+    short = [(40, 10 + index % 100) for index in range(10_000)]
+    long = [(100, 80 + index % 41) for index in range(10_000)]
+    outliers = [(40, 1)] * 10 + [(40, 900)] * 10 + [(100, 1)] * 10 + [(100, 900)] * 10
+    ratios = measure_length_ratios(short + long + outliers, "en", "de")
+    assert ratios == LengthRatios("en", "de", (40,), (10 / 40, 80 / 100), (109 / 40, 120 / 100))
+    assert measure_length_ratios(short[:999]) is None
+    source = "a b c d e f g h i j k l m n o p q r s t " * 2 + "u v w x y z a b c d "
+    assert len(source) == 100
+    for length, expected in ((79, ["length"]), (80, []), (120, []), (121, ["length"])):
+        translation = "".join(chr(0xC0 + index % 23) for index in range(length))
+        assert check_translation(source, translation, "de", ratios) == expected
+        assert check_translation(source, translation, "de") == []
+    with pytest.raises(ValueError, match="bucket"):
+        LengthRatios("en", "de", (40,), (0.5,), (2.0,))

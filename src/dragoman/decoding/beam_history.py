@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.decoding.constraints import NEG_INF, Phrase, contains_phrase
+from dragoman.decoding.constraints import NEG_INF, PhraseGroup, find_unmet_phrases
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 
 IntArray = NDArray[np.int64]
@@ -121,13 +121,13 @@ def finalize(
     *,
     end_id: int,
     length_penalty: LengthPenalty,
-    phrases: Sequence[Sequence[Phrase]] = (),
+    required_groups: Sequence[Sequence[PhraseGroup]] = (),
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each sentence, best first, at most one for each slot of its beam.
 
     Unfinished hypotheses follow the finished ones.
 
-    phrases: the required phrases of each sentence; empty if no sentence has any
+    required_groups: groups of each sentence of which an output must contain one phrase; empty if no sentence has any
     """
     num_columns = history.tokens[0].shape[1] if history.tokens else 0
     ranked_nodes = [
@@ -143,8 +143,7 @@ def finalize(
         output_ids = tuple(tokens[:-1] if finished else tokens)
         if score is None:
             score = sum(log_probs) / length_penalty(float(node.length))
-        required_phrases = phrases[node.sentence] if phrases else ()
-        unmet_constraints = tuple(phrase for phrase in required_phrases if not contains_phrase(output_ids, phrase))
+        unmet_constraints = find_unmet_phrases(output_ids, required_groups[node.sentence] if required_groups else ())
         hypotheses[node.sentence].append(
             Hypothesis(output_ids, tuple(log_probs), score, finished, ranked_node.has_repetition, unmet_constraints)
         )

@@ -28,7 +28,7 @@ from dragoman.decoding.constraints import (
 from dragoman.decoding.diverse_beam import SINGLE_GROUP, BeamGroups, diverse_candidates, merge_groups
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
-from dragoman.decoding.phrase_constraints import PhraseConstraints, select_feasible_phrases
+from dragoman.decoding.phrase_constraints import PhraseConstraints, select_feasible_groups
 from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating, penalize_repeated_tokens
 from dragoman.decoding.topk import Candidates, TopK, TorchTopK, find_best_candidates
 
@@ -172,6 +172,7 @@ class _Beam:
         self.masker = LogitsMasker(
             settings.decoding_constraints,
             constraints,
+            max_lengths=max_lengths,
             forbidden_ids=settings.forbidden_ids,
             end_id=settings.end_id,
             rows_per_sentence=group_size,
@@ -179,7 +180,7 @@ class _Beam:
             device=device,
         )
         self.phrase_constraints: PhraseConstraints | None = None
-        if any(sentence.include for sentence in constraints):
+        if any(sentence.required_groups for sentence in constraints):
             assert not options.groups.diversity_penalty, "required phrases exclude a diversity penalty"
             self.phrase_constraints = self._build_phrase_constraints(settings)
         self.outputs_NT: Tensor | None = None
@@ -187,8 +188,8 @@ class _Beam:
             self.outputs_NT = torch.empty(num_sentences * group_size, 0, dtype=torch.long, device=device)
 
     def _build_phrase_constraints(self, settings: SearchSettings) -> PhraseConstraints:
-        feasible_phrases = [
-            select_feasible_phrases(
+        feasible_groups = [
+            select_feasible_groups(
                 sentence,
                 settings.decoding_constraints,
                 forbidden_ids=settings.forbidden_ids,
@@ -197,7 +198,7 @@ class _Beam:
             )
             for sentence, max_length in zip(self.constraints, self.max_lengths, strict=True)
         ]
-        return PhraseConstraints(feasible_phrases, group_size=self.group_size, end_id=self.end_id, device=self.device)
+        return PhraseConstraints(feasible_groups, group_size=self.group_size, end_id=self.end_id, device=self.device)
 
     def step(self, logits_NV: Tensor) -> tuple[Tensor, Tensor]:
         """Extend the hypotheses by one token. Return the former row of each new row (N,) and the new last tokens (N,)."""
@@ -311,10 +312,13 @@ class _Beam:
         return alive_BR
 
     def _stop_repetitions(self, outputs_NT: Tensor, alive_BR: Tensor) -> None:
-        """Remove hypotheses with a degenerate repetition from the beam and record them."""
-        repeating_BR = is_repeating(outputs_NT, self.decoding_constraints.repetition_window).view_as(self.score_BR) & (
-            self.score_BR > NEG_INF
-        )
+        """Remove hypotheses with a degenerate repetition from the beam and record them.
+
+        One that lacks a token of `exactly_once` stays until it has them all.
+        """
+        window = self.decoding_constraints.repetition_window
+        repeating_N = is_repeating(outputs_NT, window) & ~self.masker.find_incomplete(outputs_NT)
+        repeating_BR = repeating_N.view_as(self.score_BR) & (self.score_BR > NEG_INF)
         if not bool(repeating_BR.any()):
             return
         for row, rank in repeating_BR.nonzero().tolist():
@@ -408,7 +412,7 @@ class _Beam:
             self.history,
             end_id=self.end_id,
             length_penalty=self.length_penalty,
-            phrases=[sentence.include for sentence in self.constraints],
+            required_groups=[sentence.required_groups for sentence in self.constraints],
         )
         num_groups = self.groups.num_groups
         if num_groups == 1:

@@ -8,8 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dragoman.decoding.exactly_once import ExactlyOnceMask
+
 NEG_INF = float("-inf")
 Phrase = tuple[int, ...]
+PhraseGroup = tuple[Phrase, ...]
+"""Phrases of which an output must contain one."""
 
 AllowedTokensFn = Callable[[Tensor, Tensor], Tensor]
 """(outputs_NT so far, sentences_N: index in the batch of each row's sentence) → allowed_NV, true for tokens that may come next.
@@ -47,14 +51,18 @@ class SentenceConstraints:
 
     prefix: first tokens of the output; overrides every mask, and is shorter than the length limit
     include: required phrases (beam search); `Hypothesis.unmet_constraints` names those that the output does not contain
+    include_any: groups of phrases; the output must contain one phrase of each (beam search)
     exclude: phrases that the output must not contain
     allow_repetition: whether the output may contain a degenerate repetition, because its source does
+    exactly_once: tokens that the output contains once each, in any order, also if `suppress_tokens` has them
     """
 
     prefix: Phrase = ()
     include: tuple[Phrase, ...] = ()
+    include_any: tuple[PhraseGroup, ...] = ()
     exclude: tuple[Phrase, ...] = ()
     allow_repetition: bool = False
+    exactly_once: tuple[int, ...] = ()
 
     @property
     def is_supported(self) -> bool:
@@ -62,9 +70,15 @@ class SentenceConstraints:
         return replace(self, allow_repetition=False) == NO_SENTENCE_CONSTRAINTS
 
     @property
+    def required_groups(self) -> tuple[PhraseGroup, ...]:
+        """Return the required phrases, each a group of its own, and the groups of `include_any`."""
+        return (*((phrase,) for phrase in self.include), *self.include_any)
+
+    @property
     def required_tokens(self) -> int:
         """Return the number of tokens that meet all constraints, the end token included: the least sensible length limit."""
-        return len(self.prefix) + sum(map(len, self.include)) + 1
+        num_phrase_tokens = sum(max(map(len, group)) for group in self.required_groups)
+        return len(self.prefix) + num_phrase_tokens + len(self.exactly_once) + 1
 
 
 NO_DECODING_CONSTRAINTS = DecodingConstraints()
@@ -76,11 +90,19 @@ def contains_phrase(tokens: Sequence[int], phrase: Phrase) -> bool:
     return any(tuple(tokens[start : start + len(phrase)]) == phrase for start in range(len(tokens) - len(phrase) + 1))
 
 
+def find_unmet_phrases(tokens: Sequence[int], groups: Sequence[PhraseGroup]) -> tuple[Phrase, ...]:
+    """Return the first phrase of each group of which the tokens contain no phrase."""
+    return tuple(group[0] for group in groups if not any(contains_phrase(tokens, phrase) for phrase in group))
+
+
 def check_prefixes(constraints: Sequence[SentenceConstraints], max_lengths: Sequence[int]) -> None:
-    """Assert that there is one constraint for each sentence and that each prefix is shorter than the length limit."""
-    assert all(len(sentence.prefix) < max_length for sentence, max_length in zip(constraints, max_lengths, strict=True)), (
-        "a prefix is not shorter than the length limit"
-    )
+    """Assert that there is one constraint for each sentence, and that the limit has room for prefix and `exactly_once`.
+
+    A prefix is shorter than the limit.
+    """
+    for sentence, max_length in zip(constraints, max_lengths, strict=True):
+        assert len(sentence.prefix) < max_length, "a prefix is not shorter than the length limit"
+        assert len(sentence.prefix) + len(sentence.exactly_once) <= max_length, "tokens do not fit into the length limit"
 
 
 def last_tokens(outputs_NT: Tensor, length: int) -> Tensor:
@@ -118,6 +140,7 @@ class LogitsMasker:
         decoding_constraints: DecodingConstraints,
         constraints: Sequence[SentenceConstraints],
         *,
+        max_lengths: Sequence[int],
         forbidden_ids: Sequence[int],
         end_id: int,
         rows_per_sentence: int,
@@ -127,10 +150,11 @@ class LogitsMasker:
         """Prepare the masks.
 
         constraints: one for each sentence
+        max_lengths: maximum output length of each sentence in tokens, the end token included
         rows_per_sentence: rows of logits for each of these sentences
         num_groups: number of adjacent entries of `constraints` that belong to one sentence of the caller
         """
-        self.decoding_constraints = decoding_constraints
+        self.decoding_constraints, self.end_id = decoding_constraints, end_id
         self.rows_per_sentence = rows_per_sentence
         suppressed_ids = sorted({*forbidden_ids, *decoding_constraints.suppress_tokens})
         self.suppressed_C = torch.tensor(suppressed_ids, dtype=torch.long, device=device)
@@ -145,6 +169,10 @@ class LogitsMasker:
             self.head_BPM = pad_phrases(heads, align_right=True, pad_value=WILDCARD, device=device)
             phrase_ends = [[phrase[-1:] for phrase in sentence.exclude] for sentence in constraints]
             self.last_BP = pad_phrases(phrase_ends, align_right=False, pad_value=NO_MATCH, device=device)[:, :, 0]
+        self.exactly_once: ExactlyOnceMask | None = None
+        if any(sentence.exactly_once for sentence in constraints):
+            tokens = [sentence.exactly_once for sentence in constraints]
+            self.exactly_once = ExactlyOnceMask(tokens, max_lengths, rows_per_sentence=rows_per_sentence, device=device)
 
     @property
     def needs_outputs(self) -> bool:
@@ -153,7 +181,14 @@ class LogitsMasker:
             self.decoding_constraints.no_repeat_ngram_size
             or self.decoding_constraints.allowed_tokens_fn
             or self.has_excluded_phrases
+            or self.exactly_once is not None
         )
+
+    def find_incomplete(self, outputs_NT: Tensor) -> Tensor:
+        """Return whether each output lacks a token that it must contain exactly once. → (N,)"""
+        if self.exactly_once is None:
+            return torch.zeros(len(outputs_NT), dtype=torch.bool, device=outputs_NT.device)
+        return self.exactly_once.find_missing(outputs_NT).any(1)
 
     def __call__(self, logits_NV: Tensor, outputs_NT: Tensor | None, length: int) -> None:
         """Mask the tokens that may not be token number `length` (from 1) after these outputs."""
@@ -161,6 +196,8 @@ class LogitsMasker:
         if is_forced:
             token_N = self.prefix_BT[:, length - 1].repeat_interleave(self.rows_per_sentence)
             logit_N1 = logits_NV.gather(1, token_N.clamp(min=0)[:, None])
+        if self.exactly_once is not None:
+            once_logit_NC = self.exactly_once.gather_logits(logits_NV)
         banned_C = self.suppressed_and_end_C if length <= self.decoding_constraints.min_length else self.suppressed_C
         if len(banned_C):
             logits_NV.index_fill_(1, banned_C, NEG_INF)
@@ -174,6 +211,8 @@ class LogitsMasker:
                     outputs_NT, self.sentence_B.repeat_interleave(self.rows_per_sentence)
                 )
                 logits_NV.masked_fill_(~allowed_NV, NEG_INF)
+            if self.exactly_once is not None:
+                self.exactly_once(logits_NV, once_logit_NC, outputs_NT, length=length, end_id=self.end_id)
         if is_forced:
             force_tokens(logits_NV, token_N, logit_N1)
 
@@ -195,6 +234,8 @@ class LogitsMasker:
         self.sentence_B, self.prefix_BT = self.sentence_B[sentences_B], self.prefix_BT[sentences_B]
         if self.has_excluded_phrases:
             self.head_BPM, self.last_BP = self.head_BPM[sentences_B], self.last_BP[sentences_B]
+        if self.exactly_once is not None:
+            self.exactly_once.select_sentences(sentences_B)
 
 
 def _mask_tokens(logits_NV: Tensor, token_NX: Tensor, banned_NX: Tensor) -> None:

@@ -14,10 +14,10 @@ from dragoman.decoding.constraints import (
     NO_DECODING_CONSTRAINTS,
     NO_SENTENCE_CONSTRAINTS,
     LogitsMasker,
-    Phrase,
+    PhraseGroup,
     SentenceConstraints,
     check_prefixes,
-    contains_phrase,
+    find_unmet_phrases,
 )
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
@@ -164,6 +164,7 @@ class _TokenBatch:
         self.masker = LogitsMasker(
             settings.decoding_constraints,
             constraints,
+            max_lengths=max_lengths,
             forbidden_ids=settings.forbidden_ids,
             end_id=settings.end_id,
             rows_per_sentence=1,
@@ -198,7 +199,9 @@ class _TokenBatch:
             self.step_outputs.append(token_N)
         repeating = [False] * len(self.active)
         if self.repetition_window and length % CHECK_INTERVAL == 0:
-            repeating = is_repeating(self._stack_outputs(), self.repetition_window).tolist()
+            outputs_NT = self._stack_outputs()
+            repeating_N = is_repeating(outputs_NT, self.repetition_window) & ~self.masker.find_incomplete(outputs_NT)
+            repeating = repeating_N.tolist()
         tokens = (token_N.where(log_prob_N > NEG_INF, NO_TOKEN) if self.may_have_no_token else token_N).tolist()
         for sentence, token, repeats in zip(self.active, tokens, repeating, strict=True):
             if sentence not in self.done:
@@ -243,7 +246,7 @@ class _TokenBatch:
                 self.done[index],
                 end_id=self.settings.end_id,
                 length_penalty=self.settings.length_penalty,
-                include=sentence.include,
+                required_groups=sentence.required_groups,
             )
             for index, sentence in enumerate(self.constraints)
         ]
@@ -256,16 +259,16 @@ def to_hypothesis(
     *,
     end_id: int,
     length_penalty: LengthPenalty,
-    include: Sequence[Phrase] = (),
+    required_groups: Sequence[PhraseGroup] = (),
 ) -> Hypothesis:
     """Return the hypothesis that ends with the end token, the last token, or before NO_TOKEN.
 
     log_probs: those of the tokens; those of later steps, while the sentence was still in the batch, may follow
-    include: required phrases
+    required_groups: groups of phrases of which an output must contain one
     """
     length = len(tokens) - (tokens[-1] == NO_TOKEN)
     finished = tokens[-1] == end_id
     output_ids, token_log_probs = tuple(tokens[: length - finished]), tuple(log_probs[:length])
-    unmet_constraints = tuple(phrase for phrase in include if not contains_phrase(output_ids, phrase))
+    unmet_constraints = find_unmet_phrases(output_ids, required_groups)
     score = sum(token_log_probs) / length_penalty(float(max(length, 1)))
     return Hypothesis(output_ids, token_log_probs, score, finished, has_repetition, unmet_constraints)

@@ -1,15 +1,19 @@
 """Required phrases: dynamic beam allocation (Post and Vilar 2018), vectorized over all sentences (Hu et al. 2019).
 
+Phrases form groups, and an output must contain one phrase of each group. A group of one phrase requires that phrase.
+
 Hypotheses that contain equally many of the required tokens form a bank. The candidates are the best extensions overall, those
 that continue a phrase, and the best extension of each hypothesis. The beam takes the best of every bank, starting with the
 fullest bank, then the second best of every bank, and so on. An output may end only once it contains all phrases. A phrase
-counts once all its tokens are adjacent in the output, at any position and also as a part of a longer phrase.
+counts once all its tokens are adjacent in the output, at any position and also as a part of a longer phrase. A group counts
+as many tokens as its phrase with the most progress, and all its tokens once one phrase is complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -18,7 +22,7 @@ from dragoman.decoding.constraints import (
     BOS_PAD,
     NEG_INF,
     DecodingConstraints,
-    Phrase,
+    PhraseGroup,
     SentenceConstraints,
     contains_phrase,
     pad_phrases,
@@ -29,40 +33,45 @@ from dragoman.decoding.topk import Candidates, find_best_candidates
 UNMET_PENALTY = -1e6
 
 
-def select_feasible_phrases(
+def select_feasible_groups(
     constraints: SentenceConstraints,
     decoding_constraints: DecodingConstraints,
     *,
     forbidden_ids: Sequence[int],
     end_id: int,
     max_length: int,
-) -> tuple[Phrase, ...]:
-    """Return the required phrases that no other constraint excludes for certain and that fit into the length limit."""
+) -> tuple[PhraseGroup, ...]:
+    """Return the groups with those phrases that no other constraint excludes for certain and that fit into the length limit."""
     banned_ids = {*forbidden_ids, *decoding_constraints.suppress_tokens, end_id}
-    free_tokens, feasible_phrases = max_length - 1 - len(constraints.prefix), []
-    for phrase in dict.fromkeys(constraints.include):
-        assert phrase, "a required phrase is empty"
-        is_banned = banned_ids.intersection(phrase) or any(
-            contains_phrase(phrase, excluded) for excluded in constraints.exclude
+    free_tokens = max_length - 1 - len(constraints.prefix) - len(constraints.exactly_once)
+    feasible_groups: list[PhraseGroup] = []
+    for group in dict.fromkeys(constraints.required_groups):
+        assert min(map(len, group)) > 0, "a required phrase is empty"
+        phrases = tuple(
+            phrase
+            for phrase in dict.fromkeys(group)
+            if not banned_ids.intersection(phrase)
+            and not any(contains_phrase(phrase, excluded) for excluded in constraints.exclude)
+            and len(phrase) <= free_tokens
         )
-        if not is_banned and len(phrase) <= free_tokens:
-            feasible_phrases.append(phrase)
-            free_tokens -= len(phrase)
-    return tuple(feasible_phrases)
+        if phrases:
+            feasible_groups.append(phrases)
+            free_tokens -= max(map(len, phrases))
+    return tuple(feasible_groups)
 
 
 @dataclass(frozen=True)
 class PhraseProgress:
-    """Progress of each of Y hypotheses with each phrase.
+    """Progress of each of Y hypotheses with each phrase and each group.
 
     tail_BYM: last M tokens of the hypothesis, for a longest phrase of M tokens
     matched_BYP: number of tokens of the phrase that the hypothesis ends with
-    is_met_BYP: whether the hypothesis contains the whole phrase
+    is_met_BYG: whether the hypothesis contains a whole phrase of the group
     """
 
     tail_BYM: Tensor
     matched_BYP: Tensor
-    is_met_BYP: Tensor
+    is_met_BYG: Tensor
 
     def select_hypotheses(self, index_BX: Tensor) -> PhraseProgress:
         """Return the progress of the hypotheses with these indices."""
@@ -78,42 +87,54 @@ class PhraseProgress:
 
 
 class PhraseConstraints:
-    """Required phrases of each sentence, and the progress of its hypotheses with them."""
+    """Required phrases of each sentence, in groups, and the progress of its hypotheses with them."""
 
-    def __init__(self, phrases: Sequence[Sequence[Phrase]], *, group_size: int, end_id: int, device: torch.device) -> None:
+    def __init__(self, groups: Sequence[Sequence[PhraseGroup]], *, group_size: int, end_id: int, device: torch.device) -> None:
         self.end_id = end_id
+        phrases = [list(chain.from_iterable(sentence_groups)) for sentence_groups in groups]
         self.token_BPM = pad_phrases(phrases, align_right=False, pad_value=-1, device=device)
         self.length_BP = (self.token_BPM >= 0).sum(-1)
         sentences, max_phrases, max_length = self.token_BPM.shape
-        is_empty_BP = self.length_BP == 0
+        # The last group holds what only fills the tensor. It has no tokens, so it is met from the start.
+        max_groups = max(map(len, groups), default=0)
+        group_numbers = [[number for number, group in enumerate(sentence) for _ in group] for sentence in groups]
+        group_numbers = [numbers + [max_groups] * (max_phrases - len(numbers)) for numbers in group_numbers]
+        self.group_BP = torch.tensor(group_numbers, dtype=torch.long, device=device).view(sentences, max_phrases)
+        self.group_length_BG = torch.zeros(sentences, max_groups + 1, dtype=torch.long, device=device)
+        self.group_length_BG = self._max_by_group(self.length_BP[:, None])[:, 0]
+        is_empty_BG = self.group_length_BG == 0
         # The search of a sentence without phrases does not depend on the phrases of the others.
-        self.has_no_phrases_B1 = is_empty_BP.all(-1, keepdim=True)
+        self.has_no_phrases_B1 = is_empty_BG.all(-1, keepdim=True)
         self.progress = PhraseProgress(
             torch.full((sentences, group_size, max_length), BOS_PAD, device=device),
             torch.zeros(sentences, group_size, max_phrases, dtype=torch.long, device=device),
-            is_empty_BP[:, None].expand(-1, group_size, -1),
+            is_empty_BG[:, None].expand(-1, group_size, -1),
         )
         self.candidate_progress = self.progress
         # The best output that ended without all phrases; the result if no output contains them all.
         self.partial_score_B = torch.full((sentences,), NEG_INF, dtype=torch.float64, device=device)
         self.partial_node_id_B = torch.zeros(sentences, dtype=torch.long, device=device)
 
+    def _max_by_group(self, value_BYP: Tensor) -> Tensor:
+        """Return the largest value of the phrases of each group; values are not negative. → (B, Y, G)"""
+        result_BYG = value_BYP.new_zeros(*value_BYP.shape[:2], self.group_length_BG.shape[1])
+        return result_BYG.scatter_reduce(2, self.group_BP[:, None].expand_as(value_BYP), value_BYP, "amax")
+
     def find_candidates(
         self, logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int, *, length: int, penalty: float
     ) -> Candidates:
         """Return the best extensions, those that continue a phrase, the best of each row, and those that end a row."""
         end_BR = (logits_BRV[:, :, self.end_id] - log_sum_BR).float()
-        all_met_BR = self.progress.is_met_BYP.all(-1)
+        all_met_BR = self.progress.is_met_BYG.all(-1)
         logits_BRV[:, :, self.end_id].masked_fill_(~all_met_BR, NEG_INF)
         extensions = self._collect_extensions(logits_BRV, log_sum_BR, score_BR, count)
         parent_BX, token_BX = extensions.parent_BX, extensions.token_BX
         parent_progress = self.progress.select_hypotheses(parent_BX)
         self.candidate_progress = self._update_progress(
-            torch.cat([parent_progress.tail_BYM[:, :, 1:], token_BX[:, :, None]], dim=2), parent_progress.is_met_BYP
+            torch.cat([parent_progress.tail_BYM[:, :, 1:], token_BX[:, :, None]], dim=2), parent_progress.is_met_BYG
         )
-        tokens_BX = torch.where(
-            self.candidate_progress.is_met_BYP, self.length_BP[:, None], self.candidate_progress.matched_BYP
-        ).sum(-1)
+        matched_BXG = self._max_by_group(self.candidate_progress.matched_BYP)
+        tokens_BX = torch.where(self.candidate_progress.is_met_BYG, self.group_length_BG[:, None], matched_BXG).sum(-1)
         extensions = replace(extensions, priority_BX=self._rank_by_bank(extensions, tokens_BX))
 
         row_BR = torch.arange(score_BR.shape[1], device=score_BR.device).expand_as(score_BR)
@@ -137,9 +158,8 @@ class PhraseConstraints:
         best_token_BR1 = logits_BRV.argmax(-1, keepdim=True)
         token_BRX = torch.cat([next_BRP, best_token_BR1], dim=2)
         log_prob_BRX = (logits_BRV.gather(2, token_BRX) - log_sum_BR[:, :, None]).float()
-        excluded_BRX = torch.cat(
-            [self.progress.is_met_BYP, self.has_no_phrases_B1[:, :, None].expand_as(best_token_BR1)], dim=2
-        )
+        is_met_BRP = self.progress.is_met_BYG.gather(2, self.group_BP[:, None].expand(-1, rows, -1))
+        excluded_BRX = torch.cat([is_met_BRP, self.has_no_phrases_B1[:, :, None].expand_as(best_token_BR1)], dim=2)
         score_BRX = (score_BR[:, :, None] + log_prob_BRX).masked_fill(excluded_BRX, NEG_INF)
         parent_BRX = torch.arange(rows, device=token_BRX.device)[:, None].expand_as(token_BRX)
         parent_BX = torch.cat([best.parent_BX, parent_BRX.flatten(1)], dim=1)
@@ -150,14 +170,15 @@ class PhraseConstraints:
         log_prob_BX = torch.cat([best.log_prob_BX, log_prob_BRX.flatten(1)], dim=1)
         return Candidates(parent_BX, token_BX, log_prob_BX, score_BX, score_BX)
 
-    def _update_progress(self, tail_BYM: Tensor, is_met_BYP: Tensor) -> PhraseProgress:
+    def _update_progress(self, tail_BYM: Tensor, is_met_BYG: Tensor) -> PhraseProgress:
         max_length = tail_BYM.shape[2]
-        matched_BYP = torch.zeros_like(is_met_BYP, dtype=torch.long)
+        matched_BYP = torch.zeros(*tail_BYM.shape[:2], self.length_BP.shape[1], dtype=torch.long, device=tail_BYM.device)
+        is_complete_BYP = torch.zeros_like(matched_BYP)
         for num_matched in range(1, max_length + 1):
             matches_BYP = (tail_BYM[:, :, None, max_length - num_matched :] == self.token_BPM[:, None, :, :num_matched]).all(-1)
-            is_met_BYP = is_met_BYP | (matches_BYP & (self.length_BP == num_matched)[:, None])
+            is_complete_BYP |= matches_BYP & (self.length_BP == num_matched)[:, None]
             matched_BYP = torch.where(matches_BYP & (self.length_BP > num_matched)[:, None], num_matched, matched_BYP)
-        return PhraseProgress(tail_BYM, matched_BYP, is_met_BYP)
+        return PhraseProgress(tail_BYM, matched_BYP, is_met_BYG | (self._max_by_group(is_complete_BYP) > 0))
 
     def _rank_by_bank(self, extensions: Candidates, tokens_BX: Tensor) -> Tensor:
         """Return a priority for each extension: by rank within the bank, then by the tokens of the bank. → (B, X)"""
@@ -166,16 +187,16 @@ class PhraseConstraints:
         equal_BXX = (extensions.score_BX[:, None, :] == extensions.score_BX[:, :, None]).tril(-1)
         same_bank_BXX = (tokens_BX[:, None, :] == tokens_BX[:, :, None]) & alive_BX[:, None, :]
         rank_in_bank_BX = ((better_BXX | equal_BXX) & same_bank_BXX).sum(-1)
-        num_banks_B1 = self.length_BP.sum(-1, keepdim=True) + 1
+        num_banks_B1 = self.group_length_BG.sum(-1, keepdim=True) + 1
         priority_BX = tokens_BX - rank_in_bank_BX * num_banks_B1
         return priority_BX.to(extensions.score_BX.dtype).masked_fill(~alive_BX, NEG_INF)
 
     def _update_partial(self, score_BR: Tensor, all_met_BR: Tensor, penalty: float, *, first_node_id: int) -> None:
-        """Update the best output that ended without all phrases.
+        """Update the best output that ended without a phrase of every group.
 
         first_node_id: node id of the first candidate of this step; the last R candidates are those that end
         """
-        num_unmet_BR = (~self.progress.is_met_BYP).sum(-1)
+        num_unmet_BR = (~self.progress.is_met_BYG).sum(-1)
         value_BR = (score_BR.double() / penalty + UNMET_PENALTY * num_unmet_BR).masked_fill(all_met_BR, NEG_INF)
         value_B, row_B = value_BR.max(1)
         better_B = value_B > self.partial_score_B
@@ -192,5 +213,6 @@ class PhraseConstraints:
     def select_sentences(self, sentences_B: Tensor) -> None:
         """Keep the phrases of these sentences alone."""
         self.token_BPM, self.length_BP = self.token_BPM[sentences_B], self.length_BP[sentences_B]
+        self.group_BP, self.group_length_BG = self.group_BP[sentences_B], self.group_length_BG[sentences_B]
         self.partial_score_B, self.partial_node_id_B = self.partial_score_B[sentences_B], self.partial_node_id_B[sentences_B]
         self.has_no_phrases_B1, self.progress = self.has_no_phrases_B1[sentences_B], self.progress.select_sentences(sentences_B)

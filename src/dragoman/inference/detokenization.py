@@ -66,7 +66,7 @@ class Detokenizer:
         if line.status == "repetition":  # also if a second search has ended by itself
             translations[0] = replace(translations[0], status="repetition")
         best, *alternatives = translations
-        return replace(best, alternatives=tuple(alternatives))
+        return replace(best, alternatives=tuple(alternatives)) if alternatives else best
 
     def to_hypothesis_translation(
         self,
@@ -102,8 +102,8 @@ class Detokenizer:
         """Set the status `copied` if source and target language differ and the translation copies the source."""
         task = self.recipe.task
         if (
-            is_same_language(task.source_language, task.target_language)
-            or translation.status != "ok"
+            translation.status != "ok"
+            or is_same_language(task.source_language, task.target_language)
             or not is_copy(text, translation.text)
         ):
             return translation

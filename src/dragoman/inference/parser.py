@@ -126,13 +126,8 @@ class Parser:
                 **decoding,
             )
             return parse
-        if tags is not None and len(tags) != len(sentences):
-            raise DataError(
-                f"{format_count(len(sentences), 'sentence')} but tags for {len(tags)}; give tags or None for each sentence"
-            )
         config = self.resolve_decoding(decoding)
-        words = [_split_words(sentence, tokenize, number) for number, sentence in enumerate(sentences, start=start_index + 1)]
-        self._check_tags(words, tags, start_index)
+        words = self.split_words(sentences, tags=tags, tokenize=tokenize, start_index=start_index)
         parsed_sentences = parse_sentences(
             self.models,
             self.bundle.tokenizer,
@@ -180,6 +175,23 @@ class Parser:
             )
             for index, window_sentences, window_tags in windows
         )
+
+    def split_words(
+        self,
+        sentences: Sequence[Sentence],
+        *,
+        tags: Sequence[PosTags | None] | None = None,
+        tokenize: TokenizationStyle | None = None,
+        start_index: int = 0,
+    ) -> list[list[str]]:
+        """Return the words of sentences, checked as `parse` checks them; see `parse` for the arguments and errors."""
+        if tags is not None and len(tags) != len(sentences):
+            raise DataError(
+                f"{format_count(len(sentences), 'sentence')} but tags for {len(tags)}; give tags or None for each sentence"
+            )
+        words = [_split_words(sentence, tokenize, number) for number, sentence in enumerate(sentences, start=start_index + 1)]
+        self._check_tags(words, tags, start_index)
+        return words
 
     def _check_tags(self, words: Sequence[Sequence[str]], tags: Sequence[PosTags | None] | None, start_index: int) -> None:
         """Raise DataError for tags that do not fit the words or that are missing."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
-from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, SentenceConstraints
+from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, Phrase, PhraseGroup, SentenceConstraints
 from dragoman.errors import DataError
 from dragoman.runtime.counts import format_count
+from dragoman.text.marks import list_marks
 
-CONSTRAINT_KEYS = ("prefix", "include", "exclude")
+CONSTRAINT_KEYS = ("prefix", "include", "exclude", "include_any")
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,29 @@ class TranslationConstraints:
     include: phrases that the translation must contain (beam search only); `Translation.unmet_constraints` names the phrases
         that the search could not place
     exclude: phrases that the translation must not contain, in the tokenizer's own segmentation
+    include_any: groups of phrases. The translation must contain one phrase of each, such as one form of a word (beam search
+        only). `Translation.unmet_constraints` names the first phrase of a group that the search could not place.
+    skip_infeasible: leave out the constraints that no search can meet, rather than raise DataError
+    keep_marks: the marks of placeholders in the text, `⟦0⟧` to `⟦31⟧`, are reserved tokens, and the translation contains each
+        exactly once; a text has each once at most
     """
 
     prefix: str = ""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    include_any: tuple[tuple[str, ...], ...] = ()
+    skip_infeasible: bool = False
+    keep_marks: bool = False
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name}: a sequence of phrases is needed, not a text; write {name}=({getattr(self, name)!r},)")
+        groups: Any = self.include_any
+        if isinstance(groups, str) or any(isinstance(group, str) or not group for group in groups):
+            raise TypeError(
+                f"include_any: groups of phrases are needed, not {self.include_any!r}; write (('a form', 'another'),)"
+            )
 
     def to_token_constraints(self, target: Vocabulary, *, location: str) -> SentenceConstraints:
         """Return the constraints as tokens.
@@ -44,7 +59,20 @@ class TranslationConstraints:
             prefix=_encode_phrase(self.prefix, target, f"{location}: prefix") if self.prefix else (),
             include=tuple(_encode_phrase(phrase, target, f"{location}: include") for phrase in self.include),
             exclude=tuple(_encode_phrase(phrase, target, f"{location}: exclude") for phrase in self.exclude),
+            include_any=tuple(self._encode_groups(target, location)),
         )
+
+    def _encode_groups(self, target: Vocabulary, location: str) -> Iterator[PhraseGroup]:
+        for group in self.include_any:
+            phrases: list[Phrase] = []
+            for phrase in group:
+                try:
+                    phrases.append(_encode_phrase(phrase, target, f"{location}: include_any"))
+                except DataError:
+                    if not self.skip_infeasible:
+                        raise
+            if phrases:
+                yield tuple(dict.fromkeys(phrases))
 
 
 def _encode_phrase(phrase: str, target: Vocabulary, location: str) -> tuple[int, ...]:
@@ -65,11 +93,13 @@ def tokenize_constraints(
     config: DecodingConfig,
     target: Vocabulary,
     *,
+    marked_target: Vocabulary | None = None,
     max_positions: int | None,
     start_index: int,
 ) -> list[SentenceConstraints]:
     """Return the constraints of each segment of each line, as tokens.
 
+    marked_target: vocabulary whose pieces include the marks of placeholders; None if no such vocabulary exists
     max_positions: most tokens of an output; None if positions never end
     start_index: index of the first line in its text, counted from 0
     Raises DataError for constraints that no search can meet.
@@ -88,9 +118,39 @@ def tokenize_constraints(
             if line_constraints is None
             else line_constraints.to_token_constraints(target, location=f"line {line_number}")
         )
-        _check_feasible(token_constraints, segments, config, max_positions, line_number)
-        results += [token_constraints] * len(segments)
+        marks: list[tuple[int, ...]] = [()] * len(segments)
+        if line_constraints is not None and line_constraints.keep_marks:
+            marks = _encode_marks(segments, marked_target, location=f"line {line_number}")
+        whole = replace(token_constraints, exactly_once=marks[0]) if len(segments) == 1 else token_constraints
+        try:
+            _check_feasible(whole, segments, config, max_positions, line_number)
+        except DataError:
+            if line_constraints is None or not line_constraints.skip_infeasible:
+                raise
+            token_constraints = NO_SENTENCE_CONSTRAINTS
+        results += [replace(token_constraints, exactly_once=segment_marks) for segment_marks in marks]
     return results
+
+
+def _encode_marks(segments: Sequence[str], target: Vocabulary | None, *, location: str) -> list[tuple[int, ...]]:
+    """Return the reserved tokens of the marks of each segment.
+
+    Raises DataError if the vocabulary has none, or if a mark stands twice in the line.
+    """
+    if target is None:
+        raise DataError(
+            f"{location}: keep_marks needs reserved tokens, which the vocabulary of this bundle does not have; leave it out",
+            code="invalid-constraints",
+        )
+    repeated = [mark for mark, count in Counter(list_marks("".join(segments))).items() if count > 1]
+    if repeated:
+        raise DataError(
+            f"{location}: {repeated[0]} stands twice in the text; give each placeholder a number of its own",
+            code="invalid-constraints",
+        )
+    return [
+        tuple(token for mark in list_marks(segment) if (token := target.piece_to_id(mark)) is not None) for segment in segments
+    ]
 
 
 def _check_feasible(
@@ -106,12 +166,12 @@ def _check_feasible(
             f"line {line_number}: has constraints, but is longer than the model reads and translated in segments; shorten it",
             code="invalid-constraints",
         )
-    if constraints.include and config.method != "beam":
+    if constraints.required_groups and config.method != "beam":
         raise DataError(
             f"line {line_number}: include needs method = 'beam', not {config.method!r}; change the method",
             code="invalid-constraints",
         )
-    if constraints.include and config.num_beam_groups > 1:
+    if constraints.required_groups and config.num_beam_groups > 1:
         raise DataError(
             f"line {line_number}: include needs num_beam_groups = 1, not {config.num_beam_groups}; set it to 1",
             code="invalid-constraints",
@@ -138,12 +198,18 @@ def parse_constraints(document: Any, *, location: str) -> TranslationConstraints
     prefix = document.get("prefix", "")
     if not isinstance(prefix, str):
         raise DataError(f"{location}: prefix = {prefix!r} is not a text; give a text", code="invalid-constraints")
-    phrase_lists = []
-    for key in CONSTRAINT_KEYS[1:]:
-        phrases = document.get(key, [])
-        if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
-            raise DataError(
-                f"{location}: {key} = {phrases!r} is not a list of texts; give a list of texts", code="invalid-constraints"
-            )
-        phrase_lists.append(tuple(phrases))
-    return TranslationConstraints(prefix, *phrase_lists)
+    include, exclude = (_parse_phrases(document.get(key, []), f"{location}: {key}") for key in ("include", "exclude"))
+    groups = document.get("include_any", [])
+    if not isinstance(groups, list) or not all(groups):
+        raise DataError(
+            f"{location}: include_any = {groups!r} is not a list of lists of texts; give one list for each group of phrases",
+            code="invalid-constraints",
+        )
+    include_any = tuple(_parse_phrases(group, f"{location}: include_any") for group in groups)
+    return TranslationConstraints(prefix, include, exclude, include_any)
+
+
+def _parse_phrases(phrases: Any, location: str) -> tuple[str, ...]:
+    if not isinstance(phrases, list) or not all(isinstance(phrase, str) for phrase in phrases):
+        raise DataError(f"{location} = {phrases!r} is not a list of texts; give a list of texts", code="invalid-constraints")
+    return tuple(phrases)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, get_args
 
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.formats.glossary_file import resolve_glossary
 from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.detokenization import Detokenizer, HypothesisDetails
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
@@ -31,13 +32,23 @@ from dragoman.inference.translation_constraints import TranslationConstraints, t
 from dragoman.inference.translation_result import Translation, merge_segments
 from dragoman.inference.unknown_words import NO_DICTIONARY, find_unknown_words, read_dictionary
 from dragoman.inference.whole_texts import RETRY_DECODING as TEXT_RETRY_DECODING
-from dragoman.inference.whole_texts import LineRequest, Markup, TextOptions, TextTranslation, translate_texts
+from dragoman.inference.whole_texts import (
+    LineRequest,
+    Markup,
+    OutputLimits,
+    PlaceholderMethod,
+    TextOptions,
+    TextTranslation,
+    translate_texts,
+)
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration, compute_signals
 from dragoman.tasks.generation import score_pairs
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id, get_max_positions
 from dragoman.tasks.mbr import UtilityFn
 from dragoman.tasks.translation import EncodedLine, TranslatedLine, encode_lines, get_source_limit, has_text, search_lines
+from dragoman.text.glossary import Glossary
+from dragoman.text.marks import to_characters, to_marks
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
@@ -149,6 +160,11 @@ class Translator:
         """Converter from hypotheses to translations."""
         return Detokenizer(self.bundle.tokenizer, self.recipe, self.aligner)
 
+    @property
+    def reads_terms(self) -> bool:
+        """Return whether the first model was trained to read annotated terms, see `dragoman.text.term_annotation`."""
+        return self.recipe.data.noise.terminology > 0 and self.bundle.tokenizer.marked is not None
+
     def with_adapter(self, name: str | None) -> Translator:
         """Return the translator with one of the adapters that `dragoman.load` opened, or this one for None.
 
@@ -173,6 +189,29 @@ class Translator:
             config.source_language, config.target_language, zero_shot=config.zero_shot
         )
 
+    def uses_mask(self, placeholders: PlaceholderMethod = "auto") -> bool:
+        """Return whether whole texts keep placeholders by a mask on the search; see `translate_texts`.
+
+        Raises RecipeError for an unknown method, and for a mask if the vocabulary has no reserved tokens for marks.
+        """
+        if placeholders not in get_args(PlaceholderMethod):
+            raise RecipeError(
+                f"placeholders = {placeholders!r}: is not a method; choose one of {', '.join(get_args(PlaceholderMethod))}",
+                code="invalid-option",
+            )
+        has_marks = self.bundle.tokenizer.marked is not None
+        if placeholders == "mask" and not has_marks:
+            raise RecipeError(
+                "placeholders = 'mask': needs reserved tokens, which the vocabulary of this bundle does not have; choose auto",
+                code="invalid-option",
+            )
+        return placeholders == "mask" or (placeholders == "auto" and has_marks and self.recipe.data.noise.placeholders > 0)
+
+    def _select_marked_tokenizer(self, config: DecodingConfig) -> PairTokenizer | None:
+        """Return the same tokenizers with marks of placeholders; None if the vocabulary has no reserved tokens for them."""
+        marked = self.bundle.tokenizer.marked
+        return None if marked is None else marked.with_languages(self.select_tokenizer(config).languages)
+
     def _select_recipe(self, config: DecodingConfig) -> Recipe:
         """Return the recipe with the languages of a model of many languages."""
         languages = self.select_tokenizer(config).languages
@@ -180,8 +219,12 @@ class Translator:
             return self.recipe
         return self.recipe.with_languages((languages.source_language, languages.target_language))
 
-    def _select_detokenizer(self, config: DecodingConfig) -> Detokenizer:
-        return replace(self.detokenizer, recipe=self._select_recipe(config))
+    def _select_detokenizer(self, config: DecodingConfig, *, has_marks: bool = False) -> Detokenizer:
+        detokenizer = replace(self.detokenizer, recipe=self._select_recipe(config))
+        marked = self.bundle.tokenizer.marked if has_marks else None
+        if marked is None:
+            return detokenizer
+        return replace(detokenizer, tokenizer=marked, aligner=replace(self.aligner, tokenizer=marked))
 
     def _select_aligner(self, config: DecodingConfig) -> AttentionAligner:
         return replace(self.aligner, tokenizer=self.select_tokenizer(config))
@@ -221,12 +264,15 @@ class Translator:
             self._get_calibration()
         if config.unknown_dictionary is not None:
             read_dictionary(config.unknown_dictionary)
-        segment_texts = [self._segment(text, config) for text in texts]
+        marked_lines = _list_marked_lines(constraints)
+        segment_texts = [self._segment(text, config, is_marked=index in marked_lines) for index, text in enumerate(texts)]
         segments = self._encode(segment_texts, config, constraints, start_index)
         is_unsplit = all(len(line) == 1 for line in segment_texts)
         results = self._search(segments, config, on_progress if is_unsplit else lambda _: None)
         results = self._retry_repetitions(segments, results, config)
-        translations = self._detokenize(segment_texts, results, config, attention=attention, confidence=confidence)
+        translations = self._detokenize(
+            segment_texts, results, config, attention=attention, confidence=confidence, has_marks=bool(marked_lines)
+        )
         if constraints is not None:
             translations = list(map(_mark_unmet, translations, constraints))
         if not is_unsplit:
@@ -235,19 +281,25 @@ class Translator:
             translation.set_explain_fn(partial(self._explain, text, decoding))
         return translations
 
-    def _segment(self, text: str, config: DecodingConfig) -> list[str]:
-        """Return the line itself, or its segments if it is longer than the model reads, each with the line's language token."""
+    def _segment(self, text: str, config: DecodingConfig, *, is_marked: bool = False) -> list[str]:
+        """Return the line itself, or its segments if it is longer than the model reads, each with the line's language token.
+
+        is_marked: marks of placeholders stand for reserved tokens
+        """
         if config.long_input == "error":
             return [text]
         tokenizer, source_limit = self.select_tokenizer(config), get_source_limit(self.inference_model.max_positions, config)
+        if is_marked:
+            tokenizer, text = self._select_marked_tokenizer(config) or tokenizer, to_characters(text)  # no mark is cut in two
+        read = to_marks if is_marked else str
         languages = tokenizer.languages
-        if languages is None:
-            return split_line(text, lambda segment: len(tokenizer.encode_source(segment)), source_limit)
-        token = languages.find_token(tokenizer.source, text)
+        token = "" if languages is None else languages.find_token(tokenizer.source, text)
         segments = split_line(
-            text[len(token) :], lambda segment: len(tokenizer.encode_source(token + segment)), source_limit - 1
+            text[len(token) :],
+            lambda segment: len(tokenizer.encode_source(read(token + segment))),
+            source_limit - (languages is not None),
         )
-        return [token + segment for segment in segments]
+        return [read(token + segment) for segment in segments]
 
     def _encode(
         self,
@@ -258,10 +310,18 @@ class Translator:
     ) -> Segments:
         """Return the ids, the sample ids and the constraints of all segments of all lines."""
         tokenizer, max_positions = self.select_tokenizer(config), self.inference_model.max_positions
+        marked_lines = _list_marked_lines(constraints)
+        marked_tokenizer = self._select_marked_tokenizer(config) if marked_lines else None
         token_constraints: Sequence[SentenceConstraints] = ()
         if constraints is not None:
             token_constraints = tokenize_constraints(
-                constraints, segment_texts, config, tokenizer.target, max_positions=max_positions, start_index=start_index
+                constraints,
+                segment_texts,
+                config,
+                tokenizer.target,
+                marked_target=None if marked_tokenizer is None else marked_tokenizer.target,
+                max_positions=max_positions,
+                start_index=start_index,
             )
         texts = [segment for line in segment_texts for segment in line]
         sample_ids = [
@@ -269,7 +329,10 @@ class Translator:
             for line_index, line in enumerate(segment_texts)
             for segment_index in range(len(line))
         ]
-        encoded_lines = encode_lines(tokenizer, texts, source_limit=get_source_limit(max_positions, config))
+        source_limit, encoded_lines = get_source_limit(max_positions, config), []
+        for index, line in enumerate(segment_texts):
+            line_tokenizer = marked_tokenizer if marked_tokenizer is not None and index in marked_lines else tokenizer
+            encoded_lines += encode_lines(line_tokenizer, line, source_limit=source_limit)
         return Segments(texts, encoded_lines, sample_ids, token_constraints)
 
     def _search(
@@ -340,11 +403,15 @@ class Translator:
         *,
         attention: bool,
         confidence: bool,
+        has_marks: bool,
     ) -> list[Translation]:
-        """Return the translation of each line, with its status, merged from its segments."""
+        """Return the translation of each line, with its status, merged from its segments.
+
+        has_marks: reserved tokens of placeholders are written as marks
+        """
         texts = [segment for line in segment_texts for segment in line]
         details = self._collect_details(texts, results, config, attention=attention, confidence=confidence)
-        detokenizer = self._select_detokenizer(config)
+        detokenizer = self._select_detokenizer(config, has_marks=has_marks)
         segment_translations = map(detokenizer.to_translation, texts, results, repeat(config), details)
         language = detokenizer.recipe.task.target_language
         num_language_tokens = self.bundle.tokenizer.num_language_tokens
@@ -461,10 +528,15 @@ class Translator:
         adapter: str | None = None,
         markup: Markup = "none",
         split_sentences: bool = True,
+        placeholders: PlaceholderMethod = "auto",
+        glossary: Glossary | str | Path | None = None,
+        strict_terms: bool = False,
         **decoding: Unpack[DecodingOptions],
     ) -> TextTranslation:
         """Translate a whole text; see `translate_texts`."""
-        (result,) = self.translate_texts([text], adapter=adapter, markup=markup, split_sentences=split_sentences, **decoding)
+        options: dict[str, Any] = {"adapter": adapter, "markup": markup, "split_sentences": split_sentences}
+        options["placeholders"] = placeholders
+        (result,) = self.translate_texts([text], glossary=glossary, strict_terms=strict_terms, **options, **decoding)
         return result
 
     def translate_texts(
@@ -474,6 +546,9 @@ class Translator:
         adapter: str | None = None,
         markup: Markup = "none",
         split_sentences: bool = True,
+        placeholders: PlaceholderMethod = "auto",
+        glossary: Glossary | str | Path | None = None,
+        strict_terms: bool = False,
         **decoding: Unpack[DecodingOptions],
     ) -> list[TextTranslation]:
         """Translate whole texts sentence by sentence. Line breaks, spaces, tags and placeholders stay.
@@ -483,21 +558,32 @@ class Translator:
         adapter: name of an adapter that `dragoman.load` opened
         markup: "none" for plain text; "html" and "xml" keep tags, and character references are characters
         split_sentences: translate each sentence by itself; if false, each line, or each block of HTML
+        placeholders: "mask" keeps placeholders and tags without content by a mask on the search. "projection" places those that
+            the model changes by attention. "auto" is the mask if the model was trained with marks of placeholders.
+        glossary: terms to use, or the CSV, TSV or TBX file that has them. A sentence that lacks a term is translated once more
+            with its terms required. Each segment of a result has the use of its terms.
+        strict_terms: take that translation also if the model finds it much less likely
         decoding: keys of the recipe's [decoding] section to change
 
-        Raises RecipeError for wrong decoding options.
+        Raises RecipeError for wrong decoding options, and DataError for a glossary that cannot be read.
         """
         config = self.resolve_decoding(decoding)
         task = self.recipe.task
+        languages = config.source_language or task.source_language, config.target_language or task.target_language
         options = TextOptions(
             markup,
-            source_language=config.source_language or task.source_language,
-            target_language=config.target_language or task.target_language,
+            *languages,
             split_sentences=split_sentences,
+            limits=OutputLimits.read(self.metadata, *languages),
+            mask_codes=self.with_adapter(adapter).uses_mask(placeholders),
+            glossary=resolve_glossary(glossary, *languages),
+            strict_terms=strict_terms,
+            annotate_terms=self.reads_terms,
         )
 
         def translate(request: LineRequest) -> list[Translation]:
             changes: dict[str, Any] = {**decoding, **(TEXT_RETRY_DECODING if request.is_retry else {})}
+            changes["constraints"] = request.build_constraints()
             return self.translate(request.lines, adapter=adapter, attention=request.attention, **changes)
 
         return translate_texts(texts, options, translate)
@@ -600,8 +686,17 @@ class Translator:
         )
 
 
+def _list_marked_lines(constraints: Sequence[TranslationConstraints | None] | None) -> set[int]:
+    """Return the indices of the lines whose marks of placeholders are kept."""
+    return {
+        index
+        for index, line_constraints in enumerate(constraints or ())
+        if isinstance(line_constraints, TranslationConstraints) and line_constraints.keep_marks
+    }
+
+
 def _mark_unmet(translation: Translation, constraints: TranslationConstraints | None) -> Translation:
     """Mark all included phrases as unmet for a line that was not translated."""
     if constraints is None or translation.token_log_probs:
         return translation
-    return replace(translation, unmet_constraints=constraints.include)
+    return replace(translation, unmet_constraints=(*constraints.include, *(group[0] for group in constraints.include_any)))

@@ -1,28 +1,32 @@
 """Translation of whole texts: line breaks, spaces, markup and placeholders stay, and sentences are translated one by one.
 
 `divide` cuts a text into segments and what stands between them. `translate_texts` translates the segments of many texts
-together and puts them back. Placeholders are part of what the model reads. If the translation changes one, the segment is
-translated again without placeholders, and attention places them.
+together and puts them back. What the model reads of a segment is a `Reading`:
+
+1. For a model that was trained with marks, placeholders and tags without content are marks, and the search keeps each.
+2. Otherwise placeholders are part of the text.
+3. If a translation loses a placeholder, the model reads the text without codes, and attention places them all.
+
+Attention places pairs of tags in all readings.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, groupby, pairwise
+from functools import partial
+from itertools import accumulate, chain, groupby, pairwise, product
 from operator import itemgetter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.inference.readings import Reading, read_marks, read_placeholders
+from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
-from dragoman.languages import is_spaced_language
+from dragoman.languages import get_language, is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
+from dragoman.text.glossary import Glossary, TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
 from dragoman.text.inline_codes import (
     BLOCK_TAGS,
@@ -30,15 +34,21 @@ from dragoman.text.inline_codes import (
     Element,
     Part,
     Point,
-    escape,
     parse_markup,
     parse_placeholders,
     write_parts,
 )
-from dragoman.text.projection import project, split_units
-from dragoman.text.sentences import split_sentences
+from dragoman.text.kept_terms import mark_kept_terms
+from dragoman.text.length_ratios import LengthRatios
+from dragoman.text.sentences import cut_long_spans, split_sentences
+from dragoman.text.term_annotation import annotate_terms, has_marks
+
+if TYPE_CHECKING:
+    from dragoman.bundle import BundleMetadata
 
 Markup = Literal["none", "html", "xml"]
+PlaceholderMethod = Literal["auto", "mask", "projection"]
+"""Way to keep placeholders and tags without content: by a mask on the search or by attention; auto prefers the mask."""
 
 RETRY_DECODING = {
     "method": "beam",
@@ -50,9 +60,42 @@ RETRY_DECODING = {
     "mbr_candidates": None,
 }
 """Decoding options for the second search of a segment that fails a check."""
+MAX_SENTENCE_CHARACTERS = 2000
+"""Longest sentence that is translated as one. To place its codes takes time and memory that grow with its square."""
+MAX_TERM_COST = 0.5
+"""Fall of the mean log-probability of the tokens, in nats, up to which a translation with a required term is taken."""
 
 _LINE_BREAK = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 _TAG_NAME = re.compile(r"</?([A-Za-z][^\s<>/]*)")
+
+
+@dataclass(frozen=True)
+class OutputLimits:
+    """Limits of usual outputs of a model, which its bundle has; a limit that it does not have is None.
+
+    length_ratios: usual lengths of translations for the pair of languages
+    low_score: mean log-probability of the tokens, in nats, below which a translation has a low score
+    """
+
+    length_ratios: LengthRatios | None = None
+    low_score: float | None = None
+
+    @classmethod
+    def read(cls, metadata: BundleMetadata, source_language: str, target_language: str) -> OutputLimits:
+        """Return the limits of a bundle for a pair of languages."""
+        languages = get_language(source_language), get_language(target_language)
+        ratios = [
+            item
+            for item in metadata.length_ratios or ()
+            if (get_language(item.source_language), get_language(item.target_language)) == languages
+        ]
+        calibration = metadata.confidence
+        return cls(ratios[0] if ratios else None, None if calibration is None else calibration.low_score)
+
+    def has_low_score(self, translation: Translation) -> bool:
+        """Return whether the model was less sure of a translation than of nearly all in its calibration set."""
+        log_probs = translation.token_log_probs
+        return self.low_score is not None and bool(log_probs) and sum(log_probs) / len(log_probs) < self.low_score
 
 
 @dataclass(frozen=True)
@@ -66,6 +109,12 @@ class TextOptions:
     opaque_tags: elements that are kept with their content
     retry: translate a segment that fails a check once more, with other settings
     attention: request attention for every segment, also for those without codes
+    limits: limits of usual outputs of the model
+    mask_codes: the model reads codes without content as marks, and the search keeps each exactly once
+    glossary: terms that translations have to use. A segment that lacks a term is translated again, with its terms required,
+        and that translation is taken if it costs at most `MAX_TERM_COST`.
+    strict_terms: take it at any cost
+    annotate_terms: the model was trained to read the translation of a term behind it, see `term_annotation`
     """
 
     markup: Markup = "none"
@@ -76,6 +125,11 @@ class TextOptions:
     opaque_tags: frozenset[str] = frozenset()
     retry: bool = True
     attention: bool = False
+    limits: OutputLimits = OutputLimits()
+    mask_codes: bool = False
+    glossary: Glossary | None = None
+    strict_terms: bool = False
+    annotate_terms: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,8 +138,9 @@ class TranslatedSegment:
 
     source, text: the segment and its translation, with their markup
     translation: translation of the text without markup, or None for a segment without a letter or digit
-    checks: checks that the translation fails, see `check_translation`
+    checks: checks that the translation fails, see `check_translation`, and "low_score" if the bundle is calibrated
     alternatives: other translations, best first, if the search returns several
+    terms: use of the terms of the glossary; without one of them, the translation fails the check "terminology"
     """
 
     source: str
@@ -93,6 +148,7 @@ class TranslatedSegment:
     translation: Translation | None = None
     checks: tuple[Check, ...] = ()
     alternatives: tuple[str, ...] = ()
+    terms: tuple[TermUse, ...] = ()
 
     @property
     def status(self) -> TranslationStatus:
@@ -134,17 +190,41 @@ Piece = str | Separator | CodedText
 """Something that is kept verbatim, white space between two sentences, or a segment."""
 
 
+PhraseGroups = tuple[tuple[str, ...], ...]
+"""Groups of phrases; a translation contains one phrase of each group."""
+
+
 @dataclass(frozen=True)
 class LineRequest:
     """Lines to translate next.
 
     attention: the translations need attention
     is_retry: the lines were translated before, with a result that fails a check; the translations need alternatives
+    keep_marks: the lines hold marks of placeholders, which each translation keeps, or of terms, as
+        `TranslationConstraints.keep_marks` says
+    terms: for each line, groups of phrases of which its translation has to contain one each; empty if no line has any
     """
 
     lines: tuple[str, ...]
     attention: bool
     is_retry: bool = False
+    keep_marks: bool = False
+    terms: tuple[PhraseGroups, ...] = ()
+
+    def split(self) -> list[LineRequest]:
+        """Return a request for each line."""
+        return [replace(self, lines=(line,), terms=self.terms[index : index + 1]) for index, line in enumerate(self.lines)]
+
+    def build_constraints(self) -> list[TranslationConstraints | None] | None:
+        """Return the constraints of each line, by its marks and terms; None if no line has any."""
+        if not self.keep_marks and not self.terms:
+            return None
+        return [
+            TranslationConstraints(include_any=groups, skip_infeasible=True, keep_marks=self.keep_marks)
+            if groups or self.keep_marks
+            else None
+            for groups in self.terms or [()] * len(self.lines)
+        ]
 
 
 TranslateLines = Callable[[LineRequest], Sequence[Translation]]
@@ -206,143 +286,145 @@ SegmentPlan = Generator[LineRequest, Sequence[Translation], list[TranslatedSegme
 
 
 def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> SegmentPlan:
-    """Translate segments with their placeholders, those that lose one without placeholders, and those with faults again."""
+    """Translate segments with their placeholders, those that lose one without codes, and those with faults again.
+
+    Before the last step, segments without a term of the glossary are translated with their terms required.
+    """
     results = [TranslatedSegment(segment.write(), segment.write()) for segment in segments]
-    readings = [_read_placeholders(segment) for segment in segments]
+    readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
     waiting = [index for index, segment in enumerate(segments) if _has_word(segment.clean.text)]
-    yield from _translate_readings(segments, readings, results, waiting, options)
-    lost = [index for index in waiting if not _keeps_placeholders(segments[index], readings[index], results[index])]
+    lost = yield from _translate_readings(segments, readings, results, waiting, options)
     for index in lost:
-        readings[index] = segments[index]
+        readings[index] = Reading(segments[index])
     yield from _translate_readings(segments, readings, results, lost, options)
+    if options.retry or options.strict_terms:
+        lacking = [index for index in waiting if "terminology" in results[index].checks]
+        yield from _translate_readings(segments, readings, results, lacking, options, accept=partial(_has_more_terms, options))
     if options.retry:
-        faulty = [index for index in waiting if results[index].checks or results[index].status == "repetition"]
-        yield from _translate_readings(segments, readings, results, faulty, options, is_retry=True)
+        faulty = [
+            index for index in waiting if set(results[index].checks) - {"terminology"} or results[index].status == "repetition"
+        ]
+        yield from _translate_readings(segments, readings, results, faulty, options, accept=_is_faultless)
     return results
+
+
+def _is_faultless(present: TranslatedSegment, new: TranslatedSegment) -> bool:
+    """Return whether a new translation passes all checks."""
+    return not new.checks and new.status in ("ok", "short")
+
+
+def _has_more_terms(options: TextOptions, present: TranslatedSegment, new: TranslatedSegment) -> bool:
+    """Return whether a new translation has more terms than the present one, without another fault, at an allowed cost."""
+    num_lacking, num_still_lacking = (sum(use.form is None for use in segment.terms) for segment in (present, new))
+    cost = _compute_mean_log_prob(present) - _compute_mean_log_prob(new)
+    return (
+        num_still_lacking < num_lacking
+        and set(new.checks) - {"low_score"} <= set(present.checks)
+        and new.status in ("ok", "short")
+        and (options.strict_terms or cost <= MAX_TERM_COST)
+    )
+
+
+def _compute_mean_log_prob(segment: TranslatedSegment) -> float:
+    log_probs = segment.translation.token_log_probs if segment.translation else ()
+    return sum(log_probs) / max(len(log_probs), 1)
 
 
 def _translate_readings(
     segments: Sequence[CodedText],
-    readings: Sequence[CodedText],
+    readings: Sequence[Reading],
     results: list[TranslatedSegment],
     indices: Sequence[int],
     options: TextOptions,
     *,
-    is_retry: bool = False,
-) -> Generator[LineRequest, Sequence[Translation], None]:
-    """Translate the readings with these indices and store the results. A retry keeps the first result without a fault."""
-    for has_codes in (False, True):
-        chosen = [index for index in indices if readings[index].has_codes == has_codes]
+    accept: Callable[[TranslatedSegment, TranslatedSegment], bool] | None = None,
+) -> Generator[LineRequest, Sequence[Translation], list[int]]:
+    """Translate the readings with these indices, store the results, and return the indices of those that lost a placeholder.
+
+    accept: for a retry, function of the present result and a new one; the first new one for which it is true is stored
+    """
+    lost = []
+    lines_by_index = {index: _annotate_terms(readings[index], options) for index in indices}
+    for has_codes, keep_marks in product((False, True), repeat=2):
+        kinds = {
+            index: (readings[index].text.has_codes, bool(readings[index].marked) or line != readings[index].line)
+            for index, line in lines_by_index.items()
+        }
+        chosen = [index for index in indices if kinds[index] == (has_codes, keep_marks)]
         if not chosen:
             continue
-        lines = tuple(readings[index].clean.text for index in chosen)
-        translations = yield LineRequest(lines, has_codes or options.attention, is_retry)
+        lines = tuple(lines_by_index[index] for index in chosen)
+        terms = tuple(_list_phrases(results[index]) for index in chosen) if accept else ()
+        translations = yield LineRequest(
+            lines, has_codes or options.attention, accept is not None, keep_marks, terms if any(terms) else ()
+        )
         for index, translation in zip(chosen, translations, strict=True):
-            source, reading = segments[index].write(), readings[index]
-            if not is_retry:
-                results[index] = _build_segment(source, reading, translation, options)
+            segment, reading = segments[index], readings[index]
+            if accept is None:
+                results[index] = _build_segment(segment, reading, translation, options)
+                if not reading.is_kept_by(translation, segment, options.glossary):
+                    lost.append(index)
                 continue
             for candidate in (translation, *translation.alternatives):
-                result = _build_segment(source, reading, replace(candidate, alternatives=()), options)
-                is_whole = _keeps_placeholders(segments[index], reading, result)
-                if is_whole and not result.checks and result.status in ("ok", "short"):
+                result = _build_segment(segment, reading, replace(candidate, alternatives=()), options)
+                if reading.is_kept_by(candidate, segment, options.glossary) and accept(results[index], result):
                     results[index] = result
                     break
+    return lost
 
 
-def _build_segment(source: str, reading: CodedText, translation: Translation, options: TextOptions) -> TranslatedSegment:
+def _annotate_terms(reading: Reading, options: TextOptions) -> str:
+    """Return the line of a reading with the preferred translation behind each term, if the model reads that."""
+    line = reading.line
+    if not options.annotate_terms or options.glossary is None or (has_marks(line) and not reading.marked):
+        return line
+    terms = [(match.start, match.end, match.entry.targets[0]) for match in options.glossary.find(line) if match.entry.targets]
+    return annotate_terms(line, [term for term in terms if not has_marks(term[2])])
+
+
+def _build_segment(segment: CodedText, reading: Reading, translation: Translation, options: TextOptions) -> TranslatedSegment:
     """Return the translation of a reading, with its codes in place and its checks."""
+    plain = reading.write_placeholders(translation)
+    checks = check_translation(reading.plain_source, plain.text, options.target_language, options.limits.length_ratios)
+    if options.limits.has_low_score(translation):
+        checks.append("low_score")
+    source, text = segment.write(), reading.place_codes(translation)
+    terms = _check_terms(source, text, options)
+    if any(use.form is None for use in terms):
+        checks.append("terminology")
     return TranslatedSegment(
         source,
-        _place_codes(reading, translation),
-        translation,
-        tuple(check_translation(reading.clean.text, translation.text, options.target_language)),
-        tuple(_place_codes(reading, alternative) for alternative in translation.alternatives),
+        text,
+        plain,
+        tuple(checks),
+        tuple(
+            reading.place_codes(alternative)
+            for alternative in translation.alternatives
+            if reading.is_kept_by(alternative, segment, options.glossary)
+        ),
+        terms,
     )
+
+
+def _check_terms(source: str, text: str, options: TextOptions) -> tuple[TermUse, ...]:
+    """Return the use of the terms of a segment; both texts have markup."""
+    if options.glossary is None:
+        return ()
+    return options.glossary.check(*("".join(map(_get_surface, _parse(side, options).parts)) for side in (source, text)))
+
+
+def _list_phrases(segment: TranslatedSegment) -> PhraseGroups:
+    """Return the phrases that the terms of a segment require. A term that is not translated is a placeholder and needs none."""
+    return tuple(list_phrases(use.entry) for use in segment.terms if not use.entry.do_not_translate)
 
 
 def _has_word(text: str) -> bool:
     return any(character.isalnum() for character in text)
 
 
-def _read_placeholders(segment: CodedText) -> CodedText:
-    """Return the segment with its placeholders as text, so that the model reads them."""
-    return replace(segment, parts=tuple(_merge_placeholders(segment.parts)))
-
-
-def _merge_placeholders(parts: Sequence[Part]) -> Iterator[Part]:
-    text = ""
-    for part in parts:
-        if isinstance(part, str):
-            text += part
-        elif isinstance(part, Point) and not part.markup.startswith("<"):
-            text += part.markup
-        else:
-            if text:
-                yield text
-            text = ""
-            yield replace(part, parts=tuple(_merge_placeholders(part.parts))) if isinstance(part, Element) else part
-    if text:
-        yield text
-
-
-def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:
-    for part in parts:
-        if isinstance(part, Element):
-            yield from _list_placeholders(part.parts)
-        elif isinstance(part, Point) and not part.markup.startswith("<"):
-            yield part.markup
-
-
-def _keeps_placeholders(segment: CodedText, reading: CodedText, result: TranslatedSegment) -> bool:
-    """Return whether the translation has each placeholder that the model read as often as the segment, and no other."""
-    if segment == reading or result.translation is None:
-        return True
-    translated = Counter(_list_placeholders(parse_placeholders(result.translation.text).parts))
-    return Counter(_list_placeholders(segment.parts)) == translated
-
-
-def _place_codes(reading: CodedText, translation: Translation) -> str:
-    if not reading.has_codes:
-        return escape(translation.text) if reading.is_escaped else translation.text
-    return project(reading, translation.text, compute_unit_weights(translation, reading.clean.text))
-
-
-def compute_unit_weights(translation: Translation, source: str) -> npt.NDArray[np.float64]:
-    """Return the attention of each unit of a translation to each unit of its source. (T, S)
-
-    translation: translation with attention
-    """
-    to_source = _match_pieces(translation.source_tokens, source)
-    to_target = _match_pieces(translation.tokens, translation.text)
-    if not translation.attention or not to_source.size or not to_target.size:
-        return np.zeros((to_target.shape[1], to_source.shape[1]))
-    rows = np.asarray(translation.attention, dtype=np.float64)[: len(translation.tokens), : len(translation.source_tokens)]
-    return np.asarray(to_target.T @ rows @ to_source, dtype=np.float64)
-
-
-def _match_pieces(pieces: Sequence[str], text: str) -> npt.NDArray[np.float64]:
-    """Return which share of each piece lies in each unit of a text. (P, U)
-
-    A piece that the text does not contain, because the tokenizer normalized it, lies where the piece before it ends.
-    """
-    units = split_units(text)
-    owners = np.full(len(text) + 1, -1)
-    for number, (start, end) in enumerate(units):
-        owners[start:end] = number
-    shares = np.zeros((len(pieces), len(units)))
-    position = 0
-    for row, piece in zip(shares, pieces, strict=True):
-        surface = piece.replace(METASPACE, " ").strip()
-        start = text.find(surface, position, position + len(surface) + 16) if surface else -1
-        if start >= 0:
-            position = start + len(surface)
-        numbers = [number for number in owners[max(start, 0) : position] if number >= 0] if start >= 0 else []
-        if not numbers and surface:
-            numbers = [number for number in owners[position : position + 1] if number >= 0]
-        for number in numbers:
-            row[number] += 1 / len(numbers)
-    return shares
+def count_segments(text: str, options: TextOptions) -> int:
+    """Return the number of segments that a text is divided into."""
+    return sum(isinstance(piece, CodedText) for piece in divide(text, options))
 
 
 def divide(text: str, options: TextOptions) -> Iterator[Piece]:
@@ -353,10 +435,18 @@ def divide(text: str, options: TextOptions) -> Iterator[Piece]:
             if index % 2:
                 yield line
             else:
-                yield from _divide_run(parse_placeholders(line).parts, options, is_escaped=False)
+                yield from _divide_run(_parse(line, options).parts, options, is_escaped=False)
+    else:
+        yield from _divide_blocks(_parse(text, options).parts, options)
+
+
+def _parse(text: str, options: TextOptions) -> CodedText:
+    """Return a text with its tags, its placeholders, and the terms that are not translated as codes."""
+    if options.markup == "none":
+        coded = parse_placeholders(text)
     else:
         coded = parse_markup(text, is_html=options.markup == "html", opaque=options.opaque_tags)
-        yield from _divide_blocks(coded.parts, options)
+    return mark_kept_terms(coded, options.glossary)
 
 
 def _divide_blocks(parts: Sequence[Part], options: TextOptions) -> Iterator[Piece]:
@@ -378,7 +468,9 @@ def _divide_blocks(parts: Sequence[Part], options: TextOptions) -> Iterator[Piec
 
 
 def _has_block(part: Part, options: TextOptions) -> bool:
-    """Return whether a code is the tag of a block, or contains one."""
+    """Return whether a code is the tag of a block, or contains one. An element longer than any sentence is a block."""
+    if isinstance(part, Element) and len(_get_surface(part)) > MAX_SENTENCE_CHARACTERS:
+        return True
     if options.markup != "html" or isinstance(part, str):
         return False
     tag = _TAG_NAME.match(part.markup if isinstance(part, Point) else part.start_tag)
@@ -441,6 +533,7 @@ def _cut_sentences(parts: Sequence[Part], options: TextOptions) -> Iterator[tupl
     ]
     text = "".join(surfaces)
     spans = split_sentences(text, options.source_language, protected) if options.split_sentences else [(0, len(text))]
+    spans = cut_long_spans(text, spans, protected, MAX_SENTENCE_CHARACTERS)
     span_ends, edges = [end for _, end in spans], list(chain.from_iterable(spans))
 
     def find_sentence(start: int, end: int) -> int:
@@ -465,5 +558,5 @@ def _get_surface(part: Part) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Point):
-        return "" if part.markup.startswith("<") else part.markup
+        return part.text
     return "".join(map(_get_surface, part.parts))

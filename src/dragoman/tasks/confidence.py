@@ -39,6 +39,8 @@ MIN_CALIBRATION_SENTENCES = 100
 MAX_CALIBRATION_SENTENCES = 500
 """Most validation sentences that the end of a training translates for the calibration."""
 NUM_LENGTH_BUCKETS = 4
+LOW_SCORE_LEVEL = 0.005
+"""Share of the calibration set whose mean log-probability counts as a low score; one of `QUANTILE_LEVELS`."""
 GUARD_FACTOR = 8.0
 """Factor on the ranks of the lowest log-probability and the coverage: each lowers the confidence in its lowest eighth alone."""
 QUANTILE_LEVELS = (0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, *(step / 20 for step in range(2, 20)), 0.975, 1)
@@ -137,6 +139,13 @@ class ConfidenceCalibration:
     def compute_confidence(self, signals: OutputSignals) -> float:
         """Return the share of the calibration set that is no better, from 0 to 1."""
         return _rank(self.combined, _combine(self.mean_log_prob, self.min_log_prob, self.coverage, signals))
+
+    @property
+    def low_score(self) -> float:
+        """Mean log-probability of the tokens below which an output has a low score: that of `LOW_SCORE_LEVEL`."""
+        signal = self.mean_log_prob
+        # The mean log-probability has one bucket, because it hardly depends on the length.
+        return signal.means[0] + signal.deviations[0] * signal.quantiles[QUANTILE_LEVELS.index(LOW_SCORE_LEVEL)]
 
 
 def _combine(mean: SignalQuantiles, minimum: SignalQuantiles, coverage: SignalQuantiles, signals: OutputSignals) -> float:

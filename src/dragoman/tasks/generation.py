@@ -31,6 +31,9 @@ FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
 # Sample i draws from stream seed · SEED_STRIDE + i, so that its number, and not its batch, determines the draws.
 SEED_STRIDE = 1 << 32
 
+# Most batches that are made equally large, and the steps into which their budget is divided meanwhile.
+MAX_BALANCED_BATCHES, BALANCE_PRECISION = 16, 32
+
 OnProgress = Callable[[int], None]
 ConstraintFactory = Callable[[Sequence[int], Sequence[int]], AllowedTokensFn]
 """(indices of one batch's sources, most tokens of each output) → `DecodingConstraints.allowed_tokens_fn` for that batch."""
@@ -44,9 +47,27 @@ class MapFn(Protocol):
     def __call__(self, fn: Callable[[ItemT], ResultT], items: Iterable[ItemT], /) -> Iterable[ResultT]: ...
 
 
-def _batch_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of sentence indices, longest first, each within a budget of padded tokens."""
+def _batch_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:
+    """Return batches of sentence indices, longest first, each within a budget of padded tokens.
+
+    A few batches are about equally large, so that threads share them evenly.
+    """
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    batches = list(_fill_batches(order, lengths, batch_tokens))
+    if not 1 < len(batches) <= MAX_BALANCED_BATCHES:
+        return batches
+    low, high = batch_tokens // len(batches), batch_tokens  # the smallest budget that makes no more batches lies between
+    while high - low > max(batch_tokens // BALANCE_PRECISION, 1):
+        middle = (low + high) // 2
+        if len(trial := list(_fill_batches(order, lengths, middle))) <= len(batches):
+            batches, high = trial, middle
+        else:
+            low = middle
+    return batches
+
+
+def _fill_batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of indices in this order, each as large as the budget of padded tokens allows."""
     batch: list[int] = []
     for index in order:
         if batch and lengths[batch[0]] * (len(batch) + 1) > batch_tokens:
@@ -138,7 +159,11 @@ class BatchSearch:
                 constraints,
                 self._add_allowed_tokens(batch, limits),
             )
-        required_ids = [token for constraint in constraints for token in chain(constraint.prefix, *constraint.include)]
+        required_ids = [
+            token
+            for constraint in constraints
+            for token in chain(constraint.prefix, *chain.from_iterable(constraint.required_groups), constraint.exactly_once)
+        ]
         required_ids += self.prompt
         inference_model, token_ids = self.inference_model.restrict_vocabulary(source_BS, required_ids)
         vocabulary_map = VocabularyMap(token_ids.tolist())
@@ -307,6 +332,8 @@ class VocabularyMap:
             constraints,
             prefix=self.to_local_ids(constraints.prefix),
             include=tuple(map(self.to_local_ids, constraints.include)),
+            include_any=tuple(tuple(map(self.to_local_ids, group)) for group in constraints.include_any),
+            exactly_once=self.to_local_ids(constraints.exactly_once),
             exclude=tuple(
                 self.to_local_ids(phrase) for phrase in constraints.exclude if all(token in self.local_ids for token in phrase)
             ),

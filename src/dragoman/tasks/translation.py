@@ -7,12 +7,12 @@ because it searches some lines twice.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe
@@ -205,7 +205,10 @@ def _allow_repetitions(
     """
     line_constraints = list(constraints) or [NO_SENTENCE_CONSTRAINTS] * len(sources)
     is_repetitive = [
-        any(contains_repetition(tokens, window) for tokens in (source, constraint.prefix, *constraint.include))
+        any(
+            contains_repetition(tokens, window)
+            for tokens in (source, constraint.prefix, *chain.from_iterable(constraint.required_groups))
+        )
         for source, constraint in zip(sources, line_constraints, strict=True)
     ]
     if not any(is_repetitive):
@@ -272,7 +275,7 @@ def is_copy(source: str, translation: str) -> bool:
     if len(output_words) < MIN_COPIED_WORDS:
         return False
     min_shared = MIN_COPIED_FRACTION * max(len(output_words), len(source_words))
-    if (Counter(source_words) & Counter(output_words)).total() < min_shared:  # a cheap upper bound, in any order
+    if sum(map(set(source_words).__contains__, output_words)) < min_shared:  # a cheap upper bound, in any order
         return False
     matching_blocks = SequenceMatcher(None, source_words, output_words, autojunk=False).get_matching_blocks()
     return sum(block.size for block in matching_blocks) >= min_shared

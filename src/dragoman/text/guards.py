@@ -14,22 +14,18 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dragoman.languages import get_language
+from dragoman.text.length_ratios import ANY_PAIR, MIN_LENGTH, LengthRatios
 from dragoman.text.placeholders import find_placeholders
 from dragoman.text.projection import split_units
 
-Check = Literal["numbers", "urls", "emails", "repetition", "length", "untranslated", "script"]
+Check = Literal["numbers", "urls", "emails", "repetition", "length", "untranslated", "script", "low_score", "terminology"]
+"""Name of a check. `check_translation` never returns "low_score", which needs a model, nor "terminology" of a glossary."""
 
 NGRAM = 4
 MAX_NGRAM_EXCESS = 2
 """A translation repeats itself if its most frequent 4-gram is this much more frequent than the source's."""
 MAX_BLOCK_EXCESS = 3
 """Or if a block is repeated at once, over this many units more than in the source."""
-LENGTH_RATIOS = (1 / 6, 6.0)
-"""Limits of the characters of a translation per character of a source of `MIN_LENGTH` characters, for any pair of languages.
-
-Between English and Chinese the ratio is 0.17 to 0.95 for 99.8 % of sentences, and the other way round 1.05 to 5.9.
-"""
-MIN_LENGTH = 20
 MIN_COPIED_WORDS = 4
 
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f]\d+)*")
@@ -39,15 +35,22 @@ _SCRIPTS = {
     "ar": "ARABIC", "bg": "CYRILLIC", "el": "GREEK", "fa": "ARABIC", "he": "HEBREW", "hi": "DEVANAGARI", "hy": "ARMENIAN",
     "ja": "CJK HIRAGANA KATAKANA", "ka": "GEORGIAN", "ko": "HANGUL CJK", "ru": "CYRILLIC", "th": "THAI", "uk": "CYRILLIC",
     "ur": "ARABIC", "zh": "CJK",
+    "ca": "LATIN", "cs": "LATIN", "da": "LATIN", "de": "LATIN", "en": "LATIN", "es": "LATIN", "et": "LATIN", "eu": "LATIN",
+    "fi": "LATIN", "fr": "LATIN", "ga": "LATIN", "gl": "LATIN", "hr": "LATIN", "hu": "LATIN", "id": "LATIN", "is": "LATIN",
+    "it": "LATIN", "lt": "LATIN", "lv": "LATIN", "nb": "LATIN", "nl": "LATIN", "nn": "LATIN", "no": "LATIN", "pl": "LATIN",
+    "pt": "LATIN", "ro": "LATIN", "sk": "LATIN", "sl": "LATIN", "sv": "LATIN", "tr": "LATIN", "vi": "LATIN",
 }  # fmt: skip
 MIN_SCRIPT_SHARE = 0.5
 
 
-def check_translation(source: str, translation: str, target_language: str = "") -> list[Check]:
+def check_translation(
+    source: str, translation: str, target_language: str = "", length_ratios: LengthRatios | None = None
+) -> list[Check]:
     """Return the names of the checks that a translation fails, in a fixed order; empty if it passes all.
 
     source, translation: texts without markup
     target_language: code that selects the script of the translation; an empty code leaves that check out
+    length_ratios: usual lengths for the pair of languages; by default those of any pair
     """
     failed: list[Check] = []
     if _misses_number(source, translation):
@@ -58,7 +61,7 @@ def check_translation(source: str, translation: str, target_language: str = "") 
         failed.append("emails")
     if repeats_itself(source, translation):
         failed.append("repetition")
-    if len(source) >= MIN_LENGTH and not LENGTH_RATIOS[0] <= len(translation) / len(source) <= LENGTH_RATIOS[1]:
+    if len(source) >= MIN_LENGTH and not (length_ratios or ANY_PAIR).is_usual(len(source), len(translation)):
         failed.append("length")
     if _is_copied(source, translation):
         failed.append("untranslated")
@@ -80,7 +83,7 @@ def _misses_number(source: str, translation: str) -> bool:
 
 def _list_numbers(text: str) -> list[str]:
     """Return the numbers without separators and leading zeros, in ASCII digits."""
-    ascii_text = "".join(str(unicodedata.decimal(character, character)) for character in text)
+    ascii_text = text if text.isascii() else "".join(str(unicodedata.decimal(character, character)) for character in text)
     return [re.sub(r"\D", "", number).lstrip("0") or "0" for number in _NUMBER.findall(ascii_text)]
 
 

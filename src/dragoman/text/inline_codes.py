@@ -43,9 +43,19 @@ _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][
 
 @dataclass(frozen=True)
 class Point:
-    """Code without content: a placeholder, a void tag, or an element that is kept whole."""
+    """Code without content: a placeholder, a void tag, or an element that is kept whole.
+
+    markup: the code as it is written
+    plain: a placeholder without its character references, if it has any
+    """
 
     markup: str
+    plain: str = ""
+
+    @property
+    def text(self) -> str:
+        """Text of a placeholder; empty for a tag."""
+        return "" if self.markup.startswith("<") else self.plain or self.markup
 
 
 @dataclass(frozen=True)
@@ -184,7 +194,8 @@ def _build_parts(
     while index < stop:
         token, end = tokens[index], partners.get(index)
         if token.kind == "text":
-            yield from _split_placeholders(html.unescape(token.markup))
+            for part in _split_placeholders(html.unescape(token.markup)):
+                yield _escape_point(part) if isinstance(part, Point) else part
         elif end is None:
             yield Point(token.markup)
         elif token.name in opaque or _NO_TRANSLATION.search(token.markup) or end == index + 1:
@@ -192,6 +203,12 @@ def _build_parts(
         else:
             yield Element(token.markup, tuple(_build_parts(tokens, partners, index + 1, end, opaque)), tokens[end].markup)
         index = (end if end is not None else index) + 1
+
+
+def _escape_point(point: Point) -> Point:
+    """Return a placeholder with character references for the characters that markup needs."""
+    escaped = escape(point.markup)
+    return point if escaped == point.markup else Point(escaped, point.markup)
 
 
 def _split_placeholders(text: str) -> Iterator[Part]:

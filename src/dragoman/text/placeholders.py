@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 Span = tuple[int, int]
+PLACEHOLDER_MARKS = tuple(f"⟦{number}⟧" for number in range(32))
+"""Marks of placeholders in a text; each stands for a reserved token of the vocabulary."""
 
 # Each alternative begins with a character that ends the one before it, so a search takes time in proportion to the text.
 _PLACEHOLDER = re.compile(

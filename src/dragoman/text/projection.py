@@ -1,8 +1,8 @@
 """Places for codes in a translation, by attention.
 
-The translation is divided into units: words, marks, and single characters of scripts without spaces. Each element takes the
-run of target units that gains most attention from its source units (a maximum subarray), inside its parent and beside its
-siblings. A run always exists, so no code is lost, doubled or crossed with any weights.
+The translation is divided into units: words, marks, and single characters of scripts without spaces; a run of katakana is a
+word. Each element takes the run of target units that gains most attention from its source units (a maximum subarray), inside
+its parent and beside its siblings. A run always exists, so no code is lost, doubled or crossed with any weights.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ Span = tuple[int, int]
 Weights = npt.NDArray[np.float64]
 
 # Scripts that are written without spaces: Thai, Lao, Burmese, Khmer, kana, Han.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_UNIT = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’\-][^\W{_UNSPACED}]+)*|[^\w\s]")
-_UNSPACED_CHARACTER = re.compile(rf"[{_UNSPACED}\u3000-\u303f\uff00-\uffef]")
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+# A word in katakana is one unit, because nothing inside it has a meaning of its own.
+_KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
+_UNIT = re.compile(rf"[{_KATAKANA}]+|[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’\-][^\W{UNSPACED}]+)*|[^\w\s]")
+_UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uffef]")
 _NO_SPACE_BEFORE = frozenset(".,;:!?…)]}%»”’。，、；：！？")
 _NO_SPACE_AFTER = frozenset("([{«„“‘¿¡（「『")
 

@@ -83,6 +83,25 @@ def split_sentences(text: str, language: str, protected: Sequence[Span] = ()) ->
     return spans
 
 
+def cut_long_spans(text: str, spans: Sequence[Span], protected: Sequence[Span], max_characters: int) -> list[Span]:
+    """Return the spans, with those of more than `max_characters` cut, at white space where there is some.
+
+    protected: spans that are not cut, in ascending order; a result is longer where one of them is
+    """
+    starts = [start for start, _ in protected]
+    results: list[Span] = []
+    for start, end in spans:
+        while end - start > max_characters:
+            cut = max(text.rfind(" ", start + max_characters // 2, start + max_characters), start + max_characters // 2)
+            number = bisect_left(starts, cut) - 1
+            if number >= 0 and cut < protected[number][1]:
+                cut = protected[number][0] if protected[number][0] > start else protected[number][1]
+            _append_stripped(results, text, start, min(cut, end))
+            start = min(cut, end)
+        _append_stripped(results, text, start, end)
+    return results
+
+
 def _append_stripped(spans: list[Span], text: str, start: int, end: int) -> None:
     part = text[start:end]
     if stripped := part.strip():

@@ -12,13 +12,13 @@ import torch
 
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, UNKNOWN_ID
-from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS
+from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, NO_SENTENCE_CONSTRAINTS, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE
 from dragoman.inference.backends.protocol import Backend, BackendRequest, ModelTraits, Support
 from dragoman.inference.backends.select import BACKENDS
-from dragoman.tasks.generation import BatchSearch
+from dragoman.tasks.generation import BatchSearch, GenerationJob
 from dragoman.tasks.inference_model import InferenceModel
 
 BASE_TRAITS = ModelTraits(has_pointer=False, has_window=False, num_heads=8, widths=(512, 2048))
@@ -42,7 +42,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "output bias": {"traits": replace(BASE_TRAITS, has_output_bias=True)},
     "shortlist": {"has_shortlist": True},
 }
-# Searches that the compiled back end may run without Python: keys of the [decoding] section, and the decoder's prompt.
+# Searches that the compiled back end may run without Python: keys of the [decoding] section, the decoder's prompt, and the
+# constraints on a sentence.
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"method": "greedy"},
     f"beam of at most {MAX_BEAM_SIZE}": {"method": "beam", "beam_size": MAX_BEAM_SIZE},
@@ -52,6 +53,10 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "diverse beam groups": {"method": "beam", "beam_size": 4, "num_beam_groups": 2},
     "sampling": {"method": "sample"},
     "repetition penalty": {"method": "beam", "beam_size": 4, "repetition_penalty": 1.2},
+    "greedy or beam that keeps placeholders by a mask": {
+        "method": "beam",
+        "constraints": SentenceConstraints(exactly_once=(4,)),
+    },
 }
 
 
@@ -82,8 +87,9 @@ def is_native_search(search: str) -> bool:
 
     model = InferenceModel(unused, unused, torch.device("cpu"), None, native_search=_AnySearch())
     keys = dict(SEARCHES[search])
-    prompt = keys.pop("prompt", ())
-    return BatchSearch(model, DecodingConfig(**keys), BEGIN_ID, NO_DECODING_CONSTRAINTS, None, False, prompt).is_native
+    prompt, constraints = keys.pop("prompt", ()), keys.pop("constraints", NO_SENTENCE_CONSTRAINTS)
+    batch_search = BatchSearch(model, DecodingConfig(**keys), BEGIN_ID, NO_DECODING_CONSTRAINTS, None, False, prompt)
+    return GenerationJob(batch_search, [[UNKNOWN_ID]], [0], [constraints]).is_native
 
 
 def _format_cell(support: Support) -> str:
@@ -110,7 +116,7 @@ def format_tables() -> str:
         "## Searches of the compiled back end",
         "",
         "All back ends run all searches. The compiled back end runs some of them without Python.",
-        "In the other ones, and with constraints on the output, Python calls the compiled step.",
+        "In the other ones, and with constraints on a sentence, Python calls the compiled step.",
         "",
         "| search | runs in |",
         "| --- | --- |",

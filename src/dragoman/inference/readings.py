@@ -1,0 +1,194 @@
+"""Readings: the texts that a model reads for a segment, and the way back to the segment's placeholders and tags.
+
+A code without content is a placeholder or a tag such as `<br>`. The model reads it as a mark, `⟦0⟧`, which the search keeps. Or
+it reads a placeholder as text, and may change it. Or it does not read codes at all, and attention places them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.inference.translation_result import Translation
+from dragoman.text.glossary import Glossary
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, parse_placeholders
+from dragoman.text.kept_terms import mark_kept_terms
+from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
+from dragoman.text.projection import project, split_units
+
+_CHARACTER = re.compile(f"[{''.join(MARK_CHARACTERS)}]")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Text that a model reads for a segment.
+
+    text: the text, with the codes that attention places; it has a character of a mark for each code of `marked`
+    marked: codes that the model reads as marks, by the number of the mark
+    """
+
+    text: CodedText
+    marked: tuple[Point, ...] = ()
+
+    @cached_property
+    def line(self) -> str:
+        """Line for the model."""
+        return to_marks(self.text.clean.text) if self.marked else self.text.clean.text
+
+    @cached_property
+    def plain_source(self) -> str:
+        """Source as text without tags."""
+        return self._write_marked(self.text.clean.text, lambda point: point.text)
+
+    def write_placeholders(self, translation: Translation) -> Translation:
+        """Return a translation with placeholders for its marks; a tag becomes an empty text."""
+        if not self.marked:
+            return translation
+        translation = self._read_translation(translation)
+        sides = (translation.tokens, translation.source_tokens)
+        tokens, source_tokens = (tuple(self._write_marked(token, lambda point: point.text) for token in side) for side in sides)
+        text = self._write_marked(translation.text, lambda point: point.text)
+        return replace(translation, text=text, tokens=tokens, source_tokens=source_tokens)
+
+    def place_codes(self, translation: Translation) -> str:
+        """Return the text of a translation with all codes in their places."""
+        if self.marked:
+            translation = self._read_translation(translation)
+        if self.text.has_codes:
+            weights = compute_unit_weights(translation, self.text.clean.text)
+            if self.marked:
+                _anchor_marks(weights, self.text.clean.text, translation.text)
+            text = project(self.text, translation.text, weights)
+        else:
+            text = escape(translation.text) if self.text.is_escaped else translation.text
+        return self._write_marked(text, lambda point: point.markup)
+
+    def is_kept_by(self, translation: Translation, segment: CodedText, glossary: Glossary | None = None) -> bool:
+        """Return whether a translation has each placeholder that the model read as often as the segment, and no other.
+
+        A translation with marks must also end by itself, and not pile up marks at its end, where the search puts those that
+        the model has left out.
+
+        glossary: its terms that are not translated are placeholders
+        """
+        if not self.marked:
+            translated = Counter(_list_placeholders(mark_kept_terms(parse_placeholders(translation.text), glossary).parts))
+            return self.text == segment or Counter(_list_placeholders(segment.parts)) == translated
+        text = to_characters(translation.text)
+        return (
+            translation.status in ("ok", "short", "copied")
+            and sorted(_CHARACTER.findall(text)) == list(MARK_CHARACTERS[: len(self.marked)])
+            and (not ends_in_marks(text) or ends_in_marks(self.text.clean.text))
+        )
+
+    def _read_translation(self, translation: Translation) -> Translation:
+        """Return a translation with characters for its marks, and with the spaces of the source beside them."""
+        sides = (translation.tokens, translation.source_tokens)
+        tokens, source_tokens = (tuple(map(to_characters, side)) for side in sides)
+        text = restore_spaces(self.text.clean.text, to_characters(translation.text))
+        return replace(translation, text=text, tokens=tokens, source_tokens=source_tokens)
+
+    def _write_marked(self, text: str, write: Callable[[Point], str]) -> str:
+        """Return a text with what `write` returns for the code of each mark."""
+        if not self.marked:
+            return text
+        return _CHARACTER.sub(lambda match: write(self.marked[MARK_CHARACTERS.index(match[0])]), text)
+
+
+def read_placeholders(segment: CodedText) -> Reading:
+    """Return the reading with the placeholders of a segment as text."""
+    return Reading(replace(segment, parts=tuple(_merge_points(segment.parts, lambda point: point.text or None))))
+
+
+def read_marks(segment: CodedText) -> Reading | None:
+    """Return the reading with all codes without content as marks.
+
+    None for a segment without such codes, with more than there are marks, or whose text holds marks.
+    """
+    points = list(_list_points(segment.parts))
+    if not 0 < len(points) <= len(MARK_CHARACTERS) or not can_hold_marks(segment.clean.text):
+        return None
+    characters = iter(MARK_CHARACTERS)
+    return Reading(replace(segment, parts=tuple(_merge_points(segment.parts, lambda _: next(characters)))), tuple(points))
+
+
+def _merge_points(parts: Sequence[Part], write: Callable[[Point], str | None]) -> Iterator[Part]:
+    """Yield the parts with points as text. write: returns the text of a point, or None for a point that stays"""
+    text = ""
+    for part in parts:
+        written = part if isinstance(part, str) else write(part) if isinstance(part, Point) else None
+        if written is not None:
+            text += written
+            continue
+        if text:
+            yield text
+        text = ""
+        yield replace(part, parts=tuple(_merge_points(part.parts, write))) if isinstance(part, Element) else part
+    if text:
+        yield text
+
+
+def _list_points(parts: Sequence[Part]) -> Iterator[Point]:
+    for part in parts:
+        if isinstance(part, Element):
+            yield from _list_points(part.parts)
+        elif isinstance(part, Point):
+            yield part
+
+
+def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:
+    return (point.text for point in _list_points(parts) if point.text)
+
+
+def _anchor_marks(weights: npt.NDArray[np.float64], source: str, target: str) -> None:
+    """Let each mark of a target attend to the same mark of its source alone, in place."""
+    columns = {source[start:end]: column for column, (start, end) in enumerate(split_units(source))}
+    for row, (start, end) in zip(weights, split_units(target), strict=True):
+        mark = target[start:end]
+        if mark in MARK_CHARACTERS and mark in columns:
+            row[:] = 0.0
+            row[columns[mark]] = 1.0
+
+
+def compute_unit_weights(translation: Translation, source: str) -> npt.NDArray[np.float64]:
+    """Return the attention of each unit of a translation to each unit of its source. (T, S)
+
+    translation: translation with attention
+    """
+    to_source = _match_pieces(translation.source_tokens, source)
+    to_target = _match_pieces(translation.tokens, translation.text)
+    if not translation.attention or not to_source.size or not to_target.size:
+        return np.zeros((to_target.shape[1], to_source.shape[1]))
+    rows = np.asarray(translation.attention, dtype=np.float64)[: len(translation.tokens), : len(translation.source_tokens)]
+    return np.asarray(to_target.T @ rows @ to_source, dtype=np.float64)
+
+
+def _match_pieces(pieces: Sequence[str], text: str) -> npt.NDArray[np.float64]:
+    """Return which share of each piece lies in each unit of a text. (P, U)
+
+    A piece that the text does not contain, because the tokenizer normalized it, lies where the piece before it ends.
+    """
+    units = split_units(text)
+    owners = np.full(len(text) + 1, -1)
+    for number, (start, end) in enumerate(units):
+        owners[start:end] = number
+    shares = np.zeros((len(pieces), len(units)))
+    position = 0
+    for row, piece in zip(shares, pieces, strict=True):
+        surface = piece.replace(METASPACE, " ").strip()
+        start = text.find(surface, position, position + len(surface) + 16) if surface else -1
+        if start >= 0:
+            position = start + len(surface)
+        numbers = [number for number in owners[max(start, 0) : position] if number >= 0] if start >= 0 else []
+        if not numbers and surface:
+            numbers = [number for number in owners[position : position + 1] if number >= 0]
+        for number in numbers:
+            row[number] += 1 / len(numbers)
+    return shares
