@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
     from dragoman.config.decoding_options import DecodingOptions
     from dragoman.conversion.converter import ConversionResult, convert
+    from dragoman.documents.translate_file import FileTranslation, translate_file
     from dragoman.errors import DragomanError
     from dragoman.inference.load import load, load_pivot
     from dragoman.inference.parse_result import Parse
@@ -34,6 +35,7 @@ __all__ = [
     "ConversionResult",
     "DecodingOptions",
     "DragomanError",
+    "FileTranslation",
     "Parse",
     "Parser",
     "PivotTranslator",
@@ -47,6 +49,7 @@ __all__ = [
     "load_pivot",
     "read_recipe",
     "train",
+    "translate_file",
 ]
 
 _MODULES = {
@@ -55,6 +58,7 @@ _MODULES = {
     "ConversionResult": "dragoman.conversion.converter",
     "DecodingOptions": "dragoman.config.decoding_options",
     "DragomanError": "dragoman.errors",
+    "FileTranslation": "dragoman.documents.translate_file",
     "Parse": "dragoman.inference.parse_result",
     "Parser": "dragoman.inference.parser",
     "PivotTranslator": "dragoman.inference.pivot",
@@ -67,6 +71,7 @@ _MODULES = {
     "load_pivot": "dragoman.inference.load",
     "read_recipe": "dragoman.config",
     "train": "dragoman.training.run",
+    "translate_file": "dragoman.documents.translate_file",
 }
 
 

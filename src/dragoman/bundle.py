@@ -34,6 +34,7 @@ from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
+from dragoman.text.length_ratios import LengthRatios
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
 OUTPUT_WEIGHT = "output"
@@ -86,6 +87,7 @@ class BundleMetadata:
         paper_deviations: settings that differ from the paper, one sentence each
         alignment: attention head that alignments are read from
         confidence: calibration of the confidence of translations
+        length_ratios: usual lengths of translations, for each pair of languages with enough training pairs
         origin: the source of a model that `dragoman convert` wrote
         init_from: folder of the bundle that was fine-tuned
         init_digest: SHA-256 of the weights and the tokenizer of that bundle, see `compute_bundle_digest`
@@ -117,6 +119,7 @@ class BundleMetadata:
     paper_deviations: list[str] | None = None
     alignment: AlignmentHead | None = None
     confidence: ConfidenceCalibration | None = None
+    length_ratios: list[LengthRatios] | None = None
     origin: ModelOrigin | None = None
     init_from: str | None = None
     init_digest: str | None = None

@@ -50,10 +50,9 @@ def test_units_are_blocks_and_attributes() -> None:
         "One",
         "Two <code>x = 1</code>",
         "Send",
-        "123 <b>4</b>",
         "Alone",
         "In two lines",
-        '<a href="x"\n  title="#12">two</a>',
+        '<a href="x"\n  title="#11">two</a>',
     ]
 
 

@@ -36,6 +36,7 @@ def test_units_are_values_with_letters() -> None:
         "menu.list.1": "Two",
         "items_one": "{{count}} item",
         "html": "<b>x</b>",
+        "icu": "{count, plural, one {a file} other {files}}",
     }
 
 
@@ -107,6 +108,7 @@ def test_any_text_reads_as_written(text: str) -> None:
         b'{"a": "b}',
         b"{a: 1}",
         b'["\\x"]',
+        b'{"\\u00": 1}',
         b"[" * 300 + b"]" * 300,
         b"[] []",
         b"<a>",

@@ -15,7 +15,7 @@ from dragoman.documents.document import UnitTranslation, check_written, write_do
 from dragoman.errors import DataError
 
 PAGE = r"""---
-title: Kept
+layout: Kept
 ---
 # A *big* heading {#anchor}
 
@@ -100,6 +100,25 @@ def test_translation_keeps_codes_and_wraps() -> None:
     )
     assert "> - [ ] Aufgabe\\\n>   Zeile\n" in written
     assert "| A \\| B `x\\|y` | **b** |" in written
+
+
+@pytest.mark.parametrize(
+    ("front", "written"),
+    [
+        ("---\ntitle: 'It''s'  # note\ntags: [title]\nother: {title: x}\n---\n", ("'It''s'", "'An \"é\"'")),
+        ('+++\r\ntitle = "A \\"b\\""\r\n[other]\r\ntitle = "x"\r\n+++\r\n', ('"A \\"b\\""', '"An \\"é\\""')),
+    ],
+)
+def test_titles_of_front_matter_are_translated(front: str, written: tuple[str, str]) -> None:
+    document = markdown.parse(f"{front}Text\n".encode())
+    assert [unit.id for unit in document.units] == ["title", "0"]
+    assert write_document(document, {"title": UnitTranslation('An "é"')}).decode() == f"{front}Text\n".replace(*written)
+    check_laws(markdown.parse, document.content, pseudo_translate)
+
+
+@pytest.mark.parametrize("front", ["---\ntitle: [\n---\n", "+++\ntitle = 3\n+++\n", '+++\na = """\ntitle = "x"\n"""\n+++\n'])
+def test_other_front_matter_is_kept(front: str) -> None:
+    assert read_sources(f"{front}Text\n") == ["Text"]
 
 
 SPECIAL = st.text(st.sampled_from("ab1 \\`*_[]<>&;#|~!-+=.:(){}$%é\"'/"), min_size=1, max_size=12)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.documents import po
 from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.errors import DataError
 
 HEADER = (
@@ -83,11 +84,21 @@ def test_fuzzy_is_set_and_removed() -> None:
     translations = {name: UnitTranslation(f"T{name}\n" if name == "3" else f"T{name}", state) for name, state in states.items()}  # type: ignore[arg-type]
     written = write_document(document, translations).decode()
     assert '#, fuzzy, python-format\nmsgid "Delete' in written
-    assert '\n\n#| msgid "Opened"\nmsgid "Open"\nmsgstr "T2"\n' in written
+    assert '\n\nmsgid "Open"\nmsgstr "T2"\n' in written  # the previous source belongs to the old translation
     assert '\n\n#, c-format\nmsgctxt "menu"' in written
     assert '#, fuzzy\nmsgid "%d file"' in written
     assert written.endswith('#~ msgid "Gone"\n#~ msgstr "Weg"\n')
     assert [entry.fuzzy for entry in polib.pofile(written)] == [True, False, False, True, False]
+
+
+def test_source_of_a_similar_text_is_written_as_previous() -> None:
+    match = MemoryMatch("Opened\nfile", "T", 0.9)
+    texts = {"2": UnitTranslation("T", "fuzzy", match=match), "4[0]": UnitTranslation("T", "fuzzy", match=match)}
+    written = write_document(po.parse(CATALOG.encode()), texts).decode()
+    previous = '#, fuzzy\n#| msgid ""\n#| "Opened\\n"\n#| "file"\nmsgid "'
+    assert previous + 'Open"' in written
+    assert previous + '%d file"' in written
+    assert polib.pofile(written).find("Open").previous_msgid == "Opened\nfile"
 
 
 def test_long_translation_is_wrapped_as_the_file_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,10 +10,12 @@ import pytest
 
 from dragoman.documents.document import Document, Unit
 from dragoman.documents.formats import SUFFIXES, get_parser, parse_document
+from dragoman.documents.subtitles import SubtitleLimits
 from dragoman.documents.translate_document import DocumentOptions, check_document, check_unit, translate_document
+from dragoman.documents.translation_memory import TranslationMemory
 from dragoman.errors import DataError
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest
+from dragoman.inference.whole_texts import LineRequest, OutputLimits
 
 OPTIONS = DocumentOptions("en", "de")
 CATALOG = """msgid ""
@@ -93,9 +96,70 @@ def test_scope_selects_fuzzy_and_translated_entries() -> None:
 
 def test_memory_has_precedence() -> None:
     model = StubModel()
-    written, _ = translate("a.po", CATALOG, replace(OPTIONS, memory={"One file": "Eine Datei"}), model)
+    written, _ = translate("a.po", CATALOG, replace(OPTIONS, memory=TranslationMemory({"One file": "Eine Datei"})), model)
     assert model.lines == []
     assert written == CATALOG.replace('"One file"\nmsgstr ""', '"One file"\nmsgstr "Eine Datei"')
+
+
+def test_translation_of_a_similar_text_is_never_good() -> None:
+    memory = TranslationMemory({"Two small files": "Zwei kleine Dateien", "Send 20 files": "20 Dateien senden"}, 0.8)
+    options = replace(OPTIONS, accept=True, memory=memory)
+    text = CATALOG.replace("One file", "Two small file").replace("Three", "Send 35 files")
+    document = parse_document("a.po", text.encode())
+    result = translate_document(document, get_parser("a.po"), StubModel(), replace(options, scope="fuzzy"))
+    written = result.content.decode()
+    assert '#, fuzzy\n#| msgid "Two small files"\nmsgid "Two small file"\nmsgstr "Zwei kleine Dateien"' in written
+    assert '#, fuzzy\n#| msgid "Send 20 files"\nmsgid "Send 35 files"\nmsgstr "35 Dateien senden"' in written
+    assert [(unit.origin, unit.match and unit.match.percent) for unit in result.results] == [("memory", 93)] * 2 + [
+        ("memory", 84)
+    ]
+    source = (
+        '<xliff version="1.2"><file><body><trans-unit id="1"><source>Send 20 file</source></trans-unit></body></file></xliff>'
+    )
+    written, _ = translate("a.xlf", source, options)
+    assert '<target state="needs-review-translation" state-qualifier="fuzzy-match">20 Dateien senden</target>' in written
+    assert '<note from="dragoman">memory-match-92</note>' in written
+
+
+def test_branches_of_a_message_are_translated_as_sentences() -> None:
+    message = "Delete {n, plural, =0 {no file} one {# file} other {# of {name}'s files}}?"
+    translated = "{n, plural, =0 {zDelete zno zfile?} one {zDelete # zfile?} other {zDelete # zof {name}''zs zfiles?}}"
+    model = StubModel(lambda line: re.sub(r"(\{.*?\})|\w+", lambda match: match[1] or f"z{match[0]}", line))
+    for name, template in (
+        ("a.json", '{{"a": "{}"}}'),
+        ("a.yaml", 'a: "{}"\n'),
+        ("a.properties", "a={}\n"),
+        ("a.xml", '<resources><string name="a">{}</string></resources>'),
+    ):
+        is_android = name == "a.xml"
+        source = template.format(message.replace("'", "\\'") if is_android else message)
+        written, flags = translate(name, source, model=model)
+        assert written == template.format(translated.replace("'", "\\'") if is_android else translated), name
+        assert flags == [()]
+    broken = "{n, plural, one {a file}}"
+    assert translate("a.json", f'{{"a": "{broken}"}}', model=model) == (f'{{"a": "{broken}"}}', [("variables",)])
+    files = Unit("1", "{n, plural, one {# file} other {# files}}")
+    assert check_unit(files, "{n, plural, one {# plik} few {# pliki} other {# plików}}", OPTIONS) == ()
+    assert check_unit(files, "{n, plural, one {# plik} other {plików}}", OPTIONS) == ("variables",)
+
+
+def test_low_score_of_the_model_is_a_flag() -> None:
+    model = StubModel()
+    texts = {"one": (-0.5, -0.5), "two": (-3.0, -1.1)}
+    original = model.translate
+    model.translate = lambda line: replace(original(line), token_log_probs=texts[line])  # type: ignore[method-assign]
+    options = replace(OPTIONS, limits=OutputLimits(low_score=-2.0))
+    assert translate("a.json", '{"a": "one", "b": "two"}', options, model)[1] == [(), ("low_score",)]
+
+
+def test_subtitles_are_broken_and_checked() -> None:
+    limits = replace(OPTIONS, subtitles=SubtitleLimits(line_length=12, reading_speed=20))
+    cues = "1\n00:00:01,000 --> 00:00:0{},000\n{}\n"
+    written, flags = translate("a.srt", cues.format(3, "a first part."), limits, StubModel(lambda line: f"the {line}"))
+    assert written == cues.format(3, "the a first\npart.")
+    assert flags == [()]
+    long = cues.format(2, "This one is a bit too long, is it?")
+    assert translate("a.srt", long, limits, StubModel(str.title))[1] == [("untranslated", "line_length", "reading_speed")]
 
 
 def test_failed_check_is_flagged_and_fuzzy() -> None:
@@ -149,12 +213,13 @@ def test_other_language_is_refused() -> None:
     ],
 )
 def test_checks_have_the_names_of_pofilter(source: str, text: str, flags: tuple[str, ...]) -> None:
-    assert check_unit(Unit("1", source, max_length=12), text, "de") == flags
+    assert check_unit(Unit("1", source, max_length=12), text, OPTIONS) == flags
 
 
 def test_check_reads_present_translations() -> None:
     document = parse_document("a.po", CATALOG.replace("Two", "Two %s").encode())
-    assert [(result.text, result.flags) for result in check_document(document)] == [("Zwei", ("printf",)), ("Alt", ())]
+    results = check_document(document, DocumentOptions())
+    assert [(result.text, result.flags) for result in results] == [("Zwei", ("printf",)), ("Alt", ())]
 
 
 @pytest.mark.parametrize(

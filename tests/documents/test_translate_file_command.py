@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import dragoman
 from dragoman.cli.translate_file import translate_file
+from dragoman.errors import OutputError
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -61,6 +62,36 @@ def test_memory_is_taken_first(bundle: Path, catalog: Path, tmp_path: Path) -> N
     assert run(bundle, catalog, "--memory", tmp_path / "memory.tsv").exit_code == 0
     entry = polib.pofile(str(tmp_path / "a.de.po")).find("one two red")
     assert (entry.msgstr, entry.fuzzy) == ("aus dem Speicher", False)
+
+
+def test_similar_texts_of_the_memory_are_marked_for_review(bundle: Path, catalog: Path, tmp_path: Path) -> None:
+    (tmp_path / "memory.tsv").write_text("one two reds\taus dem Speicher\n", encoding="utf-8")
+    result = run(bundle, catalog, "--memory", tmp_path / "memory.tsv", "--fuzzy", "0.85", "--accept", "--json")
+    assert result.exit_code == 0, result.output
+    entry = polib.pofile(str(tmp_path / "a.de.po")).find("one two red")
+    assert (entry.msgstr, entry.fuzzy, entry.previous_msgid) == ("aus dem Speicher", True, "one two reds")
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert (report["translated"], report["from_memory"], report["fuzzy_matches"]) == (1, 1, 1)
+    assert run(bundle, catalog, "--fuzzy", "0.85").exit_code == 2
+
+
+def test_file_is_translated_from_python(bundle: Path, catalog: Path, tmp_path: Path) -> None:
+    translator = dragoman.load(bundle, task="translation")
+    steps: list[tuple[int, int]] = []
+    result = dragoman.translate_file(
+        translator, catalog, tmp_path / "out" / "b.po", accept=True, on_progress=lambda *step: steps.append(step)
+    )
+    assert (result.output, result.num_texts, len(result.results), result.flagged) == (tmp_path / "out" / "b.po", 2, 1, [])
+    assert not polib.pofile(str(result.output)).find("one two red").fuzzy
+    assert steps[-1] == (1, 1)
+    for output, code in (
+        (result.output, "output-exists"),
+        (catalog, "output-is-input"),
+        (tmp_path / "b.txt", "invalid-output"),
+    ):
+        with pytest.raises(OutputError) as caught:
+            dragoman.translate_file(translator, catalog, output)
+        assert caught.value.code == code
 
 
 def test_refused_file_leaves_the_others(bundle: Path, catalog: Path, tmp_path: Path) -> None:

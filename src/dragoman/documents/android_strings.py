@@ -24,7 +24,7 @@ from dragoman.errors import DataError
 
 _TOKEN = re.compile(r'\\u([0-9A-Fa-f]{4})|\\(.)|(")|([ \t\r\n]+)|([^\\" \t\r\n]+)|(\\)', re.DOTALL)
 _CHARACTERS = {"n": "\n", "t": "\t"}
-_REFERENCE = re.compile(r"\s*[@?][\w.+*:/-]+\s*")
+_REFERENCE = re.compile(r"[ \t\r\n]*[@?][\w.+*:/-]+[ \t\r\n]*")
 
 
 def parse_android_strings(content: bytes) -> Document:

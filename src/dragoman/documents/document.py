@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.errors import DataError
 
 Markup = Literal["none", "html", "xml"]
@@ -33,6 +34,7 @@ class Unit:
         context: note for a translator, such as the key of the unit
         max_length: most characters of the translation, if the format states it
         keep_line_breaks: a line break ends a sentence
+        seconds: time for which a subtitle is shown; None for other texts
     """
 
     id: str
@@ -43,6 +45,7 @@ class Unit:
     context: str = ""
     max_length: int | None = None
     keep_line_breaks: bool = True
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,18 @@ class UnitTranslation:
         text: translation, with the tags of the source if the unit has markup
         state: "translated", or "fuzzy" for one that a human has to check
         flags: names of the checks that the translation fails
+        match: the similar text whose translation it is, from a translation memory; None for any other origin
     """
 
     text: str
     state: UnitState = "translated"
     flags: tuple[str, ...] = ()
+    match: MemoryMatch | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes for the translator: the failed checks, and the similarity of a match."""
+        return self.flags if self.match is None else (*self.flags, f"memory-match-{self.match.percent}")
 
 
 @dataclass(frozen=True)

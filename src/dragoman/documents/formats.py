@@ -1,9 +1,9 @@
-"""Choice of the format of a file by its name. Content of another format is refused."""
+"""Documents of files: the name selects the format, and content of another format is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from dragoman.documents.document import Document
 from dragoman.errors import DataError
@@ -40,6 +40,19 @@ def parse_document(name: str, content: bytes) -> Document:
         return parse(content)
     except DataError as error:
         raise DataError(f"{name}: {error}", code=error.code) from None
+
+
+def read_document(path: Path) -> Document:
+    """Return the document of a file. Raises DataError if it cannot be read."""
+    get_parser(str(path))
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise DataError(f"{path}: does not exist", code="file-not-found") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}", code="file-unreadable") from None
+    return parse_document(str(path), content)
 
 
 def get_parser(name: str) -> Callable[[bytes], Document]:

@@ -204,7 +204,7 @@ class _PageReader:
         while run and self._is_blank(run[-1][0]):
             del run[-1]
         source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
-        if any(map(str.isalnum, parse_markup(source, is_html=True).clean.text)):
+        if any(map(str.isalpha, parse_markup(source, is_html=True).clean.text)):
             raw = self.text.text[run[0][0].start : run[-1][0].end]
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))

@@ -1,6 +1,6 @@
 """JSON files with texts: values of i18next and others, Chrome's messages.json, and ARB. Comments are allowed.
 
-Keys stay as they are, and so do notes for translators, values without a letter, and texts in ICU's syntax with branches.
+Keys stay as they are, and so do notes for translators and values without a letter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
 from dragoman.documents.encoded_text import decode
 from dragoman.errors import DataError
 
@@ -22,7 +22,6 @@ _TOKEN = re.compile(
     r'(?P<space>[ \t\r\n]+|//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\\n]|\\.)*")|(?P<mark>[{}\[\]:,])|(?P<word>[-+.\w]+)',
     re.DOTALL,
 )
-_BRANCHES = re.compile(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
@@ -39,8 +38,7 @@ def parse(content: bytes) -> Document:
         value = _decode_string(text.text[start:end])
         is_note = any(part.startswith("@") for part in path) or (is_chrome and path[1:] != ("message",))
         if not is_note and any(map(str.isalpha, value)):
-            state: UnitState = "locked" if _BRANCHES.search(value) else "untranslated"
-            unit = Unit(str(number), value, state=state, context=".".join(path))
+            unit = Unit(str(number), value, context=".".join(path))
             units.append(unit)
             spans[unit.id] = start, end
 
@@ -75,12 +73,13 @@ def _read_strings(text: str) -> Iterator[tuple[Path, int, int]]:
         token = match[0]
         if match["space"]:
             continue
+        if match["string"]:
+            try:
+                string = json.loads(token, strict=False)
+            except ValueError:
+                raise _syntax_error(text, start) from None
         if expected in ("value", "value or end") and (match["string"] or match["word"]):
             if match["string"]:
-                try:
-                    json.loads(token, strict=False)
-                except ValueError:
-                    raise _syntax_error(text, start) from None
                 yield tuple(key for _, key in stack), start, position
             expected = "comma or end"
         elif expected in ("root", "value", "value or end") and token in "{[":
@@ -89,7 +88,7 @@ def _read_strings(text: str) -> Iterator[tuple[Path, int, int]]:
             stack.append(("}", "") if token == "{" else ("]", "0"))
             expected = "key or end" if token == "{" else "value or end"
         elif expected in ("key", "key or end") and match["string"]:
-            stack[-1] = ("}", json.loads(token, strict=False))
+            stack[-1] = ("}", string)
             expected = "colon"
         elif expected == "colon" and token == ":":
             expected = "value"

@@ -1,7 +1,8 @@
 """Markdown files: the text of each paragraph, heading, list item and table cell.
 
 markdown-it-py finds the blocks and what is in them. Emphasis and links become numbered elements `<g1>…</g1>` of a text. Code,
-images, addresses, HTML and line breaks become `<x1/>`. Front matter, code blocks, HTML blocks and link definitions are kept.
+images, addresses, HTML and line breaks become `<x1/>`. Code blocks, HTML blocks and link definitions are kept, and so is front
+matter, but for its titles and descriptions.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.documents.front_matter import FrontText, read_front_matter
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup
 
@@ -89,6 +91,8 @@ def parse(content: bytes) -> Document:
     parser = MarkdownIt("commonmark", {"store_labels": True}).enable(["table", "strikethrough"])
     tokens = parser.parse(body.replace("\r\n", "\n").replace("\r", " "))
     reader = _BlockReader(text)
+    if front is not None:
+        reader.add_front_matter(read_front_matter(text, front.end()))
     for before, token in pairwise(tokens):
         if token.type == "inline":
             reader.add(token, is_cell=before.type in ("td_open", "th_open"))
@@ -102,6 +106,7 @@ class _BlockReader:
         self.text = text
         self.units: list[Unit] = []
         self._places: dict[str, _PlaceInMarkdown] = {}
+        self._front_texts: dict[str, FrontText] = {}
         self._lines = split_lines(text.text)
         self._line_starts = list(accumulate(map(len, self._lines), initial=0))
         self._cell_end = 0
@@ -116,16 +121,22 @@ class _BlockReader:
             source = reader.read(token.children or ())
         except _UnreadableInlineError:
             return
-        if not any(map(str.isalnum, parse_markup(source, is_html=False).clean.text)):
+        if not any(map(str.isalpha, parse_markup(source, is_html=False).clean.text)):
             return
         width, prefix = 0, ""
         if len(spans) > 1:
             second = self._get_line_start(spans[1][0])
             prefix = self.text.text[second : spans[1][0]]
             width = max(MIN_WRAP_WIDTH, *(end - self._get_line_start(start) for start, end in spans))
-        name = str(len(self.units))
+        name = str(len(self._places))
         self.units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
         self._places[name] = _PlaceInMarkdown(spans[0][0], spans[-1][1], reader.codes, is_cell, width, prefix)
+
+    def add_front_matter(self, texts: Sequence[FrontText]) -> None:
+        """Add the units of the front matter, which are named by their keys."""
+        for item in texts:
+            self.units.append(Unit(item.key, item.value, context=item.key))
+            self._front_texts[item.key] = item
 
     def _get_line_start(self, position: int) -> int:
         return self._line_starts[bisect_right(self._line_starts, position) - 1]
@@ -155,6 +166,9 @@ class _BlockReader:
 
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         """Return the edit that writes a text. A text of several lines is wrapped at the width of the longest one."""
+        if unit.id in self._front_texts:
+            item = self._front_texts[unit.id]
+            return [self.text.make_edit(item.start, item.end, item.write(translation.text))]
         place = self._places[unit.id]
         words = [""]
         pieces = _TAG.split(translation.text.strip())

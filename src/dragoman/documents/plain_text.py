@@ -46,7 +46,7 @@ def parse(content: bytes) -> Document:
     for block in _read_blocks(text.text):
         is_wrapped = _is_wrapped(block)
         source = (" " if is_wrapped else "\n").join(line.text for line in block)
-        if any(map(str.isalnum, source)):
+        if any(map(str.isalpha, source)):
             unit = Unit(str(len(units)), source, keep_line_breaks=not is_wrapped)
             units.append(unit)
             blocks[unit.id] = block

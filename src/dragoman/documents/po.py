@@ -1,7 +1,8 @@
 """Message catalogs of gettext, PO and POT.
 
-Only the strings of `msgstr` and the flag `fuzzy` change. Obsolete entries, comments and the header stay as they are. A string
-is wrapped as msgmerge wraps it, unless the file has longer lines.
+Only the strings of `msgstr`, the flag `fuzzy` and the previous source of a fuzzy translation (`#| msgid`) change. Obsolete
+entries, other comments and the header stay as they are. A string is wrapped as msgmerge wraps it, unless the file has longer
+lines.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ class _Entry:
 
     start: position of the first line that is no comment
     flags: span of the line of flags without its end, or None
+    previous: span of the lines `#|`, which hold the source that a fuzzy translation belongs to, or None
     strings: texts by keyword, such as `msgid` and `msgstr[1]`
     spans: positions of the quoted strings, by keyword
     """
 
     start: int
     flags: Span | None
+    previous: Span | None
     strings: dict[str, str] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     is_fuzzy: bool = False
@@ -53,6 +56,29 @@ class _Entry:
     def forms(self) -> list[str]:
         """Keywords of the translations."""
         return [keyword for keyword in self.strings if keyword.startswith("msgstr")]
+
+
+@dataclass
+class _Comments:
+    """Comments before an entry; see `_Entry`."""
+
+    flags: Span | None = None
+    previous: Span | None = None
+    is_fuzzy: bool = False
+
+    def add(self, line: str, start: int) -> None:
+        """Add a line, which may be blank. Of several lines of flags, the one with `fuzzy` counts. start: its position"""
+        body = line.strip()
+        if body.startswith("#,"):
+            has_fuzzy = "fuzzy" in [flag.strip() for flag in body[2:].split(",")]
+            if has_fuzzy or not self.is_fuzzy:
+                self.flags = (start, start + len(line.rstrip("\r\n")))
+            self.is_fuzzy = self.is_fuzzy or has_fuzzy
+        elif body.startswith("#|"):
+            goes_on = self.previous is not None and self.previous[1] == start
+            self.previous = (self.previous[0] if self.previous and goes_on else start, start + len(line))
+        elif body.startswith("#~"):
+            self.flags, self.previous, self.is_fuzzy = None, None, False
 
 
 def parse(content: bytes) -> Document:
@@ -93,7 +119,7 @@ def _is_header(entry: _Entry) -> bool:
 def _read_entries(text: str) -> Iterator[_Entry]:
     """Yield the entries that are in use. Raises DataError, with the line, for a line that belongs to no entry."""
     entry: _Entry | None = None
-    keyword, flags, is_fuzzy = "", None, False
+    keyword, comments = "", _Comments()
     position = 0
     for number, line in enumerate(split_lines(text), start=1):
         start, position = position, position + len(line)
@@ -101,13 +127,9 @@ def _read_entries(text: str) -> Iterator[_Entry]:
         if not body or body.startswith("#"):
             if entry is not None and entry.forms:
                 yield _check(entry, number)
-                entry, flags, is_fuzzy = None, None, False
+                entry, comments = None, _Comments()
             keyword = ""
-            if body.startswith("#,"):
-                flags = (start, start + len(line.rstrip("\r\n")))
-                is_fuzzy = is_fuzzy or "fuzzy" in [flag.strip() for flag in body[2:].split(",")]
-            elif body.startswith("#~"):
-                flags, is_fuzzy = None, False
+            comments.add(line, start)
             continue
         indent = len(line) - len(line.lstrip())
         match = _LINE.fullmatch(line.rstrip("\r\n"), indent)
@@ -117,9 +139,9 @@ def _read_entries(text: str) -> Iterator[_Entry]:
             keyword = match[1]
             if entry is not None and entry.forms and not keyword.startswith("msgstr"):
                 yield _check(entry, number)
-                entry, flags, is_fuzzy = None, None, False
+                entry, comments = None, _Comments()
             if entry is None:
-                entry = _Entry(start, flags, is_fuzzy=is_fuzzy)
+                entry = _Entry(start, comments.flags, comments.previous, is_fuzzy=comments.is_fuzzy)
             if keyword in entry.strings:
                 raise DataError(f"line {number}: a second {keyword} in one entry", code="invalid-format")
         assert entry is not None
@@ -188,19 +210,27 @@ class _EntryWriter:
         return [self.text.make_edit(end, end, line)]
 
     def make_flag_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
-        """Return the edits that set and remove `fuzzy`. An entry is fuzzy if one of its forms is."""
-        states: dict[int, tuple[_Entry, bool]] = {}
+        """Return the edits that set and remove `fuzzy` and the previous source. An entry is fuzzy if one of its forms is."""
+        forms: dict[int, tuple[_Entry, list[UnitTranslation]]] = {}
         for name, (entry, _) in self.places.items():
             if name in translations:
-                is_fuzzy = translations[name].state == "fuzzy" or states.get(entry.start, (entry, False))[1]
-                states[entry.start] = entry, is_fuzzy
+                forms.setdefault(entry.start, (entry, []))[1].append(translations[name])
         edits: list[Edit] = []
-        for entry, is_fuzzy in states.values():
+        for entry, texts in forms.values():
+            is_fuzzy = any(text.state == "fuzzy" for text in texts)
             if is_fuzzy and not entry.is_fuzzy:
                 edits.append(self._set_fuzzy(entry))
             elif entry.is_fuzzy and not is_fuzzy:
                 edits.append(self._remove_fuzzy(entry))
+            edits += self._write_previous(entry, next((text.match.source for text in texts if text.match is not None), ""))
         return edits
+
+    def _write_previous(self, entry: _Entry, source: str) -> list[Edit]:
+        """Return the edit of the lines `#|`, as msgmerge writes them: the source of a similar text, or nothing."""
+        lines = f"msgid {self._quote(source, len('#| msgid') + 1)}".split(self.text.newline) if source else []
+        written = "".join(f"#| {line}{self.text.newline}" for line in lines)
+        start, end = entry.previous or (entry.start, entry.start)
+        return [self.text.make_edit(start, end, written)] if written or entry.previous else []
 
     def _set_fuzzy(self, entry: _Entry) -> Edit:
         if entry.flags is None:

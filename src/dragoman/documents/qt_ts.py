@@ -122,10 +122,10 @@ def _write_state(source: XmlSource, message: XmlElement, translation: UnitTransl
 
 
 def _write_comment(source: XmlSource, message: XmlElement, translation: UnitTranslation) -> list[Edit]:
-    """Return the edit of the comment with failed checks, if there is no comment of a human."""
+    """Return the edit of the comment with remarks, if there is no comment of a human."""
     present = message.find("translatorcomment")
-    checks = escape_xml(_COMMENT_START + ", ".join(translation.flags))
-    markup = f"<translatorcomment>{checks}</translatorcomment>" if translation.flags else ""
+    remarks = escape_xml(_COMMENT_START + ", ".join(translation.remarks))
+    markup = f"<translatorcomment>{remarks}</translatorcomment>" if translation.remarks else ""
     if present is not None:
         is_own = present.text.startswith(_COMMENT_START)
         return [Edit(present.start, present.end, source.encode(markup))] if is_own else []

@@ -16,6 +16,9 @@ from dragoman.errors import DataError
 
 LINE_LENGTH = 42
 """Most characters of a line, a common limit for subtitles."""
+READING_SPEED = 20.0
+"""Most characters a second that viewers can read, a common limit for subtitles."""
+MAX_LINES = 2
 MAX_PAUSE = 3.0
 """Seconds between two cues of one sentence."""
 MAX_FOREIGN_SHARE = 0.2
@@ -39,6 +42,29 @@ _DIALOGUE = re.compile(r"^[ \t]*[-–—]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
+class SubtitleLimits:
+    """Limits of subtitles.
+
+    line_length: most characters of a line; a cue has two lines
+    reading_speed: most characters a second, without line breaks
+    """
+
+    line_length: int = LINE_LENGTH
+    reading_speed: float = READING_SPEED
+
+    def check(self, text: str, seconds: float) -> list[str]:
+        """Return the names of the limits that the text of a cue exceeds: `line_length` and `reading_speed`.
+
+        text: the lines of the cue, without tags
+        seconds: time for which it is shown
+        """
+        lines = text.split("\n")
+        is_long = len(lines) > MAX_LINES or max(map(len, lines)) > self.line_length
+        is_fast = sum(map(len, lines)) > self.reading_speed * seconds
+        return ["line_length"] * is_long + ["reading_speed"] * is_fast
+
+
+@dataclass(frozen=True)
 class Cue:
     """Cue of a subtitle file. start, end: its characters in the file. begins_at, ends_at: seconds"""
 
@@ -46,6 +72,11 @@ class Cue:
     end: int
     begins_at: float
     ends_at: float
+
+    @property
+    def seconds(self) -> float:
+        """Time for which the cue is shown."""
+        return max(self.ends_at - self.begins_at, 0.0)
 
 
 def parse_srt(content: bytes) -> Document:
@@ -91,8 +122,14 @@ def _parse(text: EncodedText, name: str) -> Document:
             source = _map_text(source, lambda part: html.escape(part, quote=False))
         elif not has_tags and is_escaped:
             source = html.unescape(source)
-        if any(map(str.isalnum, source)):
-            unit = Unit(str(len(units)), source, markup="html" if has_tags else "none", keep_line_breaks=keeps_lines)
+        if any(map(str.isalpha, source)):
+            unit = Unit(
+                str(len(units)),
+                source,
+                markup="html" if has_tags else "none",
+                keep_line_breaks=keeps_lines,
+                seconds=cue.seconds,
+            )
             units.append(unit)
             cues[unit.id] = cue
     if not units and "-->" not in text.text:
@@ -104,7 +141,7 @@ def _parse(text: EncodedText, name: str) -> Document:
             written = _map_text(written, html.unescape)
         elif unit.markup == "none" and is_escaped:
             written = html.escape(written, quote=False)
-        if not unit.keep_line_breaks:
+        if not unit.keep_line_breaks and "\n" not in written:
             written = break_lines(written)
         cue = cues[unit.id]
         return [text.make_edit(cue.start, cue.end, written.replace("\n", text.newline))]
@@ -190,21 +227,23 @@ def _group_cues(units: Sequence[Unit], cues: dict[str, Cue]) -> Iterator[tuple[s
         yield tuple(group)
 
 
-def break_lines(text: str) -> str:
+def break_lines(text: str, line_length: int = LINE_LENGTH) -> str:
     """Return a text in as few lines as fit, of about equal length. Only single spaces become line breaks."""
-    lines = _wrap(text, LINE_LENGTH)
-    for width in range(-(-len(text) // len(lines)), LINE_LENGTH):
+    lines = _wrap(text, line_length)
+    for width in range(-(-len(text) // len(lines)), line_length):
         if len(even := _wrap(text, width)) == len(lines):
             return "\n".join(even)
     return "\n".join(lines)
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Return lines of at most this width. A tag is not broken."""
+    """Return lines of at most this width. A tag is not broken, and no break makes a dialogue, whose lines begin with dashes."""
+    if _DIALOGUE.match(text):
+        return [text]
     words = re.split(r"(?<![ \s]) (?![ \s])(?![^<]*>)", text)
     lines: list[str] = []
     for word in words:
-        if lines and len(_TAG.sub("", f"{lines[-1]} {word}")) <= width:
+        if lines and (_DIALOGUE.match(word) or len(_TAG.sub("", f"{lines[-1]} {word}")) <= width):
             lines[-1] += f" {word}"
         else:
             lines.append(word)

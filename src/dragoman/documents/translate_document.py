@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, islice
 from typing import Literal
 
 from dragoman.documents.document import Document, Unit, UnitTranslation, UnwritableUnitsError, check_written, write_document
-from dragoman.documents.subtitles import split_for_cues
+from dragoman.documents.icu_message import has_branches, pair_sentences, read_message
+from dragoman.documents.subtitles import SubtitleLimits, break_lines, split_for_cues
+from dragoman.documents.translation_memory import MemoryMatch, TranslationMemory
 from dragoman.errors import DataError
+from dragoman.inference.readings import compute_unit_weights
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import (
     LineRequest,
+    OutputLimits,
     TextOptions,
     TextTranslation,
     TranslateLines,
-    compute_unit_weights,
     translate_texts,
 )
 from dragoman.languages import is_same_language, is_spaced_language
+from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_placeholders
 from dragoman.text.projection import split_units
@@ -46,14 +50,23 @@ class DocumentOptions:
         source_language, target_language: codes of the languages
         scope: units to translate
         accept: write translations without a flag as good ones, where the format has states; else a human has to check them
-        memory: translations by their sources, which are taken first
+        memory: translation memory, whose matches are taken first; a match of a similar text is never written as good
+        limits: limits of usual outputs of the model
+        subtitles: limits of subtitles
+        glossary, strict_terms, annotate_terms, mask_codes: as in `TextOptions`
     """
 
     source_language: str = ""
     target_language: str = ""
     scope: Scope = "empty"
     accept: bool = False
-    memory: Mapping[str, str] = field(default_factory=dict)
+    memory: TranslationMemory = field(default_factory=lambda: TranslationMemory({}))
+    limits: OutputLimits = field(default_factory=OutputLimits)
+    subtitles: SubtitleLimits = field(default_factory=SubtitleLimits)
+    glossary: Glossary | None = None
+    strict_terms: bool = False
+    annotate_terms: bool = False
+    mask_codes: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,12 +77,23 @@ class UnitResult:
         text: translation; empty if there is none
         origin: origin of the translation
         flags: names of the checks that it fails, or the reasons why there is none
+        match: entry of the translation memory that the text comes from
     """
 
     unit: Unit
     text: str
     origin: Origin
     flags: tuple[str, ...]
+    match: MemoryMatch | None = None
+
+
+@dataclass(frozen=True)
+class TermCount:
+    """Term of a glossary in a document. num_texts: texts that have it. num_used: those of them whose translation has a form"""
+
+    entry: GlossaryEntry
+    num_texts: int
+    num_used: int
 
 
 @dataclass(frozen=True)
@@ -99,24 +123,27 @@ def translate_document(
     """
     _check_languages(document, options)
     selected = [unit for unit in document.units if is_selected(unit, options.scope)]
-    origins: dict[str, Origin] = {}
-    texts: dict[str, str] = {}
-    flags: dict[str, tuple[str, ...]] = {}
+    matches = {unit.id: match for unit in selected if (match := _look_up(unit, options.memory)) is not None}
+    on_progress(len(matches))
+    rest = [unit for unit in selected if unit.id not in matches]
+    translated = {
+        unit.id: (text, failures) for unit, text, failures in _translate_units(document, rest, translate, options, on_progress)
+    }
+    results = []
     for unit in selected:
-        if (text := _look_up(unit, options.memory)) is not None:
-            origins[unit.id], texts[unit.id] = "memory", text
-    on_progress(len(texts))
-    rest = [unit for unit in selected if unit.id not in texts]
-    for unit, text, failed in _translate_units(document, rest, _Cache(translate), options, on_progress):
-        origins[unit.id], texts[unit.id], flags[unit.id] = "model", text, failed
-    results = [_check_result(unit, texts[unit.id], origins[unit.id], flags.get(unit.id, ()), options) for unit in selected]
+        match = matches.get(unit.id)
+        text, failures = (match.text, ()) if match is not None else translated[unit.id]
+        results.append(_check_result(unit, text, match, failures, options))
     return _write(document, parse, results, options)
 
 
-def check_document(document: Document, target_language: str = "") -> list[UnitResult]:
-    """Return the translations that a document has, with the checks that they fail."""
-    language = document.target_language or target_language
-    results = [UnitResult(unit, unit.target, "file", check_unit(unit, unit.target, language)) for unit in document.units]
+def check_document(document: Document, options: DocumentOptions) -> list[UnitResult]:
+    """Return the translations that a document has, with the checks that they fail.
+
+    options: options, of which the target language counts only if the document states none
+    """
+    options = replace(options, target_language=document.target_language or options.target_language)
+    results = [UnitResult(unit, unit.target, "file", check_unit(unit, unit.target, options)) for unit in document.units]
     return [result for result in results if result.text]
 
 
@@ -131,12 +158,32 @@ def is_selected(unit: Unit, scope: Scope) -> bool:
             return unit.state != "locked"
 
 
-def check_unit(unit: Unit, translation: str, target_language: str) -> tuple[str, ...]:
+def check_unit(unit: Unit, translation: str, options: DocumentOptions) -> tuple[str, ...]:
     """Return the names of the checks that a translation of a unit fails, in pofilter's words where it has them."""
-    source_text, text = _parse(unit, unit.source), _parse(unit, translation)
-    plain_source, plain_text = "".join(_list_texts(source_text.parts)), "".join(_list_texts(text.parts))
-    flags: list[str] = list(check_translation(plain_source, plain_text, target_language))
-    codes, translated_codes = (Counter(list_markup(coded.parts)) for coded in (source_text, text))
+    flags = _check_text(unit, translation, options)
+    if _count_edge_breaks(unit.source) != _count_edge_breaks(translation):
+        flags.append("newlines")
+    plain = _get_plain_text(unit, translation)
+    if unit.max_length is not None and len(plain) > unit.max_length:
+        flags.append("max_length")
+    if unit.seconds is not None:
+        flags += options.subtitles.check(plain, unit.seconds)
+    return tuple(dict.fromkeys(flags))
+
+
+def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[str]:
+    """Return the failed checks of a text, or of all sentences of a message with branches."""
+    if unit.markup == "none" and has_branches(unit.source):
+        source_message, message = read_message(unit.source), read_message(translation)
+        pairs = None if source_message is None or message is None else pair_sentences(source_message, message)
+        if pairs is None:
+            return ["variables"]
+        return [flag for source, text in pairs for flag in _check_text(Unit(unit.id, source), text, options)]
+    plain_source, plain_text = _get_plain_text(unit, unit.source), _get_plain_text(unit, translation)
+    flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
+    if options.glossary is not None and any(use.form is None for use in options.glossary.check(plain_source, plain_text)):
+        flags.append("terminology")
+    codes, translated_codes = (Counter(list_markup(_parse(unit, text).parts)) for text in (unit.source, translation))
     differing = [code for code in (codes - translated_codes) + (translated_codes - codes) if not _is_address(code)]
     if any(code.startswith("<") for code in differing):
         flags.append("xmltags")
@@ -144,11 +191,22 @@ def check_unit(unit: Unit, translation: str, target_language: str) -> tuple[str,
         flags.append("printf")
     if any(not code.startswith(("<", "%")) for code in differing):
         flags.append("variables")
-    if _count_edge_breaks(unit.source) != _count_edge_breaks(translation):
-        flags.append("newlines")
-    if unit.max_length is not None and len(plain_text) > unit.max_length:
-        flags.append("max_length")
-    return tuple(flags)
+    return flags
+
+
+def count_terms(results: Sequence[UnitResult], glossary: Glossary) -> list[TermCount]:
+    """Return the use of each term that a text with a translation has, in the order of the glossary."""
+    uses: dict[GlossaryEntry, list[bool]] = {}
+    for result in results:
+        plain_source, plain_text = _get_plain_text(result.unit, result.unit.source), _get_plain_text(result.unit, result.text)
+        for use in glossary.check(plain_source, plain_text) if result.text else ():
+            uses.setdefault(use.entry, []).append(use.form is not None)
+    return [TermCount(entry, len(uses[entry]), sum(uses[entry])) for entry in glossary.entries if entry in uses]
+
+
+def _get_plain_text(unit: Unit, text: str) -> str:
+    """Return a text of a unit without tags."""
+    return "".join(_list_texts(_parse(unit, text).parts))
 
 
 def _parse(unit: Unit, text: str) -> CodedText:
@@ -188,16 +246,18 @@ def _check_languages(document: Document, options: DocumentOptions) -> None:
                 )
 
 
-def _look_up(unit: Unit, memory: Mapping[str, str]) -> str | None:
-    """Return the translation of a unit in a translation memory, which has texts without markup."""
+def _look_up(unit: Unit, memory: TranslationMemory) -> MemoryMatch | None:
+    """Return the match of a unit in a translation memory, which has texts without markup."""
+    if not memory:
+        return None
     if unit.markup == "none":
-        return memory.get(unit.source)
+        return memory.find(unit.source)
     coded = _parse(unit, unit.source)
     has_tags = any(isinstance(part, Point) and part.markup.startswith("<") for part in coded.parts)
     if has_tags or not all(isinstance(part, str | Point) for part in coded.parts):
         return None
-    text = memory.get(html.unescape(unit.source))
-    return None if text is None else html.escape(text, quote=False)
+    match = memory.find(html.unescape(unit.source))
+    return None if match is None else replace(match, text=html.escape(match.text, quote=False))
 
 
 class _Cache:
@@ -205,16 +265,15 @@ class _Cache:
 
     def __init__(self, translate: TranslateLines) -> None:
         self._translate = translate
-        self._results: dict[tuple[str, bool, bool], Translation] = {}
+        self._results: dict[LineRequest, Translation] = {}
 
     def __call__(self, request: LineRequest) -> Sequence[Translation]:
-        keys = [(line, request.attention, request.is_retry) for line in request.lines]
-        missing = tuple(dict.fromkeys(key[0] for key in keys if key not in self._results))
-        if missing:
-            results = self._translate(LineRequest(missing, request.attention, request.is_retry))
-            self._results |= {
-                (line, request.attention, request.is_retry): result for line, result in zip(missing, results, strict=True)
-            }
+        keys = request.split()
+        if missing := list(dict.fromkeys(key for key in keys if key not in self._results)):
+            lines = tuple(chain.from_iterable(key.lines for key in missing))
+            terms = tuple(chain.from_iterable(key.terms for key in missing))
+            results = self._translate(replace(request, lines=lines, terms=terms))
+            self._results.update(zip(missing, results, strict=True))
         return [self._results[key] for key in keys]
 
 
@@ -229,8 +288,11 @@ def _translate_units(
     options: DocumentOptions,
     on_progress: Callable[[int], None],
 ) -> Iterator[UnitText]:
-    """Yield the translation of each unit. Units that share sentences are translated together."""
+    """Yield the translation of each unit. Units that share sentences are translated together, each line once."""
+    translate = _Cache(translate)
     waiting = {unit.id: unit for unit in units}
+    messages = [waiting.pop(unit.id) for unit in units if unit.markup == "none" and has_branches(unit.source)]
+    yield from _translate_messages(messages, translate, options, on_progress)
     by_options: dict[TextOptions, list[list[Unit]]] = {}
     for names in document.sentence_groups:
         if all(name in waiting for name in names):
@@ -248,6 +310,25 @@ def _translate_units(
             on_progress(sum(map(len, window)))
 
 
+def _translate_messages(
+    units: Sequence[Unit], translate: TranslateLines, options: DocumentOptions, on_progress: Callable[[int], None]
+) -> Iterator[UnitText]:
+    """Yield the translation of each message, sentence by sentence; an empty one for a message that cannot be written."""
+    for start in range(0, len(units), WINDOW):
+        window = units[start : start + WINDOW]
+        messages = [read_message(unit.source) for unit in window]
+        sentences = [sentence for message in messages if message is not None for sentence in message.sentences]
+        results = iter(translate_texts(sentences, _get_text_options(Unit("", ""), options), translate))
+        for unit, message in zip(window, messages, strict=True):
+            if message is None:
+                yield unit, "", ("variables",)
+                continue
+            own_results = list(islice(results, len(message.sentences)))
+            failures = [failure for result in own_results for failure in _list_failures(result)]
+            yield unit, message.write([result.text for result in own_results]), tuple(dict.fromkeys(failures))
+        on_progress(len(window))
+
+
 def _get_text_options(unit: Unit, options: DocumentOptions, *, attention: bool = False) -> TextOptions:
     return TextOptions(
         unit.markup,
@@ -255,6 +336,11 @@ def _get_text_options(unit: Unit, options: DocumentOptions, *, attention: bool =
         options.target_language,
         keep_line_breaks=unit.keep_line_breaks,
         attention=attention,
+        limits=options.limits,
+        glossary=options.glossary,
+        strict_terms=options.strict_terms,
+        annotate_terms=options.annotate_terms,
+        mask_codes=options.mask_codes,
     )
 
 
@@ -282,7 +368,10 @@ def _divide_result(
 
 
 def _list_failures(result: TextTranslation) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(segment.status for segment in result.segments if segment.status in _FAILED_STATUSES))
+    """Return the statuses and the low scores of a translation; a text as a whole has its other checks later."""
+    statuses = [segment.status for segment in result.segments if segment.status in _FAILED_STATUSES]
+    low_scores = ["low_score" for segment in result.segments if "low_score" in segment.checks]
+    return tuple(dict.fromkeys([*statuses, *low_scores]))
 
 
 def _find_goals(source: str, result: TextTranslation, starts: Sequence[int]) -> list[float]:
@@ -306,11 +395,17 @@ def _find_goals(source: str, result: TextTranslation, starts: Sequence[int]) -> 
     return goals
 
 
-def _check_result(unit: Unit, text: str, origin: Origin, failures: tuple[str, ...], options: DocumentOptions) -> UnitResult:
-    """Return the result of a unit. A text without the tags of its source, and an empty one, is left out."""
-    flags = tuple(dict.fromkeys((*failures, *check_unit(unit, text, options.target_language))))
-    is_lost = "xmltags" in flags or "too_long" in flags or not text.strip()
-    return UnitResult(unit, "" if is_lost else text, "file" if is_lost else origin, flags)
+def _check_result(
+    unit: Unit, text: str, match: MemoryMatch | None, failures: tuple[str, ...], options: DocumentOptions
+) -> UnitResult:
+    """Return the result of a unit. A text without the codes of its source that the format needs is left out."""
+    if unit.seconds is not None and not unit.keep_line_breaks:
+        text = break_lines(text, options.subtitles.line_length)
+    flags = tuple(dict.fromkeys((*failures, *check_unit(unit, text, options))))
+    is_broken = "xmltags" in flags or ("variables" in flags and unit.markup == "none" and has_branches(unit.source))
+    if is_broken or "too_long" in flags or not text.strip():
+        return UnitResult(unit, "", "file", flags)
+    return UnitResult(unit, text, "model" if match is None else "memory", flags, match)
 
 
 def _write(
@@ -320,7 +415,12 @@ def _write(
     unwritable: set[str] = set()
     for _ in range(MAX_ROUNDS):
         translations = {
-            result.unit.id: UnitTranslation(result.text, _get_state(result, options), result.flags)
+            result.unit.id: UnitTranslation(
+                result.text,
+                _get_state(result, options),
+                result.flags,
+                None if result.match is None or result.match.is_exact else result.match,
+            )
             for result in results
             if result.text and result.unit.id not in unwritable
         }
@@ -342,5 +442,5 @@ def _write(
 
 
 def _get_state(result: UnitResult, options: DocumentOptions) -> Literal["translated", "fuzzy"]:
-    is_good = options.accept or result.origin == "memory"
+    is_good = options.accept if result.match is None else result.match.is_exact
     return "translated" if is_good and not result.flags else "fuzzy"

@@ -1,7 +1,7 @@
 """XLIFF 1.2 and 2.0 to 2.2: units with source and target, whose inline codes are kept.
 
 A target that does not exist is put behind its source. The state of a translation is written as Okapi, OmegaT and Weblate read
-it. A unit of XLIFF 1.2 gets a note with the checks that fail; in XLIFF 2 they stand in `subState`.
+it. A unit of XLIFF 1.2 gets a note with the checks that fail and the similarity of a match; in XLIFF 2 they are in `subState`.
 """
 
 from __future__ import annotations
@@ -228,13 +228,15 @@ def _write_target(source: XmlSource, place: _XliffPlace, translation: UnitTransl
 
 
 def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTranslation) -> list[Edit]:
-    attributes = _STATES_1.get(translation.state, _STATES_1["translated"])
+    attributes = dict(_STATES_1.get(translation.state, _STATES_1["translated"]))
+    if translation.match is not None:
+        attributes["state-qualifier"] = "fuzzy-match"
     edits = [_write_target(source, place, translation, attributes)]
     new_note = ""
-    if translation.flags:
+    if translation.remarks:
         prefix = get_tag_name(source.get_markup(place.source.start, place.source.content_start)).rpartition(":")[0]
         name = f"{prefix}:note" if prefix else "note"
-        new_note = f'<{name} from="{TOOL}">{escape_xml(", ".join(translation.flags))}</{name}>'
+        new_note = f'<{name} from="{TOOL}">{escape_xml(", ".join(translation.remarks))}</{name}>'
     old_notes = [note for note in place.holder.find_all("note") if note.attributes.get("from") == TOOL]
     if old_notes:
         start = old_notes[0].start
@@ -251,12 +253,12 @@ def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTr
 def _write_segment(source: XmlSource, place: _XliffPlace, translation: UnitTranslation) -> list[Edit]:
     segment = place.holder
     old_tag = source.get_markup(segment.start, segment.content_start)
-    checks = ",".join(translation.flags)
+    remarks = ",".join(translation.remarks)
     old_sub_state = segment.attributes.get("subState", "")
     is_final = translation.state == "translated"
     tag = set_attribute(old_tag, "state", "translated" if is_final else "initial")
-    if not is_final or checks:
-        tag = set_attribute(tag, "subState", f"{TOOL}:{checks or 'mt'}")
+    if not is_final or remarks:
+        tag = set_attribute(tag, "subState", f"{TOOL}:{remarks or 'mt'}")
     elif old_sub_state:
         tag = set_attribute(tag, "subState", "")
     edits = [_write_target(source, place, translation, {})]

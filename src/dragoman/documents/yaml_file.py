@@ -32,7 +32,7 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\
 
 
 @dataclass(frozen=True)
-class _Scalar:
+class YamlScalar:
     """Text of a file. path: its keys. style: `|`, `>`, a quotation mark, or empty"""
 
     path: tuple[str, ...]
@@ -41,39 +41,54 @@ class _Scalar:
     end: int
     style: str
 
+    @property
+    def is_text(self) -> bool:
+        """Return whether the value has a letter and is no word for a number or a truth value."""
+        return any(map(str.isalpha, self.value)) and (self.style != "" or not _WORDS.fullmatch(self.value))
+
+
+def read_scalars(text: str) -> list[YamlScalar]:
+    """Return the values of YAML that are texts. Raises the errors of `parse`."""
+    return [scalar for root in _compose(text) for scalar in _iter_scalars(root, text) if scalar.is_text]
+
+
+def _compose(text: str) -> list[Node]:
+    """Return the nodes of the documents in a file. No object is made from them."""
+    try:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+    except ImportError:
+        raise MissingDependencyError("ruamel.yaml", "documents", "YAML") from None
+    if _UNPRINTABLE.search(text.replace("\ufeff", "").replace("\r", "")):
+        raise DataError("the file has control characters, so it is no YAML", code="invalid-format")
+    try:
+        return list(YAML(typ="safe", pure=True).compose_all(text))
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"is not YAML: {' '.join(str(error).split())[:200]}", code="invalid-format") from None
+
 
 def parse(content: bytes) -> Document:
     """Return the document of a YAML file.
 
     Raises MissingDependencyError without ruamel.yaml, and DataError for a file that is not YAML or is a single value.
     """
-    try:
-        from ruamel.yaml import YAML
-        from ruamel.yaml.error import YAMLError
-    except ImportError:
-        raise MissingDependencyError("ruamel.yaml", "documents", "YAML") from None
     text = decode(content)
-    if _UNPRINTABLE.search(text.text.replace("\ufeff", "").replace("\r", "")):
-        raise DataError("the file has control characters, so it is no YAML", code="invalid-format")
-    try:
-        roots = list(YAML(typ="safe", pure=True).compose_all(text.text))
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise DataError(f"is not YAML: {' '.join(str(error).split())[:200]}", code="invalid-format") from None
+    roots = _compose(text.text)
     if not any(hasattr(root, "flow_style") for root in roots):
         raise DataError("the file has no key, so it is no YAML file with texts", code="invalid-format")
-    scalars = [scalar for root in roots for scalar in _read_scalars(root, text.text)]
+    scalars = [scalar for root in roots for scalar in _iter_scalars(root, text.text)]
     language = _find_language_key(roots)
     units: list[Unit] = []
-    places: dict[str, _Scalar] = {}
+    places: dict[str, YamlScalar] = {}
     for number, scalar in enumerate(scalars):
-        if any(map(str.isalpha, scalar.value)) and (scalar.style or not _WORDS.fullmatch(scalar.value)):
+        if scalar.is_text:
             unit = Unit(str(number), scalar.value, context=".".join(scalar.path))
             units.append(unit)
             places[unit.id] = scalar
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         scalar = places[unit.id]
-        return [text.make_edit(scalar.start, scalar.end, _write_scalar(text, scalar, translation.text))]
+        return [text.make_edit(scalar.start, scalar.end, write_scalar(text, scalar, translation.text))]
 
     def make_language_edits(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
         return [text.make_edit(language.start, language.end, code)] if code and language else []
@@ -88,7 +103,7 @@ def parse(content: bytes) -> Document:
     )
 
 
-def _read_scalars(root: Node, text: str) -> Iterator[_Scalar]:
+def _iter_scalars(root: Node, text: str) -> Iterator[YamlScalar]:
     """Yield the values that are texts. A node with several names is read once."""
     from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
@@ -110,16 +125,16 @@ def _read_scalars(root: Node, text: str) -> Iterator[_Scalar]:
             yield _make_scalar(node, path, text)
 
 
-def _make_scalar(node: ScalarNode, path: tuple[str, ...], text: str) -> _Scalar:
+def _make_scalar(node: ScalarNode, path: tuple[str, ...], text: str) -> YamlScalar:
     """Return a scalar without what stands before it, an anchor or a tag, and behind it, line breaks."""
     start, end = node.start_mark.index, node.end_mark.index
     match = _PROPERTIES.match(text, start, end)
     start = match.end() if match else start
     end = start + len(text[start:end].rstrip())
-    return _Scalar(path, node.value, start, end, node.style or "")
+    return YamlScalar(path, node.value, start, end, node.style or "")
 
 
-def _find_language_key(roots: Sequence[Node]) -> _Scalar | None:
+def _find_language_key(roots: Sequence[Node]) -> YamlScalar | None:
     """Return the only key of the file if it is the code of a language and has keys itself."""
     from ruamel.yaml.nodes import MappingNode, ScalarNode
 
@@ -130,10 +145,10 @@ def _find_language_key(roots: Sequence[Node]) -> _Scalar | None:
         return None
     if not _LANGUAGE.fullmatch(key.value):
         return None
-    return _Scalar((), key.value, key.start_mark.index, key.end_mark.index, "")
+    return YamlScalar((), key.value, key.start_mark.index, key.end_mark.index, "")
 
 
-def _write_scalar(text: EncodedText, scalar: _Scalar, value: str) -> str:
+def write_scalar(text: EncodedText, scalar: YamlScalar, value: str) -> str:
     """Return a text in the style of its scalar, or in double quotation marks if that style cannot write it."""
     is_printable = not _UNPRINTABLE.search(value)
     if is_printable and scalar.style in ("|", ">") and (block := _write_block(text, scalar, value)):
@@ -146,7 +161,7 @@ def _write_scalar(text: EncodedText, scalar: _Scalar, value: str) -> str:
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
-def _write_block(text: EncodedText, scalar: _Scalar, value: str) -> str:
+def _write_block(text: EncodedText, scalar: YamlScalar, value: str) -> str:
     """Return a text as a block with the header and the indent of its scalar, or an empty text if it does not fit."""
     raw = text.text[scalar.start : scalar.end]
     header = _BLOCK_HEADER.match(raw)

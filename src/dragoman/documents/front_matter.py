@@ -1,0 +1,86 @@
+"""Front matter of a Markdown file, in YAML or TOML: titles and descriptions are texts, and everything else is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dragoman.documents.encoded_text import EncodedText
+from dragoman.documents.yaml_file import read_scalars, write_scalar
+from dragoman.errors import DataError
+
+KEYS = (
+    "title", "subtitle", "description", "summary", "excerpt", "linkTitle", "sidebar_label", "short_title", "nav_title",
+)  # fmt: skip
+"""Keys of the outermost level whose values are texts, as Hugo, Jekyll, Docusaurus and MkDocs have them."""
+
+_TOML_VALUE = re.compile(rf"""^({"|".join(KEYS)})[ \t]*=[ \t]*("(?!"")(?:[^"\\\n]|\\.)*"|'(?!'')[^'\n]*')""", re.MULTILINE)
+_TOML_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class FrontText:
+    """Text of front matter. start, end: its characters in the file. write: function from a text to what the file has for it"""
+
+    key: str
+    value: str
+    start: int
+    end: int
+    write: Callable[[str], str]
+
+
+def read_front_matter(text: EncodedText, end: int) -> list[FrontText]:
+    """Return the texts of the front matter in the characters before `end`; none if it is not valid.
+
+    Raises MissingDependencyError without ruamel.yaml.
+    """
+    content = text.text[:end].rstrip()
+    try:
+        return _read_toml(content[:-3]) if content.startswith("+++") else _read_yaml(text, content[:-3])
+    except DataError:
+        return []
+
+
+def _read_yaml(text: EncodedText, content: str) -> list[FrontText]:
+    scalars = [scalar for scalar in read_scalars(content) if len(scalar.path) == 1 and scalar.path[0] in KEYS]
+    return [
+        FrontText(
+            scalar.path[0],
+            scalar.value,
+            scalar.start,
+            scalar.end,
+            lambda value, scalar=scalar: write_scalar(text, scalar, value),  # type: ignore[misc]
+        )
+        for scalar in scalars
+        if sum(other.path == scalar.path for other in scalars) == 1
+    ]
+
+
+def _read_toml(content: str) -> list[FrontText]:
+    body = content.removeprefix("+++").replace("\r\n", "\n")
+    try:
+        values = tomllib.loads(body)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return []
+    table = _TOML_TABLE.search(content)
+    return [
+        FrontText(match[1], values[match[1]], *match.span(2), _write_toml)
+        for match in _TOML_VALUE.finditer(content, 0, table.start() if table else len(content))
+        # A line inside a string of several lines looks the same, so the value has to be that of the key.
+        if values.get(match[1]) == _read_string(match[2]) and any(map(str.isalpha, values[match[1]]))
+    ]
+
+
+def _read_string(quoted: str) -> str | None:
+    try:
+        return str(tomllib.loads(f"value = {quoted}")["value"])
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def _write_toml(value: str) -> str:
+    """Return a TOML string. Its escapes are those of JSON, and DEL needs one, too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,278 @@
+"""Messages in ICU's syntax with branches, such as `{n, plural, one {# file} other {# files}}`.
+
+Each branch is translated as a sentence of its own. Text around the branches is a part of every sentence, so it moves into the
+branches, and the message means the same. An example is `Delete {n, plural, one {# file} other {# files}}?`. It becomes
+`{n, plural, one {Delete # file?} other {Delete # files?}}`. Arguments, selectors and their order stay.
+
+The syntax is that of https://unicode-org.github.io/icu/userguide/format_parse/messages/.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+MAX_BRANCHES = 64
+"""Most sentences of a message; one with more is left as it is."""
+MAX_DEPTH = 16
+
+_BRANCHES = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,")
+_ARGUMENT = re.compile(r"\{\s*([\w.-]+)\s*(?:,\s*(\w+)\s*)?")
+_OFFSET = re.compile(r"\s*offset\s*:\s*\d+")
+_SELECTOR = re.compile(r"\s*([^\s{}]+)\s*\{")
+_KEY = re.compile(r"\{[^{}\s]*\}")
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Argument that selects one of several messages.
+
+    head: the argument with its type, such as `{n, plural,`
+    branches: selectors with their messages, in order
+    """
+
+    head: str
+    branches: tuple[tuple[str, Node], ...]
+    is_plural: bool
+
+
+Node = str | Branches
+"""Sentence with keys such as `{name}` for arguments and `{#}` for the number, or a choice."""
+
+
+@dataclass(frozen=True)
+class IcuMessage:
+    """Message with branches. codes: what the message has for each key of its sentences"""
+
+    root: Node
+    codes: dict[str, str]
+
+    @property
+    def sentences(self) -> list[str]:
+        """Sentences of all branches, in order."""
+        return list(_iter_sentences(self.root))
+
+    def write(self, sentences: Sequence[str]) -> str:
+        """Return the message with these sentences, one for each of `sentences`."""
+        return self._write(self.root, iter(sentences), in_plural=False)
+
+    def _write(self, node: Node, sentences: Iterator[str], *, in_plural: bool) -> str:
+        if isinstance(node, str):
+            return self._write_sentence(next(sentences), in_plural=in_plural)
+        written = [
+            f"{selector} {{{self._write(child, sentences, in_plural=in_plural or node.is_plural)}}}"
+            for selector, child in node.branches
+        ]
+        return f"{node.head} {' '.join(written)}}}"
+
+    def _write_sentence(self, text: str, *, in_plural: bool) -> str:
+        """Return a sentence with its arguments. Characters of the syntax are between apostrophes."""
+        special = "[{}#]" if in_plural else "[{}]"
+        output: list[str] = []
+        position = 0
+        for match in [*_KEY.finditer(text), None]:
+            plain = text[position : match.start() if match else len(text)]
+            output.append(re.sub(special, r"'\g<0>'", plain.replace("'", "''")))
+            if match:
+                # A key that the message does not have is text, which a check refuses.
+                output.append(self.codes.get(match[0]) or re.sub("[{}]", r"'\g<0>'", match[0]))
+                position = match.end()
+        return "".join(output)
+
+
+def has_branches(text: str) -> bool:
+    """Return whether a text has an argument with branches."""
+    return _BRANCHES.search(text) is not None
+
+
+def read_message(text: str) -> IcuMessage | None:
+    """Return a message with branches; None for a text without them, and for one that cannot be written in the same way."""
+    if not has_branches(text):
+        return None
+    reader = _Reader(text)
+    try:
+        parts = reader.read_parts(in_plural=False, depth=0)
+        if reader.position != len(text):
+            return None
+        root = _expand(parts)
+    except _SyntaxError:
+        return None
+    return IcuMessage(root, reader.codes)
+
+
+def pair_sentences(source: IcuMessage, translation: IcuMessage) -> list[tuple[str, str]] | None:
+    """Return each sentence of a translation with that of its source; None if their arguments or selectors differ.
+
+    A language may have other plural categories than its source, whose sentence is then that of `other`.
+    """
+    return None if source.codes.keys() != translation.codes.keys() else _pair(source.root, translation.root)
+
+
+def _pair(source: Node, translation: Node) -> list[tuple[str, str]] | None:
+    if isinstance(source, str) or isinstance(translation, str):
+        return [(source, translation)] if isinstance(source, str) and isinstance(translation, str) else None
+    sources, translations = dict(source.branches), dict(translation.branches)
+    if source.head != translation.head or (not source.is_plural and sources.keys() != translations.keys()):
+        return None
+    pairs: list[tuple[str, str]] = []
+    for selector, child in translations.items():
+        inner = _pair(sources.get(selector, sources["other"]), child)
+        if inner is None:
+            return None
+        pairs += inner
+    return pairs
+
+
+def _iter_sentences(node: Node) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    else:
+        for _, child in node.branches:
+            yield from _iter_sentences(child)
+
+
+class _SyntaxError(Exception):
+    """Text that is no message, or one whose branches cannot be sentences."""
+
+
+_NUMBER = "{#}"
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Argument with branches before its context moves into them."""
+
+    head: str
+    branches: tuple[tuple[str, _Parts], ...]
+    is_plural: bool
+
+
+_Parts = tuple["str | _Choice", ...]
+"""Text with keys, and choices."""
+
+
+@dataclass
+class _Reader:
+    """Reader of a message. codes: keys of the arguments with what the message has for them"""
+
+    text: str
+    position: int = 0
+    codes: dict[str, str] = field(default_factory=dict)
+
+    def read_parts(self, *, in_plural: bool, depth: int) -> _Parts:
+        """Return the parts up to the end of a branch or of the text."""
+        if depth > MAX_DEPTH:
+            raise _SyntaxError
+        parts: list[str | _Choice] = [""]
+        while self.position < len(self.text) and self.text[self.position] != "}":
+            character = self.text[self.position]
+            if character == "{":
+                part = self._read_argument(in_plural=in_plural, depth=depth)
+                parts += [part, ""] if isinstance(part, _Choice) else []
+                text = "" if isinstance(part, _Choice) else part
+            elif character == "#" and in_plural:
+                text = self._add_key(_NUMBER, "#")
+                self.position += 1
+            elif character == "'":
+                text = self._read_apostrophe(in_plural=in_plural)
+            else:
+                text = character
+                self.position += 1
+            parts[-1] = str(parts[-1]) + text
+        return tuple(parts)
+
+    def _read_apostrophe(self, *, in_plural: bool) -> str:
+        """Return the text of an apostrophe: itself, or what stands between two of them."""
+        following = self.text[self.position + 1 : self.position + 2]
+        if following == "'":
+            self.position += 2
+            return "'"
+        if following not in ("{", "}", *(["#"] if in_plural else [])):
+            self.position += 1
+            return "'"
+        match = re.compile("'((?:[^']|'')*)'?").match(self.text, self.position)
+        assert match is not None  # the apostrophe is there
+        self.position = match.end()
+        if "{" in match[1] or "}" in match[1]:
+            raise _SyntaxError  # such a brace would be read as a part of a key
+        return match[1].replace("''", "'")
+
+    def _read_argument(self, *, in_plural: bool, depth: int) -> str | _Choice:
+        """Return the key of an argument, or the choice."""
+        start = self.position
+        match = _ARGUMENT.match(self.text, start)
+        if match is None:
+            raise _SyntaxError
+        if match[2] in ("plural", "select", "selectordinal"):
+            self.position = match.end()
+            return self._read_choice(match[1], match[2], in_plural=in_plural, depth=depth)
+        end = self.text.find("}", start) + 1
+        markup = self.text[start:end]
+        if not end or "{" in markup[1:] or "'" in markup:
+            raise _SyntaxError
+        self.position = end
+        key, number = f"{{{match[1]}}}", 2
+        while self.codes.get(key, markup) != markup:
+            key = f"{{{match[1]}_{number}}}"
+            number += 1
+        return self._add_key(key, markup)
+
+    def _read_choice(self, name: str, kind: str, *, in_plural: bool, depth: int) -> _Choice:
+        is_plural = kind != "select"
+        self._expect(",")
+        offset = _OFFSET.match(self.text, self.position) if is_plural else None
+        head = f"{{{name}, {kind},"
+        if offset:
+            head += f" {offset[0].strip()}"
+            self.position = offset.end()
+        branches: list[tuple[str, _Parts]] = []
+        while match := _SELECTOR.match(self.text, self.position):
+            self.position = match.end()
+            branches.append((match[1], self.read_parts(in_plural=in_plural or is_plural, depth=depth + 1)))
+            self._expect("}")
+        self._expect("}")
+        selectors = [selector for selector, _ in branches]
+        if "other" not in selectors or len(set(selectors)) < len(selectors):
+            raise _SyntaxError
+        return _Choice(head, tuple(branches), is_plural)
+
+    def _expect(self, mark: str) -> None:
+        """Read a mark with the white space before it."""
+        match = re.compile(rf"\s*{re.escape(mark)}").match(self.text, self.position)
+        if match is None:
+            raise _SyntaxError
+        self.position = match.end()
+
+    def _add_key(self, key: str, markup: str) -> str:
+        self.codes[key] = markup
+        return key
+
+
+def _expand(parts: _Parts) -> Node:
+    """Return the choices with the text around them moved into their branches."""
+    if _count_sentences(parts) > MAX_BRANCHES:
+        raise _SyntaxError
+    number = next((index for index, part in enumerate(parts) if isinstance(part, _Choice)), None)
+    if number is None:
+        return "".join(map(str, parts))
+    choice = parts[number]
+    assert isinstance(choice, _Choice)
+    before, after = parts[:number], parts[number + 1 :]
+    if choice.is_plural and any(map(_has_number, (*before, *after))):
+        raise _SyntaxError  # inside, the mark of the number would stand for that of the inner plural
+    branches = tuple((selector, _expand((*before, *inner, *after))) for selector, inner in choice.branches)
+    return Branches(choice.head, branches, choice.is_plural)
+
+
+def _count_sentences(parts: _Parts) -> int:
+    """Return the number of sentences that parts expand to."""
+    return math.prod(sum(_count_sentences(inner) for _, inner in part.branches) for part in parts if isinstance(part, _Choice))
+
+
+def _has_number(part: str | _Choice) -> bool:
+    """Return whether a part has the mark of the number of a plural around it."""
+    if isinstance(part, str):
+        return _NUMBER in part
+    return not part.is_plural and any(_has_number(child) for _, inner in part.branches for child in inner)

@@ -1,0 +1,204 @@
+"""Translation of a file with a loaded bundle: read, translate, check, and write beside the original or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, Unpack, cast
+
+from dragoman.config.decoding_options import DecodingOptions
+from dragoman.documents.formats import get_parser, read_document
+from dragoman.documents.subtitles import LINE_LENGTH, READING_SPEED, SubtitleLimits
+from dragoman.documents.translate_document import (
+    DocumentOptions,
+    Scope,
+    TermCount,
+    UnitResult,
+    count_terms,
+    is_selected,
+    translate_document,
+)
+from dragoman.documents.translation_memory import TranslationMemory, read_translations
+from dragoman.errors import OutputError
+from dragoman.formats.glossary_file import resolve_glossary
+from dragoman.inference.whole_texts import RETRY_DECODING, LineRequest, OutputLimits, PlaceholderMethod
+from dragoman.io.storage import atomic_write, check_path_is_free, make_dirs
+
+if TYPE_CHECKING:
+    from dragoman.inference.translation_result import Translation
+    from dragoman.inference.translator import Translator
+    from dragoman.text.glossary import Glossary
+
+
+@dataclass(frozen=True)
+class FileTranslation:
+    """Translated file.
+
+    Attributes:
+        path: the original
+        output: the new file
+        format: name of the format, such as "po"
+        num_texts: number of texts in the file
+        results: one for each text that was to be translated, in order
+        terms: use of the terms of the glossary; None without a glossary
+    """
+
+    path: Path
+    output: Path
+    format: str
+    num_texts: int
+    results: Sequence[UnitResult]
+    terms: Sequence[TermCount] | None = None
+
+    @property
+    def flagged(self) -> list[UnitResult]:
+        """Results that fail a check."""
+        return [result for result in self.results if result.flags]
+
+
+class FileTranslator:
+    """Translator of files with one bundle and the same options.
+
+    options: options for every file
+    """
+
+    def __init__(self, translator: Translator, options: DocumentOptions, decoding: DecodingOptions) -> None:
+        self.options = options
+        self._translator = translator
+        self._decoding = decoding
+
+    @classmethod
+    def build(
+        cls,
+        translator: Translator,
+        *,
+        memory: str | Path | None = None,
+        min_similarity: float = 1.0,
+        scope: Scope = "empty",
+        accept: bool = False,
+        line_length: int = LINE_LENGTH,
+        reading_speed: float = READING_SPEED,
+        glossary: Glossary | str | Path | None = None,
+        strict_terms: bool = False,
+        placeholders: PlaceholderMethod = "auto",
+        **decoding: Unpack[DecodingOptions],
+    ) -> FileTranslator:
+        """Return a translator with these options; see `translate_file`."""
+        config = translator.resolve_decoding(decoding)
+        task = translator.recipe.task
+        languages = config.source_language or task.source_language, config.target_language or task.target_language
+        translations = {} if memory is None else read_translations(Path(memory), *languages)
+        options = DocumentOptions(
+            *languages,
+            scope,
+            accept,
+            TranslationMemory(translations, min_similarity),
+            OutputLimits.read(translator.metadata, *languages),
+            SubtitleLimits(line_length, reading_speed),
+            resolve_glossary(glossary, *languages),
+            strict_terms,
+            translator.reads_terms,
+            translator.uses_mask(placeholders),
+        )
+        return cls(translator, options, decoding)
+
+    def translate(
+        self,
+        path: Path,
+        output: Path | None = None,
+        *,
+        overwrite: bool = False,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> FileTranslation:
+        """Translate a file; see `translate_file`."""
+        document = read_document(path)
+        output = output or self.name_output(path)
+        if output.suffix.lower() != path.suffix.lower():
+            raise OutputError(f"{output}: ends otherwise than {path.name}, whose format it has; give another name")
+        if output.exists() and output.samefile(path):
+            raise OutputError(f"{output}: is the original, which stays; give another name", code="output-is-input")
+        if not overwrite:
+            check_path_is_free(output)
+        total, done = sum(is_selected(unit, self.options.scope) for unit in document.units), 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            on_progress(done, total)
+
+        advance(0)
+        result = translate_document(document, get_parser(path.name), self._translate_lines, self.options, advance)
+        make_dirs(output.parent)
+        with atomic_write(output, overwrite=overwrite) as stream:
+            cast(TextIO, stream).buffer.write(result.content)
+        terms = None if self.options.glossary is None else count_terms(result.results, self.options.glossary)
+        return FileTranslation(path, output, document.format, len(document.units), result.results, terms)
+
+    def name_output(self, path: Path) -> Path:
+        """Return the name of the translation beside a file."""
+        return path.with_suffix(f".{self.options.target_language or 'translated'}{path.suffix}")
+
+    def _translate_lines(self, request: LineRequest) -> Sequence[Translation]:
+        decoding: dict[str, Any] = {**self._decoding, **(RETRY_DECODING if request.is_retry else {})}
+        decoding["constraints"] = request.build_constraints()
+        return self._translator.translate(request.lines, attention=request.attention, **decoding)
+
+
+def translate_file(
+    translator: Translator,
+    path: str | Path,
+    output: str | Path | None = None,
+    *,
+    memory: str | Path | None = None,
+    min_similarity: float = 1.0,
+    scope: Scope = "empty",
+    accept: bool = False,
+    line_length: int = LINE_LENGTH,
+    reading_speed: float = READING_SPEED,
+    glossary: Glossary | str | Path | None = None,
+    strict_terms: bool = False,
+    placeholders: PlaceholderMethod = "auto",
+    overwrite: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    **decoding: Unpack[DecodingOptions],
+) -> FileTranslation:
+    """Translate the texts of a file, and write a file in which every other byte is as it was. The original stays.
+
+    Args:
+        translator: translator that `dragoman.load` returned
+        path: the file; the ending of its name selects the format
+        output: the new file, with the same ending; by default `NAME.de.po` beside `NAME.po`, for German
+        memory: translation memory in TMX or TSV, whose translations are taken first
+        min_similarity: lowest similarity of a text in the memory, from 0.5 to 1; translations of texts that are not equal are
+            marked for review
+        scope: "empty" for texts without a translation, "fuzzy" also for those with a fuzzy one, "all" for all
+        accept: mark translations that pass all checks as good; otherwise a human has to check them
+        line_length, reading_speed: most characters of a line of subtitles, and most characters a second
+        glossary, strict_terms: terms to use and to check, as in `Translator.translate_texts`
+        placeholders: way to keep placeholders and tags without content, as in `Translator.translate_texts`
+        overwrite: replace an output that exists
+        on_progress: called with the number of finished texts and the number of all
+        decoding: keys of the recipe's [decoding] section to change
+
+    Raises:
+        DataError: the file, the memory or the glossary cannot be read or is not of its format, or is of other languages.
+        OutputError: the output exists, is the original, or cannot be written.
+        RecipeError: wrong decoding options.
+    """
+    file_translator = FileTranslator.build(
+        translator,
+        memory=memory,
+        min_similarity=min_similarity,
+        scope=scope,
+        accept=accept,
+        line_length=line_length,
+        reading_speed=reading_speed,
+        glossary=glossary,
+        strict_terms=strict_terms,
+        placeholders=placeholders,
+        **decoding,
+    )
+    return file_translator.translate(
+        Path(path), None if output is None else Path(output), overwrite=overwrite, on_progress=on_progress
+    )
