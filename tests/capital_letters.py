@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import uvicorn
 from fastapi.testclient import TestClient
 
+from dragoman.bundle import BundleMetadata
+from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.translator import Translator
 from dragoman.serving.app import build_app
@@ -34,7 +37,13 @@ class CapitalTranslator:
         self.calls: list[tuple[list[str], dict[str, Any]]] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.metadata = BundleMetadata()
         self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
+
+        self.reads_terms = False
+
+    def uses_mask(self) -> bool:
+        return False
 
     def translate(self, lines: Sequence[str], *, attention: bool = False, **decoding: Any) -> list[Translation]:
         """Return the lines in capital letters, with as many alternatives as `nbest` asks for."""
@@ -42,7 +51,11 @@ class CapitalTranslator:
         self.calls.append((list(lines), decoding))
         if any("fail" in line for line in lines):
             raise ValueError("the translator fails")
-        return [self.translate_line(line, decoding.get("nbest", 1)) for line in lines]
+        constraints = decoding.get("constraints") or [None] * len(lines)
+        return [
+            add_phrases(self.translate_line(line, decoding.get("nbest", 1)), line_constraints)
+            for line, line_constraints in zip(lines, constraints, strict=True)
+        ]
 
     def translate_line(self, line: str, nbest: int) -> Translation:
         words = [word for word in line.split() if word != self.dropped]
@@ -51,7 +64,15 @@ class CapitalTranslator:
         text = " ".join(word if "{" in word else word.upper() for word in words) + self.suffix
         targets = tuple("▁" + word for word in text.split())
         others = tuple(Translation(f"{text} {number}") for number in range(1, nbest))
-        return Translation(text, -1.5, targets, source_tokens=pieces, attention=rows, alternatives=others)
+        links = tuple((index, index) for index in range(len(words)))
+        return Translation(text, -1.5, targets, source_tokens=pieces, attention=rows, alignment=links, alternatives=others)
+
+
+def add_phrases(translation: Translation, constraints: TranslationConstraints | None) -> Translation:
+    """Return the translation with the first phrase of each group of which it has none."""
+    groups = constraints.include_any if constraints is not None else ()
+    lacking = [group[0] for group in groups if not any(phrase in translation.text for phrase in group)]
+    return replace(translation, text=" ".join([translation.text, *lacking])) if lacking else translation
 
 
 def make_models(*translators: tuple[CapitalTranslator, Pair], pivot: str | None = None) -> ModelSet:

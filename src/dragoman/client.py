@@ -20,24 +20,40 @@ DEFAULT_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
-class ClientSegment:
-    """Segment of a text, usually a sentence.
+class ClientHypothesis:
+    """One translation of a segment.
 
-    source, text: the segment and its translation, with their markup
-    status: "ok", or the reason why the translation may be wrong; see `Translation`
-    checks: checks that the translation fails, such as "numbers"
+    text: the translation, with its markup
     score: log-probability over the length penalty; None for a segment without words
-    alternatives: other translations, best first
-    alignment: for each word of the translation, the word of the source with the most attention, if it was asked for
+    alignment: on request, for each word of the translation, the word of the source with the most attention
+    source_tokens, tokens: with the attention, the tokens of the source and of the translation
+    attention: on request, rows of weights over `source_tokens`: one row for each token, and one for an end token
     """
 
-    source: str
     text: str
+    score: float | None = None
+    alignment: tuple[tuple[int, int], ...] = ()
+    source_tokens: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    attention: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class ClientSegment(ClientHypothesis):
+    """Segment of a text, usually a sentence, with its best translation.
+
+    source: the segment, with its markup
+    status: "ok", or the reason why the translation may be wrong; see `Translation`
+    checks: checks that the translation fails, such as "numbers"
+    alternatives: other translations, best first
+    unmet_constraints: phrases that the translation should contain, but does not
+    """
+
+    source: str = ""
     status: str = "ok"
     checks: tuple[str, ...] = ()
-    score: float | None = None
-    alternatives: tuple[str, ...] = ()
-    alignment: tuple[tuple[int, int], ...] = ()
+    alternatives: tuple[ClientHypothesis, ...] = ()
+    unmet_constraints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,6 +70,25 @@ class ClientTranslation:
     segments: tuple[ClientSegment, ...]
     confidence: float | None = None
     alternatives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClientParse:
+    """Parse of a sentence; see `dragoman.Parse`.
+
+    tree: tree on one line, in the format of treebank files; empty without a tree
+    tags: POS tag of each word
+    brackets: label, first word and end (exclusive) of each bracket; outer brackets come first
+    """
+
+    words: tuple[str, ...]
+    tree: str
+    tags: tuple[str, ...]
+    brackets: tuple[tuple[str, int, int], ...]
+    score: float
+    status: str
+    repairs: tuple[str, ...] = ()
+    alternatives: tuple[ClientParse, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,20 +109,44 @@ def _read_translation(fields: Mapping[str, Any]) -> ClientTranslation:
         fields["text"],
         fields["source"],
         fields["status"],
-        tuple(
-            ClientSegment(
-                segment["source"],
-                segment["text"],
-                segment["status"],
-                tuple(segment["checks"]),
-                segment.get("score"),
-                tuple(segment.get("alternatives", ())),
-                tuple((source, target) for source, target in segment.get("alignment", ())),
-            )
-            for segment in fields["segments"]
-        ),
+        tuple(map(_read_segment, fields["segments"])),
         fields.get("confidence"),
         tuple(fields.get("alternatives", ())),
+    )
+
+
+def _read_segment(fields: Mapping[str, Any]) -> ClientSegment:
+    return ClientSegment(
+        **_read_hypothesis(fields),
+        source=fields["source"],
+        status=fields["status"],
+        checks=tuple(fields["checks"]),
+        alternatives=tuple(ClientHypothesis(**_read_hypothesis(other)) for other in fields.get("alternatives", ())),
+        unmet_constraints=tuple(fields.get("unmet_constraints", ())),
+    )
+
+
+def _read_hypothesis(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "text": fields["text"],
+        "score": fields.get("score"),
+        "alignment": tuple((source, target) for source, target in fields.get("alignment", ())),
+        "source_tokens": tuple(fields.get("source_tokens", ())),
+        "tokens": tuple(fields.get("tokens", ())),
+        "attention": tuple(map(tuple, fields.get("attention", ()))),
+    }
+
+
+def _read_parse(fields: Mapping[str, Any]) -> ClientParse:
+    return ClientParse(
+        tuple(fields["words"]),
+        fields["tree"],
+        tuple(fields["tags"]),
+        tuple((bracket["label"], bracket["start"], bracket["end"]) for bracket in fields["brackets"]),
+        fields["score"],
+        fields["status"],
+        tuple(fields["repairs"]),
+        tuple(map(_read_parse, fields.get("alternatives", ()))),
     )
 
 
@@ -156,6 +215,8 @@ class Client:
         alternatives: int = 0,
         beam_size: int | None = None,
         alignment: bool = False,
+        attention: bool = False,
+        constraints: Sequence[Mapping[str, Any] | None] = (),
     ) -> list[ClientTranslation]:
         """Translate texts; return one result for each, in order.
 
@@ -164,10 +225,14 @@ class Client:
         alternatives: other translations of each segment
         beam_size: hypotheses of beam search; by default those of the bundle
         alignment: also return links between words
+        attention: also return the tokens and the attention weights of each hypothesis
+        constraints: constraints on the translation of each text, or None for a text without: mappings with `prefix`, `include`,
+            `exclude` and `include_any`, as in `TranslationConstraints`. A text with constraints is one sentence.
 
         Raises ServerError if the server refuses the request or cannot be reached.
         """
-        options = _build_options(markup, split_sentences, alternatives, beam_size, alignment)
+        options = _build_options(beam_size, constraints, alternatives=alternatives, markup=markup)
+        options |= {"split_sentences": split_sentences, "alignment": alignment, "attention": attention}
         answer = self._request("POST", "/v1/translate", json=_build_fields(texts, target, source, options))
         return [_read_translation(fields) for fields in answer["translations"]]
 
@@ -183,6 +248,30 @@ class Client:
                 yield from filter(None, map(reader.read, response.iter_lines()))
         except self._httpx.TransportError as error:
             raise _describe_failure(error, self._url) from error
+
+    def parse(
+        self,
+        sentences: Sequence[str | Sequence[str]],
+        *,
+        tags: Sequence[Sequence[str] | None] = (),
+        tokenize: Literal["none", "ptb", "ontonotes"] = "none",
+        alternatives: int = 0,
+        beam_size: int | None = None,
+        constrained: bool = True,
+    ) -> list[ClientParse]:
+        """Parse sentences, as texts or as lists of words; return one parse for each, in order.
+
+        tags: POS tags of each sentence, or None for a sentence whose tags are predicted
+        tokenize: rule that splits a text into words: "none" at white space, "ptb" as the Penn treebank does, "ontonotes" also
+            at hyphens
+        alternatives: other trees of each sentence
+        beam_size: hypotheses of beam search; by default those of the bundle
+        constrained: allow only tokens that a tree over the words can continue with; otherwise the output is repaired
+
+        Raises ServerError if the server has no parser, refuses the request or cannot be reached.
+        """
+        fields = _build_parse_fields(sentences, tags, tokenize, alternatives, beam_size, constrained)
+        return list(map(_read_parse, self._request("POST", "/v1/parse", json=fields)["parses"]))
 
     def languages(self) -> dict[str, list[str]]:
         """Return the languages of the server, each with the languages that it is translated to."""
@@ -230,9 +319,12 @@ class AsyncClient:
         alternatives: int = 0,
         beam_size: int | None = None,
         alignment: bool = False,
+        attention: bool = False,
+        constraints: Sequence[Mapping[str, Any] | None] = (),
     ) -> list[ClientTranslation]:
         """Translate texts; see `Client.translate`."""
-        options = _build_options(markup, split_sentences, alternatives, beam_size, alignment)
+        options = _build_options(beam_size, constraints, alternatives=alternatives, markup=markup)
+        options |= {"split_sentences": split_sentences, "alignment": alignment, "attention": attention}
         answer = await self._request("POST", "/v1/translate", json=_build_fields(texts, target, source, options))
         return [_read_translation(fields) for fields in answer["translations"]]
 
@@ -252,6 +344,20 @@ class AsyncClient:
                         yield event
         except self._httpx.TransportError as error:
             raise _describe_failure(error, self._url) from error
+
+    async def parse(
+        self,
+        sentences: Sequence[str | Sequence[str]],
+        *,
+        tags: Sequence[Sequence[str] | None] = (),
+        tokenize: Literal["none", "ptb", "ontonotes"] = "none",
+        alternatives: int = 0,
+        beam_size: int | None = None,
+        constrained: bool = True,
+    ) -> list[ClientParse]:
+        """Parse sentences; see `Client.parse`."""
+        fields = _build_parse_fields(sentences, tags, tokenize, alternatives, beam_size, constrained)
+        return list(map(_read_parse, (await self._request("POST", "/v1/parse", json=fields))["parses"]))
 
     async def languages(self) -> dict[str, list[str]]:
         """Return the languages of the server, each with the languages that it is translated to."""
@@ -280,8 +386,21 @@ class AsyncClient:
         await self.close()
 
 
-def _build_options(
-    markup: str, split_sentences: bool, alternatives: int, beam_size: int | None, alignment: bool
+def _build_options(beam_size: int | None, constraints: Sequence[Mapping[str, Any] | None], **options: Any) -> dict[str, Any]:
+    if beam_size is not None:
+        options["beam_size"] = beam_size
+    if constraints:
+        options["constraints"] = list(constraints)
+    return options
+
+
+def _build_parse_fields(
+    sentences: Sequence[str | Sequence[str]],
+    tags: Sequence[Sequence[str] | None],
+    tokenize: str,
+    alternatives: int,
+    beam_size: int | None,
+    constrained: bool,
 ) -> dict[str, Any]:
-    options: dict[str, Any] = {"markup": markup, "split_sentences": split_sentences, "alignment": alignment}
-    return options | {"alternatives": alternatives} | ({} if beam_size is None else {"beam_size": beam_size})
+    fields = {"sentences": list(sentences), "tokenize": tokenize, "alternatives": alternatives, "constrained": constrained}
+    return fields | ({"tags": list(tags)} if tags else {}) | ({} if beam_size is None else {"beam_size": beam_size})

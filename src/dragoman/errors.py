@@ -227,6 +227,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("invalid-tags", DataError, "The part-of-speech tags do not fit the words."),
     ErrorCode("invalid-alignment", DataError, "A line of alignment links does not fit its pair."),
     ErrorCode("invalid-constraints", DataError, "The constraints of a translation cannot be read or satisfied."),
+    ErrorCode("invalid-glossary", DataError, "A term of a glossary is empty, too long or contradicts another one."),
     ErrorCode("invalid-argument", DataError, "An argument of the Python API has a value that is not allowed."),
     ErrorCode("unsupported-language", DataError, "There are no data or rules for the language."),
     ErrorCode("source-damaged", DataError, "A file of a model to convert is missing, damaged or cut short."),

@@ -12,6 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
+from conftest import edit_config
 from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import compute_bundle_digest, load_bundle
 from dragoman.cli.main import cli
@@ -126,13 +127,15 @@ def write_tsv(path: Path, corpus: Path, count: int, *, split: str = "train") -> 
 def test_adapt_holds_out_a_tenth(bundle: Path, corpus: Path, tmp_path: Path) -> None:
     file = write_tsv(tmp_path / "own.tsv", corpus, 60)
     adaptation = prepare_adaptation(bundle, file, tmp_path / "run")
-    assert (adaptation.num_training_pairs, adaptation.num_held_out_pairs) == (54, 6)
+    assert (adaptation.num_training_pairs, adaptation.num_held_out_pairs) == (51, 6)
     sides = {
-        name: (tmp_path / "run" / "pairs" / f"{name}.source.txt").read_text(encoding="utf-8") for name in ("train", "held-out")
+        name: (tmp_path / "run" / "pairs" / f"{name}.source.txt").read_text(encoding="utf-8")
+        for name in ("train", "validation", "held-out")
     }
     sources = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
     assert sides["held-out"].splitlines() == sources[5::10]
-    assert sorted([*sides["train"].splitlines(), *sides["held-out"].splitlines()]) == sorted(sources)
+    assert sides["validation"].splitlines() == [source for index, source in enumerate(sources) if index % 10 != 5][10::20]
+    assert sorted("".join(sides.values()).splitlines()) == sorted(sources)
     modified = (tmp_path / "run" / "pairs" / "train.source.txt").stat().st_mtime_ns
     prepare_adaptation(bundle, file, tmp_path / "run")
     assert (tmp_path / "run" / "pairs" / "train.source.txt").stat().st_mtime_ns == modified
@@ -151,6 +154,40 @@ def test_adapt_writes_a_bundle_and_a_verdict(bundle: Path, corpus: Path, tmp_pat
     assert report["init_from"] == str(bundle)
     assert list(report["test_sets"]) == ["held-out", "general"]
     assert load_bundle(tmp_path / "run" / "bundle").recipe.training.init_from == str(bundle)
+
+
+def test_adaptation_follows_the_training_of_the_bundle(bundle: Path, bundle_copy: Path, corpus: Path, tmp_path: Path) -> None:
+    """The learning rate is a fifth of the bundle's 0.01, or 2e-4 · √(512 / d_model) for a converted model."""
+    file = write_tsv(tmp_path / "own.tsv", corpus, 60)
+    recipe = prepare_adaptation(bundle, file, tmp_path / "run").recipe
+    own = load_bundle(bundle).recipe
+    assert recipe.training.peak_lr == pytest.approx(0.01 / 5)
+    assert recipe.training.label_smoothing == own.training.label_smoothing
+
+    def change(config: dict[str, Any]) -> None:
+        config["recipe"]["training"] |= {"label_smoothing": 0.0, "label_smoothing_mode": "exclude_target"}
+        config["recipe"]["data"]["noise"] |= {"placeholders": 0.25, "typos": 0.5}
+        config["recipe"]["tokenizer"]["byte_fallback"] = True
+        config["metadata"]["origin"] = {"format": "huggingface-marian", "name": "x"}
+
+    edit_config(bundle_copy, change)
+    recipe = prepare_adaptation(bundle_copy, file, tmp_path / "converted").recipe
+    assert recipe.training.peak_lr == pytest.approx(2e-4 * (512 / 16) ** 0.5)
+    assert (recipe.training.label_smoothing, recipe.training.label_smoothing_mode) == (0.0, "exclude_target")
+    assert (recipe.data.noise.placeholders, recipe.data.noise.typos) == (0.25, 0.0)
+
+
+def test_adaptation_keeps_a_start_that_nothing_beats(bundle: Path, corpus: Path, tmp_path: Path) -> None:
+    """A learning rate that destroys the model leaves the old weights, and the verdict says so."""
+    file = write_tsv(tmp_path / "own.tsv", corpus, 60)
+    settings = ("training.max_steps=4", "training.patience=2", "training.peak_lr=10", "training.warmup_steps=1")
+    result = run_command("adapt", bundle, file, "--run", tmp_path / "run", *settings, "training.validate_every_steps=1")
+    assert "the new bundle has the weights of the old one" in result.output
+    before, after = (load_file(path / "weights.safetensors") for path in (bundle, tmp_path / "run" / "bundle"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert report["steps"] == 2
+    assert {change["difference"] for change in report["test_sets"]["held-out"]["changes"].values()} == {0.0}
 
 
 @pytest.mark.parametrize(

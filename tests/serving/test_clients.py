@@ -30,6 +30,10 @@ def test_client_translates(url: str) -> None:
         first, second = client.translate(["One. Two.", ""], "de", "en", alternatives=1)
         assert (first.text, first.alternatives, second.text) == ("ONE. TWO.", ("ONE. 1 TWO. 1",), "")
         assert [(segment.source, segment.score) for segment in first.segments] == [("One.", -1.5), ("Two.", -1.5)]
+        (detailed,) = client.translate(["One day."], "de", "en", alignment=True, attention=True, constraints=[{"prefix": "O"}])
+        (segment,) = detailed.segments
+        assert (segment.source_tokens, segment.tokens) == (("▁One", "▁day."), ("▁ONE", "▁DAY."))
+        assert (segment.attention, segment.alignment) == (((1.0, 0.0), (0.0, 1.0)), ((0, 0), (1, 1)))
         *sentences, whole = client.stream("One. Two.", "de", "en")
         assert {item.text for item in sentences if isinstance(item, StreamedSentence)} == {"ONE.", "TWO."}
         assert isinstance(whole, ClientTranslation)

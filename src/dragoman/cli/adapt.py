@@ -21,7 +21,8 @@ def adapt(bundle: Path, file: Path, overrides: tuple[str, ...], run: Path | None
     """Fine-tune BUNDLE on the pairs of FILE: a translation memory in TMX, XLIFF, PO, TSV, JSON lines or Parquet.
 
     Every tenth pair is held out. At the end, the old and the new bundle translate these pairs, and a paired bootstrap
-    decides which is better. The same command resumes a run that has stopped. KEY=VALUE changes a key of the recipe.
+    decides which is better. Another twentieth chooses the best step; if none is better than the start, the new bundle has
+    the weights of the old one. The same command resumes a run that has stopped. KEY=VALUE changes a key of the recipe.
 
     \b
     Example:  dragoman adapt runs/general-ende/bundle own.tmx --general news.tsv --run own

@@ -77,8 +77,22 @@ class TranslationPivot:
 
 
 @dataclass(frozen=True)
+class TermOutput:
+    """Term of a glossary in a source, with --glossary.
+
+    source: the term as the source has it
+    targets: forms that its translation may have; empty for a term that is not translated
+    form: the form that the translation has; null if it has none
+    """
+
+    source: str
+    targets: Sequence[str]
+    form: str | None
+
+
+@dataclass(frozen=True)
 class TranslationLine:
-    """One line of `dragoman translate --json`. Lines count from 1."""
+    """One line of `dragoman translate --json`. Lines count from 1. terms: those of --glossary"""
 
     line: int
     source: str
@@ -93,6 +107,7 @@ class TranslationLine:
     pivot: TranslationPivot | None = field(default=None, kw_only=True, metadata={"optional": True})
     mbr_score: float | None = field(default=None, kw_only=True, metadata={"optional": True})
     confidence: float | None = field(default=None, kw_only=True, metadata={"optional": True})
+    terms: Sequence[TermOutput] | None = field(default=None, kw_only=True, metadata={"optional": True})
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ WARNINGS = {
     "empty": "that hold text came out empty (decoding.min_length=1 asks for at least one token)",
     "copied": "came out as they went in",
     "unmet_constraints": "do not hold all phrases that their constraints include",
+    "terminology": "do not use all their terms of the glossary",
     "segments": "were longer than {max_source_tokens} tokens and translated in segments",
 }
 # A copy of the source and a translation in segments can be correct. The other lines are incomplete.
@@ -32,10 +33,10 @@ class LineWarnings:
         self.line_numbers: dict[str, list[int]] = {}
         self.line_count = 0
 
-    def add(self, line: str, result: Translation) -> None:
-        """Record the next line. A line without text has no warning."""
+    def add(self, line: str, result: Translation, *, lacks_term: bool = False) -> None:
+        """Record the next line. A line without text has no warning. lacks_term: a term of a glossary is not used"""
         self.line_count += 1
-        for warning in _find_warnings(line, result):
+        for warning in [*_find_warnings(line, result), *(["terminology"] if lacks_term else [])]:
             self.line_numbers.setdefault(warning, []).append(self.line_count)
 
     @property

@@ -108,6 +108,32 @@ def precision_option(default: str = "auto") -> Callable[[CommandT], CommandT]:
     )
 
 
+placeholders_option = click.option(
+    "--placeholders",
+    type=click.Choice(["auto", "mask", "projection"]),
+    default="auto",
+    show_default=True,
+    help="Keep placeholders by a mask on the search or by attention; auto takes the mask if the model was trained for it.",
+)
+
+
+def glossary_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--glossary` and `--strict-terms`. Raises UsageError for the second one alone."""
+
+    @wraps(command)
+    def wrapper(glossary: Path | None, strict_terms: bool, **kwargs: Any) -> None:
+        if strict_terms and glossary is None:
+            raise usage_error("--strict-terms is about the terms of --glossary; give both")
+        command(glossary=glossary, strict_terms=strict_terms, **kwargs)
+
+    strict_option = click.option(
+        "--strict-terms", is_flag=True, help="Require the terms of the glossary, also where the model finds them unlikely."
+    )
+    return click.option("--glossary", type=PATH_TYPE, help="Terms to use and to check: a CSV, TSV or TBX file.")(
+        strict_option(wrapper)
+    )
+
+
 def device_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a command that loads bundles.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,12 +21,14 @@ from dragoman.cli.options import (
     count_lines,
     device_options,
     from_option,
+    glossary_options,
     input_arguments,
     json_option,
     open_text_output,
     output_option,
     overwrite_option,
     parse_file_and_settings,
+    placeholders_option,
     to_option,
     usage_error,
     window_option,
@@ -34,11 +37,16 @@ from dragoman.cli.windows import is_interactive_input, is_live_input, read_windo
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
+    from dragoman.config import DecodingConfig
     from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
+    from dragoman.inference.whole_texts import PlaceholderMethod
+    from dragoman.text.glossary import Glossary, TermUse
+
+    TranslatedLine = tuple[str, Translation, Sequence[TermUse] | None]
 
 
 @click.command()
@@ -60,6 +68,8 @@ if TYPE_CHECKING:
 @click.option(
     "--split-sentences", is_flag=True, help="Translate each sentence of a line by itself, and keep placeholders and addresses."
 )
+@placeholders_option
+@glossary_options
 @window_option
 @device_options
 @json_option("Print one JSON object a line, with score, tokens, status and alternatives.")
@@ -79,6 +89,9 @@ def translate(
     confidence: bool,
     shortlist: Path | None,
     split_sentences: bool,
+    placeholders: PlaceholderMethod,
+    glossary: Path | None,
+    strict_terms: bool,
     window: int | None,
     device_options: DeviceOptions,
     as_json: bool,
@@ -93,6 +106,8 @@ def translate(
     A bundle of many languages takes the language of the output from --to, and that of the text from --from if several fit.
     --via and --then translate in two steps. The status of a line is then the worse one of both, and the score is their sum.
 
+    With --glossary, a line whose translation lacks a term is translated again, with its terms required.
+
     \b
     Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
               dragoman translate runs/multi30k-ende/bundle test.de --from de --to fr --via en
@@ -106,13 +121,16 @@ def translate(
     is_pivot = via is not None or second_bundle is not None
     if is_pivot and (ensemble or alignments or adapter or confidence or shortlist):
         raise usage_error("--via and --then go without --ensemble, --alignments, --adapter, --confidence and --shortlist")
-    if split_sentences and (is_pivot or constraints or alignments or confidence):
-        raise usage_error("--split-sentences goes without --via, --then, --constraints, --alignments and --confidence")
+    if (split_sentences or glossary) and (is_pivot or constraints or alignments or confidence):
+        option = "--split-sentences" if split_sentences else "--glossary"
+        raise usage_error(f"{option} goes without --via, --then, --constraints, --alignments and --confidence")
+    if placeholders != "auto" and not (split_sentences or glossary):
+        raise usage_error("--placeholders is about whole texts; add --split-sentences or --glossary")
     source, decoding = parse_file_and_settings(arguments)
     add_languages(decoding, source_language, target_language)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
         raise usage_error(f"-o and --alignments both name {output}; give two names")
-    input_paths = [source, constraints, bundle, *ensemble, adapter, shortlist]
+    input_paths = [source, constraints, bundle, *ensemble, adapter, shortlist, glossary]
     check_output_paths(output, alignments, overwrite=overwrite, input_paths=input_paths)
     line_count = count_lines(source)
     console, flush_lines = stderr_console(), is_live_input(source)
@@ -142,8 +160,16 @@ def translate(
         options: dict[str, Any] = {"on_progress": bar.advance, **decoding}
         if pivot is None:
             options |= {"attention": alignments is not None, "confidence": confidence}
-        if split_sentences:
-            translated_lines = _translate_sentences(translator, windows, bar.advance, decoding)
+        translated_lines: Iterable[TranslatedLine]
+        if split_sentences or glossary is not None:
+            options = {
+                "split_sentences": split_sentences,
+                "placeholders": placeholders,
+                "strict_terms": strict_terms,
+                **decoding,
+            }
+            terms = None if glossary is None else _read_glossary(glossary, translator, config)
+            translated_lines = _translate_sentences(translator, windows, bar.advance, terms, options)
         else:
             translated_lines = _translate_windows(pivot or translator, windows, constraints, line_constraints, options)
         line_warnings = _write_translations(stream, links, translated_lines, as_json=as_json, flush_lines=flush_lines)
@@ -180,7 +206,7 @@ def _translate_windows(
     constraints_path: Path | None,
     constraints: Sequence[TranslationConstraints] | None,
     options: dict[str, Any],
-) -> Iterator[tuple[str, Translation]]:
+) -> Iterator[TranslatedLine]:
     """Yield each line with its translation. Raises DataError if the input ends and the constraints do not, or the reverse."""
     from dragoman.errors import DataError
 
@@ -192,27 +218,38 @@ def _translate_windows(
             if len(constraints) < end:
                 problem = f"has {format_count(len(constraints), 'constraint')}, fewer than the input has lines"
                 raise DataError(f"{constraints_path}: {problem}; give one for each line", code="invalid-constraints")
-        yield from zip(
-            lines, translator.translate(lines, start_index=start, constraints=window_constraints, **options), strict=True
-        )
+        results = translator.translate(lines, start_index=start, constraints=window_constraints, **options)
+        yield from zip(lines, results, repeat(None), strict=False)
     if constraints is not None:
         _check_constraint_count(constraints_path, len(constraints), end)
 
 
+def _read_glossary(path: Path, translator: Translator, config: DecodingConfig) -> Glossary:
+    from dragoman.formats.glossary_file import read_glossary
+
+    task = translator.recipe.task
+    return read_glossary(path, config.source_language or task.source_language, config.target_language or task.target_language)
+
+
 def _translate_sentences(
-    translator: Translator, windows: Iterable[list[str]], on_progress: Callable[[int], None], decoding: dict[str, Any]
-) -> Iterator[tuple[str, Translation]]:
-    """Yield each line with its translation, made of the translations of its sentences."""
+    translator: Translator,
+    windows: Iterable[list[str]],
+    on_progress: Callable[[int], None],
+    glossary: Glossary | None,
+    options: dict[str, Any],
+) -> Iterator[TranslatedLine]:
+    """Yield each line with its translation, made of the translations of its sentences, and the use of its terms."""
     from dragoman.inference.translation_result import Translation
 
     for lines in windows:
-        results = translator.translate_texts(lines, **decoding)
+        results = translator.translate_texts(lines, glossary=glossary, **options)
         on_progress(len(lines))
         for line, result in zip(lines, results, strict=True):
             translations = [segment.translation for segment in result.segments if segment.translation is not None]
             score = sum(translation.score for translation in translations)
             status = result.status if translations or line.strip() else "empty"
-            yield line, Translation(result.text, score, status=status)
+            terms = None if glossary is None else [use for segment in result.segments for use in segment.terms]
+            yield line, Translation(result.text, score, status=status), terms
 
 
 def _check_constraint_count(path: Path | None, num_constraints: int, num_lines: int) -> None:
@@ -226,7 +263,7 @@ def _check_constraint_count(path: Path | None, num_constraints: int, num_lines: 
 def _write_translations(
     stream: IO[str],
     links: IO[str] | None,
-    translated_lines: Iterable[tuple[str, Translation]],
+    translated_lines: Iterable[TranslatedLine],
     *,
     as_json: bool,
     flush_lines: bool,
@@ -235,19 +272,20 @@ def _write_translations(
     from dragoman.formats.pharaoh import format_pharaoh
 
     line_warnings = LineWarnings()
-    for line_number, (line, result) in enumerate(translated_lines, start=1):
-        stream.write((_to_json_line(line_number, line, result) if as_json else result.text) + "\n")
+    for line_number, (line, result, terms) in enumerate(translated_lines, start=1):
+        stream.write((_to_json_line(line_number, line, result, terms) if as_json else result.text) + "\n")
         if links is not None:
             links.write(format_pharaoh(result.alignment or ()) + "\n")
-        line_warnings.add(line, result)
+        line_warnings.add(line, result, lacks_term=any(use.form is None for use in terms or ()))
         if flush_lines:
             stream.flush()
     stream.flush()
     return line_warnings
 
 
-def _to_json_line(line_number: int, line: str, result: Translation) -> str:
+def _to_json_line(line_number: int, line: str, result: Translation, terms: Sequence[TermUse] | None) -> str:
     from dragoman.cli.json_outputs import (
+        TermOutput,
         TranslationAlternative,
         TranslationLine,
         TranslationPivot,
@@ -258,5 +296,13 @@ def _to_json_line(line_number: int, line: str, result: Translation) -> str:
     alternatives = [copy_fields(TranslationAlternative, alternative) for alternative in result.alternatives]
     pivot = None if result.pivot is None else copy_fields(TranslationPivot, result.pivot)
     return to_json_line(
-        copy_fields(TranslationLine, result, line=line_number, source=line, alternatives=alternatives, pivot=pivot)
+        copy_fields(
+            TranslationLine,
+            result,
+            line=line_number,
+            source=line,
+            alternatives=alternatives,
+            pivot=pivot,
+            terms=None if terms is None else [TermOutput(use.source, use.entry.targets, use.form) for use in terms],
+        )
     )

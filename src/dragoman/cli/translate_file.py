@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,23 +18,25 @@ from dragoman.cli.options import (
     check_output_paths,
     device_options,
     from_option,
+    glossary_options,
     json_option,
     overwrite_option,
     parse_decoding_overrides,
+    placeholders_option,
     to_option,
     treat_termination_as_interrupt,
     usage_error,
 )
-from dragoman.errors import DataError, DragomanError, OutputError
+from dragoman.errors import DragomanError, OutputError
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
-    from dragoman.documents.document import Document
-    from dragoman.documents.translate_document import DocumentOptions, Scope, UnitResult
+    from dragoman.documents.translate_document import DocumentOptions, Scope, TermCount, UnitResult
+    from dragoman.documents.translate_file import FileTranslation, FileTranslator
     from dragoman.inference.session import DeviceOptions
-    from dragoman.inference.translation_result import Translation
-    from dragoman.inference.translator import Translator
-    from dragoman.inference.whole_texts import LineRequest
+    from dragoman.inference.whole_texts import PlaceholderMethod
+
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,21 @@ class FlaggedText:
 
 
 @dataclass(frozen=True)
+class TermReport:
+    """Term of a glossary that translated texts have.
+
+    source, targets: the term, and the forms of its translation; without forms for a term that is not translated
+    texts: number of texts with the term
+    used: number of those whose translation has a form
+    """
+
+    source: str
+    targets: Sequence[str]
+    texts: int
+    used: int
+
+
+@dataclass(frozen=True)
 class FileReport:
     """Output of `dragoman translate-file --json` for a file.
 
@@ -56,6 +73,8 @@ class FileReport:
     error, code: the reason for a refusal
     texts: number of texts in the file
     translated, from_memory: number of new translations, and of those that the memory had
+    fuzzy_matches: number of those in the memory whose source is only similar, which a human has to check
+    terms: use of the terms of the glossary, with --glossary
     """
 
     file: str
@@ -65,7 +84,9 @@ class FileReport:
     texts: int = 0
     translated: int = 0
     from_memory: int = 0
+    fuzzy_matches: int = 0
     flagged: Sequence[FlaggedText] = ()
+    terms: Sequence[TermReport] | None = field(default=None, metadata={"optional": True})
     error: str | None = field(default=None, metadata={"optional": True})
     code: str | None = field(default=None, metadata={"optional": True})
 
@@ -82,6 +103,24 @@ class FileReport:
 @click.option("--accept", is_flag=True, help="Mark translations without a flag as good. Else a human has to accept them.")
 @click.option("--check", is_flag=True, help="Check the translations that the files have, without a bundle. Write nothing.")
 @click.option("--memory", type=PATH_TYPE, help="Translation memory, TMX or TSV. Its translations are taken first.")
+@click.option(
+    "--fuzzy",
+    type=click.FloatRange(0.5, 1),
+    help="Also take translations of similar texts from the memory, down to this similarity, such as 0.85. They are marked "
+    "for review.",
+)
+@click.option(
+    "--line-length", type=click.IntRange(min=8), default=42, show_default=True, help="Most characters of a line of subtitles."
+)
+@click.option(
+    "--reading-speed",
+    type=click.FloatRange(min=1),
+    default=20.0,
+    show_default=True,
+    help="Most characters a second of subtitles.",
+)
+@glossary_options
+@placeholders_option
 @to_option
 @from_option
 @device_options
@@ -94,6 +133,12 @@ def translate_file(
     accept: bool,
     check: bool,
     memory: Path | None,
+    fuzzy: float | None,
+    line_length: int,
+    reading_speed: float,
+    glossary: Path | None,
+    strict_terms: bool,
+    placeholders: PlaceholderMethod,
     target_language: str | None,
     source_language: str | None,
     ensemble: tuple[Path, ...],
@@ -119,25 +164,36 @@ def translate_file(
         raise usage_error("give a bundle and at least one file")
     if check and (settings or memory is not None or output is not None or ensemble):
         raise usage_error("--check uses no bundle, so it goes without KEY=VALUE, --memory, --ensemble and -o")
+    if fuzzy is not None and memory is None:
+        raise usage_error("--fuzzy looks for similar texts in a translation memory; give --memory FILE")
     console = stderr_console()
-    worker: _Worker | None = None
-    files = paths
-    if not check:
+    translate: Callable[[Path, OnProgress], FileReport]
+    if check:
+        languages = source_language or "", target_language or ""
+        files, translate = paths, _build_check(languages, line_length, reading_speed, glossary)
+    else:
         bundle, *files = paths
+        _check_names(files, output)
         decoding = parse_decoding_overrides(settings)
         add_languages(decoding, source_language, target_language)
-        worker = _Worker.load(bundle, ensemble, decoding, memory, scope, accept, device_options)
-        _check_names(files, output)
+        file_options = {
+            "memory": memory,
+            "min_similarity": 1.0 if fuzzy is None else fuzzy,
+            "scope": scope,
+            "accept": accept,
+            "line_length": line_length,
+            "reading_speed": reading_speed,
+            "glossary": glossary,
+            "strict_terms": strict_terms,
+            "placeholders": placeholders,
+        }
+        file_translator = _load(bundle, ensemble, device_options, {**file_options, **decoding})
+        translate = _build_translate(file_translator, files, bundle, output, overwrite)
     statuses: Counter[str] = Counter()
     for path in files:
         with progress_bar(console, path.name, None, unit="texts", hidden=check) as bar:
             try:
-                document = _read(path)
-                if worker is None:
-                    report = _check(path, document, target_language or "")
-                else:
-                    bar.set_done(0, sum(1 for unit in document.units if worker.is_selected(unit)))
-                    report = worker.translate(path, document, output, overwrite, bar.advance)
+                report = translate(path, bar.set_done)
             except OutputError:
                 raise
             except DragomanError as error:
@@ -154,6 +210,41 @@ def translate_file(
         sys.exit(INCOMPLETE_LINES)
 
 
+def _build_check(
+    languages: tuple[str, str], line_length: int, reading_speed: float, glossary: Path | None
+) -> Callable[[Path, OnProgress], FileReport]:
+    """Return the function that checks a file."""
+    from dragoman.documents.subtitles import SubtitleLimits
+    from dragoman.documents.translate_document import DocumentOptions
+    from dragoman.formats.glossary_file import resolve_glossary
+
+    options = DocumentOptions(
+        *languages, subtitles=SubtitleLimits(line_length, reading_speed), glossary=resolve_glossary(glossary, *languages)
+    )
+    return lambda path, on_progress: _report_check(path, options)
+
+
+def _load(bundle: Path, ensemble: Sequence[Path], device_options: DeviceOptions, options: Mapping[str, Any]) -> FileTranslator:
+    from dragoman.documents.translate_file import FileTranslator
+    from dragoman.inference.load import load
+
+    return FileTranslator.build(load(bundle, *ensemble, task="translation", **device_options), **options)
+
+
+def _build_translate(
+    translator: FileTranslator, files: Sequence[Path], bundle: Path, folder: Path | None, overwrite: bool
+) -> Callable[[Path, OnProgress], FileReport]:
+    """Return the function that translates a file, and writes it beside the original or into a folder."""
+
+    def translate(path: Path, on_progress: OnProgress) -> FileReport:
+        output = translator.name_output(path) if folder is None else folder / path.name
+        check_output_paths(output, overwrite=True, input_paths=[bundle, *files])
+        treat_termination_as_interrupt()
+        return _report_translation(translator.translate(path, output, overwrite=overwrite, on_progress=on_progress))
+
+    return translate
+
+
 def _check_names(files: Sequence[Path], output: Path | None) -> None:
     """Raise UsageError if two files would be written under one name."""
     names = Counter(path.name for path in files)
@@ -162,44 +253,52 @@ def _check_names(files: Sequence[Path], output: Path | None) -> None:
         raise usage_error(f"-o: two files have the name {twice[0]}; translate them into two folders")
 
 
-def _read(path: Path) -> Document:
-    """Return the document of a file. Raises DataError if it cannot be read."""
-    from dragoman.documents.formats import MAX_FILE_BYTES, get_parser, parse_document
+def _report_check(path: Path, options: DocumentOptions) -> FileReport:
+    """Return the report about the translations that a file has."""
+    from dragoman.documents.formats import read_document
+    from dragoman.documents.translate_document import check_document, count_terms
 
-    get_parser(str(path))
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise DataError(f"{path}: does not exist", code="file-not-found") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}", code="file-unreadable") from None
-    return parse_document(str(path), content)
-
-
-def _check(path: Path, document: Document, target_language: str) -> FileReport:
-    from dragoman.documents.translate_document import check_document
-
-    return _report(path, document, check_document(document, target_language), None)
+    document = read_document(path)
+    results = check_document(document, options)
+    flagged = _list_flagged(results)
+    return FileReport(
+        str(path),
+        "flagged" if flagged else "ok",
+        None,
+        document.format,
+        len(document.units),
+        flagged=flagged,
+        terms=None if options.glossary is None else _report_terms(count_terms(results, options.glossary)),
+    )
 
 
-def _report(path: Path, document: Document, results: Sequence[UnitResult], output: Path | None) -> FileReport:
-    flagged = [
+def _report_translation(translation: FileTranslation) -> FileReport:
+    matches = [result.match for result in translation.results if result.match is not None]
+    flagged = _list_flagged(translation.results)
+    return FileReport(
+        str(translation.path),
+        "flagged" if flagged else "ok",
+        str(translation.output),
+        translation.format,
+        translation.num_texts,
+        sum(1 for result in translation.results if result.text),
+        len(matches),
+        sum(1 for match in matches if not match.is_exact),
+        flagged,
+        None if translation.terms is None else _report_terms(translation.terms),
+    )
+
+
+def _report_terms(counts: Sequence[TermCount]) -> list[TermReport]:
+    return [TermReport(count.entry.source, count.entry.targets, count.num_texts, count.num_used) for count in counts]
+
+
+def _list_flagged(results: Sequence[UnitResult]) -> list[FlaggedText]:
+    return [
         FlaggedText(result.unit.id, result.unit.context, result.unit.source, result.text, result.flags)
         for result in results
         if result.flags
     ]
-    origins = Counter(result.origin for result in results if result.text)
-    return FileReport(
-        str(path),
-        "flagged" if flagged else "ok",
-        None if output is None else str(output),
-        document.format,
-        len(document.units),
-        origins["model"] + origins["memory"],
-        origins["memory"],
-        flagged,
-    )
 
 
 def _describe(report: FileReport) -> list[str]:
@@ -215,86 +314,11 @@ def _describe(report: FileReport) -> list[str]:
     counts = format_count(report.texts, "text")
     if report.output is not None:
         counts = f"{report.translated} of {counts} translated into {report.output}"
+    if report.terms is not None:
+        num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
+        counts += f", {num_used} of {format_count(num_texts, 'term')} used"
     return [*lines, f"{report.file}: {counts}, {len(report.flagged)} flagged"]
 
 
 MAX_MESSAGES = 10
 """Flagged texts of a file that are named on standard error."""
-
-
-@dataclass(frozen=True)
-class _Worker:
-    """Loaded bundle with the options for every file."""
-
-    translator: Translator
-    decoding: Mapping[str, Any]
-    options: DocumentOptions
-    bundle: Path
-
-    @classmethod
-    def load(
-        cls,
-        bundle: Path,
-        ensemble: Sequence[Path],
-        decoding: dict[str, Any],
-        memory: Path | None,
-        scope: Scope,
-        accept: bool,
-        device_options: DeviceOptions,
-    ) -> _Worker:
-        from dragoman.documents.translate_document import DocumentOptions
-        from dragoman.inference.load import load
-
-        translator = load(bundle, *ensemble, task="translation", **device_options)
-        translator.resolve_decoding(decoding)
-        task = translator.recipe.task
-        source = decoding.get("source_language") or task.source_language or ""
-        target = decoding.get("target_language") or task.target_language or ""
-        options = DocumentOptions(source, target, scope, accept, _read_memory(memory, source, target) if memory else {})
-        return cls(translator, decoding, options, bundle)
-
-    def is_selected(self, unit: Any) -> bool:
-        from dragoman.documents.translate_document import is_selected
-
-        return is_selected(unit, self.options.scope)
-
-    def translate(self, path: Path, document: Document, folder: Path | None, overwrite: bool, on_progress: Any) -> FileReport:
-        """Translate a document and write it. Raises OutputError if the output exists or is an input."""
-        from dragoman.documents.formats import get_parser
-        from dragoman.documents.translate_document import translate_document
-        from dragoman.io.storage import atomic_write, make_dirs
-
-        language = self.options.target_language
-        output = path.with_suffix(f".{language or 'translated'}{path.suffix}") if folder is None else folder / path.name
-        check_output_paths(output, overwrite=overwrite, input_paths=[path, self.bundle])
-        treat_termination_as_interrupt()
-        result = translate_document(document, get_parser(str(path)), self._translate_lines, self.options, on_progress)
-        make_dirs(output.parent)
-        with atomic_write(output, overwrite=overwrite) as stream:
-            cast(TextIO, stream).buffer.write(result.content)
-        return _report(path, document, result.results, output)
-
-    def _translate_lines(self, request: LineRequest) -> Sequence[Translation]:
-        from dragoman.inference.whole_texts import RETRY_DECODING
-
-        decoding: dict[str, Any] = {**self.decoding, **(RETRY_DECODING if request.is_retry else {})}
-        return self.translator.translate(request.lines, attention=request.attention, **decoding)
-
-
-def _read_memory(path: Path, source_language: str, target_language: str) -> dict[str, str]:
-    """Return the translations of a TMX or TSV file. The first translation of a source counts."""
-    from dragoman.formats.tmx import read_tmx
-    from dragoman.formats.tsv import read_tsv
-
-    match path.suffix.lower():
-        case ".tmx":
-            pairs = read_tmx(path, source_language=source_language, target_language=target_language)
-        case ".tsv" | ".txt":
-            pairs = read_tsv(path)
-        case suffix:
-            raise DataError(f"{path}: a translation memory is a .tmx or .tsv file, not {suffix!r}", code="unknown-format")
-    memory: dict[str, str] = {}
-    for pair in pairs:
-        if pair.source and pair.target:
-            memory.setdefault(pair.source, pair.target)
-    return memory

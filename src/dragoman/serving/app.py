@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from dragoman.errors import DragomanError
 from dragoman.serving.deepl_api import build_deepl_router
+from dragoman.serving.file_jobs import FileJobs
+from dragoman.serving.file_routes import build_file_router
+from dragoman.serving.glossary_store import GlossaryStore
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import build_libretranslate_router
 from dragoman.serving.middleware import RequestGuard
@@ -21,6 +25,7 @@ from dragoman.serving.page import build_page_router
 from dragoman.serving.request_queue import DeadlineError, QueueClosedError, QueueFullError
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerSettings
+from dragoman.serving.telemetry import TraceRequests
 from dragoman.version import __version__
 
 HANDLED = (HttpError, DragomanError, QueueFullError, QueueClosedError, DeadlineError)
@@ -28,10 +33,15 @@ HANDLED = (HttpError, DragomanError, QueueFullError, QueueClosedError, DeadlineE
 
 def build_app(service: TranslationService, settings: ServerSettings) -> FastAPI:
     """Return the application of a server."""
+    jobs = FileJobs(service, settings.file_dir)
+    glossaries = GlossaryStore(settings.glossary_dir, is_shared=settings.processes > 1)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        cleaning = asyncio.create_task(jobs.clean())
         yield
+        cleaning.cancel()
+        await jobs.close()
         await service.close()
 
     app = FastAPI(
@@ -44,14 +54,17 @@ def build_app(service: TranslationService, settings: ServerSettings) -> FastAPI:
     )
     app.include_router(_build_health_router(service))
     app.include_router(build_libretranslate_router(service, settings))
-    app.include_router(build_deepl_router(service, settings))
-    app.include_router(build_own_router(service, settings))
+    app.include_router(build_deepl_router(service, settings, glossaries))
+    app.include_router(build_own_router(service, settings, glossaries))
+    app.include_router(build_file_router(jobs, settings))
     app.include_router(build_page_router())
     for error_type in HANDLED:
         app.add_exception_handler(error_type, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(RequestValidationError, _answer_validation_error)
     app.add_middleware(RequestGuard, settings=settings, metrics=service.metrics)
+    if service.telemetry is not None:
+        app.add_middleware(TraceRequests, telemetry=service.telemetry)
     if settings.allowed_origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["GET", "POST"])
     return app

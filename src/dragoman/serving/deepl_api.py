@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field, field_validator
 
+from dragoman.formats.glossary_file import format_tsv_entries, parse_table
 from dragoman.inference.whole_texts import TextOptions
+from dragoman.languages import get_language
+from dragoman.serving.glossary_store import GlossaryStore, StoredGlossary
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.libretranslate_api import check_number_of_texts
 from dragoman.serving.model_set import iter_language_names
 from dragoman.serving.request_fields import RequestFields, check_fields, describe_fields, read_fields
 from dragoman.serving.service import TextRequest, TranslationService
 from dragoman.serving.settings import DEEPL_MAX_TEXTS, ServerSettings
+from dragoman.text.glossary import Glossary
 
 CHARACTER_LIMIT = 10**12
 """Limit that /v2/usage reports, because clients compare with it; nothing is counted against it."""
 TRANSLATE_EXAMPLE = {"text": ["Good <b>morning</b>."], "source_lang": "EN", "target_lang": "DE", "tag_handling": "html"}
+GLOSSARY_EXAMPLE = {
+    "name": "fruit", "source_lang": "en", "target_lang": "de", "entries": "apple\tApfel", "entries_format": "tsv",
+}  # fmt: skip
 LIST_FIELDS = frozenset(("text", "ignore_tags", "splitting_tags", "non_splitting_tags", "outline_detection_tags"))
 
 
@@ -33,6 +41,7 @@ class DeeplFields(RequestFields):
     ignore_tags: Annotated[list[str], Field(default_factory=list)]
     formality: Literal["default", "prefer_more", "prefer_less"] | None = None
     glossary_id: str | None = None
+    glossary_ids: list[str] | None = None
 
     @field_validator("ignore_tags", mode="before")
     @classmethod
@@ -42,13 +51,23 @@ class DeeplFields(RequestFields):
         return [name.strip() for item in names for name in item.split(",")] if all(isinstance(x, str) for x in names) else value
 
 
+class GlossaryFields(RequestFields):
+    """Fields of a new glossary."""
+
+    name: Annotated[str, Field(min_length=1, max_length=1024)]
+    source_lang: Annotated[str, Field(min_length=2, max_length=40)]
+    target_lang: Annotated[str, Field(min_length=2, max_length=40)]
+    entries: str
+    entries_format: Literal["tsv", "csv"] = "tsv"
+
+
 class LanguagesFields(RequestFields):
     """Fields of /v2/languages."""
 
     type: Literal["source", "target"] = "source"
 
 
-def build_deepl_router(service: TranslationService, settings: ServerSettings) -> APIRouter:
+def build_deepl_router(service: TranslationService, settings: ServerSettings, glossaries: GlossaryStore) -> APIRouter:
     """Return the routes of DeepL's API."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
     num_characters = 0
@@ -62,14 +81,13 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings) ->
         )
         texts = [fields.text] if isinstance(fields.text, str) else fields.text
         check_number_of_texts(texts, settings, DEEPL_MAX_TEXTS)
-        if fields.glossary_id:
-            raise HttpError(404, "Glossary not found", "unknown-glossary")
+        options = replace(_read_options(fields), glossary=_find_glossary(fields, glossaries), strict_terms=True)
         results = await service.translate(
             TextRequest(
                 texts,
                 fields.source_lang.lower() if fields.source_lang else None,
                 fields.target_lang.lower(),
-                _read_options(fields),
+                options,
             )
         )
         num_characters += sum(map(len, texts))
@@ -105,15 +123,68 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings) ->
 
     @router.get("/glossary-language-pairs")
     async def glossary_pairs() -> JSONResponse:
-        """List the pairs of languages that glossaries may have."""
-        return JSONResponse({"supported_languages": []})
+        """List the pairs of languages that glossaries may have: those that one model translates."""
+        pairs = [{"source_lang": source, "target_lang": target} for source, target in sorted(service.models.steps)]
+        return JSONResponse({"supported_languages": pairs})
+
+    @router.post("/glossaries", openapi_extra=describe_fields(GlossaryFields, GLOSSARY_EXAMPLE), status_code=201)
+    async def create_glossary(request: Request) -> JSONResponse:
+        """Store a glossary."""
+        fields = check_fields(GlossaryFields, await read_fields(request), missing="Parameter '{name}' not specified.")
+        source, target = get_language(fields.source_lang), get_language(fields.target_lang)
+        if len(service.models.find_route(source, target)) != 1:
+            raise HttpError(400, f"no model translates {source} to {target} in one step, so it has no glossaries")
+        lines = [line.removesuffix("\r") for line in fields.entries.split("\n")]
+        delimiter = "," if fields.entries_format == "csv" else "\t"
+        entries = list(parse_table(lines, delimiter, "entries", source, target))
+        return JSONResponse(_describe_glossary(glossaries.add(fields.name, source, target, entries)), 201)
 
     @router.get("/glossaries")
-    async def glossaries() -> JSONResponse:
+    async def list_glossaries() -> JSONResponse:
         """List the glossaries."""
-        return JSONResponse({"glossaries": []})
+        return JSONResponse({"glossaries": [_describe_glossary(stored) for stored in glossaries.list_all()]})
+
+    @router.get("/glossaries/{glossary_id}")
+    async def get_glossary(glossary_id: str) -> JSONResponse:
+        """Return a glossary without its terms."""
+        return JSONResponse(_describe_glossary(glossaries.get(glossary_id)))
+
+    @router.get("/glossaries/{glossary_id}/entries")
+    async def get_entries(glossary_id: str) -> Response:
+        """Return the terms of a glossary as tab-separated values."""
+        return Response(format_tsv_entries(glossaries.get(glossary_id).entries), media_type="text/tab-separated-values")
+
+    @router.delete("/glossaries/{glossary_id}", status_code=204)
+    async def delete_glossary(glossary_id: str) -> Response:
+        """Delete a glossary."""
+        glossaries.delete(glossary_id)
+        return Response(status_code=204)
 
     return router
+
+
+def _find_glossary(fields: DeeplFields, glossaries: GlossaryStore) -> Glossary | None:
+    """Return the glossary of a request, or None if it names none. Raises HttpError for an unknown one, and for several."""
+    ids = [fields.glossary_id] if fields.glossary_id else fields.glossary_ids or []
+    if not ids:
+        return None
+    if len(ids) > 1:
+        raise HttpError(400, "glossary_ids: the server uses one glossary for a request; give one")
+    if not fields.source_lang:
+        raise HttpError(400, "source_lang: a request with a glossary has to name the language of its texts")
+    return glossaries.get_index(ids[0])
+
+
+def _describe_glossary(stored: StoredGlossary) -> dict[str, Any]:
+    return {
+        "glossary_id": stored.id,
+        "name": stored.name,
+        "ready": True,
+        "source_lang": stored.source_language,
+        "target_lang": stored.target_language,
+        "creation_time": stored.creation_time,
+        "entry_count": len(stored.entries),
+    }
 
 
 def _read_options(fields: DeeplFields) -> TextOptions:

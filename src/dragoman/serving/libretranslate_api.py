@@ -5,12 +5,14 @@ OmegaT's plug-in sends GET requests, which LibreTranslate itself refuses, and re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from dragoman.documents.formats import SUFFIXES
 from dragoman.inference.whole_texts import TextOptions
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.model_set import iter_language_names
@@ -35,9 +37,9 @@ class LibreTranslateFields(RequestFields):
 
 
 class DetectFields(RequestFields):
-    """Fields of /detect."""
+    """Fields of /detect. The texts of a list have one language."""
 
-    q: str
+    q: str | list[str]
     api_key: str | None = None
 
 
@@ -70,6 +72,8 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
         check_key(request, fields.api_key)
         texts = [fields.q] if isinstance(fields.q, str) else fields.q
         check_number_of_texts(texts, settings)
+        if not texts:
+            raise HttpError(400, MISSING.format(name="q"))
         beam = max(4, fields.alternatives + 1)
         decoding: tuple[tuple[str, Any], ...] = ()
         if fields.alternatives:
@@ -99,12 +103,11 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
 
     @router.post("/detect", openapi_extra=describe_fields(DetectFields, {"q": "Good morning"}))
     async def detect(request: Request) -> JSONResponse:
-        """Detect the language of a text."""
+        """Detect the language of a text, or of a list of texts together."""
         fields = check_fields(DetectFields, await read_fields(request), missing=MISSING)
         check_key(request, fields.api_key)
-        return JSONResponse(
-            [{"confidence": item.confidence, "language": item.language} for item in service.detector.detect(fields.q)]
-        )
+        detected = service.detector.detect(fields.q if isinstance(fields.q, str) else "\n".join(fields.q))
+        return JSONResponse([{"confidence": item.confidence, "language": item.language} for item in detected])
 
     @router.get("/spec")
     async def spec(request: Request) -> JSONResponse:
@@ -114,27 +117,27 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
     @router.get("/frontend/settings")
     async def frontend_settings() -> JSONResponse:
         """Return the settings that LibreTranslate's own page reads."""
-        source = min(service.models.targets)
+        targets = sorted(set().union(*service.models.targets.values()))
         return JSONResponse(
             {
                 "apiKeys": settings.api_keys is not None,
                 "charLimit": settings.limits.max_body_bytes,
-                "filesTranslation": False,
+                "filesTranslation": True,
                 "frontendTimeout": 500,
                 "keyRequired": settings.api_keys is not None,
                 "language": {
-                    "source": {"code": source, "name": source},
-                    "target": {"code": (service.models.targets[source] or [source])[0], "name": ""},
+                    "source": {"code": "auto", "name": "Auto Detect"},
+                    "target": {"code": targets[0] if targets else "", "name": ""},
                 },
                 "suggestions": False,
-                "supportedFilesFormat": [],
+                "supportedFilesFormat": list(SUFFIXES),
             }
         )
 
     return router
 
 
-def check_number_of_texts(texts: list[str], settings: ServerSettings, limit: int | None = None) -> None:
+def check_number_of_texts(texts: Sequence[object], settings: ServerSettings, limit: int | None = None) -> None:
     """Raise HttpError if a request has too many texts."""
     limit = limit or settings.limits.max_texts
     if len(texts) > limit:

@@ -18,6 +18,8 @@ from typing import Any
 
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.metrics import ServerMetrics
+from dragoman.serving.request_queue import QueueFullError
+from dragoman.serving.service import ARRIVAL
 from dragoman.serving.settings import ApiKeys, ServerSettings
 
 Scope = Any
@@ -30,7 +32,13 @@ HEALTH_PATHS = frozenset(("/health", "/livez", "/readyz"))
 """Routes without a key."""
 BODY_KEY_PATHS = frozenset(("/translate", "/languages", "/detect", "/suggest", "/translate_file"))
 """Routes of LibreTranslate, whose clients send the key in the body or the query, where the route checks it."""
+FILE_PATHS = frozenset(("/translate_file", "/v2/document", "/v1/files"))
+"""Routes that take a file, whose bodies may be larger."""
+DOWNLOAD_PREFIX = "/download_file/"
+"""Beginning of LibreTranslate's addresses of translated files. They are secret, and its clients send no key to them."""
 MAX_CONTENT_LENGTH_DIGITS = 12
+REQUEST_BYTES = 32 << 10
+"""Memory of a request besides its body: the connection, its buffers and its task."""
 
 logger = logging.getLogger("dragoman.serving")
 
@@ -43,6 +51,7 @@ class RequestGuard:
         self.limits = settings.limits
         self.keys: ApiKeys | None = settings.api_keys
         self.metrics = metrics
+        self.pending_bytes = 0
         self.room = asyncio.Semaphore(settings.limits.max_connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,6 +60,7 @@ class RequestGuard:
             await self.app(scope, receive, send)
             return
         start = time.monotonic()
+        ARRIVAL.set(start)
         status = 499  # the client went away before the answer began
 
         async def send_and_watch(message: Message) -> None:
@@ -61,9 +71,9 @@ class RequestGuard:
 
         try:
             await self._answer(scope, receive, send_and_watch)
-        except HttpError as error:
+        except (HttpError, QueueFullError) as error:
             if status == 499:
-                await send_error(send_and_watch, error, scope["path"])
+                await send_error(send_and_watch, to_http_error(error), scope["path"])
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -74,18 +84,34 @@ class RequestGuard:
             self._count(scope, status, time.monotonic() - start)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] not in HEALTH_PATHS:
-            self._check_key(scope)
-        body = await self._read_body(scope, receive)
+        if scope["path"] in HEALTH_PATHS:
+            await self.app(scope, receive, send)
+            return
+        self._check_key(scope)
+        num_bytes = self._estimate_bytes(scope)
+        if self.pending_bytes + num_bytes > self.limits.max_pending_bytes:
+            raise QueueFullError
+        self.pending_bytes += num_bytes
+        try:
+            await self._read_and_answer(scope, receive, send)
+        finally:
+            self.pending_bytes -= num_bytes
+
+    async def _read_and_answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start_by = ARRIVAL.get() + self.limits.queue_seconds
+        try:
+            async with asyncio.timeout(self.limits.read_seconds):
+                body = await self._read_body(receive, self._get_max_bytes(scope))
+        except TimeoutError:
+            seconds = self.limits.read_seconds
+            raise HttpError(408, f"the body did not arrive within {seconds:g} seconds", "request-too-slow") from None
         if body is None:
             return
-        if scope["path"] in HEALTH_PATHS:
-            await self.app(scope, _replay(body, receive), send)
-            return
         try:
-            await asyncio.wait_for(self.room.acquire(), self.limits.queue_seconds)
+            async with asyncio.timeout(max(0.0, start_by - time.monotonic())):
+                await self.room.acquire()
         except TimeoutError:
-            raise HttpError(503, "the server is busy; send the request again later", "server-busy") from None
+            raise QueueFullError from None
         try:
             await self._run_until_disconnect(scope, body, receive, send)
         finally:
@@ -98,29 +124,41 @@ class RequestGuard:
             return
         if (key := read_header_key(scope)) is not None and key in self.keys:
             scope["state"]["has_key"] = True
+        elif scope["path"].startswith(DOWNLOAD_PREFIX):
+            return
         elif scope["path"] not in BODY_KEY_PATHS or key is not None:
             status = 403 if key is not None else 401
             raise HttpError(status, "a valid API key is needed; give it in the header Authorization", "invalid-key")
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
+    def _estimate_bytes(self, scope: Scope) -> int:
+        """Return the memory that a request may need. Raises HttpError if its body is too large by its header."""
+        headers = dict(scope["headers"])
+        length, limit = headers.get(b"content-length", b""), self._get_max_bytes(scope)
+        if not length.isdigit():
+            return REQUEST_BYTES + (limit if b"transfer-encoding" in headers else 0)
+        if len(length) > MAX_CONTENT_LENGTH_DIGITS or int(length) > limit:
+            raise self._refuse_size(limit)
+        return REQUEST_BYTES + int(length)
+
+    def _get_max_bytes(self, scope: Scope) -> int:
+        """Return the largest size of the body of a request."""
+        return self.limits.max_file_bytes if scope["path"] in FILE_PATHS else self.limits.max_body_bytes
+
+    def _refuse_size(self, limit: int) -> HttpError:
+        return HttpError(413, f"the body has more than {limit} bytes; send fewer or shorter texts", "request-too-large")
+
+    async def _read_body(self, receive: Receive, limit: int) -> bytes | None:
         """Return the body, or None if the client went away. Raises HttpError for a body that is too large."""
-        limit = self.limits.max_body_bytes
-        too_large = HttpError(413, f"the body has more than {limit} bytes; send fewer or shorter texts", "request-too-large")
-        length = dict(scope["headers"]).get(b"content-length", b"")
-        if length.isdigit() and (len(length) > MAX_CONTENT_LENGTH_DIGITS or int(length) > limit):
-            raise too_large
-        chunks: list[bytes] = []
-        size = 0
+        body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > limit:
-                raise too_large
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise self._refuse_size(limit)
             if not message.get("more_body", False):
-                return b"".join(chunks)
+                return bytes(body)
 
     async def _run_until_disconnect(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         disconnected = asyncio.Event()

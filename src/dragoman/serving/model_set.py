@@ -1,19 +1,22 @@
-"""Models of the server, and the ways from one language to another."""
+"""Models of the server: translators with the ways from one language to another, and a parser."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dragoman.errors import BundleError, DataError, RecipeError
-from dragoman.inference.whole_texts import RETRY_DECODING
+from dragoman.inference.whole_texts import RETRY_DECODING, OutputLimits
 from dragoman.languages import get_language
 
 if TYPE_CHECKING:
+    from dragoman.inference.parse_result import Parse, PosTags
+    from dragoman.inference.parser import Parser
     from dragoman.inference.session import DeviceOptions
+    from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
 
@@ -34,28 +37,57 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Step:
-    """Translation by one model. decoding: options that every request of the step has, such as its languages"""
+    """Translation by one model.
+
+    decoding: options that every request of the step has, such as its languages
+    limits: limits of usual outputs of the model
+    mask_codes: the model keeps placeholders by a mask on the search
+    annotate_terms: the model reads the translations of terms
+    """
 
     model: ServedModel
     pair: Pair
     decoding: tuple[tuple[str, str], ...] = ()
+    limits: OutputLimits = field(default_factory=OutputLimits)
+    mask_codes: bool = False
+    annotate_terms: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ServedParser:
+    """Loaded bundle of a parser. name: its folder"""
+
+    name: str
+    parser: Parser
 
 
 @dataclass(frozen=True)
 class LineKey:
-    """Kind of a line in the queue: lines with equal keys share a batch. decoding: options of the request, sorted by name"""
+    """Kind of a line to translate: lines with equal keys share a batch. decoding: options of the request, sorted by name"""
 
     step: Step
     attention: bool = False
     is_retry: bool = False
     decoding: tuple[tuple[str, Any], ...] = ()
+    constraints: TranslationConstraints | None = None
+
+
+@dataclass(frozen=True)
+class ParseKey:
+    """Kind of a sentence to parse, as `LineKey`. tags: tags of its words, or None to predict them"""
+
+    model: ServedParser
+    is_constrained: bool = True
+    decoding: tuple[tuple[str, Any], ...] = ()
+    tags: PosTags | None = None
 
 
 class ModelSet:
     """Loaded bundles. A reload makes a new set, and requests in progress go on with the one that they have."""
 
-    def __init__(self, models: Sequence[ServedModel], *, pivot: str | None = None) -> None:
+    def __init__(self, models: Sequence[ServedModel], *, pivot: str | None = None, parser: ServedParser | None = None) -> None:
         self.models = tuple(models)
+        self.parser = parser
         self.pivot = pivot
         self.steps: dict[Pair, Step] = {}
         for model in models:
@@ -70,20 +102,29 @@ class ModelSet:
 
     @classmethod
     def load(cls, paths: Sequence[Path], *, pivot: str | None = None, **device_options: Unpack[DeviceOptions]) -> ModelSet:
-        """Load bundles of translation models.
+        """Load bundles of translators, and at most one of a parser.
 
         pivot: language that joins two models, such as `en` for German to French by way of English; None for no such joins
 
         Of two bundles that serve a pair, the first one does, and the log says so.
 
-        Raises BundleError for a damaged bundle, for a parser, and for a bundle that does not name its languages. Raises
-        RecipeError for a pivot that is no language of the bundles.
+        Raises BundleError for a damaged bundle, for a second parser, and for a translator that does not name its languages.
+        Raises RecipeError for a pivot that is no language of the bundles.
         """
         from dragoman.inference.load import load  # imports torch
+        from dragoman.inference.parser import Parser
 
-        models = []
+        models: list[ServedModel] = []
+        parser: ServedParser | None = None
         for path in paths:
-            translator = load(path, task="translation", **device_options)
+            translator = load(path, **device_options)
+            if isinstance(translator, Parser):
+                if parser is not None:
+                    raise BundleError(
+                        f"{path}: is a second parser, after {parser.name}; give one parser to a server", code="wrong-task"
+                    )
+                parser = ServedParser(str(path), translator)
+                continue
             pairs = list_pairs(translator)
             if not pairs:
                 raise BundleError(
@@ -92,7 +133,7 @@ class ModelSet:
                     code="invalid-bundle",
                 )
             models.append(ServedModel(str(path), translator, pairs))
-        model_set = cls(models, pivot=pivot)
+        model_set = cls(models, pivot=pivot, parser=parser)
         if pivot is not None and get_language(pivot) not in model_set.codes:
             languages = ", ".join(model_set.targets)
             raise RecipeError(
@@ -100,11 +141,17 @@ class ModelSet:
             )
         return model_set
 
+    def check_translates(self) -> None:
+        """Raise DataError if the server has a parser alone."""
+        if not self.models:
+            raise DataError("no bundle of this server translates; it parses only", code="unsupported-language")
+
     def find_route(self, source: str, target: str) -> tuple[Step, ...]:
         """Return the steps from one language to another: one model, two with the pivot between them, or none if they are equal.
 
         Regions and scripts do not matter: `en-GB` is `en`. Raises DataError for an unknown language and an unserved pair.
         """
+        self.check_translates()
         languages = get_language(source), get_language(target)
         for code, language in zip((source, target), languages, strict=True):
             if language not in self.codes:
@@ -155,12 +202,21 @@ def _normalize(pair: Pair) -> Pair:
 def _build_step(model: ServedModel, pair: Pair) -> Step:
     is_multilingual = model.translator.bundle.tokenizer.languages is not None
     decoding = (("source_language", pair[0]), ("target_language", pair[1])) if is_multilingual else ()
-    return Step(model, pair, decoding)
+    translator = model.translator
+    limits = OutputLimits.read(translator.metadata, *pair)
+    return Step(model, pair, decoding, limits, translator.uses_mask(), translator.reads_terms)
 
 
-def translate_lines(key: LineKey, lines: Sequence[str]) -> list[Translation]:
-    """Translate lines of one kind, in order."""
+def search_lines(key: LineKey | ParseKey, lines: Sequence[str]) -> Sequence[Translation | Parse]:
+    """Translate or parse lines of one kind, in order."""
+    if isinstance(key, ParseKey):
+        tags = None if key.tags is None else [key.tags] * len(lines)
+        return key.model.parser.parse(lines, tags=tags, constrained=key.is_constrained, **dict(key.decoding))
     decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding), **(RETRY_DECODING if key.is_retry else {})}
+    if key.constraints is not None:
+        decoding["constraints"] = [key.constraints] * len(lines)
+        if key.constraints.include or key.constraints.include_any:
+            decoding["method"] = "beam"
     return key.step.model.translator.translate(lines, attention=key.attention, **decoding)
 
 

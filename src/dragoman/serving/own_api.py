@@ -1,30 +1,98 @@
-"""Our own API, version 1: segments with scores, statuses and checks, and sentences as they are finished."""
+"""Our own API, version 1: segments with scores, statuses and checks, sentences as they are finished, and parses."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
+from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import TextOptions, TranslatedSegment
+from dragoman.serving.glossary_store import GlossaryStore, check_number_of_entries
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import MAX_ALTERNATIVES, check_number_of_texts
 from dragoman.serving.request_fields import RequestFields, check_fields, describe_fields, read_fields
-from dragoman.serving.service import ServedTranslation, TextRequest, TranslationService
+from dragoman.serving.service import ParseRequest, ServedTranslation, TextRequest, TranslationService
 from dragoman.serving.settings import ServerSettings
+from dragoman.text.glossary import Glossary, GlossaryEntry
 
 if TYPE_CHECKING:
+    from dragoman.inference.parse_result import Parse
     from dragoman.inference.translation_result import Translation
 
-TRANSLATE_EXAMPLE = {"texts": ["Good morning. How are you?"], "source": "en", "target": "de", "alternatives": 1}
+TRANSLATE_EXAMPLES = {
+    "alternatives": {"texts": ["Good morning. How are you?"], "source": "en", "target": "de", "alternatives": 1},
+    "attention": {"texts": ["Two dogs run."], "source": "en", "target": "de", "alignment": True, "attention": True},
+    "constraints": {
+        "texts": ["Two dogs run."],
+        "source": "en",
+        "target": "de",
+        "constraints": [{"prefix": "Zwei", "include": ["Hunde"], "exclude": ["springen"]}],
+    },
+    "glossary": {
+        "texts": ["Two dogs run."],
+        "source": "en",
+        "target": "de",
+        "glossary": [{"source": "dog", "target": ["Hund", "Hunde"]}, {"source": "Linux", "do_not_translate": True}],
+    },
+}
+PARSE_EXAMPLES = {
+    "text": {"sentences": ["The cat isn't here."], "tokenize": "ptb", "alternatives": 1},
+    "words": {"sentences": [["The", "cat", "sat"]], "tags": [["DT", "NN", "VBD"]]},
+}
 MAX_EXPLAINED_CHARACTERS = 1000
+MAX_PHRASES = 32
+"""Phrases that a translation contains, and phrases that it does not contain."""
+WEIGHT_DIGITS = 6
+Phrase = Annotated[str, Field(min_length=1, max_length=1000)]
+Group = Annotated[list[Phrase], Field(min_length=1, max_length=MAX_PHRASES)]
 Language = Annotated[str, Field(min_length=1, max_length=40)]
+
+
+class ConstraintFields(RequestFields):
+    """Constraints on a translation.
+
+    Attributes:
+        prefix: text that the translation starts with
+        include: phrases that the translation contains; beam search only
+        exclude: phrases that the translation does not contain
+        include_any: groups of phrases, of which the translation contains one each, such as one form of a word; beam search only
+    """
+
+    model_config = RequestFields.model_config | {"extra": "forbid"}
+
+    prefix: Annotated[str, Field(max_length=1000)] = ""
+    include: list[Phrase] = Field(default_factory=list, max_length=MAX_PHRASES)
+    exclude: list[Phrase] = Field(default_factory=list, max_length=MAX_PHRASES)
+    include_any: list[Group] = Field(default_factory=list, max_length=MAX_PHRASES)
+
+    def to_constraints(self) -> TranslationConstraints | None:
+        """Return the constraints, or None if there are none."""
+        groups = tuple(map(tuple, self.include_any))
+        constraints = TranslationConstraints(self.prefix, tuple(self.include), tuple(self.exclude), groups)
+        return None if constraints == TranslationConstraints() else constraints
+
+
+class TermFields(RequestFields):
+    """Term of a glossary; see `GlossaryEntry`. target: the translation, or a list of the forms that it may have"""
+
+    model_config = RequestFields.model_config | {"extra": "forbid"}
+
+    source: str
+    target: str | list[str] = Field(default_factory=list)
+    case_sensitive: bool = False
+    do_not_translate: bool = False
+
+    def to_entry(self) -> GlossaryEntry:
+        """Return the entry. Raises DataError for a term that is empty or too long."""
+        targets = (self.target,) if isinstance(self.target, str) else tuple(self.target)
+        return GlossaryEntry(self.source, targets, self.case_sensitive, self.do_not_translate)
 
 
 class TranslationFields(RequestFields):
@@ -39,6 +107,12 @@ class TranslationFields(RequestFields):
         alternatives: other translations of each segment
         beam_size: hypotheses of beam search; by default those of the bundle
         alignment: also return, for each word of a translation, the word of its source with the most attention
+        attention: also return the tokens and the attention weights: one row for each token of a translation
+        constraints: constraints on the translation of each text, or null for a text without. A text with constraints is one
+            sentence.
+        glossary: terms to use, or the id of a glossary that the server stores. Each segment of the answer has the use of its
+            terms.
+        strict_terms: require the terms also where the model finds them unlikely
     """
 
     texts: list[str]
@@ -49,37 +123,100 @@ class TranslationFields(RequestFields):
     alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
     beam_size: Annotated[int, Field(ge=1, le=16)] | None = None
     alignment: bool = False
+    attention: bool = False
+    constraints: list[ConstraintFields | None] = Field(default_factory=list)
+    glossary: str | list[TermFields] | None = None
+    strict_terms: bool = False
 
 
-def build_own_router(service: TranslationService, settings: ServerSettings) -> APIRouter:
+class ParseFields(RequestFields):
+    """Fields of /v1/parse.
+
+    Attributes:
+        sentences: sentences to parse, as texts or as lists of words
+        tokenize: rule that splits a text into words: `none` at white space, `ptb` as the Penn treebank does, `ontonotes` also
+            at hyphens
+        tags: POS tags of each sentence, or null to predict them
+        alternatives: other trees of each sentence
+        beam_size: hypotheses of beam search; by default those of the bundle
+        constrained: allow only tokens that a tree over the words can continue with; otherwise the output is repaired
+    """
+
+    sentences: list[str | list[str]]
+    tokenize: Literal["none", "ptb", "ontonotes"] = "none"
+    tags: list[list[str] | None] = Field(default_factory=list)
+    alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
+    beam_size: Annotated[int, Field(ge=1, le=16)] | None = None
+    constrained: bool = True
+
+
+@dataclass(frozen=True)
+class Details:
+    """Details that an answer contains, besides texts, scores and checks."""
+
+    alignment: bool
+    attention: bool
+
+
+def build_own_router(service: TranslationService, settings: ServerSettings, glossaries: GlossaryStore) -> APIRouter:
     """Return the routes of our own API."""
     router = APIRouter(prefix="/v1", tags=["dragoman"])
 
-    async def read_request(request: Request) -> TextRequest:
+    async def read_request(request: Request) -> tuple[TextRequest, Details]:
         fields = check_fields(TranslationFields, await read_fields(request))
         check_number_of_texts(fields.texts, settings)
-        return TextRequest(
+        _check_one_for_each("constraints", fields.constraints, fields.texts)
+        constraints = [None if item is None else item.to_constraints() for item in fields.constraints]
+        decoding = _build_decoding(fields.beam_size, fields.alternatives)
+        text_request = TextRequest(
             fields.texts,
             fields.source,
             fields.target,
-            TextOptions(fields.markup, split_sentences=fields.split_sentences, attention=fields.alignment),
-            _build_decoding(fields),
+            TextOptions(
+                fields.markup,
+                split_sentences=fields.split_sentences,
+                attention=fields.alignment or fields.attention,
+                glossary=_find_glossary(fields, glossaries),
+                strict_terms=fields.strict_terms,
+            ),
+            tuple(sorted(decoding.items())),
+            constraints,
         )
+        return text_request, Details(fields.alignment, fields.attention)
 
-    @router.post("/translate", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLE))
+    @router.post("/translate", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLES))
     async def translate(request: Request) -> JSONResponse:
         """Translate texts, with the score, the status and the checks of each segment."""
-        results = await service.translate(await read_request(request))
-        return JSONResponse({"translations": [describe_translation(result) for result in results]})
+        text_request, details = await read_request(request)
+        results = await service.translate(text_request)
+        return JSONResponse({"translations": [describe_translation(result, details) for result in results]})
 
-    @router.post("/translate/stream", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLE))
+    @router.post("/translate/stream", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLES))
     async def stream(request: Request) -> StreamingResponse:
         """Translate texts, and send each sentence as a server-sent event as soon as it is finished.
 
         The events are `sentence`, `text` with the whole translation of one text, and `end` or `error`.
         """
-        text_request = await read_request(request)
-        return StreamingResponse(_stream(service, text_request), media_type="text/event-stream")
+        text_request, details = await read_request(request)
+        return StreamingResponse(_stream(service, text_request, details), media_type="text/event-stream")
+
+    @router.post("/parse", openapi_extra=describe_fields(ParseFields, PARSE_EXAMPLES))
+    async def parse(request: Request) -> JSONResponse:
+        """Parse sentences: trees in the format of treebank files, with tags, brackets, scores and statuses."""
+        fields = check_fields(ParseFields, await read_fields(request))
+        check_number_of_texts(fields.sentences, settings)
+        _check_one_for_each("tags", fields.tags, fields.sentences)
+        decoding = _build_decoding(fields.beam_size, fields.alternatives)
+        parses = await service.parse(
+            ParseRequest(
+                fields.sentences,
+                fields.tags,
+                None if fields.tokenize == "none" else fields.tokenize,
+                fields.constrained,
+                tuple(sorted(decoding.items())),
+            )
+        )
+        return JSONResponse({"parses": [describe_parse(parse) for parse in parses]})
 
     @router.get("/explain")
     async def explain(text: str, source: Language, target: Language) -> Response:
@@ -99,25 +236,42 @@ def build_own_router(service: TranslationService, settings: ServerSettings) -> A
     return router
 
 
-def _build_decoding(fields: TranslationFields) -> tuple[tuple[str, Any], ...]:
+def _check_one_for_each(name: str, values: Sequence[object], texts: Sequence[object]) -> None:
+    """Raise HttpError if a field has values, but not one for each text."""
+    if values and len(values) != len(texts):
+        raise HttpError(400, f"{name}: has {len(values)} items for {len(texts)} texts; give one or null for each text")
+
+
+def _find_glossary(fields: TranslationFields, glossaries: GlossaryStore) -> Glossary | None:
+    """Return the glossary of a request, or None if it has none. Raises HttpError for an unknown id and too many terms."""
+    if isinstance(fields.glossary, str):
+        return glossaries.get_index(fields.glossary)
+    if fields.glossary is None:
+        return None
+    entries = [term.to_entry() for term in fields.glossary]
+    check_number_of_entries(entries)
+    return Glossary(entries, fields.source or "", fields.target)
+
+
+def _build_decoding(chosen_beam_size: int | None, alternatives: int) -> dict[str, Any]:
     decoding: dict[str, Any] = {}
-    if fields.beam_size is not None:
-        decoding |= {"method": "beam", "beam_size": fields.beam_size}
-    if fields.alternatives:
-        beam_size = fields.beam_size or max(4, fields.alternatives + 1)
-        if beam_size <= fields.alternatives:
+    if chosen_beam_size is not None:
+        decoding |= {"method": "beam", "beam_size": chosen_beam_size}
+    if alternatives:
+        beam_size = chosen_beam_size or max(4, alternatives + 1)
+        if beam_size <= alternatives:
             raise HttpError(400, f"alternatives: a beam of {beam_size} gives {beam_size - 1} at most; raise beam_size")
-        decoding |= {"method": "beam", "beam_size": beam_size, "nbest": fields.alternatives + 1}
-    return tuple(sorted(decoding.items()))
+        decoding |= {"method": "beam", "beam_size": beam_size, "nbest": alternatives + 1}
+    return decoding
 
 
-def describe_translation(result: ServedTranslation) -> dict[str, Any]:
+def describe_translation(result: ServedTranslation, details: Details) -> dict[str, Any]:
     """Return the fields of an answer for one text."""
     answer: dict[str, Any] = {
         "text": result.translation.text,
         "source": result.source,
         "status": result.translation.status,
-        "segments": [describe_segment(segment) for segment in result.translation.segments],
+        "segments": [describe_segment(segment, details) for segment in result.translation.segments],
     }
     if result.detected is not None:
         answer["confidence"] = result.detected.confidence
@@ -126,43 +280,80 @@ def describe_translation(result: ServedTranslation) -> dict[str, Any]:
     return answer
 
 
-def describe_segment(segment: TranslatedSegment) -> dict[str, Any]:
-    """Return the fields of a segment."""
+def describe_segment(segment: TranslatedSegment, details: Details) -> dict[str, Any]:
+    """Return the fields of a segment: those of its best hypothesis, and the others as its alternatives."""
     fields: dict[str, Any] = {
         "source": segment.source,
         "text": segment.text,
         "status": segment.status,
         "checks": list(segment.checks),
     }
-    if segment.translation is not None:
-        fields["score"] = segment.translation.score
-        if segment.translation.alignment is not None:
-            fields["alignment"] = [list(link) for link in segment.translation.alignment]
+    if segment.terms:
+        fields["terms"] = [
+            {"source": use.source, "targets": list(use.entry.targets), "form": use.form} for use in segment.terms
+        ]
+    if (translation := segment.translation) is None:
+        return fields
+    fields |= describe_hypothesis(segment.text, translation, details)
+    if translation.unmet_constraints:
+        fields["unmet_constraints"] = list(translation.unmet_constraints)
     if segment.alternatives:
-        fields["alternatives"] = list(segment.alternatives)
+        fields["alternatives"] = [
+            describe_hypothesis(text, alternative, details)
+            for text, alternative in zip(segment.alternatives, translation.alternatives, strict=True)
+        ]
     return fields
 
 
-async def _stream(service: TranslationService, request: TextRequest) -> AsyncIterator[bytes]:
+def describe_hypothesis(text: str, translation: Translation, details: Details) -> dict[str, Any]:
+    """Return the text with its markup, the score, and the details of a hypothesis."""
+    fields: dict[str, Any] = {"text": text, "score": translation.score}
+    if details.alignment and translation.alignment is not None:
+        fields["alignment"] = [list(link) for link in translation.alignment]
+    if details.attention and translation.attention is not None:
+        fields["source_tokens"] = list(translation.source_tokens)
+        fields["tokens"] = list(translation.tokens)
+        fields["attention"] = [[round(weight, WEIGHT_DIGITS) for weight in row] for row in translation.attention]
+    return fields
+
+
+def describe_parse(parse: Parse) -> dict[str, Any]:
+    """Return the fields of a parse; `dragoman parse --json` has the same names."""
+    fields: dict[str, Any] = {
+        "words": list(parse.words),
+        "tree": parse.brackets,
+        "tags": list(parse.tags),
+        "brackets": [{"label": label, "start": start, "end": end} for label, start, end in parse.spans],
+        "score": parse.score,
+        "status": parse.status,
+        "repairs": list(parse.repairs),
+    }
+    if parse.alternatives:
+        fields["alternatives"] = [describe_parse(alternative) for alternative in parse.alternatives]
+    return fields
+
+
+async def _stream(service: TranslationService, request: TextRequest, details: Details) -> AsyncIterator[bytes]:
     """Yield an event for each sentence and for each text as it is finished, and one for the end."""
     events: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-    async def translate(index: int, text: str) -> None:
+    async def translate(index: int) -> None:
         """Put the events of one text into the queue."""
 
         def on_line(line: str, translation: Translation) -> None:
             """Put the event of a sentence into the queue."""
             events.put_nowait(_write_event("sentence", {"index": index, "source": line, "text": translation.text}))
 
-        (result,) = await service.translate(replace(request, texts=[text]), on_line)
-        events.put_nowait(_write_event("text", {"index": index, **describe_translation(result)}))
+        one_text = replace(request, texts=request.texts[index : index + 1], constraints=request.constraints[index : index + 1])
+        (result,) = await service.translate(one_text, on_line)
+        events.put_nowait(_write_event("text", {"index": index, **describe_translation(result, details)}))
 
     async def translate_all() -> None:
         """Translate all texts at the same time, and put None behind the last event."""
         try:
             async with asyncio.TaskGroup() as group:
-                for index, text in enumerate(request.texts):
-                    group.create_task(translate(index, text))
+                for index in range(len(request.texts)):
+                    group.create_task(translate(index))
             events.put_nowait(_write_event("end", {"count": len(request.texts)}))
         except ExceptionGroup as errors:
             error = to_http_error(errors.exceptions[0])

@@ -33,6 +33,11 @@ def build_page_router() -> APIRouter:
         """Return the script of the page."""
         return _answer("translate.js")
 
+    @router.get("/static/files.js")
+    async def file_script() -> Response:
+        """Return the script for files."""
+        return _answer("files.js")
+
     @router.get("/static/translate.css")
     async def style() -> Response:
         """Return the style of the page."""

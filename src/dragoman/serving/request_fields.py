@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -29,10 +30,11 @@ FieldsT = TypeVar("FieldsT", bound=RequestFields)
 def describe_fields(model: type[RequestFields], example: Mapping[str, Any], *, in_query: bool = False) -> dict[str, Any]:
     """Return the part of the OpenAPI description for the fields of a route, because the route reads them itself.
 
-    example: fields of a request that works
+    example: fields of a request that works, or several examples by their names
     in_query: the fields are in the query; otherwise they are in a body of JSON or a form
     """
-    schema = model.model_json_schema(ref_template="{model}")
+    schema = model.model_json_schema()
+    schema = _inline_definitions(schema, schema.pop("$defs", {}))
     if in_query:
         required = schema.get("required", [])
         return {
@@ -42,8 +44,21 @@ def describe_fields(model: type[RequestFields], example: Mapping[str, Any], *, i
             ]
         }
     content = {"schema": schema, "example": dict(example)}
+    if all(isinstance(fields, Mapping) for fields in example.values()):
+        content = {"schema": schema, "examples": {name: {"value": fields} for name, fields in example.items()}}
     types = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
     return {"requestBody": {"required": True, "content": dict.fromkeys(types, content)}}
+
+
+def _inline_definitions(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """Return a schema with its definitions where it refers to them, because the description has no place for them."""
+    if isinstance(schema, list):
+        return [_inline_definitions(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inline_definitions(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {name: _inline_definitions(value, definitions) for name, value in schema.items()}
 
 
 async def read_fields(request: Request, *, list_fields: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -107,10 +122,19 @@ def check_fields(model: type[FieldsT], fields: Mapping[str, Any], *, missing: st
         quoted = value if len(value) <= MAX_QUOTED else value[:MAX_QUOTED] + "…"
         raise HttpError(400, f"{name}: {problem['msg'].lower()}, but it is {quoted}".replace("\n", " ")) from None
     for name, value in checked:
-        for text in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(text, str) and not _is_unicode(text):
-                raise HttpError(400, f"{name}: the text has half of a surrogate pair, which UTF-8 cannot encode")
+        if not all(map(_is_unicode, _iter_texts(value))):
+            raise HttpError(400, f"{name}: the text has half of a surrogate pair, which UTF-8 cannot encode")
     return checked
+
+
+def _iter_texts(value: object) -> Iterator[str]:
+    """Yield the texts of a field, which may be a list of fields."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        yield from chain.from_iterable(map(_iter_texts, value))
+    elif isinstance(value, RequestFields):
+        yield from chain.from_iterable(_iter_texts(item) for _, item in value)
 
 
 def _is_unicode(text: str) -> bool:

@@ -8,6 +8,7 @@ time is over, leaves the queue before the next batch.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -47,14 +48,27 @@ def estimate_tokens(line: str) -> int:
     return LINE_TOKENS + len(line.encode("utf-8", "replace")) // CHARACTERS_PER_TOKEN
 
 
+@dataclass(frozen=True)
+class BatchRecord:
+    """Size of a batch, and its times by the clock of `time.monotonic_ns`."""
+
+    start_ns: int
+    end_ns: int
+    num_lines: int
+    num_tokens: int
+
+
 @dataclass(eq=False)
 class Job(Generic[KeyT, ResultT]):
     """Lines of one request.
 
     key: model and options; lines of a batch have equal keys
     deadline: time of `time.monotonic` after which nobody waits for the result
+    start_by: time after which the job is refused if none of its lines was translated; a late start would only be wasted work,
+        because the client gives up
     on_done: called once, in the thread of the queue, with the results in order, or with an error
     on_line: called with the index and the result of each line
+    on_batch: called after each batch with lines of the job
     """
 
     key: KeyT
@@ -62,6 +76,8 @@ class Job(Generic[KeyT, ResultT]):
     deadline: float
     on_done: Callable[[list[ResultT] | None, Exception | None], None]
     on_line: Callable[[int, ResultT], None] | None = None
+    on_batch: Callable[[BatchRecord], None] | None = None
+    start_by: float = math.inf
     waiting: deque[int] = field(default_factory=deque)
     results: dict[int, ResultT] = field(default_factory=dict)
     is_canceled: bool = False
@@ -72,6 +88,11 @@ class Job(Generic[KeyT, ResultT]):
         self.waiting.extend(sorted(range(len(self.lines)), key=lambda index: len(self.lines[index])))
         self.tokens = [estimate_tokens(line) for line in self.lines]
         self.num_tokens = sum(self.tokens)
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether no line has been taken yet."""
+        return len(self.waiting) == len(self.lines)
 
 
 class RequestQueue(Generic[KeyT, ResultT]):
@@ -162,12 +183,12 @@ class RequestQueue(Generic[KeyT, ResultT]):
                 return
 
     def _remove_dead_jobs(self) -> list[tuple[Job[KeyT, ResultT], Exception]]:
-        """Return the jobs whose time is over or that were canceled, and remove them."""
+        """Return the jobs whose time is over, each with its error, and remove them and the canceled ones."""
         now = time.monotonic()
-        dead = [job for job in self._jobs if job.is_canceled or job.deadline <= now]
+        dead = [job for job in self._jobs if job.is_canceled or job.deadline <= now or (job.start_by <= now and job.is_new)]
         for job in dead:
             self._remove(job)
-        return [(job, DeadlineError()) for job in dead if not job.is_canceled]
+        return [(job, DeadlineError() if job.deadline <= now else QueueFullError()) for job in dead if not job.is_canceled]
 
     def _remove(self, job: Job[KeyT, ResultT]) -> None:
         self._jobs.remove(job)
@@ -195,7 +216,7 @@ class RequestQueue(Generic[KeyT, ResultT]):
         return batch
 
     def _translate_batch(self, batch: list[tuple[Job[KeyT, ResultT], int]]) -> None:
-        start = time.monotonic()
+        start = time.monotonic_ns()
         lines = [job.lines[index] for job, index in batch]
         results: Sequence[ResultT] = ()
         error: Exception | None = None
@@ -207,8 +228,12 @@ class RequestQueue(Generic[KeyT, ResultT]):
             for job in jobs:  # find the job that fails, and spare the others
                 self._translate_batch([item for item in batch if item[0] is job])
             return
-        seconds = time.monotonic() - start
+        end = time.monotonic_ns()
+        seconds = (end - start) / 1e9
         num_tokens = sum(job.tokens[index] for job, index in batch)
+        for job in dict.fromkeys(job for job, _ in batch):
+            if job.on_batch is not None:
+                job.on_batch(BatchRecord(start, end, len(lines), num_tokens))
         if error is None:
             self._adapt_batch(num_tokens, seconds)
             self._on_batch(len(lines), num_tokens, seconds)

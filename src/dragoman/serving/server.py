@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import uvicorn
 
-from dragoman.errors import DragomanError, RecipeError
+from dragoman.errors import DragomanError
 from dragoman.platform_features import SIGHUP
+from dragoman.serving.addresses import OnReady, bind_addresses, format_url
+from dragoman.serving.admin import serve_admin
 from dragoman.serving.app import build_app
-from dragoman.serving.metrics import ServerMetrics
+from dragoman.serving.connections import STOP_SECONDS, TimedConnection
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerSettings
+from dragoman.serving.telemetry import Telemetry
 
 logger = logging.getLogger("dragoman.serving")
 
 KEEP_ALIVE_SECONDS = 15
 MAX_HEADER_BYTES = 16_384
+COLLECTION_THRESHOLD = 25_000
+"""New objects between two garbage collections."""
 
 
 def serve(
     load_models: Callable[[], ModelSet],
     settings: ServerSettings,
     *,
-    on_ready: Callable[[str, ModelSet], None] = lambda url, models: None,
+    on_ready: OnReady = lambda url, targets: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in progress.
+    """Serve in this process until SIGTERM or SIGINT, then finish the requests in progress.
 
     load_models: function that loads the models; SIGHUP calls it again, and new requests get the new models
-    on_ready: called with the address and the models when the server accepts requests
+    on_ready: called when the server accepts requests
 
     The addresses are taken before the models are loaded, so that one in use is reported at once.
 
@@ -45,38 +50,43 @@ def serve(
     that fails keeps the present models.
     """
     with ExitStack() as stack:
-        server_socket = stack.enter_context(_bind(settings.host, settings.port, "--host and --port"))
-        admin_socket = None
-        if settings.admin_port is not None:
-            admin_socket = stack.enter_context(_bind("127.0.0.1", settings.admin_port, "--admin-port"))
-        service = TranslationService(load_models(), settings.limits, retry=settings.retry)
+        server_socket, admin_socket = bind_addresses(settings, stack)
+        service = build_service(load_models, settings)
         stack.callback(service.queue.close)
-        server = _Server(
-            _build_config(service, settings),
-            on_ready=lambda port: on_ready(f"http://{settings.host}:{port}/", service.models),
+        server = build_server(
+            service,
+            settings,
+            on_ready=lambda: on_ready(format_url(settings, server_socket), service.models.targets),
+            reload=lambda: reload_models(service, load_models),
         )
-        server.reload = lambda: _reload(service, load_models)
         if admin_socket is not None:
-            stack.callback(_serve_metrics(service.metrics, admin_socket).shutdown)
-        for number, handler in _ignore_signals().items():
+            admin = serve_admin(admin_socket, service.metrics.render, lambda: {"status": service.describe_state()})
+            stack.callback(admin.shutdown)
+        for number, handler in ignore_stop_signals().items():
             stack.callback(signal.signal, number, handler)
         server.run(sockets=[server_socket])
 
 
-def _bind(host: str, port: int, options: str) -> socket.socket:
-    """Return a socket that has taken an address. Raises RecipeError, which names the options, if the system refuses it."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        problem = (error.strerror or str(error)).partition(" (")[0]  # Python adds the address in brackets
-        raise RecipeError(
-            f"{host}:{port}: the server cannot listen there ({problem.lower()}); give another address by {options}",
-            code="invalid-option",
-        ) from error
+def build_service(load_models: Callable[[], ModelSet], settings: ServerSettings) -> TranslationService:
+    """Return the service of a process, with its models.
+
+    Raises MissingDependencyError if the settings ask for traces without their extra, and the errors of the models.
+    """
+    telemetry = Telemetry.from_environment() if settings.traces else None
+    return TranslationService(load_models(), settings.limits, retry=settings.retry, telemetry=telemetry)
 
 
-def _ignore_signals() -> dict[int, Any]:
+def spare_objects() -> None:
+    """Leave the present objects out of garbage collections.
+
+    With thousands of requests that wait, full collections over the objects of all imports took a quarter of the time.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def ignore_stop_signals() -> dict[int, Any]:
     """Ignore the signals that stop the server, and return their handlers. The server handles them itself while it runs.
 
     It raises them again after it has stopped, which would end the process with an error.
@@ -86,8 +96,19 @@ def _ignore_signals() -> dict[int, Any]:
     return {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
-def _build_config(service: TranslationService, settings: ServerSettings) -> uvicorn.Config:
-    return uvicorn.Config(
+def build_server(
+    service: TranslationService,
+    settings: ServerSettings,
+    *,
+    on_ready: Callable[[], None],
+    reload: Callable[[], None] | None = None,
+) -> uvicorn.Server:
+    """Return the server of a service.
+
+    on_ready: called when the server accepts requests
+    reload: called in a thread of its own on SIGHUP; None leaves the signal alone
+    """
+    config = uvicorn.Config(
         build_app(service, settings),
         log_config=None,
         access_log=False,
@@ -96,58 +117,59 @@ def _build_config(service: TranslationService, settings: ServerSettings) -> uvic
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=round(settings.limits.drain_seconds),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        http="h11",
+        http=TimedConnection,
+        ws="none",
     )
+    return _Server(config, on_ready=on_ready, reload=reload)
 
 
 class _Server(uvicorn.Server):
-    """Server that reports its port, and reloads on SIGHUP where the system has it."""
+    """Server that says when it is ready, and reloads on SIGHUP where the system has it."""
 
-    def __init__(self, config: uvicorn.Config, *, on_ready: Callable[[int], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, on_ready: Callable[[], None], reload: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(config)
         self.on_ready = on_ready
-        self.reload: Callable[[], None] = lambda: None
+        self.reload = reload
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        """Listen, and report the port."""
+        """Listen, and say so."""
+        gc.set_threshold(COLLECTION_THRESHOLD)
+        spare_objects()
         await super().startup(sockets)  # type: ignore[arg-type]
-        if SIGHUP is not None and threading.current_thread() is threading.main_thread():
+        if self.reload is not None and SIGHUP is not None and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(SIGHUP, self._start_reload)
         if self.servers:
-            self.on_ready(self.servers[0].sockets[0].getsockname()[1])
+            self.on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take the connections that the system has accepted already, and stop after the requests in progress."""
+        loop = asyncio.get_running_loop()
+        for server_socket in sockets or []:
+            with suppress(NotImplementedError):  # Windows
+                loop.remove_reader(server_socket)
+            await asyncio.sleep(STOP_SECONDS)  # asyncio drops a connection that it has only just taken when its server closes
+            with suppress(OSError):  # no other connection waits
+                for _ in range(self.config.backlog):
+                    connection, _ = server_socket.accept()
+                    await loop.connect_accepted_socket(self._build_connection, connection)
+        await super().shutdown(sockets)
+
+    def _build_connection(self) -> TimedConnection:
+        return TimedConnection(self.config, self.server_state, self.lifespan.state)
 
     def _start_reload(self) -> None:
         threading.Thread(target=self.reload, name="reload", daemon=True).start()
 
 
-def _reload(service: TranslationService, load_models: Callable[[], ModelSet]) -> None:
+def reload_models(service: TranslationService, load_models: Callable[[], ModelSet]) -> None:
+    """Load the models again. If that fails, the present ones stay, and the log says why."""
     try:
         models = load_models()
     except DragomanError as error:
         logger.error("reload failed, the present models stay: %s", error)
         return
     service.models = models
+    spare_objects()
     logger.info("reloaded %d models", len(models.models))
-
-
-def _serve_metrics(metrics: ServerMetrics, server_socket: socket.socket) -> ThreadingHTTPServer:
-    """Serve the metrics in a thread."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            """Answer with the metrics."""
-            body = metrics.render()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Write nothing."""
-
-    server = ThreadingHTTPServer(server_socket.getsockname(), Handler, bind_and_activate=False)
-    server.socket.close()
-    server.socket = server_socket
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return server

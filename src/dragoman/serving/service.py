@@ -1,4 +1,4 @@
-"""Translation of requests: texts become lines in the queue, and translated lines become texts.
+"""Translation and parsing of requests: texts become lines in the queue, and translated lines become texts.
 
 A request waits for room in the queue for as long as its client gives. When the client goes away, its task is canceled, and its
 lines leave the queue.
@@ -9,22 +9,42 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, cast
 
 from dragoman.errors import DataError
-from dragoman.inference.whole_texts import LineRequest, TextOptions, TextPlan, TextTranslation, plan_texts
+from dragoman.inference.translation_constraints import TranslationConstraints
+from dragoman.inference.whole_texts import (
+    LineRequest,
+    PhraseGroups,
+    TextOptions,
+    TextPlan,
+    TextTranslation,
+    count_segments,
+    plan_texts,
+)
+from dragoman.serving.http_errors import HttpError
 from dragoman.serving.language_detection import DetectedLanguage, LanguageDetector
 from dragoman.serving.metrics import ServerMetrics
-from dragoman.serving.model_set import LineKey, ModelSet, Step, translate_lines
+from dragoman.serving.model_set import LineKey, ModelSet, ParseKey, Step, search_lines
 from dragoman.serving.request_queue import Job, QueueFullError, RequestQueue
 from dragoman.serving.settings import ServerLimits
+from dragoman.serving.telemetry import Telemetry
 
 if TYPE_CHECKING:
+    from dragoman.inference.parse_result import Parse, PosTags, Sentence
     from dragoman.inference.translation_result import Translation
+    from dragoman.text.glossary import Glossary
+    from dragoman.trees.ptb_tokenizer import TokenizationStyle
 
 POLL_SECONDS = 0.02
 """Time between two looks at a full queue."""
+WAITING_PER_POLL = 16
+"""Waiting requests that look at a full queue in that time. With more of them, each one looks less often."""
+ARRIVAL: ContextVar[float] = ContextVar("arrival")
+"""Time of `time.monotonic` at which the request of this task arrived."""
 PLAN_IN_THREAD_CHARACTERS = 20_000
 """Length of a request from which its texts are divided in a thread, so that other requests are answered meanwhile."""
 
@@ -38,6 +58,7 @@ class TextRequest:
 
     source: language of the texts, or None to detect that of each text
     decoding: options of the search, in addition to the bundle's
+    constraints: constraints on the translation of each text, or empty. A text with constraints is one sentence.
     """
 
     texts: Sequence[str]
@@ -45,6 +66,26 @@ class TextRequest:
     target: str
     options: TextOptions = field(default_factory=TextOptions)
     decoding: tuple[tuple[str, Any], ...] = ()
+    constraints: Sequence[TranslationConstraints | None] = ()
+
+
+@dataclass(frozen=True)
+class ParseRequest:
+    """Sentences to parse and how; see `Parser.parse`. tags: tags of each sentence, or empty"""
+
+    sentences: Sequence[Sentence]
+    tags: Sequence[PosTags | None] = ()
+    tokenize: TokenizationStyle | None = None
+    is_constrained: bool = True
+    decoding: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass
+class RequestTimes:
+    """Times of `time.monotonic` for a request: until when its first search may start, and until when it is answered."""
+
+    start_by: float
+    answer_by: float
 
 
 @dataclass(frozen=True)
@@ -60,20 +101,30 @@ class TranslationService:
     """Models, their queue, and the translation of requests.
 
     models: the present models; an assignment serves new requests with other models
+    telemetry: spans of the requests, if the server sends any
     """
 
     def __init__(
-        self, models: ModelSet, limits: ServerLimits, metrics: ServerMetrics | None = None, *, retry: bool = True
+        self,
+        models: ModelSet,
+        limits: ServerLimits,
+        metrics: ServerMetrics | None = None,
+        *,
+        retry: bool = True,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.limits = limits
         self.retry = retry
+        self.telemetry = telemetry
         self.metrics = metrics or ServerMetrics()
-        self.queue: RequestQueue[LineKey, Translation] = RequestQueue(
-            translate_lines, max_tokens=limits.max_queue_tokens, on_batch=self.metrics.count_batch
+        self.queue: RequestQueue[LineKey | ParseKey, Translation | Parse] = RequestQueue(
+            search_lines, max_tokens=limits.max_queue_tokens, on_batch=self.metrics.count_batch
         )
         self.metrics.watch_queue(lambda: self.queue.num_tokens, lambda: self.queue.num_jobs)
         self.models = models
         self._explain_lock = asyncio.Lock()
+        self._planning_lock = asyncio.Lock()
+        self._num_waiting = 0
 
     @property
     def models(self) -> ModelSet:
@@ -92,91 +143,189 @@ class TranslationService:
         Raises DataError for a language that is not served, QueueFullError if the queue stays full, DeadlineError if the time of
         the request is over, and QueueClosedError if the server stops.
         """
-        deadline = time.monotonic() + self.limits.request_seconds
+        times = self._plan_times()
+        self.models.check_translates()
         sources = [self.detector.detect(text)[0] if request.source is None else None for text in request.texts]
         results: list[ServedTranslation | None] = [None] * len(request.texts)
-        by_source: dict[str, list[int]] = {}
+        groups: dict[tuple[str, TranslationConstraints | None], list[int]] = {}
         for index, detected in enumerate(sources):
-            by_source.setdefault(request.source or (detected.language if detected else ""), []).append(index)
-        for source, indices in by_source.items():
+            source = request.source or (detected.language if detected else "")
+            groups.setdefault((source, request.constraints[index] if request.constraints else None), []).append(index)
+        for (source, constraints), indices in groups.items():
             texts = [request.texts[index] for index in indices]
             for index, translation in zip(
-                indices, await self._translate_texts(texts, source, request, deadline, on_line), strict=True
+                indices, await self._translate_texts(texts, source, constraints, request, times, on_line), strict=True
             ):
                 results[index] = ServedTranslation(translation, source, sources[index])
         return [result for result in results if result is not None]
 
+    def _plan_times(self) -> RequestTimes:
+        now = time.monotonic()
+        return RequestTimes(ARRIVAL.get(now) + self.limits.queue_seconds, now + self.limits.request_seconds)
+
     async def _translate_texts(
-        self, texts: Sequence[str], source: str, request: TextRequest, deadline: float, on_line: OnLine | None
+        self,
+        texts: Sequence[str],
+        source: str,
+        constraints: TranslationConstraints | None,
+        request: TextRequest,
+        times: RequestTimes,
+        on_line: OnLine | None,
     ) -> list[TextTranslation]:
-        """Translate texts of one language, by one model or by two."""
+        """Translate texts of one language and with equal constraints, by one model or by two; the last one has constraints."""
         route = self.models.find_route(source, request.target)
+        if (glossary := request.options.glossary) is not None:
+            _check_glossary(glossary, source, request.target, len(route))
         if not route:
             return [TextTranslation(text, ()) for text in texts]
         translations: list[TextTranslation] = []
         for number, step in enumerate(route):
             is_last = number == len(route) - 1
-            options = replace(request.options, source_language=step.pair[0], target_language=step.pair[1], retry=self.retry)
+            source_language, target_language = step.pair
+            options = replace(
+                request.options,
+                source_language=source_language,
+                target_language=target_language,
+                retry=self.retry,
+                limits=step.limits,
+                annotate_terms=step.annotate_terms,
+                mask_codes=step.mask_codes and on_line is None,  # `on_line` receives lines with their placeholders
+            )
+            kind = LineKey(step)
+            if is_last:
+                kind = LineKey(step, decoding=request.decoding, constraints=constraints)
+            if constraints is not None:
+                options = replace(options, split_sentences=False)
+                _check_one_segment(texts, options)
             plan = plan_texts(texts, options)
-            decoding = request.decoding if is_last else ()
-            translations = await self._drive(plan, step, decoding, texts, deadline, on_line if is_last else None)
+            translations = await self._drive(plan, kind, texts, times, on_line if is_last else None)
             texts = [translation.text for translation in translations]
         return translations
 
     async def _drive(
         self,
         plan: TextPlan,
-        step: Step,
-        decoding: tuple[tuple[str, Any], ...],
+        kind: LineKey,
         texts: Sequence[str],
-        deadline: float,
+        times: RequestTimes,
         on_line: OnLine | None,
     ) -> list[TextTranslation]:
         """Give the plan what it asks for until it returns."""
         in_thread = sum(map(len, texts)) > PLAN_IN_THREAD_CHARACTERS
         translations: Sequence[Translation] | None = None
         while True:
-            request = await asyncio.to_thread(_advance, plan, translations) if in_thread else _advance(plan, translations)
+            request = await self._advance_in_thread(plan, translations, times) if in_thread else _advance(plan, translations)
             if not isinstance(request, LineRequest):
                 return request
-            key = LineKey(step, request.attention, request.is_retry, decoding)
-            translations = await self.translate_lines(key, request.lines, deadline, on_line)
+            key = replace(kind, attention=request.attention, is_retry=request.is_retry)
+            if request.keep_marks:
+                key = replace(key, constraints=replace(key.constraints or TranslationConstraints(), keep_marks=True))
+            translations = await self._translate_with_terms(key, request, times, on_line)
+
+    async def _translate_with_terms(
+        self, key: LineKey, request: LineRequest, times: RequestTimes, on_line: OnLine | None
+    ) -> list[Translation]:
+        """Translate lines, those with equal required terms together."""
+        groups: dict[PhraseGroups, list[int]] = {}
+        for index, terms in enumerate(request.terms or [()] * len(request.lines)):
+            groups.setdefault(terms, []).append(index)
+
+        async def translate_group(terms: PhraseGroups, indices: list[int]) -> list[Translation]:
+            """Translate the lines with these terms."""
+            constraints = key.constraints
+            if terms:
+                own = constraints or TranslationConstraints(skip_infeasible=True)
+                constraints = replace(own, include_any=own.include_any + terms)
+            lines = [request.lines[index] for index in indices]
+            return await self.translate_lines(replace(key, constraints=constraints), lines, times, on_line)
+
+        results: dict[int, Translation] = {}
+        searches = await asyncio.gather(*starmap(translate_group, groups.items()))
+        for indices, translations in zip(groups.values(), searches, strict=True):
+            results.update(zip(indices, translations, strict=True))
+        return [results[index] for index in range(len(request.lines))]
+
+    async def _advance_in_thread(
+        self, plan: TextPlan, translations: Sequence[Translation] | None, times: RequestTimes
+    ) -> LineRequest | list[TextTranslation]:
+        """Advance the plan of a long request; one at a time, because many threads would hold up the short requests."""
+        async with self._planning_lock:
+            if time.monotonic() >= times.start_by:
+                raise QueueFullError
+            return await asyncio.to_thread(_advance, plan, translations)
 
     async def translate_lines(
-        self, key: LineKey, lines: Sequence[str], deadline: float, on_line: OnLine | None = None
+        self, key: LineKey, lines: Sequence[str], times: RequestTimes, on_line: OnLine | None = None
     ) -> list[Translation]:
         """Translate lines of one kind through the queue; see `translate` for the errors."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Translation]] = loop.create_future()
+        return cast("list[Translation]", await self._search(key, lines, times, on_line))
 
-        def finish(results: list[Translation] | None, error: Exception | None) -> None:
+    async def parse(self, request: ParseRequest) -> list[Parse]:
+        """Parse the sentences of a request; return one parse for each, in order. A sentence with tags has a batch of its own.
+
+        Raises HttpError if the server has no parser, DataError for wrong words and tags, and the errors of `translate`.
+        """
+        if (model := self.models.parser) is None:
+            raise HttpError(404, "no bundle of this server is a parser; start dragoman serve with one", "no-parser")
+        times = self._plan_times()
+        tags = request.tags or [None] * len(request.sentences)
+        words = model.parser.split_words(request.sentences, tags=tags, tokenize=request.tokenize)
+        groups: dict[tuple[str, ...] | None, list[int]] = {}
+        for index, sentence_tags in enumerate(tags):
+            groups.setdefault(None if sentence_tags is None else tuple(sentence_tags), []).append(index)
+
+        async def parse_group(tags: tuple[str, ...] | None, indices: list[int]) -> list[Any]:
+            """Parse the sentences with these tags."""
+            key = ParseKey(model, request.is_constrained, request.decoding, tags)
+            return await self._search(key, [" ".join(words[index]) for index in indices], times)
+
+        results: dict[int, Parse] = {}
+        for indices, parses in zip(groups.values(), await asyncio.gather(*starmap(parse_group, groups.items())), strict=True):
+            results.update(zip(indices, parses, strict=True))
+        return [results[index] for index in range(len(words))]
+
+    async def _search(
+        self, key: LineKey | ParseKey, lines: Sequence[str], times: RequestTimes, on_line: OnLine | None = None
+    ) -> list[Any]:
+        """Put lines of one kind into the queue, and return their results in order."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Any]] = loop.create_future()
+
+        def finish(results: list[Any] | None, error: Exception | None) -> None:
             if not future.done():
                 if error is not None:
                     future.set_exception(error)
                 else:
                     future.set_result(results or [])
 
-        job: Job[LineKey, Translation] = Job(
+        job: Job[LineKey | ParseKey, Translation | Parse] = Job(
             key,
             lines,
-            deadline,
+            times.answer_by,
+            start_by=times.start_by,
             on_done=lambda results, error: _call(loop, finish, results, error),
             on_line=None if on_line is None else lambda index, result: _call(loop, on_line, lines[index], result),
+            on_batch=None if self.telemetry is None else self.telemetry.watch_job(),
         )
         await self._put(job)
         try:
-            return await future
+            results = await future
+            times.start_by = times.answer_by  # a request that has begun is not refused any more
+            return results
         finally:
             if not future.done() or future.cancelled():
                 self.queue.cancel(job)
 
-    async def _put(self, job: Job[LineKey, Translation]) -> None:
+    async def _put(self, job: Job[LineKey | ParseKey, Translation | Parse]) -> None:
         """Add a job to the queue, after a wait for room."""
-        give_up = min(job.deadline, time.monotonic() + self.limits.queue_seconds)
-        while not self.queue.try_put(job):
-            if time.monotonic() >= give_up:
-                raise QueueFullError
-            await asyncio.sleep(POLL_SECONDS)
+        self._num_waiting += 1
+        try:
+            while not self.queue.try_put(job):
+                if time.monotonic() >= min(job.deadline, job.start_by):
+                    raise QueueFullError
+                await asyncio.sleep(POLL_SECONDS * (1 + self._num_waiting // WAITING_PER_POLL))
+        finally:
+            self._num_waiting -= 1
 
     async def explain(self, text: str, source: str, target: str) -> str:
         """Return the attention page of a sentence. One page is made at a time, beside the queue.
@@ -202,6 +351,29 @@ class TranslationService:
         """Finish the requests in the queue, and refuse new ones."""
         self.queue.close()
         await asyncio.to_thread(self.queue.join, self.limits.drain_seconds)
+        if self.telemetry is not None:
+            await asyncio.to_thread(self.telemetry.close)
+
+
+def _check_glossary(glossary: Glossary, source: str, target: str, num_steps: int) -> None:
+    """Raise DataError for a glossary of another pair of languages, and for a translation in two steps."""
+    glossary.check_pair(source, target)
+    if num_steps > 1:
+        raise DataError(
+            f"glossary: {source} to {target} is translated in two steps, which use no glossary; leave it out",
+            code="unsupported-language",
+        )
+
+
+def _check_one_segment(texts: Sequence[str], options: TextOptions) -> None:
+    """Raise DataError for a text with constraints that is divided."""
+    for text in texts:
+        if (count := count_segments(text, options)) > 1:
+            raise DataError(
+                f"constraints: a text with constraints is one sentence, but this one has {count} lines or blocks; "
+                "send them as texts of their own",
+                code="invalid-constraints",
+            )
 
 
 def _advance(plan: TextPlan, translations: Sequence[Translation] | None) -> LineRequest | list[TextTranslation]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from dragoman.errors import RecipeError
 
 DEEPL_MAX_TEXTS = 50
+FILE_DIR_PREFIX = "dragoman-files-"
+"""Beginning of the name of the temporary folder for files that are translated."""
 
 
 @dataclass(frozen=True)
@@ -17,18 +19,29 @@ class ServerLimits:
     """Limits of requests. A request beyond a limit is refused with a message that names the limit.
 
     max_body_bytes: bytes of a request's body, counted as they arrive
+    max_file_bytes: bytes of a request's body that holds a file
+    max_files: files that are translated, wait, or are kept for their clients
+    file_seconds: time for which a translated file is kept
     max_texts: texts of a request
     max_queue_tokens: tokens of all waiting requests, estimated from their characters
-    max_connections: requests that are read or answered at the same time
-    queue_seconds: time that a request waits for room in the queue before it is refused; Weblate gives up after 20 seconds
+    max_connections: requests that are answered at the same time
+    max_pending_bytes: memory of all requests that are read, wait or are answered; each counts 32 KiB besides its body
+    read_seconds: time for the body of a request to arrive
+    queue_seconds: time from the arrival of a request to the start of its translation, before it is refused; Weblate gives up
+        after 20 seconds
     request_seconds: time from the arrival of a request to its answer
     drain_seconds: time for the requests in progress when the server stops
     """
 
     max_body_bytes: int = 1 << 20
+    max_file_bytes: int = 16 << 20
+    max_files: int = 100
+    file_seconds: float = 3600.0
     max_texts: int = 1000
     max_queue_tokens: int = 100_000
     max_connections: int = 512
+    max_pending_bytes: int = 256 << 20
+    read_seconds: float = 30.0
     queue_seconds: float = 15.0
     request_seconds: float = 120.0
     drain_seconds: float = 60.0
@@ -39,19 +52,28 @@ class ServerSettings:
     """Settings of the server besides its models.
 
     host, port: address to listen on
-    admin_port: port of metrics on the loopback address; None for no metrics
+    admin_host, admin_port: address of metrics and of the state of the server; none without a port
+    processes: processes that serve; each has its own models, queue and limits
+    traces: send OpenTelemetry traces
     api_keys: keys that requests must have; without keys, every request is served
     allowed_origins: origins of web pages that may call the server; none by default
     retry: translate a segment that fails a check once more
+    glossary_dir: folder for the glossaries that clients send; by default, memory holds them
+    file_dir: folder for files that are translated, which all processes share; by default a private temporary folder
     """
 
     host: str = "127.0.0.1"
     port: int = 5000
+    admin_host: str = "127.0.0.1"
     admin_port: int | None = None
+    processes: int = 1
+    traces: bool = False
     limits: ServerLimits = field(default_factory=ServerLimits)
     api_keys: ApiKeys | None = None
     allowed_origins: tuple[str, ...] = ()
     retry: bool = True
+    glossary_dir: Path | None = None
+    file_dir: Path | None = None
 
 
 class ApiKeys:

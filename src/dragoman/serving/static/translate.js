@@ -8,6 +8,9 @@ const WARNINGS = {
   short: "The translation may be too short.", too_long: "The sentence is too long for the model.", empty: "The translation is empty.",
   numbers: "A number is missing.", urls: "An address is missing.", emails: "An e-mail address is missing.",
   length: "The length is unusual.", untranslated: "The text was copied.", script: "The translation is in another script.",
+  low_score: "The model was not sure.", variables: "A placeholder differs.", printf: "A placeholder differs.", xmltags: "A tag differs.",
+  newlines: "A line break differs.", max_length: "The text is too long.", line_length: "A line is too long.",
+  reading_speed: "The subtitle is too fast to read.", unwritable: "The format cannot hold the text.",
 };
 const element = (id) => document.getElementById(id);
 const text = element("text"), output = element("output"), source = element("source"), target = element("target"), state = element("state");
@@ -231,7 +234,7 @@ function select(index, button) {
     const item = document.createElement("li");
     const choice = document.createElement("button");
     choice.type = "button";
-    choice.textContent = alternative;
+    choice.textContent = alternative.text;
     choice.addEventListener("click", () => replaceSentence(index, alternative));
     item.append(choice);
     element("alternatives").append(item);
@@ -240,13 +243,13 @@ function select(index, button) {
 
 function replaceSentence(index, alternative) {
   const before = segments[index];
-  const others = [before.text, ...before.alternatives.filter((other) => other !== alternative)];
+  const others = [before, ...before.alternatives.filter((other) => other !== alternative)];
   const buttons = [...output.querySelectorAll(".sentence")];
   let position = 0;
   for (let number = 0; number < index; number++) position = translated.indexOf(segments[number].text, position) + segments[number].text.length;
   const at = translated.indexOf(before.text, position);
-  const after = { ...before, text: alternative, alternatives: others, alignment: [] };
-  show(translated.slice(0, at) + alternative + translated.slice(at + before.text.length), segments.map((old, number) => (number === index ? after : old)));
+  const after = { ...before, alignment: [], ...alternative, alternatives: others };
+  show(translated.slice(0, at) + alternative.text + translated.slice(at + before.text.length), segments.map((old, number) => (number === index ? after : old)));
   const button = output.querySelectorAll(".sentence")[buttons.length > index ? index : 0];
   if (button) {
     select(index, button);

@@ -1,0 +1,92 @@
+"""Connections with a time limit for clients that do not send or do not read, and with a stop that loses no request.
+
+uvicorn itself has a limit for an idle connection after an answer only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 15.0
+"""Time for the head of a request, from the start of the connection or from its first byte."""
+WRITE_SECONDS = 60.0
+"""Time that a client may leave its answer unread, once the buffers of the connection are full."""
+STOP_SECONDS = 0.25
+"""Time for a request that is on its way as the server stops."""
+
+
+class TimedConnection(H11Protocol):
+    """HTTP connection that a client cannot hold without a request in progress."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    _is_stopping = False
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a request."""
+        super().connection_made(transport)
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        super().data_received(data)
+        self._watch_head()
+        if self._is_stopping and self._is_answering:
+            self._close_after_answer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        _cancel(self._head_timer)
+        _cancel(self._write_timer)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Give the client some time to read."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on writing."""
+        _cancel(self._write_timer)
+        super().resume_writing()
+
+    def shutdown(self) -> None:
+        """Close the connection after the answer in progress, or after a moment in which a request may still arrive."""
+        self._is_stopping = True
+        if self._is_answering:
+            self._close_after_answer()
+            super().shutdown()
+        else:
+            self.loop.call_later(STOP_SECONDS, self._end)
+
+    def _end(self) -> None:
+        if not self.transport.is_closing():
+            super().shutdown()
+
+    def _close_after_answer(self) -> None:
+        """Tell the client that no other request is answered on this connection."""
+        cycle: Any = self.cycle
+        if CLOSE_HEADER not in cycle.default_headers:
+            cycle.default_headers = [*cycle.default_headers, CLOSE_HEADER]
+
+    def _watch_head(self) -> None:
+        """Close the connection later, unless a request is in progress. Bytes after an answer do not prolong the time."""
+        if self._is_answering:
+            _cancel(self._head_timer)
+            self._head_timer = None
+        elif self._head_timer is None and not self.transport.is_closing():
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    """Stop a timer, if there is one."""
+    if timer is not None:
+        timer.cancel()

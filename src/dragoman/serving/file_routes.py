@@ -1,0 +1,253 @@
+"""Routes for files: LibreTranslate's `/translate_file`, the three steps of DeepL's `/v2/document`, and our own `/v1/files`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from pydantic import Field
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from dragoman.serving.file_jobs import FileJobs, FileRequest, JobState
+from dragoman.serving.http_errors import HttpError
+from dragoman.serving.request_fields import MAX_FIELDS, FieldsT, RequestFields, check_fields, read_fields
+from dragoman.serving.settings import ServerSettings
+
+DOCUMENT_ID_LENGTH = 16
+"""Characters of a job's name that are DeepL's document id; the other 16 are its key."""
+MISSING = "Parameter '{name}' not specified."
+MAX_NAME = 200
+"""Most characters of the name of a file."""
+DOWNLOAD_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of a translated file, which a browser stores and never shows as a page of the server."""
+Language = Annotated[str, Field(min_length=1, max_length=40)]
+
+
+class LibreTranslateFileFields(RequestFields):
+    """Fields of /translate_file besides the file."""
+
+    source: Language
+    target: Language
+    api_key: str | None = None
+
+
+class DeeplDocumentFields(RequestFields):
+    """Fields of /v2/document besides the file."""
+
+    target_lang: Language
+    source_lang: Annotated[str, Field(max_length=40)] | None = None
+    filename: str | None = None
+    output_format: str | None = None
+
+
+class DocumentKeyFields(RequestFields):
+    """Fields of the other two steps."""
+
+    document_key: str
+
+
+class FileFields(RequestFields):
+    """Fields of /v1/files besides the file.
+
+    Attributes:
+        target: language of the translation
+        source: language of the file; without it, the language is detected
+        scope: `empty` for texts without a translation, `fuzzy` also for those with a fuzzy one, `all` for all
+        accept: `true` marks translations without a failed check as good; otherwise a human has to check them
+    """
+
+    target: Language
+    source: Language | None = None
+    scope: Literal["empty", "fuzzy", "all"] = "empty"
+    accept: Literal["true", "false"] = "false"
+
+
+def build_file_router(jobs: FileJobs, settings: ServerSettings) -> APIRouter:
+    """Return the routes for files."""
+    router = APIRouter()
+    router.include_router(_build_libretranslate_router(jobs, settings))
+    router.include_router(_build_deepl_router(jobs))
+    router.include_router(_build_own_router(jobs))
+    return router
+
+
+def _build_libretranslate_router(jobs: FileJobs, settings: ServerSettings) -> APIRouter:
+    router = APIRouter(tags=["LibreTranslate"])
+
+    @router.post("/translate_file", openapi_extra=_describe_upload(LibreTranslateFileFields))
+    async def translate_file(request: Request) -> JSONResponse:
+        """Translate a file, and return the address of the translation, which is there for a time."""
+        upload = await _read_upload(request)
+        key = upload.fields.get("api_key")
+        if not request.state.has_key and (settings.api_keys is None or not key or key not in settings.api_keys):
+            raise HttpError(403, "Invalid API key", "invalid-key")
+        fields, name = upload.check(LibreTranslateFileFields, "Invalid request: missing {name} parameter")
+        source = None if fields.source == "auto" else fields.source
+        state = await jobs.wait((await jobs.create(FileRequest(name, source, fields.target), upload.content)).id)
+        try:
+            jobs.get_translation(state.id)
+        except HttpError:
+            jobs.remove(state.id)  # the client does not know its name
+            raise
+        return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", job_id=state.id))})
+
+    @router.get("/download_file/{job_id}")
+    async def download_file(job_id: str) -> FileResponse:
+        """Return a translated file. Its address is a secret that takes the place of a key."""
+        return _send_file(jobs, job_id)
+
+    return router
+
+
+def _build_deepl_router(jobs: FileJobs) -> APIRouter:
+    router = APIRouter(prefix="/v2/document", tags=["DeepL"])
+
+    def find(document_id: str, key: str) -> JobState:
+        """Return the state of a document; the key is a part of the secret name of its job."""
+        if len(document_id) != DOCUMENT_ID_LENGTH:
+            raise HttpError(404, "Document not found", "file-not-found")
+        return jobs.get(document_id + key)
+
+    @router.post("", openapi_extra=_describe_upload(DeeplDocumentFields))
+    async def upload_document(request: Request) -> JSONResponse:
+        """Start the translation of a document."""
+        upload = await _read_upload(request)
+        fields, name = upload.check(DeeplDocumentFields, MISSING)
+        name = _check_name(fields.filename) if fields.filename else name
+        output_format = (fields.output_format or "").lower().lstrip(".")
+        if output_format and output_format != PurePath(name).suffix.lower().lstrip("."):
+            raise HttpError(400, f"output_format: a {PurePath(name).suffix} file stays in its format; leave it out")
+        source = fields.source_lang.lower() if fields.source_lang else None
+        state = await jobs.create(FileRequest(name, source, fields.target_lang.lower()), upload.content)
+        return JSONResponse({"document_id": state.id[:DOCUMENT_ID_LENGTH], "document_key": state.id[DOCUMENT_ID_LENGTH:]})
+
+    @router.post("/{document_id}")
+    async def document_status(request: Request, document_id: str) -> JSONResponse:
+        """Return the state of a document."""
+        state = find(document_id, await _read_document_key(request))
+        answer: dict[str, Any] = {"document_id": document_id, "status": state.status}
+        if state.status == "translating" and (seconds := state.estimate_seconds()) is not None:
+            answer["seconds_remaining"] = seconds
+        if state.status == "done":
+            answer["billed_characters"] = state.characters
+        if state.status == "error":
+            answer["message"] = answer["error_message"] = state.error
+        return JSONResponse(answer)
+
+    @router.post("/{document_id}/result")
+    async def download_document(request: Request, document_id: str) -> FileResponse:
+        """Return the translated document."""
+        return _send_file(jobs, find(document_id, await _read_document_key(request)).id)
+
+    return router
+
+
+async def _read_document_key(request: Request) -> str:
+    return check_fields(DocumentKeyFields, await read_fields(request), missing=MISSING).document_key
+
+
+def _build_own_router(jobs: FileJobs) -> APIRouter:
+    router = APIRouter(prefix="/v1/files", tags=["dragoman"])
+
+    @router.post("", status_code=202, openapi_extra=_describe_upload(FileFields))
+    async def upload_file(request: Request) -> JSONResponse:
+        """Start the translation of a file."""
+        upload = await _read_upload(request)
+        fields, name = upload.check(FileFields)
+        state = await jobs.create(
+            FileRequest(name, fields.source, fields.target, fields.scope, fields.accept == "true"), upload.content
+        )
+        return JSONResponse(describe_job(state), status_code=202, headers={"Location": f"files/{state.id}"})
+
+    @router.get("/{job_id}")
+    async def file_status(job_id: str) -> JSONResponse:
+        """Return the state of a file: its progress, and the texts that fail a check."""
+        return JSONResponse(describe_job(jobs.get(job_id)), headers={"Cache-Control": "no-store"})
+
+    @router.get("/{job_id}/content")
+    async def file_content(job_id: str) -> FileResponse:
+        """Return the translated file."""
+        return _send_file(jobs, job_id)
+
+    @router.delete("/{job_id}", status_code=204)
+    async def remove_file(job_id: str) -> Response:
+        """Remove a file and its translation; a translation in progress ends."""
+        jobs.remove(job_id)
+        return Response(status_code=204)
+
+    return router
+
+
+def describe_job(state: JobState) -> dict[str, Any]:
+    """Return the fields of a file's state."""
+    answer: dict[str, Any] = {
+        "id": state.id,
+        "name": state.name,
+        "status": state.status,
+        "source": state.source,
+        "target": state.target,
+        "done": state.done,
+        "total": state.total,
+    }
+    if state.status == "done":
+        answer |= {"flagged": state.flagged, "flagged_texts": state.flags}
+    if state.status == "error":
+        answer["error"] = {"code": state.code, "message": state.error}
+    return answer
+
+
+def _send_file(jobs: FileJobs, job_id: str) -> FileResponse:
+    path, name = jobs.get_translation(job_id)
+    return FileResponse(path, filename=name, media_type="application/octet-stream", headers=DOWNLOAD_HEADERS)
+
+
+@dataclass(frozen=True)
+class _Upload:
+    """Form with a file. fields: its other fields. name, content: the file; None if there is none"""
+
+    fields: dict[str, str]
+    name: str | None
+    content: bytes
+
+    def check(self, model: type[FieldsT], missing: str = "{name} is missing") -> tuple[FieldsT, str]:
+        """Return the checked fields and the name of the file. Raises HttpError for a field that is wrong or missing."""
+        fields = check_fields(model, self.fields, missing=missing)
+        if self.name is None:
+            raise HttpError(400, missing.format(name="file"))
+        return fields, _check_name(self.name)
+
+
+async def _read_upload(request: Request) -> _Upload:
+    """Return the form of a request, whose other fields may be in the query. Raises HttpError for another body."""
+    try:
+        async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
+            fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
+            file = form.get("file")
+            name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else (None, b"")
+            return _Upload(dict(request.query_params) | fields, name, content)
+    except HTTPException:
+        raise HttpError(400, "the body is no form of the type multipart/form-data with one file") from None
+
+
+def _check_name(name: str) -> str:
+    """Return the name of a file without folders. Raises HttpError for one that is too long or has control characters."""
+    name = name.replace("\\", "/").rpartition("/")[2]
+    if not name or len(name) > MAX_NAME or not name.isprintable():
+        raise HttpError(400, f"file: its name needs 1 to {MAX_NAME} printable characters, with the ending of its format")
+    return name
+
+
+def _describe_upload(model: type[RequestFields]) -> dict[str, Any]:
+    """Return the part of the OpenAPI description for a form with a file."""
+    schema = model.model_json_schema()
+    schema["properties"]["file"] = {"type": "string", "format": "binary"}
+    schema.setdefault("required", []).append("file")
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}

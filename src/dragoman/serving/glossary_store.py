@@ -1,0 +1,150 @@
+"""Glossaries that clients have sent to the server: in memory, or in a folder that the operator names.
+
+Their number and their terms are limited. A glossary does not change: a client deletes it and sends another one.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError
+from dragoman.io.storage import atomic_write, make_dirs
+from dragoman.serving.http_errors import HttpError
+from dragoman.text.glossary import Glossary, GlossaryEntry
+
+MAX_GLOSSARIES = 100
+MAX_ENTRIES = 10_000
+"""Terms of one glossary."""
+MAX_ALL_ENTRIES = 100_000
+"""Terms of all glossaries."""
+QUOTA_EXCEEDED = 456
+"""DeepL's HTTP status for a quota that is used up."""
+
+
+@dataclass(frozen=True)
+class StoredGlossary:
+    """Glossary with its name, its pair of languages, and the time of its creation in ISO 8601."""
+
+    id: str
+    name: str
+    source_language: str
+    target_language: str
+    creation_time: str
+    entries: tuple[GlossaryEntry, ...]
+
+
+class GlossaryStore:
+    """Glossaries by their ids.
+
+    folder: folder of the files, which several processes can share; None keeps glossaries in memory
+    is_shared: several processes serve, so that memory is not enough
+    """
+
+    def __init__(self, folder: Path | None = None, *, is_shared: bool = False) -> None:
+        self._folder, self._is_shared = folder, is_shared
+        self._in_memory: dict[str, StoredGlossary] = {}
+        self._index = lru_cache(maxsize=8)(_build_glossary)
+
+    def add(self, name: str, source_language: str, target_language: str, entries: Sequence[GlossaryEntry]) -> StoredGlossary:
+        """Store a glossary.
+
+        Raises HttpError if it has no terms, or if there is no room for it, and DataError for entries that contradict others.
+        """
+        check_number_of_entries(entries)
+        glossary = Glossary(entries)  # finds contradictions
+        present = self.list_all()
+        if len(present) >= MAX_GLOSSARIES:
+            raise HttpError(
+                QUOTA_EXCEEDED, f"Quota exceeded: the server has {MAX_GLOSSARIES} glossaries; delete one", "too-many-glossaries"
+            )
+        if sum(len(stored.entries) for stored in present) + len(glossary.entries) > MAX_ALL_ENTRIES:
+            raise HttpError(
+                QUOTA_EXCEEDED,
+                f"Quota exceeded: the glossaries of the server have {MAX_ALL_ENTRIES} terms at most; delete one",
+                "too-many-glossaries",
+            )
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        stored = StoredGlossary(str(uuid.uuid4()), name, source_language, target_language, time, glossary.entries)
+        if self._folder is not None:
+            make_dirs(self._folder)
+            with atomic_write(self._folder / f"{stored.id}.json") as stream:
+                json.dump(asdict(stored), stream, ensure_ascii=False)
+        elif self._is_shared:
+            raise HttpError(
+                400,
+                "a server with several processes stores glossaries in a folder only; its operator has to start it with "
+                "--glossaries DIR",
+                "no-glossary-folder",
+            )
+        else:
+            self._in_memory[stored.id] = stored
+        return stored
+
+    def list_all(self) -> list[StoredGlossary]:
+        """Return all glossaries, oldest first."""
+        return sorted(self._iter_all(), key=lambda stored: (stored.creation_time, stored.id))
+
+    def _iter_all(self) -> Iterator[StoredGlossary]:
+        yield from self._in_memory.values()
+        for path in self._folder.glob("*.json") if self._folder is not None else ():
+            if (stored := _read(path)) is not None:
+                yield stored
+
+    def get(self, glossary_id: str) -> StoredGlossary:
+        """Return a glossary. Raises HttpError for an unknown id."""
+        stored = self._in_memory.get(glossary_id)
+        if stored is None and self._folder is not None and _is_id(glossary_id):
+            stored = _read(self._folder / f"{glossary_id}.json")
+        if stored is None:
+            raise HttpError(404, "Glossary not found", "unknown-glossary")
+        return stored
+
+    def get_index(self, glossary_id: str) -> Glossary:
+        """Return a glossary for translation. Raises HttpError for an unknown id."""
+        return self._index(self.get(glossary_id))
+
+    def delete(self, glossary_id: str) -> None:
+        """Delete a glossary. Raises HttpError for an unknown id."""
+        self.get(glossary_id)
+        self._in_memory.pop(glossary_id, None)
+        if self._folder is not None and _is_id(glossary_id):
+            (self._folder / f"{glossary_id}.json").unlink(missing_ok=True)
+
+
+def check_number_of_entries(entries: Sequence[GlossaryEntry]) -> None:
+    """Raise HttpError for a glossary without terms, and for one with too many."""
+    if not entries:
+        raise HttpError(400, "entries: the glossary has no terms", "empty-glossary")
+    if len(entries) > MAX_ENTRIES:
+        raise HttpError(
+            413, f"entries: has {len(entries)} terms, more than {MAX_ENTRIES}; send several glossaries", "glossary-too-large"
+        )
+
+
+def _build_glossary(stored: StoredGlossary) -> Glossary:
+    return Glossary(stored.entries, stored.source_language, stored.target_language)
+
+
+def _is_id(text: str) -> bool:
+    """Return whether a text is an id as the store makes them, and no path."""
+    with suppress(ValueError):
+        return str(uuid.UUID(text)) == text
+    return False
+
+
+def _read(path: Path) -> StoredGlossary | None:
+    """Return the glossary of a file, or None if the file is gone or not one of the store's."""
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        entries = tuple(GlossaryEntry(**{**entry, "targets": tuple(entry["targets"])}) for entry in fields["entries"])
+        return StoredGlossary(**{**fields, "entries": entries})
+    except (OSError, ValueError, TypeError, KeyError, DragomanError):
+        return None

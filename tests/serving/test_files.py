@@ -1,0 +1,142 @@
+"""Files by the requests of LibreTranslate's clients, of DeepL's package and of our page."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deepl
+import pytest
+from fastapi.testclient import TestClient
+
+from capital_letters import CapitalTranslator, listen, make_client, make_models, make_service
+from dragoman.documents.formats import SUFFIXES
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
+
+PAGE = b"<p>one <b>good</b> day</p>"
+
+
+@pytest.fixture
+def client() -> Iterator[TestClient]:
+    settings = ServerSettings(limits=ServerLimits(max_file_bytes=10_000))
+    with make_client(make_service(max_files=3), settings) as client:
+        yield client
+
+
+def wait(client: TestClient, job_id: str) -> dict[str, Any]:
+    """Return the state of a job when it is finished."""
+    for _ in range(500):
+        state: dict[str, Any] = client.get(f"/v1/files/{job_id}").json()
+        if state["status"] in ("done", "error"):
+            return state
+        time.sleep(0.01)
+    raise AssertionError("the job does not end")
+
+
+def test_libretranslate_answers_with_an_address(client: TestClient) -> None:
+    fields = {"source": "en", "target": "de", "api_key": ""}
+    answer = client.post("/translate_file", data=fields, files={"file": ("my page.html", PAGE)}).json()
+    assert list(answer) == ["translatedFileUrl"]
+    file = client.get(answer["translatedFileUrl"])
+    assert file.content == b"<p>ONE <b>GOOD</b> DAY</p>"
+    assert "my%20page.de.html" in file.headers["content-disposition"]
+    assert "sandbox" in file.headers["content-security-policy"]
+    settings = client.get("/frontend/settings").json()
+    assert (settings["filesTranslation"], settings["supportedFilesFormat"]) == (True, list(SUFFIXES))
+
+
+def test_own_routes_show_progress_and_flags(client: TestClient, tmp_path: Path) -> None:
+    files = {"file": ("a.json", b'{"a": "one", "b": "two big and small red things"}')}
+    answer = client.post("/v1/files", data={"source": "en", "target": "de"}, files=files)
+    assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+    state = wait(client, answer.json()["id"])
+    assert (state["done"], state["total"], state["flagged"]) == (2, 2, 1)
+    assert state["flagged_texts"][0]["flags"] == ["untranslated"]
+    url = f"/v1/files/{state['id']}"
+    assert client.get(f"{url}/content").json() == {"a": "ONE", "b": "TWO BIG AND SMALL RED THINGS"}
+    assert client.delete(url).status_code == 204
+    assert client.get(f"{url}/content").json()["error"]["code"] == "file-not-found"
+    detected = client.post("/v1/files", data={"target": "de"}, files={"file": ("a.html", b'<html lang="en">' + PAGE)}).json()
+    assert wait(client, detected["id"])["source"] == "en"
+
+
+def test_package_of_deepl_translates_documents() -> None:
+    settings = ServerSettings(api_keys=ApiKeys([bytes.fromhex(hash_key("key"))]))
+    output = io.BytesIO()
+    with listen(make_service(), settings) as url:
+        package = deepl.DeepLClient("key", server_url=url)
+        handle = package.translate_document_upload(b"One day.\n", filename="a.txt", source_lang="EN", target_lang="DE")
+        while not (status := package.translate_document_get_status(handle)).done:
+            time.sleep(0.01)
+        assert status.billed_characters == len("One day.")
+        package.translate_document_download(handle, output)
+        assert output.getvalue() == b"ONE DAY.\n"
+        with pytest.raises(deepl.DeepLException, match="does not exist"):
+            package.translate_document_get_status(deepl.DocumentHandle(handle.document_id, "0" * 16))
+
+
+def test_wrong_files_are_refused_in_the_shape_of_each_api(client: TestClient) -> None:
+    def post(path: str, name: str = "a.txt", content: bytes = b"x", **fields: Any) -> tuple[int, Any]:
+        answer = client.post(path, data=fields, files={"file": (name, content)})
+        return answer.status_code, answer.json()
+
+    pair: dict[str, Any] = {"source": "en", "target": "de"}
+    no_boundary = client.post("/translate_file", content=b"x", headers={"Content-Type": "multipart/form-data"})
+    assert (no_boundary.status_code, list(no_boundary.json())) == (400, ["error"])
+    assert client.post("/translate_file", files={"x": b""}, data=pair).json() == {
+        "error": "Invalid request: missing file parameter"
+    }
+    assert post("/translate_file", target="de") == (400, {"error": "Invalid request: missing source parameter"})
+    assert post("/translate_file", "a.json", b"a: b", **pair)[1]["error"].startswith("a.json: line 1")
+    assert post("/translate_file", "a.xyz", **pair)[1]["error"].startswith("a.xyz: files that end with")
+    assert post("/v2/document", target_lang="ZZ", source_lang="EN") == (400, {"message": "zz is not supported"})
+    assert post("/v2/document", target_lang="DE", output_format="pdf")[1]["message"].startswith("output_format")
+    assert post("/v1/files", content=b"x" * 20_000, **pair)[1]["error"]["code"] == "request-too-large"
+    assert post("/v1/files", name="a" * 300 + ".txt", **pair)[0] == 400
+    assert post("/v1/files", scope="some", **pair)[0] == 400
+    state = wait(client, post("/v1/files", "a.html", b"%PDF", **pair)[1]["id"])
+    assert state["error"]["code"] == "invalid-format"
+    assert client.get(f"/v1/files/{state['id']}/content").json()["error"]["code"] == "invalid-format"
+    assert client.get("/v1/files/..%2f..%2fetc").status_code == 404
+    statuses = [post("/v1/files", **pair)[0] for _ in range(4)]
+    assert statuses[-1] == 503, "the number of files is bounded"
+
+
+def test_files_expire_and_a_removed_job_ends() -> None:
+    translator = CapitalTranslator()
+    translator.gate.clear()
+    service = TranslationService(make_models((translator, ("en", "de"))), ServerLimits(file_seconds=0.5))
+    with make_client(service) as client:
+        waiting, other = (
+            client.post("/v1/files", data={"source": "en", "target": "de"}, files={"file": ("a.txt", b"one\n")}).json()["id"]
+            for _ in range(2)
+        )
+        assert client.get(f"/v1/files/{waiting}/content").status_code == 503
+        assert client.delete(f"/v1/files/{waiting}").status_code == 204
+        translator.gate.set()
+        assert wait(client, other)["status"] == "done"
+        time.sleep(0.6)
+        assert client.get(f"/v1/files/{other}").status_code == 404
+
+
+def test_pivot_keeps_the_tags_of_a_file() -> None:
+    models = make_models((CapitalTranslator(), ("de", "en")), (CapitalTranslator("!"), ("en", "fr")), pivot="en")
+    with make_client(TranslationService(models, ServerLimits())) as client:
+        fields = {"source": "de", "target": "fr"}
+        url = client.post("/translate_file", data=fields, files={"file": ("a.html", PAGE)}).json()["translatedFileUrl"]
+        assert client.get(url).content == b"<p>ONE <b>GOOD</b> DAY!</p>"
+
+
+def test_download_needs_no_key_but_the_secret_address() -> None:
+    settings = ServerSettings(api_keys=ApiKeys([bytes.fromhex(hash_key("key"))]))
+    with make_client(make_service(), settings) as client:
+        fields = {"source": "en", "target": "de"}
+        files = {"file": ("a.html", PAGE)}
+        assert client.post("/translate_file", data=fields, files=files).status_code == 403
+        url = client.post("/translate_file", data={**fields, "api_key": "key"}, files=files).json()["translatedFileUrl"]
+        assert client.get(url).status_code == 200
+        assert client.post("/v1/files", data=fields, files=files).status_code == 401

@@ -1,0 +1,123 @@
+"""Glossaries of the server: DeepL's package, our own API, the folder, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import deepl
+import pytest
+
+from capital_letters import CapitalTranslator, listen, make_client, make_models, make_service
+from dragoman.serving import glossary_store
+from dragoman.serving.glossary_store import GlossaryStore
+from dragoman.serving.http_errors import HttpError
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ServerLimits, ServerSettings
+from dragoman.text.glossary import GlossaryEntry
+
+
+def test_package_of_deepl_keeps_glossaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glossary_store, "MAX_GLOSSARIES", 2)
+    with listen(make_service(), ServerSettings(glossary_dir=tmp_path)) as url:
+        client = deepl.DeepLClient("key", server_url=url, send_platform_info=False)
+        assert [(pair.source_lang, pair.target_lang) for pair in client.get_glossary_languages()] == [("en", "de")]
+        glossary = client.create_glossary("pets", "EN", "DE", {"dog": "Hund", "cat": "Katze"})
+        assert (glossary.name, glossary.ready, glossary.source_lang, glossary.entry_count) == ("pets", True, "EN", 2)
+        result = client.translate_text("A dog, a horse.", source_lang="EN", target_lang="DE", glossary=glossary)
+        assert isinstance(result, deepl.TextResult)
+        assert result.text == "A DOG, A HORSE. Hund"
+        other = client.create_glossary_from_csv("plants", "EN", "DE", "tree,Baum,en,de\n")
+        assert {item.glossary_id for item in client.list_glossaries()} == {glossary.glossary_id, other.glossary_id}
+        assert client.get_glossary_entries(glossary) == {"dog": "Hund", "cat": "Katze"}
+        assert client.get_glossary(other.glossary_id).name == "plants"
+        with pytest.raises(deepl.QuotaExceededException, match="the server has 2 glossaries"):
+            client.create_glossary("third", "EN", "DE", {"a": "b"})
+        client.delete_glossary(other)
+        for call in (client.get_glossary, client.delete_glossary, client.get_glossary_entries):
+            with pytest.raises(deepl.GlossaryNotFoundException):
+                call(other.glossary_id)
+        with pytest.raises(deepl.DeepLException, match="Glossary not found"):
+            client.translate_text("x", source_lang="EN", target_lang="DE", glossary=other.glossary_id)
+    assert [stored.id for stored in GlossaryStore(tmp_path).list_all()] == [glossary.glossary_id]
+
+
+WRONG_GLOSSARIES: list[tuple[dict[str, Any], str]] = [
+    ({"name": ""}, "name: "),
+    ({"target_lang": "ZZ"}, "zz is not supported"),
+    ({"source_lang": "DE", "target_lang": "EN"}, "de to en is not supported"),
+    ({"entries": ""}, "entries: the glossary has no terms"),
+    ({"entries": "dog"}, "entries, line 1: has 1 columns"),
+    ({"entries": "dog\t"}, "entries, line 1: 'dog' has no target term"),
+    ({"entries": "dog\tHund\nDog\tKöter"}, "entries, line 2: 'Dog' has the target 'Köter'"),
+    ({"entries": "dog,Hund,en,fr", "entries_format": "csv"}, "entries, line 1: the term is of the language 'fr'"),
+    ({"entries_format": "xls"}, "entries_format: "),
+]
+
+
+def test_wrong_glossary_is_one_line_in_the_shape_of_deepl() -> None:
+    client = make_client(make_service())
+    for wrong, message in WRONG_GLOSSARIES:
+        fields = {"name": "x", "source_lang": "EN", "target_lang": "DE", "entries": "dog\tHund"} | wrong
+        answer = client.post("/v2/glossaries", json=fields)
+        assert (answer.status_code, list(answer.json())) == (400, ["message"])
+        assert answer.json()["message"].startswith(message)
+    wrong_requests: list[tuple[dict[str, Any], int, str]] = [
+        ({"glossary_id": "../x", "source_lang": "EN"}, 404, "Glossary not found"),
+        ({"glossary_id": "x"}, 400, "source_lang: a request with a glossary"),
+        ({"glossary_ids": ["x", "y"], "source_lang": "EN"}, 400, "glossary_ids: the server uses one"),
+    ]
+    for fields, status, message in wrong_requests:
+        answer = client.post("/v2/translate", json={"text": ["dog"], "target_lang": "DE", **fields})
+        assert (answer.status_code, answer.json()["message"][: len(message)]) == (status, message)
+
+
+def test_own_api_uses_terms_and_reports_them() -> None:
+    pairs = [("en", "de"), ("de", "en"), ("de", "fr")]
+    models = make_models(*((CapitalTranslator(), pair) for pair in pairs), pivot="de")  # English to French takes two steps
+    client = make_client(TranslationService(models, ServerLimits()))
+    terms: list[dict[str, Any]] = [
+        {"source": "dog", "target": ["Hund", "Hunde"]},
+        {"source": "one", "target": "ONE"},
+        {"source": "Linux", "do_not_translate": True},
+    ]
+    fields: dict[str, Any] = {"texts": ["One dog. A <b>cat</b> on Linux."], "source": "en", "target": "de", "markup": "html"}
+    fields |= {"glossary": terms, "strict_terms": True}
+    (answer,) = client.post("/v1/translate", json=fields).json()["translations"]
+    assert answer["text"] == "ONE DOG. Hund A <b>CAT</b> ON Linux."
+    assert [segment.get("terms") for segment in answer["segments"]] == [
+        [
+            {"source": "One", "targets": ["ONE"], "form": "ONE"},
+            {"source": "dog", "targets": ["Hund", "Hunde"], "form": "Hund"},
+        ],
+        [{"source": "Linux", "targets": [], "form": "Linux"}],
+    ]
+    stored = {"name": "x", "source_lang": "EN", "target_lang": "DE", "entries": "cat\tKatze"}
+    glossary_id = client.post("/v2/glossaries", json=stored).json()["glossary_id"]
+    (answer,) = client.post("/v1/translate", json=fields | {"glossary": glossary_id}).json()["translations"]
+    assert "Katze" in answer["text"]
+    wrong_fields: list[tuple[dict[str, Any], int, str]] = [
+        ({"glossary": "unknown"}, 404, "unknown-glossary"),
+        ({"glossary": []}, 400, "empty-glossary"),
+        ({"glossary": [{"source": "a"}]}, 400, "invalid-glossary"),
+        ({"glossary": [terms[0]] * 10_001}, 413, "glossary-too-large"),
+        ({"glossary": [{"source": "dog", "target": "a"}, {"source": "Dog", "target": "b"}]}, 400, "invalid-glossary"),
+        ({"glossary": glossary_id, "source": "de", "target": "en"}, 400, "unsupported-language"),
+        ({"glossary": terms, "target": "fr"}, 400, "unsupported-language"),
+    ]
+    for wrong, status, code in wrong_fields:
+        error = client.post("/v1/translate", json=fields | wrong)
+        assert (error.status_code, error.json()["error"]["code"]) == (status, code)
+
+
+def test_store_needs_a_folder_for_several_processes_and_limits_all_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [GlossaryEntry("a", ("b",)), GlossaryEntry("c", ("d",))]
+    with pytest.raises(HttpError) as refused:
+        GlossaryStore(is_shared=True).add("x", "en", "de", entries)
+    assert refused.value.code == "no-glossary-folder"
+    monkeypatch.setattr(glossary_store, "MAX_ALL_ENTRIES", 3)
+    store = GlossaryStore()
+    store.add("x", "en", "de", entries)
+    with pytest.raises(HttpError) as full:
+        store.add("y", "en", "de", entries)
+    assert full.value.status == 456

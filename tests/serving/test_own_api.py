@@ -1,0 +1,123 @@
+"""Constraints and parses by our own API, and the examples of its description."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from capital_letters import CapitalTranslator, listen, make_client, make_models, make_service
+from dragoman.errors import ServerError
+from dragoman.inference.translation_constraints import TranslationConstraints
+from dragoman.serving.model_set import ModelSet
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ServerLimits, ServerSettings
+from expected_errors import raises_code
+from random_parsers import parser_bundle
+
+PAIR = {"source": "en", "target": "de"}
+HOUSE = {"prefix": "Das", "include": ["Haus"], "exclude": ["Bau"], "include_any": [["ist", "war"]]}
+
+
+def test_constraints_reach_the_translator() -> None:
+    translator = CapitalTranslator()
+    client = make_client(make_service(translator))
+    fields = {"texts": ["A b. C", "Go on. Now", "f"], "constraints": [HOUSE, None, {}], **PAIR}
+    answer = client.post("/v1/translate", json=fields)
+    assert [item["text"] for item in answer.json()["translations"]] == ["A B. C ist", "GO ON. NOW", "F"]
+    constraints = TranslationConstraints("Das", ("Haus",), ("Bau",), (("ist", "war"),))
+    assert translator.calls == [
+        (["A b. C"], {"method": "beam", "constraints": [constraints]}),
+        (["f", "Now", "Go on."], {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"texts": ["a\nb"], "constraints": [HOUSE]}, "invalid-constraints"),
+        ({"texts": ["a", "b"], "constraints": [HOUSE]}, "invalid-request"),
+        ({"texts": ["a"], "constraints": [{"includes": []}]}, "invalid-request"),
+        ({"texts": ["a"], "constraints": [{"include": [""]}]}, "invalid-request"),
+        ({"texts": ["a"], "constraints": [{"include": "Haus"}]}, "invalid-request"),
+        ({"texts": ["a"], "constraints": [{"exclude": ["x"] * 33}]}, "invalid-request"),
+        ({"texts": ["a"], "constraints": HOUSE}, "invalid-request"),
+    ],
+)
+def test_wrong_constraints_are_refused(fields: dict[str, Any], code: str) -> None:
+    answer = make_client(make_service()).post("/v1/translate", json=fields | PAIR)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+
+
+@pytest.fixture(scope="module")
+def parsing_service(tmp_path_factory: pytest.TempPathFactory) -> TranslationService:
+    """Service with the bundle of an untrained parser alone."""
+    path = parser_bundle(tmp_path_factory.mktemp("parser") / "bundle")
+    return TranslationService(ModelSet.load([path], device="cpu", precision="float32"), ServerLimits())
+
+
+@pytest.fixture(scope="module")
+def parsing_url(parsing_service: TranslationService) -> Iterator[str]:
+    with listen(parsing_service) as url:
+        yield url
+
+
+def test_parses_are_those_of_the_parser(parsing_service: TranslationService, parsing_url: str) -> None:
+    assert parsing_service.models.parser is not None
+    sentences = ["the cat sat .", ["dogs", "and", "cats"], ""]
+    tags = [None, ["NNS", "CC", "NNS"], None]
+    expected = parsing_service.models.parser.parser.parse(sentences, tags=tags, method="beam", beam_size=4, nbest=2)
+    with dragoman.Client(parsing_url) as client:
+        parses = client.parse(sentences, tags=tags, alternatives=1)
+        assert [parse.tree for parse in parses] == [parse.brackets for parse in expected]
+        assert [parse.tags for parse in parses] == [parse.tags for parse in expected]
+        assert [parse.status for parse in parses] == [parse.status for parse in expected]
+        assert parses[1].tags == ("NNS", "CC", "NNS")
+        assert [parse.score for parse in parses] == pytest.approx([parse.score for parse in expected], abs=1e-5)
+        assert parses[0].alternatives[0].tree == expected[0].alternatives[0].brackets
+        assert [(span.label, span.start, span.end) for span in expected[0].spans] == list(parses[0].brackets)
+        with pytest.raises(ServerError, match="sentence 2: 1 tag for 2 words") as wrong:
+            client.parse(["a", "b c"], tags=[["DT"], ["DT"]])
+        assert (wrong.value.status, wrong.value.server_code) == (400, "invalid-data")
+        with pytest.raises(ServerError, match="parses only"):
+            client.translate(["a"], "de")
+
+    async def parse() -> list[str]:
+        async with dragoman.AsyncClient(parsing_url) as client:
+            return [item.tree for item in await client.parse(["It isn't."], tokenize="ptb")]
+
+    assert asyncio.run(parse())[0].count("n't") == 1
+
+
+def test_server_without_translators_lists_no_language(parsing_service: TranslationService) -> None:
+    client = make_client(parsing_service)
+    assert client.get("/languages").json() == client.get("/v2/languages").json() == []
+    assert client.get("/frontend/settings").status_code == client.get("/").status_code == 200
+    assert client.post("/detect", json={"q": "a text"}).json() == []
+
+
+def test_server_has_one_parser_at_most(tmp_path: Path) -> None:
+    paths = [parser_bundle(tmp_path / name) for name in "ab"]
+    with raises_code("wrong-task", str(paths[1]), "second parser"):
+        ModelSet.load(paths, device="cpu", precision="float32")
+
+
+def test_server_without_a_parser_refuses_sentences() -> None:
+    answer = make_client(make_service()).post("/v1/parse", json={"sentences": ["a"]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no-parser")
+
+
+def test_examples_of_the_description_are_answered(parsing_service: TranslationService) -> None:
+    models = ModelSet(make_models((CapitalTranslator(), ("en", "de"))).models, parser=parsing_service.models.parser)
+    client = make_client(TranslationService(models, ServerLimits()), ServerSettings())
+    paths = client.get("/openapi.json").json()["paths"]
+    for path in ("/v1/translate", "/v1/parse"):
+        content = paths[path]["post"]["requestBody"]["content"]["application/json"]
+        assert "$ref" not in str(content["schema"])
+        assert len(content["examples"]) >= 2
+        for name, example in content["examples"].items():
+            assert client.post(path, json=example["value"]).status_code == 200, name

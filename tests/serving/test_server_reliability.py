@@ -1,0 +1,134 @@
+"""Promises of the server under load, by the quick form of `benchmarks/serving/reliability.py`, and bad input to every API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from capital_letters import make_client, make_service
+from dragoman.serving.app import build_app
+from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
+from dragoman.text.sentences import cut_long_spans
+
+ROOT = Path(__file__).parents[2]
+KEY = {"Authorization": "Bearer secret"}
+# Of each API: the path, the field of the texts, the fields of a request that works, and the shape of an error.
+APIS: dict[str, tuple[str, str, dict[str, Any], Any]] = {
+    "LibreTranslate": ("/translate", "q", {"q": ["one"], "source": "en", "target": "de"}, {"error": str}),
+    "DeepL": ("/v2/translate", "text", {"text": ["one"], "source_lang": "EN", "target_lang": "DE"}, {"message": str}),
+    "own": (
+        "/v1/translate",
+        "texts",
+        {"texts": ["one"], "source": "en", "target": "de"},
+        {"error": {"code": str, "message": str}},
+    ),
+}
+TEXTS = "texts"
+"""Stands for the name of the field of the texts in `BAD_FIELDS`."""
+BAD_FIELDS: list[tuple[dict[str, Any], int]] = [
+    ({TEXTS: ...}, 400),
+    ({"target": ...}, 400),
+    ({TEXTS: 123}, 400),
+    ({TEXTS: None}, 400),
+    ({TEXTS: [1]}, 400),
+    ({TEXTS: [None]}, 400),
+    ({TEXTS: {"a": "b"}}, 400),
+    ({TEXTS: True}, 400),
+    ({TEXTS: ["x"] * 100_000}, 400),
+    ({"target": 7}, 400),
+    ({"target": ["de"]}, 400),
+    ({"target": "tlh"}, 400),
+    ({"source": "tlh"}, 400),
+    ({"source": {}}, 400),
+    ({TEXTS: ["x" * 600_000]}, 413),
+    ({TEXTS: ["\ud800"]}, 400),
+]
+BAD_BODIES: list[tuple[bytes, int]] = [(b'{"q": "\xff"}', 400), (b"null", 400), (b"[" * 100_000, 400), (b"x" * 600_000, 413)]
+
+
+def get_shape(value: Any) -> Any:
+    return {name: get_shape(item) for name, item in value.items()} if isinstance(value, dict) else type(value)
+
+
+@pytest.fixture(scope="module")
+def client() -> TestClient:
+    keys = ApiKeys([bytes.fromhex(hash_key("secret"))])
+    return make_client(make_service(), ServerSettings(limits=ServerLimits(max_body_bytes=550_000), api_keys=keys))
+
+
+@pytest.mark.parametrize("name", APIS)
+def test_bad_input_is_one_line_in_the_shape_of_each_api(client: TestClient, name: str) -> None:
+    path, texts_name, fields, shape = APIS[name]
+    names = {TEXTS: texts_name} | {field.split("_")[0]: field for field in fields if field != texts_name}
+
+    def post(body: bytes, headers: dict[str, str] = KEY) -> Any:
+        return client.post(path, content=body, headers={"Content-Type": "application/json", **headers})
+
+    def check(answer: Any, status: int, case: object) -> None:
+        assert answer.status_code == status, (case, answer.text)
+        assert get_shape(answer.json()) == shape, case
+        assert "\n" not in answer.text, case
+
+    for changes, status in BAD_FIELDS:
+        changed = fields | {names[field]: value for field, value in changes.items()}
+        body = json.dumps({field: value for field, value in changed.items() if value is not ...}).encode()
+        check(post(body), status, str(changes)[:60])
+    for body, status in BAD_BODIES:
+        check(post(body), status, body[:20])
+    good = json.dumps(fields).encode()
+    check(post(good, {"Authorization": "Bearer wrong"}), 403, "wrong key")
+    check(post(good, {}), 403 if name == "LibreTranslate" else 401, "no key")
+    empty = post(json.dumps(fields | {texts_name: ["", " "]}).encode()).json()
+    rows = empty.get("translations") or [{"text": text} for text in empty["translatedText"]]
+    assert [row["text"] for row in rows] == ["", " "]
+
+
+def test_client_that_sends_too_slowly_is_refused() -> None:
+    app = build_app(make_service(), ServerSettings(limits=ServerLimits(read_seconds=0.01)))
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return await asyncio.Future()  # the rest of the body never arrives
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"x"), (b"content-length", b"10")]
+    scope = {"type": "http", "method": "POST", "path": "/translate", "query_string": b"", "headers": headers, "state": {}}
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == 408
+
+
+def test_requests_beyond_the_memory_are_refused_at_once() -> None:
+    client = make_client(make_service(), ServerSettings(limits=ServerLimits(max_pending_bytes=40_000)))
+    assert client.post("/translate", json={"q": "x", "source": "en", "target": "de"}).status_code == 200
+    answer = client.post("/translate", json={"q": "x" * 10_000, "source": "en", "target": "de"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert client.get("/health").status_code == 200
+
+
+def test_long_sentence_is_cut_at_spaces_and_never_inside_a_protected_span() -> None:
+    text = "one two three http://example.org/a four"
+    spans = cut_long_spans(text, [(0, len(text))], [(14, 34)], 12)
+    parts = [text[start:end] for start, end in spans]
+    assert " ".join(parts) == text
+    assert "http://example.org/a" in parts
+    assert max(len(part) for part in parts if "http" not in part) <= 12
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system has no /proc")
+@pytest.mark.parametrize("name", ["disconnections", "stops"])
+def test_promise_is_kept_under_load(name: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks"), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "serving.reliability", "--quick", name]
+    result = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
