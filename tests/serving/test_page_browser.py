@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from capital_letters import CapitalTranslator, listen, make_models
+from chromium import needs_chromium, open_browser
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerLimits
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
-QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run", "--mute-audio"]
-
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium, a package of Debian"),
+    needs_chromium,
 ]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright, which drives the browser")
-    # As root, chromium starts only without its sandbox.
-    sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with driver.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *sandbox])
-        yield started
-        started.close()
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import socket
 import statistics
 import time
@@ -16,32 +14,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chromium import needs_chromium, open_browser
 from dragoman import load
 from dragoman.inference.explain.explain_translation import explain
 from dragoman.viz.attention_page import MAX_TOKENS, embed_in_iframe, render_attention_page
 from dragoman.viz.explanation import Explanation
 from random_explanations import HOSTILE, random_explanation
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 READY = "html[data-ready]"
-QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run", "--mute-audio"]
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("one_core"),
-    pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium, a package of Debian"),
+    needs_chromium,
 ]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright, which drives the browser")
-    # As root, chromium starts only without its sandbox.
-    sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with driver.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET, *sandbox])
-        yield opened
-        opened.close()
+    with open_browser() as browser:
+        yield browser
 
 
 class OpenPage:
