@@ -193,6 +193,7 @@ def generate_pairs(count: int) -> Iterator[Pair]:
         yield Pair(f"Sentence {n} of a corpus {'that goes on and on ' * 100}", f"Satz {n} {'und so weiter ' * 100}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", [name for name in FORMAT_SUFFIXES if name != "parquet"])
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_memory_does_not_grow_with_file(tmp_path: Path, file_format: Format, ending: str) -> None:

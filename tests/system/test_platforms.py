@@ -193,6 +193,7 @@ def run_python(
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_module_imports_without_each_feature(prelude_dir: Path) -> None:
     run_python(prelude_dir, "-c", IMPORT_WITHOUT_EACH, *NAMED_FEATURES, missing=NAMED_FEATURES, remove_at_start=False)
 

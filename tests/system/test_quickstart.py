@@ -31,6 +31,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "text"
 
 
+@pytest.mark.slow
 def test_short_run_writes_bundle_report_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, ["quickstart", "--to", "fr", *SHORT])
@@ -50,6 +51,7 @@ def test_short_run_writes_bundle_report_and_figures(tmp_path: Path, monkeypatch:
     assert len(dragoman.load(run / "bundle", task="translation").translate(["March 3, 2025", ""])) == 2
 
 
+@pytest.mark.slow
 def test_attention_phrase_is_a_test_date(tmp_path: Path) -> None:
     quickstart = prepare_quickstart("de", tmp_path, seed=1, changes=[], notice=lambda _: None)
     test_lines = (tmp_path / "text" / "test.en").read_text(encoding="utf-8").splitlines()
@@ -57,6 +59,7 @@ def test_attention_phrase_is_a_test_date(tmp_path: Path) -> None:
     assert "," in quickstart.attention_source
 
 
+@pytest.mark.slow
 def test_seed_determines_the_corpus(prepared: Path, tmp_path: Path) -> None:
     texts = [(prepared / "train.de").read_bytes()]
     for seed in (1, 2):

@@ -550,7 +550,13 @@ def without_clock_keys(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [{key: value for key, value in entry.items() if key not in CLOCK_KEYS} for entry in metrics]
 
 
-@pytest.mark.parametrize("stops", [[1], [2], [3], [4], [5], [6], [7], [8], [9], [1, 1, 2, 4], [3, 3]], ids=str)
+STOPS = [[1], [2], [3], [4], [5], [6], [7], [8], [9], [1, 1, 2, 4], [3, 3]]
+
+
+@pytest.mark.parametrize(
+    "stops",
+    [pytest.param(stops, marks=[] if stops in ([3, 3], [8]) else pytest.mark.slow, id=str(stops)) for stops in STOPS],
+)
 def test_resumed_run_equals_unbroken_run(stops: list[int], unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     for stop in stops:
@@ -801,7 +807,7 @@ DAMAGES: list[Callable[[Path], object]] = [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [DAMAGES[0], *(pytest.param(damage, marks=pytest.mark.slow) for damage in DAMAGES[1:])])
 def test_damaged_checkpoint_resumes_from_previous_one(
     damage: Callable[[Path], object], unbroken: Path, tiny: MakeRecipe, tmp_path: Path
 ) -> None:

@@ -130,8 +130,19 @@ RULES: dict[str, DecodingConstraints] = {
 }
 
 
-@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
-@pytest.mark.parametrize("decoding", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize(
+    ("decoding", "rules"),
+    [
+        pytest.param(
+            decoding,
+            rules,
+            id=f"{search}-{rule}",
+            marks=pytest.mark.slow if search == "widest beam" and rule != "repetition window" else [],
+        )
+        for search, decoding in SEARCHES.items()
+        for rule, rules in RULES.items()
+    ],
+)
 def test_compiled_search_equals_python(
     inference_models: list[InferenceModel], decoding: dict[str, Any], rules: DecodingConstraints
 ) -> None:
