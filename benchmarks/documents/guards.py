@@ -28,7 +28,7 @@ CORPORA = (
     "debian-descriptions/en-fr", "tatoeba/en-de", "tatoeba/en-fr", "tatoeba/en-zh",
 )  # fmt: skip
 NEWS = {"de": "deu", "fr": "fra", "cs": "ces", "zh": "zho-CN"}
-CHECKS: tuple[Check, ...] = ("numbers", "urls", "repetition", "length", "untranslated", "script")
+CHECKS: tuple[Check, ...] = ("numbers", "urls", "repetition", "length", "endpunc", "untranslated", "script")
 MAX_PAIRS = 3000
 
 Pair = tuple[str, str]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from dragoman.text.projection import project, split_units
 NULL_PROBABILITY = 0.08
 DIAGONAL_TENSION = 4.0
 NUM_ITERATIONS = 10
+HIRAGANA = re.compile("[\u3041-\u309f]")
+JAPANESE_RUN = re.compile("[\u3041-\u309f]+|[\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+")
 
 Weights = npt.NDArray[np.float64]
 PlacedElement = tuple[str, int, int]
@@ -132,13 +135,46 @@ def estimate_weights(pairs: Sequence[TaggedPair]) -> list[Weights]:
 
 
 def estimate_posteriors(texts: Sequence[tuple[str, str]]) -> list[Weights]:
-    """Return the posteriors of the source units for each target unit. (T, S) each"""
+    """Return the posteriors of the source units for each target unit. (T, S) each
+
+    The words of the models are units, and in Japanese runs of kanji and of hiragana, each character of which has the posterior
+    of its run.
+    """
+    words = [tuple(_list_words(text) for text in pair) for pair in texts]
+    posteriors = _estimate_word_posteriors(
+        [
+            tuple([text[start:end] for start, end, _ in side] for text, side in zip(pair, sides, strict=True))
+            for pair, sides in zip(texts, words, strict=True)
+        ]
+    )
+    return [
+        np.repeat(
+            np.repeat(weights / [size for _, _, size in source], [size for _, _, size in source], axis=1),
+            [size for _, _, size in target],
+            axis=0,
+        )
+        for weights, (source, target) in zip(posteriors, words, strict=True)
+    ]
+
+
+def _list_words(text: str) -> list[tuple[int, int, int]]:
+    """Return the start, the end and the number of units of each word of a text."""
+    runs = {match.start(): match.end() for match in JAPANESE_RUN.finditer(text)} if HIRAGANA.search(text) else {}
+    words: list[tuple[int, int, int]] = []
+    for start, end in split_units(text):
+        if words and end <= words[-1][1]:
+            words[-1] = (*words[-1][:2], words[-1][2] + 1)
+        else:
+            words.append((start, runs.get(start, end), 1))
+    return words
+
+
+def _estimate_word_posteriors(texts: Sequence[tuple[Sequence[str], ...]]) -> list[Weights]:
+    """Return the posteriors of the source words for each target word. (T, S) each"""
     ids: dict[str, int] = {}
 
-    def number(text: str) -> npt.NDArray[np.int64]:
-        return np.array(
-            [ids.setdefault(text[start:end].casefold(), len(ids) + 1) for start, end in split_units(text)], dtype=np.int64
-        )
+    def number(words: Sequence[str]) -> npt.NDArray[np.int64]:
+        return np.array([ids.setdefault(word.casefold(), len(ids) + 1) for word in words], dtype=np.int64)
 
     sources, targets = [number(source) for source, _ in texts], [number(target) for _, target in texts]
     num_ids = len(ids) + 1

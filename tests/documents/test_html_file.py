@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
+from itertools import groupby
 
 import pytest
 from document_laws import check_laws
@@ -120,3 +122,42 @@ def test_other_content_is_refused(content: bytes, code: str) -> None:
     with pytest.raises(DataError) as caught:
         html_file.parse(content)
     assert caught.value.code == code
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "<",
+                ">",
+                "&",
+                "&am",
+                "&#3",
+                ";",
+                "a",
+                " ",
+                "\n",
+                "<p>",
+                "</p",
+                "<!--",
+                "-->",
+                "<script>",
+                "</script>",
+                "<a b='",
+                "'",
+            ]
+        )
+    ),
+    st.integers(1, 9),
+)
+def test_chunks_give_the_tokens_of_the_whole(pieces: list[str], size: int) -> None:
+    text = "".join(pieces)
+    assert join_texts(text, html_file._iter_tokens(text, size)) == join_texts(text, html_file._iter_tokens(text))
+
+
+def join_texts(text: str, tokens: Iterable[html_file._HtmlToken]) -> list[tuple[str, str]]:
+    """Return kinds and content of tokens, with texts side by side as one: the parser may divide a text anywhere."""
+    return [
+        (kind, "".join(text[token.start : token.end] for token in group))
+        for kind, group in groupby(tokens, key=lambda token: token.kind if token.kind == "text" else repr(token))
+    ]

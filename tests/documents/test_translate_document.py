@@ -244,3 +244,59 @@ def test_wrong_content_for_a_name_is_refused(name: str, content: bytes, code: st
 def test_each_ending_has_a_parser() -> None:
     parsers: list[Callable[[bytes], Document]] = [get_parser(f"file{suffix}") for suffix in SUFFIXES]
     assert all(map(callable, parsers))
+
+
+def test_check_of_subtitles_reads_their_lines_and_times() -> None:
+    text = "1\n00:00:01,000 --> 00:00:03,000\n" + "a" * 39 + "\nb\n\n2\n00:00:04,000 --> 00:00:05,000\n" + "long " * 9 + "\n"
+    options = replace(OPTIONS, subtitles=SubtitleLimits(line_length=40, reading_speed=20))
+    results = check_document(parse_document("a.srt", text.encode()), options)
+    assert [result.flags for result in results] == [(), ("line_length", "reading_speed")]
+
+
+POLISH_PLURALS = "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2);"
+
+
+class PolishModel(StubModel):
+    """Model that inflects the word for files, as Polish does."""
+
+    def __init__(self) -> None:
+        forms = {"1 file": "1 plik", "2 files": "2 pliki", "5 files": "5 plików"}
+        super().__init__(lambda line: forms.get(line, "pliki liczone"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (
+            "a.po",
+            f'msgid ""\nmsgstr "Language: pl\\nPlural-Forms: {POLISH_PLURALS}\\n"\n\n'
+            'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\nmsgstr[2] ""\n',
+            'msgstr[0] "%d plik"\nmsgstr[1] "%d pliki"\nmsgstr[2] "%d plików"\n',
+        ),
+        (
+            "a.xml",
+            '<resources>\n  <plurals name="f">\n    <item quantity="one">%d file</item>\n    <item quantity="other">%d files'
+            "</item>\n  </plurals>\n</resources>\n",
+            '<item quantity="one">%d plik</item>\n    <item quantity="few">%d pliki</item>\n    <item quantity="many">%d plików'
+            '</item>\n    <item quantity="other">',
+        ),
+        (
+            "a.json",
+            '{\n  "f_one": "{{count}} file",\n  "f_other": "{{count}} files",\n  "x_other": "Other"\n}\n',
+            '"f_one": "{{count}} plik",\n  "f_few": "{{count}} pliki",\n  "f_many": "{{count}} plików",\n  "f_other": ',
+        ),
+        (
+            "b.json",
+            '{"f": "{n, plural, one {# file} other {# files}}"}',
+            '{"f": "{n, plural, one {# plik} few {# pliki} many {# plików} other {',
+        ),
+    ],
+)
+def test_each_plural_form_is_translated_with_a_number_of_its_own(name: str, text: str, expected: str) -> None:
+    written, _ = translate(name, text, replace(OPTIONS, target_language="pl"), PolishModel())
+    assert expected in written
+
+
+def test_languages_with_two_forms_get_no_others() -> None:
+    text = '{"f_one": "{{count}} file", "f_other": "{{count}} files"}'
+    assert translate("a.json", text)[0].count("f_") == 2

@@ -6,6 +6,7 @@ import pytest
 from document_checks import check_document
 
 from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.documents.xliff_document import parse_xliff
 from expected_errors import raises_code
 
@@ -152,3 +153,24 @@ def test_codes_that_cross_elements_are_points() -> None:
 def test_other_files_are_refused(content: bytes, code: str) -> None:
     with raises_code(code):
         parse_xliff(content)
+
+
+@pytest.mark.parametrize("prefix", ["", "xlf:"])
+def test_match_of_a_similar_text_stands_in_the_module_for_matches(prefix: str) -> None:
+    namespace = f"xmlns{':xlf' if prefix else ''}"
+    content = (
+        f'<{prefix}xliff version="2.0" srcLang="en" trgLang="de" {namespace}="urn:oasis:names:tc:xliff:document:2.0">'
+        f'<{prefix}file id="f"><{prefix}unit id="u"><{prefix}segment id="s"><{prefix}source>Open it</{prefix}source>'
+        f"</{prefix}segment></{prefix}unit></{prefix}file></{prefix}xliff>"
+    ).encode()
+    similar = UnitTranslation("Öffne", "fuzzy", match=MemoryMatch("Open & it", "Öffne", 0.9))
+    written = write_document(parse_xliff(content), {"u": similar})
+    match = (
+        f'<mtc:match ref="#s" type="tm" origin="dragoman" similarity="90.0"><{prefix}source>Open &amp; it</{prefix}source>'
+        f"<{prefix}target>Öffne</{prefix}target></mtc:match>"
+    )
+    matches = f'<mtc:matches xmlns:mtc="urn:oasis:names:tc:xliff:matches:2.0">{match}</mtc:matches>'
+    assert f'<{prefix}unit id="u">{matches}<{prefix}segment ' in written.decode()
+    again = write_document(parse_xliff(written), {"u": similar})
+    assert again == written
+    assert b"mtc:" not in write_document(parse_xliff(written), {"u": UnitTranslation("Öffne es")})

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml
+from dragoman.documents.plural_forms import list_missing_categories
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, set_attribute
 from dragoman.documents.xml_units import (
     Code,
     Piece,
     UnitList,
+    get_indent,
     make_pair,
     make_point,
     name_codes,
@@ -31,6 +33,7 @@ def parse_android_strings(content: bytes) -> Document:
     """Return the document of a resource file. Raises DataError for other files."""
     source = XmlSource(content)
     units = UnitList()
+    plurals: list[XmlElement] = []
     is_resources = False
 
     def read_start(element: XmlElement) -> None:
@@ -42,15 +45,35 @@ def parse_android_strings(content: bytes) -> Document:
     for element in source.iter_elements(("string", "string-array", "plurals"), read_start):
         if element.get_inherited("translatable") == "false":
             continue
+        if element.name == "plurals":
+            plurals.append(element)
         name = element.attributes.get("name", "")
         items = [element] if element.name == "string" else element.find_all("item")
         for number, item in enumerate(items):
-            suffix = "" if item is element else "/" + item.attributes.get("quantity", str(number))
-            _add_string(units, source, item, name + suffix)
-    return units.make_document(content, "android")
+            quantity = item.attributes.get("quantity", "")
+            suffix = "" if item is element else "/" + (quantity or str(number))
+            _add_string(units, source, item, name + suffix, quantity)
+    return units.make_document(
+        content,
+        "android",
+        make_plural_edits=lambda language: [edit for element in plurals for edit in _add_items(source, element, language)],
+    )
 
 
-def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: str) -> None:
+def _add_items(source: XmlSource, plurals: XmlElement, language: str) -> list[Edit]:
+    """Return the edit that adds the items of the categories which a language has and an element lacks."""
+    items = {item.attributes.get("quantity", ""): item for item in plurals.find_all("item")}
+    other = items.get("other")
+    missing = list_missing_categories(language, set(items))
+    if other is None or other.is_empty_tag or not missing:
+        return []
+    tag, rest = source.get_markup(other.start, other.content_start), source.get_markup(other.content_start, other.end)
+    indent = get_indent(source, other)
+    added = "".join(f"{set_attribute(tag, 'quantity', category)}{rest}{indent}" for category in missing)
+    return [Edit(other.start, other.start, source.encode(added))]
+
+
+def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: str, quantity: str) -> None:
     text = name_codes(_decode(_read(source, element)))
     if not text.text.strip() or _REFERENCE.fullmatch(element.text):
         return
@@ -70,7 +93,7 @@ def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: s
             markup = write_content(source, element, _encode(translation.text, is_first=True, is_last=True))
         return [Edit(element.content_start, element.content_end, source.encode(markup))]
 
-    units.add(Unit(name, text.text, text.markup, context=name), write)
+    units.add(Unit(name, text.text, text.markup, context=name, plural_form=quantity), write)
 
 
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:

@@ -21,7 +21,7 @@ UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """Text of a document that is translated as a whole.
 
@@ -35,6 +35,8 @@ class Unit:
         max_length: most characters of the translation, if the format states it
         keep_line_breaks: a line break ends a sentence
         seconds: time for which a subtitle is shown; None for other texts
+        lines: a subtitle as the file breaks it into lines
+        plural_form: plural form that the text is, by a category such as `few` or a number such as `=2`; empty for other texts
     """
 
     id: str
@@ -46,9 +48,11 @@ class Unit:
     max_length: int | None = None
     keep_line_breaks: bool = True
     seconds: float | None = None
+    lines: str = ""
+    plural_form: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class UnitTranslation:
     """New text of a unit.
 
@@ -70,7 +74,7 @@ class UnitTranslation:
         return self.flags if self.match is None else (*self.flags, f"memory-match-{self.match.percent}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Edit:
     """Replacement of the bytes from `start` to `end` by others."""
 
@@ -81,6 +85,11 @@ class Edit:
 
 def make_no_edits(translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
     """Return no edits, for formats in which each unit is written by itself."""
+    return ()
+
+
+def add_no_plural_forms(language: str) -> Sequence[Edit]:
+    """Return no edits, for formats whose files have the plural forms of their language, or none."""
     return ()
 
 
@@ -109,6 +118,8 @@ class Document:
             belong to no single unit, such as the language that the document states
         source_language, target_language: codes that the document states; empty if it states none
         sentence_groups: ids of units that are read one after the other as one text, such as the cues of a subtitle
+        make_plural_edits: function from the code of the translation's language to the edits that add the plural forms which it
+            has and the file lacks, with the text of `other`
         assemble: function from the content and all edits to the new bytes; for a ZIP archive, edits are spans of its members,
             unpacked one after the other
     """
@@ -123,7 +134,17 @@ class Document:
         default=make_no_edits, repr=False
     )
     sentence_groups: Sequence[Sequence[str]] = ()
+    make_plural_edits: Callable[[str], Sequence[Edit]] = field(default=add_no_plural_forms, repr=False)
     assemble: Callable[[bytes, Sequence[Edit]], bytes] = field(default=apply_edits, repr=False)
+
+
+def add_plural_forms(document: Document, parse: Callable[[bytes], Document], language: str) -> Document:
+    """Return the document with units for all plural forms of a language; the document itself if it lacks none.
+
+    parse: function that reads the format
+    """
+    edits = document.make_plural_edits(language) if language else ()
+    return parse(document.assemble(document.content, edits)) if edits else document
 
 
 def write_document(document: Document, translations: Mapping[str, UnitTranslation], language: str = "") -> bytes:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from itertools import accumulate
@@ -23,17 +24,21 @@ META_NAMES = frozenset(("description", "keywords", "og:title", "og:description",
 KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe", "object", "svg", "math"))
 """Elements that are kept with their content."""
 
+CHUNK_CHARACTERS = 2**16
+"""Length of the pieces of a file that are read one after the other."""
+
 _CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
 _ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`]+))""")
 _TAG = re.compile(r"<(?:!doctype\s+html|[a-z][a-z0-9]*[\s>/])", re.IGNORECASE)
+_FIRST_WORD = re.compile(r"[^\W\d_]+[\s,;]")  # no tag, placeholder or address
 _OTHER_XML = re.compile(r"\s*<\?xml(?!.{0,2000}<html\b)", re.IGNORECASE | re.DOTALL)
 _TEMPLATE = re.compile(r"\{%|<%|<\?php|<\?=")
 """Marks of languages that make pages, whose code would be read as text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _HtmlToken:
     """Part of the file. kind: text, start, end, empty, comment or declaration. name: of a tag, in lower case"""
 
@@ -43,7 +48,7 @@ class _HtmlToken:
     end: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Attribute:
     """Attribute with a text. start, end: its value in the file, without quotation marks"""
 
@@ -52,7 +57,7 @@ class _Attribute:
     end: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Tag:
     """Tag with such attributes. shown: the tag as its text shows it, with references to the attributes"""
 
@@ -62,7 +67,7 @@ class _Tag:
     attributes: Sequence[_Attribute]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _PlaceOnPage:
     """Place of a text. tags: tags in it that have attributes with texts of their own"""
 
@@ -71,17 +76,42 @@ class _PlaceOnPage:
     tags: Sequence[_Tag]
 
 
+def _iter_tokens(text: str, chunk_size: int = CHUNK_CHARACTERS) -> Iterator[_HtmlToken]:
+    """Yield the tokens of a file in order, from chunks of about `chunk_size` characters, each of which ends before a `<`."""
+    tokenizer = _Tokenizer(text)
+    start = 0
+    while start < len(text):
+        # What the parser has not read yet, it reads again: a chunk of that length at least keeps the time linear.
+        limit = start + max(chunk_size, len(tokenizer.rawdata))
+        end = text.rfind("<", start + 1, limit) if limit < len(text) else len(text)
+        if end < 0:
+            end = text.find("<", limit)
+        end = len(text) if end < 0 else end
+        tokenizer.feed(text[start:end])
+        start = end
+        yield from tokenizer.take_complete()
+    tokenizer.close()
+    yield from tokenizer.take_complete(is_last=True)
+
+
 class _Tokenizer(HTMLParser):
     """Tokens of a file with their positions. Each one begins where the parser reports it and ends where the next one begins."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
-        self._line_starts = list(accumulate(map(len, split_lines(text)), initial=0))
+        self._length = len(text)
+        self._line_starts = array("q", accumulate(map(len, split_lines(text)), initial=0))
         self._starts: list[tuple[str, str, int]] = []
-        self.feed(text)
-        self.close()
-        ends = [start for _, _, start in self._starts[1:]] + [len(text)]
-        self.tokens = [_HtmlToken(*item, end) for item, end in zip(self._starts, ends, strict=True) if item[2] < end]
+
+    def take_complete(self, *, is_last: bool = False) -> Iterator[_HtmlToken]:
+        """Yield the tokens that have an end. is_last: the file is read to its end"""
+        starts, self._starts = self._starts, [] if is_last else self._starts[-1:]
+        ends = [start for _, _, start in starts[1:]]
+        if is_last:
+            ends.append(self._length)
+        for (kind, name, start), end in zip(starts, ends, strict=False):
+            if start < end:
+                yield _HtmlToken(kind, name, start, end)
 
     def _add(self, kind: str, name: str = "") -> None:
         line, column = self.getpos()
@@ -148,7 +178,7 @@ class _PageReader:
         self._attributes: dict[str, _Attribute] = {}
         self._run: list[tuple[_HtmlToken, str | _Tag]] = []
         kept_tag, depth = "", 0
-        for token in _Tokenizer(text.text).tokens:
+        for token in _iter_tokens(text.text):
             if kept_tag:
                 if token.name == kept_tag:
                     depth += {"start": 1, "end": -1}.get(token.kind, 0)
@@ -204,12 +234,12 @@ class _PageReader:
         while run and self._is_blank(run[-1][0]):
             del run[-1]
         source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
-        if any(map(str.isalpha, parse_markup(source, is_html=True).clean.text)):
+        if _FIRST_WORD.match(source) or any(map(str.isalpha, parse_markup(source, is_html=True).clean.text)):
             raw = self.text.text[run[0][0].start : run[-1][0].end]
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
             name = str(len(self.units))
-            self._places[name] = _PlaceOnPage(start, end, [part for _, part in run if isinstance(part, _Tag)])
+            self._places[name] = _PlaceOnPage(start, end, tuple(part for _, part in run if isinstance(part, _Tag)))
             self.units.append(Unit(name, source, markup="html", keep_line_breaks=False))
 
     def _is_blank(self, token: _HtmlToken) -> bool:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from dragoman.documents.plural_forms import list_missing_categories
 
 MAX_BRANCHES = 64
 """Most sentences of a message; one with more is left as it is."""
@@ -53,6 +55,19 @@ class IcuMessage:
     def sentences(self) -> list[str]:
         """Sentences of all branches, in order."""
         return list(_iter_sentences(self.root))
+
+    @property
+    def plural_forms(self) -> list[str]:
+        """Selector of the innermost plural of each sentence; empty for one in no plural."""
+        return list(_iter_plural_forms(self.root, ""))
+
+    def add_plural_forms(self, language: str) -> IcuMessage:
+        """Return the message with a branch for each category that a language has and a plural lacks, with the text of `other`.
+
+        A message with too many branches stays as it is.
+        """
+        root = _add_plural_forms(self.root, language)
+        return replace(self, root=root) if sum(1 for _ in _iter_sentences(root)) <= MAX_BRANCHES else self
 
     def write(self, sentences: Sequence[str]) -> str:
         """Return the message with these sentences, one for each of `sentences`."""
@@ -131,6 +146,26 @@ def _iter_sentences(node: Node) -> Iterator[str]:
     else:
         for _, child in node.branches:
             yield from _iter_sentences(child)
+
+
+def _iter_plural_forms(node: Node, form: str) -> Iterator[str]:
+    if isinstance(node, str):
+        yield form if _NUMBER in node else ""
+    else:
+        for selector, child in node.branches:
+            yield from _iter_plural_forms(child, selector if node.is_plural else form)
+
+
+def _add_plural_forms(node: Node, language: str) -> Node:
+    if isinstance(node, str):
+        return node
+    branches = [(selector, _add_plural_forms(child, language)) for selector, child in node.branches]
+    names = [selector for selector, _ in branches]
+    # Ordinal numbers have other categories, and an offset makes the number another than the one that is written.
+    is_cardinal = node.is_plural and "selectordinal" not in node.head and "offset" not in node.head
+    for name in list_missing_categories(language, set(names)) if is_cardinal else ():
+        branches.insert(len(branches) - 1 if branches[-1][0] == "other" else len(branches), (name, dict(branches)["other"]))
+    return replace(node, branches=tuple(branches))
 
 
 class _SyntaxError(Exception):

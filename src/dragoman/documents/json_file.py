@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
 from dragoman.documents.encoded_text import decode
+from dragoman.documents.plural_forms import CATEGORIES, list_missing_categories
 from dragoman.errors import DataError
 
 Path = tuple[str, ...]
@@ -29,18 +31,20 @@ def parse(content: bytes) -> Document:
     """Return the document of a JSON file. Raises DataError for a file that is not JSON or whose root is a single value."""
     text = decode(content)
     strings = list(_read_strings(text.text))
-    is_chrome = any(path[1:] == ("message",) for path, _, _ in strings) and all(len(path) >= 2 for path, _, _ in strings)
+    is_chrome = any(string.path[1:] == ("message",) for string in strings) and all(len(string.path) >= 2 for string in strings)
     # A file in ASCII with escaped letters is written in ASCII again.
     is_ascii = text.text.isascii() and re.search(r"\\u(?!00[01])[0-9a-fA-F]{4}", text.text) is not None
+    keys = {string.path for string in strings}
     units: list[Unit] = []
     spans: dict[str, tuple[int, int]] = {}
-    for number, (path, start, end) in enumerate(strings):
-        value = _decode_string(text.text[start:end])
+    for number, string in enumerate(strings):
+        path = string.path
+        value = _decode_string(text.text[string.start : string.end])
         is_note = any(part.startswith("@") for part in path) or (is_chrome and path[1:] != ("message",))
         if not is_note and any(map(str.isalpha, value)):
-            unit = Unit(str(number), value, context=".".join(path))
+            unit = Unit(str(number), value, context=".".join(path), plural_form=_get_plural_form(path, keys))
             units.append(unit)
-            spans[unit.id] = start, end
+            spans[unit.id] = string.start, string.end
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         written = json.dumps(translation.text, ensure_ascii=is_ascii)
@@ -48,7 +52,33 @@ def parse(content: bytes) -> Document:
             written = _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], written)
         return [text.make_edit(*spans[unit.id], written, escape=lambda character: json.dumps(character)[1:-1])]
 
-    return Document(content, units, "json", make_edits)
+    def make_plural_edits(language: str) -> Sequence[Edit]:
+        """Return the edits that add the missing keys of i18next before each key of `other`."""
+        edits: list[Edit] = []
+        for string in strings:
+            if _get_plural_form(string.path, keys) != "other":
+                continue
+            *parents, name = string.path
+            stem = name.removesuffix("other")
+            present = {category for category in CATEGORIES if (*parents, stem + category) in keys}
+            before = text.text[: string.key_start]
+            indent = before[len(before.rstrip(" \t\r\n")) :]
+            behind_key = text.text[string.key_end : string.end]
+            added = [
+                f"{json.dumps(stem + category, ensure_ascii=is_ascii)}{behind_key},{indent}"
+                for category in list_missing_categories(language, present)
+            ]
+            edits += [text.make_edit(string.key_start, string.key_start, "".join(added))] if added else []
+        return edits
+
+    return Document(content, units, "json", make_edits, make_plural_edits=make_plural_edits)
+
+
+def _get_plural_form(path: Path, keys: Collection[Path]) -> str:
+    """Return the category of CLDR at the end of a key of i18next, such as `file_one` beside `file_other`, or an empty text."""
+    stem, _, category = path[-1].rpartition("_") if path else ("", "", "")
+    is_plural = category in CATEGORIES and not stem.endswith("_ordinal")
+    return category if is_plural and all((*path[:-1], f"{stem}_{name}") in keys for name in ("one", "other")) else ""
 
 
 def _decode_string(quoted: str) -> str:
@@ -57,12 +87,29 @@ def _decode_string(quoted: str) -> str:
     return re.sub(r"[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", value)
 
 
-def _read_strings(text: str) -> Iterator[tuple[Path, int, int]]:
-    """Yield the path and the span of each value that is a string. Raises DataError, with the line, for other content than JSON.
+@dataclass(frozen=True, slots=True)
+class _JsonString:
+    """Value that is a string.
+
+    path: keys of the objects around it, and its own
+    start, end: its place, with the quotation marks
+    key_start, key_end: place of its key; in a list, both are 0
+    """
+
+    path: Path
+    start: int
+    end: int
+    key_start: int
+    key_end: int
+
+
+def _read_strings(text: str) -> Iterator[_JsonString]:
+    """Yield the values that are strings. Raises DataError, with the line, for other content than JSON.
 
     An element of a list has its number as its key.
     """
     stack: list[tuple[str, str]] = []  # closing bracket and present key
+    key_start = key_end = 0
     expected = "root"
     position = 0
     while position < len(text):
@@ -80,7 +127,8 @@ def _read_strings(text: str) -> Iterator[tuple[Path, int, int]]:
                 raise _syntax_error(text, start) from None
         if expected in ("value", "value or end") and (match["string"] or match["word"]):
             if match["string"]:
-                yield tuple(key for _, key in stack), start, position
+                key_span = (key_start, key_end) if stack and stack[-1][0] == "}" else (0, 0)
+                yield _JsonString(tuple(key for _, key in stack), start, position, *key_span)
             expected = "comma or end"
         elif expected in ("root", "value", "value or end") and token in "{[":
             if len(stack) == MAX_DEPTH:
@@ -89,6 +137,7 @@ def _read_strings(text: str) -> Iterator[tuple[Path, int, int]]:
             expected = "key or end" if token == "{" else "value or end"
         elif expected in ("key", "key or end") and match["string"]:
             stack[-1] = ("}", string)
+            key_start, key_end = start, position
             expected = "colon"
         elif expected == "colon" and token == ":":
             expected = "value"

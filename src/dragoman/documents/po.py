@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.documents.plural_expression import find_form_numbers
 from dragoman.errors import DataError
 from dragoman.text.placeholders import find_placeholders
 
@@ -25,7 +26,7 @@ MAX_FORMS = 6
 """Most plural forms of a language, which is the number of Arabic."""
 
 _CHARSET = re.compile(rb"charset=([\w:.-]+)")
-_PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=([^;?\n]*))?")
+_PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=(?=([^;?\n]*))([^;\n]*))?")
 _LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
 _LINE = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d)\])?)[ \t]*)?("(?:[^"\\]|\\.)*")[ \t]*')
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
@@ -95,11 +96,12 @@ def parse(content: bytes) -> Document:
     plurals = _PLURAL_FORMS.search(header_text)
     # The first form is also for numbers such as 21 if the condition before its `?` has a remainder.
     num_plurals, is_for_many = (int(plurals[1]), "%" in (plurals[2] or "")) if plurals else (0, False)
+    numbers = find_form_numbers(plurals[3].strip()) if plurals and plurals[3] and num_plurals > 2 else {}
     writer = _EntryWriter(text, is_wrapped=_is_wrapped(text.text))
     units: list[Unit] = []
     for number, entry in enumerate(entries):
         if entry is not header:
-            for unit, form in _list_units(entry, number, num_plurals, is_for_many=is_for_many):
+            for unit, form in _list_units(entry, number, num_plurals, numbers, is_for_many=is_for_many):
                 units.append(unit)
                 writer.places[unit.id] = entry, form
     return Document(
@@ -160,12 +162,15 @@ def _check(entry: _Entry, number: int) -> _Entry:
     return entry
 
 
-def _list_units(entry: _Entry, number: int, num_plurals: int, *, is_for_many: bool) -> Iterator[tuple[Unit, str]]:
+def _list_units(
+    entry: _Entry, number: int, num_plurals: int, numbers: Mapping[int, int], *, is_for_many: bool
+) -> Iterator[tuple[Unit, str]]:
     """Yield the unit of each form of an entry, with its keyword.
 
     The first plural form is that of the singular, unless the language uses it for several numbers and the singular names none.
 
     num_plurals: forms of a plural; 0 if the header does not say
+    numbers: a number for each form, as far as the header says so
     """
     forms = entry.forms
     singular, plural = entry.strings["msgid"], entry.strings.get("msgid_plural", "")
@@ -178,7 +183,18 @@ def _list_units(entry: _Entry, number: int, num_plurals: int, *, is_for_many: bo
         state: UnitState = "untranslated" if not target else "fuzzy" if entry.is_fuzzy else "translated"
         if source:
             name = f"{number}{form.removeprefix('msgstr')}"
-            yield Unit(name, source, target=target, state=state, context=entry.strings.get("msgctxt", "")), form
+            number_of_form = numbers.get(int(form[7:-1])) if plural else None
+            yield (
+                Unit(
+                    name,
+                    source,
+                    target=target,
+                    state=state,
+                    context=entry.strings.get("msgctxt", ""),
+                    plural_form="" if number_of_form is None else f"={number_of_form}",
+                ),
+                form,
+            )
 
 
 def _list_placeholders(text: str) -> Counter[str]:

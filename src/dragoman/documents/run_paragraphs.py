@@ -7,7 +7,7 @@ formatting are read as one text. The plainest formatting of a paragraph has no t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -52,16 +52,29 @@ def add_paragraphs(units: UnitList, members: ZipMembers, name: str) -> None:
     source = members.read_xml(name)
     number = count(1)
     for outermost in source.iter_elements(("p",)):
-        for element in outermost.descend():
-            if element.name == "p" and element.namespace == outermost.namespace:
-                _add_paragraph(units, members, name, source, element, next(number))
+        paragraphs = [
+            element for element in outermost.descend() if element.name == "p" and element.namespace == outermost.namespace
+        ]
+        holders = _find_holders(paragraphs[1:], outermost)
+        for element in paragraphs:
+            runs = _RunWriter.for_paragraph(source, element)
+            _add_paragraph(units, members, name, _ParagraphReader(source, element, runs, holders), next(number))
 
 
-def _add_paragraph(
-    units: UnitList, members: ZipMembers, name: str, source: XmlSource, element: XmlElement, number: int
-) -> None:
-    runs = _RunWriter.for_paragraph(source, element)
-    items = _trim(_join_fields(list(_ParagraphReader(source, element, runs).read_children(element)), runs.write))
+def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Collection[int]:
+    """Return the Python ids of these paragraphs and of the elements around them, up to the outermost."""
+    holders: set[int] = set()
+    for paragraph in paragraphs:
+        element: XmlElement | None = paragraph
+        while element is not None and element is not outermost and id(element) not in holders:
+            holders.add(id(element))
+            element = element.parent
+    return holders
+
+
+def _add_paragraph(units: UnitList, members: ZipMembers, name: str, reader: _ParagraphReader, number: int) -> None:
+    source, runs = reader.source, reader.runs
+    items = _trim(_join_fields(list(reader.read_children(reader.paragraph)), runs.write))
     if not any(character.isalpha() for item in items for character in item.text):
         return
     base = _get_base(items)
@@ -100,12 +113,13 @@ class _RunWriter:
 
 
 class _ParagraphReader:
-    """Reader of the items of one paragraph."""
+    """Reader of the items of one paragraph. holders: Python ids of elements that have paragraphs of their own in them"""
 
-    def __init__(self, source: XmlSource, paragraph: XmlElement, runs: _RunWriter) -> None:
+    def __init__(self, source: XmlSource, paragraph: XmlElement, runs: _RunWriter, holders: Collection[int]) -> None:
         self.source = source
         self.paragraph = paragraph
         self.runs = runs
+        self._holders = holders
 
     def _get_markup(self, element: XmlElement | XmlMarkup) -> str:
         return self.source.get_markup(element.start, element.end)
@@ -121,7 +135,7 @@ class _ParagraphReader:
     def _read_element(self, element: XmlElement) -> Iterator[_Item]:
         span = (element.start, element.end)
         is_own = element.namespace == self.paragraph.namespace
-        if any(inner.name == "p" and inner.namespace == self.paragraph.namespace for inner in element.descend()):
+        if id(element) in self._holders:
             yield _Item(span, code=Code("point", "", fixed=span))
         elif is_own and element.name == "r":
             yield from self._read_run(element, span)

@@ -129,6 +129,7 @@ def _parse(text: EncodedText, name: str) -> Document:
                 markup="html" if has_tags else "none",
                 keep_line_breaks=keeps_lines,
                 seconds=cue.seconds,
+                lines=re.sub(r"[ \t]*\r?\n", "\n", raw),
             )
             units.append(unit)
             cues[unit.id] = cue

@@ -9,8 +9,17 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
 from typing import Literal
 
-from dragoman.documents.document import Document, Unit, UnitTranslation, UnwritableUnitsError, check_written, write_document
-from dragoman.documents.icu_message import has_branches, pair_sentences, read_message
+from dragoman.documents.document import (
+    Document,
+    Unit,
+    UnitTranslation,
+    UnwritableUnitsError,
+    add_plural_forms,
+    check_written,
+    write_document,
+)
+from dragoman.documents.icu_message import IcuMessage, has_branches, pair_sentences, read_message
+from dragoman.documents.plural_forms import insert_number
 from dragoman.documents.subtitles import SubtitleLimits, break_lines, split_for_cues
 from dragoman.documents.translation_memory import MemoryMatch, TranslationMemory
 from dragoman.errors import DataError
@@ -37,6 +46,8 @@ Origin = Literal["model", "memory", "file"]
 
 WINDOW = 256
 """Texts that are translated between two reports of progress."""
+MAX_CACHED_BYTES = 2**27
+"""Size of the results of the model that are kept for equal lines."""
 MAX_ROUNDS = 20
 """Most attempts to write a document without the units that cannot be written."""
 _FAILED_STATUSES = ("truncated", "repetition", "too_long", "empty")
@@ -69,7 +80,7 @@ class DocumentOptions:
     mask_codes: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class UnitResult:
     """Translation of a unit.
 
@@ -111,7 +122,7 @@ def translate_document(
     options: DocumentOptions,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> DocumentTranslation:
-    """Translate the units of a document, equal texts once, and write them.
+    """Translate the units of a document, equal texts once, and write them, with all plural forms of the target language.
 
     A translation without the tags of its source, and one that the format cannot write, is left out and flagged.
 
@@ -122,29 +133,35 @@ def translate_document(
     Raises DataError for a document of other languages, and for one that cannot be written.
     """
     _check_languages(document, options)
+    document = add_plural_forms(document, parse, options.target_language)
     selected = [unit for unit in document.units if is_selected(unit, options.scope)]
-    matches = {unit.id: match for unit in selected if (match := _look_up(unit, options.memory)) is not None}
-    on_progress(len(matches))
-    rest = [unit for unit in selected if unit.id not in matches]
-    translated = {
-        unit.id: (text, failures) for unit, text, failures in _translate_units(document, rest, translate, options, on_progress)
-    }
-    results = []
+    results: dict[str, UnitResult] = {}
     for unit in selected:
-        match = matches.get(unit.id)
-        text, failures = (match.text, ()) if match is not None else translated[unit.id]
-        results.append(_check_result(unit, text, match, failures, options))
-    return _write(document, parse, results, options)
+        if (match := _look_up(unit, options.memory)) is not None:
+            results[unit.id] = _check_result(unit, match.text, match, (), options)
+    on_progress(len(results))
+    rest = [unit for unit in selected if unit.id not in results]
+    for unit, text, failures in _translate_units(document, rest, translate, options, on_progress):
+        results[unit.id] = _check_result(unit, text, None, failures, options)
+    return _write(document, parse, [results[unit.id] for unit in selected], options)
 
 
 def check_document(document: Document, options: DocumentOptions) -> list[UnitResult]:
     """Return the translations that a document has, with the checks that they fail.
 
+    A subtitle has one text, so its length and its time alone are checked.
+
     options: options, of which the target language counts only if the document states none
     """
     options = replace(options, target_language=document.target_language or options.target_language)
-    results = [UnitResult(unit, unit.target, "file", check_unit(unit, unit.target, options)) for unit in document.units]
-    return [result for result in results if result.text]
+    results: list[UnitResult] = []
+    for unit in document.units:
+        if unit.target:
+            results.append(UnitResult(unit, unit.target, "file", check_unit(unit, unit.target, options)))
+        elif unit.seconds is not None:
+            flags = options.subtitles.check(_get_plain_text(_parse(unit, unit.lines)), unit.seconds)
+            results.append(UnitResult(unit, unit.lines, "file", tuple(flags)))
+    return results
 
 
 def is_selected(unit: Unit, scope: Scope) -> bool:
@@ -163,11 +180,12 @@ def check_unit(unit: Unit, translation: str, options: DocumentOptions) -> tuple[
     flags = _check_text(unit, translation, options)
     if _count_edge_breaks(unit.source) != _count_edge_breaks(translation):
         flags.append("newlines")
-    plain = _get_plain_text(unit, translation)
-    if unit.max_length is not None and len(plain) > unit.max_length:
-        flags.append("max_length")
-    if unit.seconds is not None:
-        flags += options.subtitles.check(plain, unit.seconds)
+    if unit.max_length is not None or unit.seconds is not None:
+        plain = _get_plain_text(_parse(unit, translation))
+        if unit.max_length is not None and len(plain) > unit.max_length:
+            flags.append("max_length")
+        if unit.seconds is not None:
+            flags += options.subtitles.check(plain, unit.seconds)
     return tuple(dict.fromkeys(flags))
 
 
@@ -179,11 +197,12 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
         if pairs is None:
             return ["variables"]
         return [flag for source, text in pairs for flag in _check_text(Unit(unit.id, source), text, options)]
-    plain_source, plain_text = _get_plain_text(unit, unit.source), _get_plain_text(unit, translation)
+    codes_of_source, codes_of_text = _parse(unit, unit.source), _parse(unit, translation)
+    plain_source, plain_text = _get_plain_text(codes_of_source), _get_plain_text(codes_of_text)
     flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
     if options.glossary is not None and any(use.form is None for use in options.glossary.check(plain_source, plain_text)):
         flags.append("terminology")
-    codes, translated_codes = (Counter(list_markup(_parse(unit, text).parts)) for text in (unit.source, translation))
+    codes, translated_codes = (Counter(list_markup(text.parts)) for text in (codes_of_source, codes_of_text))
     differing = [code for code in (codes - translated_codes) + (translated_codes - codes) if not _is_address(code)]
     if any(code.startswith("<") for code in differing):
         flags.append("xmltags")
@@ -198,15 +217,17 @@ def count_terms(results: Sequence[UnitResult], glossary: Glossary) -> list[TermC
     """Return the use of each term that a text with a translation has, in the order of the glossary."""
     uses: dict[GlossaryEntry, list[bool]] = {}
     for result in results:
-        plain_source, plain_text = _get_plain_text(result.unit, result.unit.source), _get_plain_text(result.unit, result.text)
-        for use in glossary.check(plain_source, plain_text) if result.text else ():
+        if not result.text:
+            continue
+        plain_source, plain_text = (_get_plain_text(_parse(result.unit, text)) for text in (result.unit.source, result.text))
+        for use in glossary.check(plain_source, plain_text):
             uses.setdefault(use.entry, []).append(use.form is not None)
     return [TermCount(entry, len(uses[entry]), sum(uses[entry])) for entry in glossary.entries if entry in uses]
 
 
-def _get_plain_text(unit: Unit, text: str) -> str:
-    """Return a text of a unit without tags."""
-    return "".join(_list_texts(_parse(unit, text).parts))
+def _get_plain_text(text: CodedText) -> str:
+    """Return a text without tags."""
+    return "".join(_list_texts(text.parts))
 
 
 def _parse(unit: Unit, text: str) -> CodedText:
@@ -261,20 +282,32 @@ def _look_up(unit: Unit, memory: TranslationMemory) -> MemoryMatch | None:
 
 
 class _Cache:
-    """Function that translates each line once."""
+    """Function that translates each line once, unless more than `MAX_CACHED_BYTES` of results came in between."""
 
     def __init__(self, translate: TranslateLines) -> None:
         self._translate = translate
         self._results: dict[LineRequest, Translation] = {}
+        self._num_bytes = 0
 
     def __call__(self, request: LineRequest) -> Sequence[Translation]:
         keys = request.split()
-        if missing := list(dict.fromkeys(key for key in keys if key not in self._results)):
+        results = {key: self._results[key] for key in keys if key in self._results}
+        if missing := list(dict.fromkeys(key for key in keys if key not in results)):
             lines = tuple(chain.from_iterable(key.lines for key in missing))
             terms = tuple(chain.from_iterable(key.terms for key in missing))
-            results = self._translate(replace(request, lines=lines, terms=terms))
-            self._results.update(zip(missing, results, strict=True))
-        return [self._results[key] for key in keys]
+            for key, result in zip(missing, self._translate(replace(request, lines=lines, terms=terms)), strict=True):
+                results[key] = self._results[key] = result
+                self._num_bytes += _estimate_bytes(result)
+            while self._num_bytes > MAX_CACHED_BYTES:
+                self._num_bytes -= _estimate_bytes(self._results.pop(next(iter(self._results))))
+        return [results[key] for key in keys]
+
+
+def _estimate_bytes(translation: Translation) -> int:
+    """Return the bytes of a translation in memory, roughly: nearly all are those of the attention, a float for each cell."""
+    num_cells = len(translation.attention or ()) * len(translation.source_tokens)
+    alternatives = sum(map(_estimate_bytes, translation.alternatives))
+    return 1000 + 100 * (len(translation.tokens) + len(translation.source_tokens)) + 32 * num_cells + alternatives
 
 
 UnitText = tuple[Unit, str, tuple[str, ...]]
@@ -293,21 +326,50 @@ def _translate_units(
     waiting = {unit.id: unit for unit in units}
     messages = [waiting.pop(unit.id) for unit in units if unit.markup == "none" and has_branches(unit.source)]
     yield from _translate_messages(messages, translate, options, on_progress)
-    by_options: dict[TextOptions, list[list[Unit]]] = {}
+    groups_by_options: dict[TextOptions, list[list[Unit]]] = {}
     for names in document.sentence_groups:
         if all(name in waiting for name in names):
             group = [waiting.pop(name) for name in names]
-            by_options.setdefault(_get_text_options(group[0], options, attention=True), []).append(group)
-    for unit in waiting.values():
-        by_options.setdefault(_get_text_options(unit, options), []).append([unit])
-    for text_options, groups in by_options.items():
+            groups_by_options.setdefault(_get_text_options(group[0], options, attention=True), []).append(group)
+    for text_options, groups in groups_by_options.items():
         for start in range(0, len(groups), WINDOW):
             window = groups[start : start + WINDOW]
-            texts = [_join_sources(group, options) for group in window]
-            results = translate_texts(texts, text_options, translate)
-            for group, text, result in zip(window, texts, results, strict=True):
-                yield from _divide_result(group, text, result, translate, options)
+            sources = [_join_sources(group, options) for group in window]
+            results = translate_texts(sources, text_options, translate)
+            for group, source, result in zip(window, sources, results, strict=True):
+                yield from _divide_result(group, source, result, translate, options)
             on_progress(sum(map(len, window)))
+    for unit, text, failures in _translate_with_numbers(list(waiting.values()), translate, options):
+        del waiting[unit.id]
+        yield unit, text, failures
+        on_progress(1)
+    by_options: dict[TextOptions, dict[str, list[Unit]]] = {}
+    for unit in waiting.values():
+        by_options.setdefault(_get_text_options(unit, options), {}).setdefault(unit.source, []).append(unit)
+    for text_options, units_by_text in by_options.items():
+        remaining = iter(units_by_text)
+        while texts := list(islice(remaining, WINDOW)):
+            results = translate_texts(texts, text_options, translate)
+            for text, result in zip(texts, results, strict=True):
+                failures = _list_failures(result)
+                yield from ((unit, result.text, failures) for unit in units_by_text[text])
+            on_progress(sum(len(units_by_text[text]) for text in texts))
+
+
+def _translate_with_numbers(units: Sequence[Unit], translate: TranslateLines, options: DocumentOptions) -> Iterator[UnitText]:
+    """Yield the translation of each plural form that a number in the place of its placeholder translates."""
+    numbered = [
+        (unit, text)
+        for unit in units
+        if unit.plural_form and (text := insert_number(unit.source, unit.plural_form, options.target_language)) is not None
+    ]
+    for start in range(0, len(numbered), WINDOW):
+        window = numbered[start : start + WINDOW]
+        results = translate_texts([text.text for _, text in window], _get_text_options(window[0][0], options), translate)
+        for (unit, text), result in zip(window, results, strict=True):
+            restored = text.restore(result.text)
+            if restored is not None and not (failures := _list_failures(result)):
+                yield unit, restored, failures
 
 
 def _translate_messages(
@@ -316,17 +378,41 @@ def _translate_messages(
     """Yield the translation of each message, sentence by sentence; an empty one for a message that cannot be written."""
     for start in range(0, len(units), WINDOW):
         window = units[start : start + WINDOW]
-        messages = [read_message(unit.source) for unit in window]
-        sentences = [sentence for message in messages if message is not None for sentence in message.sentences]
-        results = iter(translate_texts(sentences, _get_text_options(Unit("", ""), options), translate))
+        messages = [_read_message(unit.source, options) for unit in window]
+        sentences = [
+            Unit("", sentence, plural_form=form)
+            for message in messages
+            if message is not None
+            for sentence, form in zip(message.sentences, message.plural_forms, strict=True)
+        ]
+        results = iter(_translate_sentences(sentences, translate, options))
         for unit, message in zip(window, messages, strict=True):
             if message is None:
                 yield unit, "", ("variables",)
                 continue
             own_results = list(islice(results, len(message.sentences)))
-            failures = [failure for result in own_results for failure in _list_failures(result)]
-            yield unit, message.write([result.text for result in own_results]), tuple(dict.fromkeys(failures))
+            failures = [failure for _, own_failures in own_results for failure in own_failures]
+            yield unit, message.write([text for text, _ in own_results]), tuple(dict.fromkeys(failures))
         on_progress(len(window))
+
+
+def _read_message(text: str, options: DocumentOptions) -> IcuMessage | None:
+    """Return a message with branches, also for the plural forms that the target language has and it lacks."""
+    message = read_message(text)
+    return None if message is None else message.add_plural_forms(options.target_language)
+
+
+def _translate_sentences(
+    sentences: Sequence[Unit], translate: TranslateLines, options: DocumentOptions
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the translation of each sentence of a message and flags of the model."""
+    named = [replace(sentence, id=str(number)) for number, sentence in enumerate(sentences)]
+    results = {unit.id: (text, failures) for unit, text, failures in _translate_with_numbers(named, translate, options)}
+    rest = [unit for unit in named if unit.id not in results]
+    translations = translate_texts([unit.source for unit in rest], _get_text_options(Unit("", ""), options), translate)
+    for unit, result in zip(rest, translations, strict=True):
+        results[unit.id] = result.text, _list_failures(result)
+    yield from (results[unit.id] for unit in named)
 
 
 def _get_text_options(unit: Unit, options: DocumentOptions, *, attention: bool = False) -> TextOptions:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, Unpack, cast
 
 from dragoman.config.decoding_options import DecodingOptions
+from dragoman.documents.document import add_plural_forms
 from dragoman.documents.formats import get_parser, read_document
 from dragoman.documents.subtitles import LINE_LENGTH, READING_SPEED, SubtitleLimits
 from dragoman.documents.translate_document import (
@@ -112,7 +113,8 @@ class FileTranslator:
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> FileTranslation:
         """Translate a file; see `translate_file`."""
-        document = read_document(path)
+        parse = get_parser(path.name)
+        document = add_plural_forms(read_document(path), parse, self.options.target_language)
         output = output or self.name_output(path)
         if output.suffix.lower() != path.suffix.lower():
             raise OutputError(f"{output}: ends otherwise than {path.name}, whose format it has; give another name")
@@ -128,7 +130,7 @@ class FileTranslator:
             on_progress(done, total)
 
         advance(0)
-        result = translate_document(document, get_parser(path.name), self._translate_lines, self.options, advance)
+        result = translate_document(document, parse, self._translate_lines, self.options, advance)
         make_dirs(output.parent)
         with atomic_write(output, overwrite=overwrite) as stream:
             cast(TextIO, stream).buffer.write(result.content)

@@ -2,6 +2,7 @@
 
 A target that does not exist is put behind its source. The state of a translation is written as Okapi, OmegaT and Weblate read
 it. A unit of XLIFF 1.2 gets a note with the checks that fail and the similarity of a match; in XLIFF 2 they are in `subState`.
+There, a match of a similar text also stands in the module for matches, with the text and its translation.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from dragoman.errors import DataError
 from dragoman.languages import is_same_language
 
 TOOL = "dragoman"
+MATCHES = "urn:oasis:names:tc:xliff:matches:2.0"
+"""Namespace of the module for matches of XLIFF 2."""
 _UNTRANSLATED_STATES = frozenset(("new", "needs-translation"))
 _STATES_1 = {
     "translated": {"state": "translated", "state-qualifier": ""},
@@ -71,24 +74,26 @@ def parse_xliff(content: bytes) -> Document:
             files.append(element)
 
     units = UnitList()
+    segments: dict[str, _XliffPlace] = {}
     for element in source.iter_elements(("trans-unit", "unit"), read_start):
         if element.get_inherited("translate") == "no":
             continue
         if element.name == "trans-unit":
             _add_trans_unit(units, source, element, _get_file_name(files))
         else:
-            _add_segments(units, source, element, _get_file_name(files))
+            _add_segments(units, segments, source, element, _get_file_name(files))
     assert root is not None  # a file without an element is not XML
     languages = [root.attributes.get(name, "") for name in ("srcLang", "trgLang")]
     if not any(languages) and files:
         languages = [files[0].attributes.get(name, "") for name in ("source-language", "target-language")]
 
-    def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
+    def edit_file(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
         holders, name = (files, "target-language") if root.attributes["version"].startswith("1.") else ([root], "trgLang")
-        return [edit for holder in holders for edit in _edit_language(source, holder, name, language)]
+        edits = [edit for holder in holders for edit in _edit_language(source, holder, name, language)]
+        return edits + _write_matches(source, segments, translations)
 
     return units.make_document(
-        content, "xliff", source_language=languages[0], target_language=languages[1], make_document_edits=edit_languages
+        content, "xliff", source_language=languages[0], target_language=languages[1], make_document_edits=edit_file
     )
 
 
@@ -147,8 +152,10 @@ def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:
     return "fuzzy" if state.startswith("needs-") else "translated"
 
 
-def _add_segments(units: UnitList, source: XmlSource, element: XmlElement, file_name: str) -> None:
-    """Add the segments of a unit of XLIFF 2."""
+def _add_segments(
+    units: UnitList, places: dict[str, _XliffPlace], source: XmlSource, element: XmlElement, file_name: str
+) -> None:
+    """Add the segments of a unit of XLIFF 2. places: receives the place of each, by the id of its unit in the document"""
     segments = element.find_all("segment")
     for number, segment in enumerate(segments, start=1):
         original, target = segment.find("source"), segment.find("target")
@@ -167,6 +174,7 @@ def _add_segments(units: UnitList, source: XmlSource, element: XmlElement, file_
             context=element.attributes.get("name", ""),
         )
         units.add(unit, lambda translation, place=place: _write_segment(source, place, translation))  # type: ignore[misc]
+        places[units.units[-1].id] = place
 
 
 def _make_unit(
@@ -205,11 +213,15 @@ def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
     return read_parts(source, element.parts, read_code)
 
 
+def _get_prefix(source: XmlSource, element: XmlElement) -> str:
+    """Return the prefix of the namespace of an element with its colon, or an empty text."""
+    prefix = get_tag_name(source.get_markup(element.start, element.content_start)).rpartition(":")[0]
+    return f"{prefix}:" if prefix else ""
+
+
 def _write_target(source: XmlSource, place: _XliffPlace, translation: UnitTranslation, attributes: dict[str, str]) -> Edit:
     """Return the edit that writes the target: in the place of the present one, or on a new line behind the source."""
-    name = get_tag_name(source.get_markup(place.source.start, place.source.content_start))
-    prefix = name.rpartition(":")[0]
-    name = f"{prefix}:target" if prefix else "target"
+    name = f"{_get_prefix(source, place.source)}target"
     target = place.target
     start_tag = f"<{name}>"
     span = (place.before.end, place.before.end)
@@ -234,8 +246,7 @@ def _write_trans_unit(source: XmlSource, place: _XliffPlace, translation: UnitTr
     edits = [_write_target(source, place, translation, attributes)]
     new_note = ""
     if translation.remarks:
-        prefix = get_tag_name(source.get_markup(place.source.start, place.source.content_start)).rpartition(":")[0]
-        name = f"{prefix}:note" if prefix else "note"
+        name = f"{_get_prefix(source, place.source)}note"
         new_note = f'<{name} from="{TOOL}">{escape_xml(", ".join(translation.remarks))}</{name}>'
     old_notes = [note for note in place.holder.find_all("note") if note.attributes.get("from") == TOOL]
     if old_notes:
@@ -265,3 +276,49 @@ def _write_segment(source: XmlSource, place: _XliffPlace, translation: UnitTrans
     if tag != old_tag:
         edits.append(Edit(segment.start, segment.content_start, source.encode(tag)))
     return edits
+
+
+def _write_matches(
+    source: XmlSource, places: Mapping[str, _XliffPlace], translations: Mapping[str, UnitTranslation]
+) -> list[Edit]:
+    """Return the edits of the element `matches` of each unit: new matches of similar texts, and no old ones of this program.
+
+    A match refers to its segment, so a segment without an id has none.
+    """
+    written: dict[int, tuple[XmlElement, list[str], set[str]]] = {}
+    for name, place in places.items():
+        unit, segment_id = place.holder.parent, place.holder.attributes.get("id", "")
+        if name in translations and unit is not None and segment_id:
+            _, matches, segment_ids = written.setdefault(unit.start, (unit, [], set()))
+            segment_ids.add(segment_id)
+            if (match := translations[name].match) is not None:
+                reference = set_attribute("<mtc:match>", "ref", f"#{segment_id}")
+                attributes = f' type="tm" origin="{TOOL}" similarity="{100 * match.similarity:.1f}"'
+                core = _get_prefix(source, unit)
+                texts = "".join(
+                    f"<{core}{tag}>{escape_xml(text)}</{core}{tag}>"
+                    for tag, text in (("source", match.source), ("target", match.text))
+                )
+                matches.append(f"{reference.removesuffix('>')}{attributes}>{texts}</mtc:match>")
+    return [edit for item in written.values() for edit in _edit_matches(source, *item)]
+
+
+def _edit_matches(source: XmlSource, unit: XmlElement, matches: list[str], segment_ids: set[str]) -> list[Edit]:
+    """Return the edits that replace the matches of this program for these segments of a unit."""
+    markup = "".join(matches)
+    container = next((child for child in unit.children if child.namespace == MATCHES and child.name == "matches"), None)
+    if container is None:
+        start = unit.content_start
+        content = f'<mtc:matches xmlns:mtc="{MATCHES}">{markup}</mtc:matches>'
+        return [Edit(start, start, source.encode(content))] if markup else []
+    old = [
+        child
+        for child in container.children
+        if child.attributes.get("origin") == TOOL and child.attributes.get("ref", "").removeprefix("#") in segment_ids
+    ]
+    if len(old) == sum(1 for _ in container.children) and not markup:  # the element has one match at least
+        return [Edit(container.start, container.end, b"")]
+    edits = [Edit(child.start, child.end, b"") for child in old]
+    prefix = _get_prefix(source, container)
+    markup = re.sub("(</?)mtc:", rf"\1{prefix}", markup)
+    return [*edits, Edit(container.content_end, container.content_end, source.encode(markup))] if markup else edits

@@ -18,6 +18,7 @@ from dragoman.documents.document import (
     Markup,
     Unit,
     UnitTranslation,
+    add_no_plural_forms,
     apply_edits,
     make_no_edits,
 )
@@ -273,12 +274,13 @@ class UnitList:
     def __init__(self) -> None:
         self.units: list[Unit] = []
         self._writers: dict[str, Callable[[UnitTranslation], Sequence[Edit]]] = {}
+        self._counts: dict[str, int] = {}
 
     def add(self, unit: Unit, write: Callable[[UnitTranslation], Sequence[Edit]]) -> None:
         """Add a unit. If another has its id, it gets a number behind it."""
-        name, number = unit.id, 1
+        name = unit.id
         while name in self._writers:
-            number += 1
+            number = self._counts[unit.id] = self._counts.get(unit.id, 1) + 1
             name = f"{unit.id}#{number}"
         self.units.append(replace(unit, id=name))
         self._writers[name] = write
@@ -295,6 +297,7 @@ class UnitList:
         source_language: str = "",
         target_language: str = "",
         make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Sequence[Edit]] = make_no_edits,
+        make_plural_edits: Callable[[str], Sequence[Edit]] = add_no_plural_forms,
         assemble: Callable[[bytes, Sequence[Edit]], bytes] = apply_edits,
     ) -> Document:
         """Return the document with these units."""
@@ -306,5 +309,6 @@ class UnitList:
             source_language,
             target_language,
             make_document_edits,
+            make_plural_edits=make_plural_edits,
             assemble=assemble,
         )

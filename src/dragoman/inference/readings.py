@@ -23,6 +23,9 @@ from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
 from dragoman.text.projection import project, split_units
 
+Weights = npt.NDArray[np.float64]
+MAX_GAP = 16
+"""Most characters of a text between two pieces of it."""
 _CHARACTER = re.compile(f"[{''.join(MARK_CHARACTERS)}]")
 
 
@@ -147,7 +150,7 @@ def _list_placeholders(parts: Sequence[Part]) -> Iterator[str]:
     return (point.text for point in _list_points(parts) if point.text)
 
 
-def _anchor_marks(weights: npt.NDArray[np.float64], source: str, target: str) -> None:
+def _anchor_marks(weights: Weights, source: str, target: str) -> None:
     """Let each mark of a target attend to the same mark of its source alone, in place."""
     columns = {source[start:end]: column for column, (start, end) in enumerate(split_units(source))}
     for row, (start, end) in zip(weights, split_units(target), strict=True):
@@ -157,38 +160,58 @@ def _anchor_marks(weights: npt.NDArray[np.float64], source: str, target: str) ->
             row[columns[mark]] = 1.0
 
 
-def compute_unit_weights(translation: Translation, source: str) -> npt.NDArray[np.float64]:
-    """Return the attention of each unit of a translation to each unit of its source. (T, S)
+def compute_unit_weights(translation: Translation, source: str) -> Weights:
+    """Return the attention of each unit of a translation, the mean of its pieces, to each unit of its source. (T, S)
 
     translation: translation with attention
     """
-    to_source = _match_pieces(translation.source_tokens, source)
-    to_target = _match_pieces(translation.tokens, translation.text)
-    if not translation.attention or not to_source.size or not to_target.size:
-        return np.zeros((to_target.shape[1], to_source.shape[1]))
+    shape = len(split_units(translation.text)), len(split_units(source))
+    if not translation.attention or not all(shape):
+        return np.zeros(shape)
     rows = np.asarray(translation.attention, dtype=np.float64)[: len(translation.tokens), : len(translation.source_tokens)]
-    return np.asarray(to_target.T @ rows @ to_source, dtype=np.float64)
+    by_source_unit = _add_columns(rows, _match_pieces(translation.source_tokens, source), shape[1])
+    target_shares = _match_pieces(translation.tokens, translation.text)
+    totals = _add_columns(np.ones((1, len(rows))), target_shares, shape[0])  # pieces of each unit, of which the mean is taken
+    return (_add_columns(by_source_unit.T, target_shares, shape[0]) / np.where(totals > 0, totals, 1.0)).T
 
 
-def _match_pieces(pieces: Sequence[str], text: str) -> npt.NDArray[np.float64]:
-    """Return which share of each piece lies in each unit of a text. (P, U)
+def _add_columns(weights: Weights, shares: Sequence[tuple[int, int, float]], num_units: int) -> Weights:
+    """Return the weights of units from those of pieces. (N, P) to (N, U)
+
+    shares: piece, unit and the share of the piece that lies in the unit, in the order of both
+    """
+    output = np.zeros((len(weights), num_units))
+    shares = [share for share in shares if share[0] < weights.shape[1]]
+    if shares:
+        pieces, units, parts = map(np.array, zip(*shares, strict=True))
+        starts = np.flatnonzero(np.r_[True, units[1:] != units[:-1]])
+        output[:, units[starts]] = np.add.reduceat(weights[:, pieces] * parts, starts, axis=1)
+    return output
+
+
+def _match_pieces(pieces: Sequence[str], text: str) -> list[tuple[int, int, float]]:
+    """Return pieces, units of the text that they lie in, and which share of the piece each is, in the order of the text.
 
     A piece that the text does not contain, because the tokenizer normalized it, lies where the piece before it ends.
     """
     units = split_units(text)
-    owners = np.full(len(text) + 1, -1)
-    for number, (start, end) in enumerate(units):
-        owners[start:end] = number
-    shares = np.zeros((len(pieces), len(units)))
-    position = 0
-    for row, piece in zip(shares, pieces, strict=True):
+    shares: list[tuple[int, int, float]] = []
+    position = unit = 0  # the unit is the first that ends behind the position
+    for number, piece in enumerate(pieces):
         surface = piece.replace(METASPACE, " ").strip()
-        start = text.find(surface, position, position + len(surface) + 16) if surface else -1
+        if not surface:
+            continue
+        start = text.find(surface, position, position + len(surface) + MAX_GAP)
         if start >= 0:
             position = start + len(surface)
-        numbers = [number for number in owners[max(start, 0) : position] if number >= 0] if start >= 0 else []
-        if not numbers and surface:
-            numbers = [number for number in owners[position : position + 1] if number >= 0]
-        for number in numbers:
-            row[number] += 1 / len(numbers)
+        else:
+            start = position
+        while unit < len(units) and units[unit][1] <= start:
+            unit += 1
+        lengths = []
+        for first, last in units[unit:]:
+            if first >= max(position, start + 1):
+                break
+            lengths.append(min(last, max(position, start + 1)) - max(first, start))
+        shares += [(number, unit + index, length / sum(lengths)) for index, length in enumerate(lengths)]
     return shares

@@ -11,14 +11,17 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
-from dragoman.languages import get_language
+from dragoman.languages import get_language, is_spaced_language
 from dragoman.text.length_ratios import ANY_PAIR, MIN_LENGTH, LengthRatios
 from dragoman.text.placeholders import find_placeholders
 from dragoman.text.projection import split_units
 
-Check = Literal["numbers", "urls", "emails", "repetition", "length", "untranslated", "script", "low_score", "terminology"]
+Check = Literal[
+    "numbers", "urls", "emails", "repetition", "length", "endpunc", "untranslated", "script", "low_score", "terminology"
+]  # fmt: skip
 """Name of a check. `check_translation` never returns "low_score", which needs a model, nor "terminology" of a glossary."""
 
 NGRAM = 4
@@ -27,18 +30,23 @@ MAX_NGRAM_EXCESS = 2
 MAX_BLOCK_EXCESS = 3
 """Or if a block is repeated at once, over this many units more than in the source."""
 MIN_COPIED_WORDS = 4
+MAX_CACHED_CHARACTERS = 4000
 
 _NUMBER = re.compile(r"\d+(?:[.,'’\u00a0\u202f]\d+)*")
+_CLOSERS = r"[\s\"'”’»›)\]}」』）】〉》]*"
+_SENTENCE_END = re.compile(rf"[.!?。！？…؟۔।｡]{_CLOSERS}$")
+_WORD_END = re.compile(rf"[\w,、，;；-]{_CLOSERS}$")
 # Words that translators write for small numbers count as the number.
 MAX_SPELLED = 12
 _SCRIPTS = {
-    "ar": "ARABIC", "bg": "CYRILLIC", "el": "GREEK", "fa": "ARABIC", "he": "HEBREW", "hi": "DEVANAGARI", "hy": "ARMENIAN",
-    "ja": "CJK HIRAGANA KATAKANA", "ka": "GEORGIAN", "ko": "HANGUL CJK", "ru": "CYRILLIC", "th": "THAI", "uk": "CYRILLIC",
-    "ur": "ARABIC", "zh": "CJK",
-    "ca": "LATIN", "cs": "LATIN", "da": "LATIN", "de": "LATIN", "en": "LATIN", "es": "LATIN", "et": "LATIN", "eu": "LATIN",
-    "fi": "LATIN", "fr": "LATIN", "ga": "LATIN", "gl": "LATIN", "hr": "LATIN", "hu": "LATIN", "id": "LATIN", "is": "LATIN",
-    "it": "LATIN", "lt": "LATIN", "lv": "LATIN", "nb": "LATIN", "nl": "LATIN", "nn": "LATIN", "no": "LATIN", "pl": "LATIN",
-    "pt": "LATIN", "ro": "LATIN", "sk": "LATIN", "sl": "LATIN", "sv": "LATIN", "tr": "LATIN", "vi": "LATIN",
+    language: frozenset(scripts.split())
+    for languages, scripts in (
+        ("ar fa ur", "ARABIC"), ("bg ru uk", "CYRILLIC"), ("el", "GREEK"), ("he", "HEBREW"), ("hi", "DEVANAGARI"),
+        ("hy", "ARMENIAN"), ("ja", "CJK HIRAGANA KATAKANA HALFWIDTH"), ("ka", "GEORGIAN"), ("ko", "HANGUL CJK"), ("th", "THAI"),
+        ("zh", "CJK"),
+        ("ca cs da de en es et eu fi fr ga gl hr hu id is it lt lv nb nl nn no pl pt ro sk sl sv tr vi", "LATIN"),
+    )
+    for language in languages.split()
 }  # fmt: skip
 MIN_SCRIPT_SHARE = 0.5
 
@@ -52,6 +60,11 @@ def check_translation(
     target_language: code that selects the script of the translation; an empty code leaves that check out
     length_ratios: usual lengths for the pair of languages; by default those of any pair
     """
+    run = _run_checks if len(source) + len(translation) > MAX_CACHED_CHARACTERS else _run_checks_once
+    return list(run(source, translation, target_language, length_ratios))
+
+
+def _run_checks(source: str, translation: str, target_language: str, length_ratios: LengthRatios | None) -> tuple[Check, ...]:
     failed: list[Check] = []
     if _misses_number(source, translation):
         failed.append("numbers")
@@ -61,13 +74,23 @@ def check_translation(
         failed.append("emails")
     if repeats_itself(source, translation):
         failed.append("repetition")
-    if len(source) >= MIN_LENGTH and not (length_ratios or ANY_PAIR).is_usual(len(source), len(translation)):
-        failed.append("length")
+    if len(source) >= MIN_LENGTH:
+        ratios = length_ratios or ANY_PAIR
+        if not ratios.is_usual(len(source), len(translation)):
+            failed.append("length")
+        # Without limits of its own, a language without spaces has short translations only.
+        can_be_short = length_ratios is not None or is_spaced_language(target_language)
+        if can_be_short and ratios.is_short(len(source), len(translation)) and _ends_early(source, translation):
+            failed.append("endpunc")
     if _is_copied(source, translation):
         failed.append("untranslated")
     if _has_other_script(source, translation, target_language):
         failed.append("script")
-    return failed
+    return tuple(failed)
+
+
+# A document is checked by sentences and then by texts, most of which are one sentence.
+_run_checks_once = lru_cache(maxsize=1024)(_run_checks)
 
 
 def _misses_number(source: str, translation: str) -> bool:
@@ -117,9 +140,17 @@ def _count_repeated(units: Sequence[str]) -> int:
     for size in range(1, NGRAM + 1):
         run = 0
         for unit, before in zip(units[size:], units, strict=False):
-            run = run + 1 if unit == before else 0
-            longest = max(longest, run // size * size)
+            if unit == before:
+                run += 1
+                longest = max(longest, run // size * size)
+            else:
+                run = 0
     return longest
+
+
+def _ends_early(source: str, translation: str) -> bool:
+    """Return whether a source ends as a sentence does, and its translation with a word or a comma."""
+    return _SENTENCE_END.search(source) is not None and _WORD_END.search(translation) is not None
 
 
 def _is_copied(source: str, translation: str) -> bool:
@@ -134,14 +165,19 @@ def _has_other_script(source: str, translation: str, language: str) -> bool:
 
     A language that is not listed has no check.
     """
-    scripts = _SCRIPTS.get(get_language(language), "").split()
-    letters = [character for character in translation if character.isalpha()]
-    if not scripts or len(letters) < MIN_LENGTH:
+    scripts = _SCRIPTS.get(get_language(language))
+    if scripts is None or len(translation) < MIN_LENGTH or ("LATIN" in scripts and translation.isascii()):
         return False
-    names = [unicodedata.name(character, "") for character in letters]
-    return sum(name.startswith(tuple(scripts)) for name in names) < MIN_SCRIPT_SHARE * len(letters) and not _is_quoted(
-        source, translation
-    )
+    letters = Counter(character for character in translation if character.isalpha())
+    total = letters.total()
+    num_expected = sum(count for character, count in letters.items() if _get_script(character) in scripts)
+    return total >= MIN_LENGTH and num_expected < MIN_SCRIPT_SHARE * total and not _is_quoted(source, translation)
+
+
+@lru_cache(maxsize=4096)
+def _get_script(character: str) -> str:
+    """Return the first word of the name of a letter, which is its script, as in LATIN SMALL LETTER A."""
+    return unicodedata.name(character, "").partition(" ")[0]
 
 
 def _is_quoted(source: str, translation: str) -> bool:

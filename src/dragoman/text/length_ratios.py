@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ MIN_LENGTH = 20
 MIN_BUCKET = 1000
 """Fewest pairs from which quantiles are computed."""
 MAX_BUCKETS = 4
+SHORT_SHARE = 0.4
 DIGITS = 4
 
 
@@ -47,6 +49,12 @@ class LengthRatios:
         """Return whether the lengths, in characters, are within the limits."""
         bucket = bisect_left(self.max_source_characters, source_length)
         return self.lowest[bucket] <= target_length / source_length <= self.highest[bucket]
+
+    def is_short(self, source_length: int, target_length: int) -> bool:
+        """Return whether the ratio is in the lower part of the usual ones, up to `SHORT_SHARE` of their range in logarithms."""
+        bucket = bisect_left(self.max_source_characters, source_length)
+        lowest, highest = math.log(self.lowest[bucket]), math.log(self.highest[bucket])
+        return math.log(max(target_length, 1) / source_length) < lowest + SHORT_SHARE * (highest - lowest)
 
 
 ANY_PAIR = LengthRatios("", "", (), (1 / 6,), (6.0,))

@@ -1,8 +1,9 @@
 """Places for codes in a translation, by attention.
 
 The translation is divided into units: words, marks, and single characters of scripts without spaces; a run of katakana is a
-word. Each element takes the run of target units that gains most attention from its source units (a maximum subarray), inside
-its parent and beside its siblings. A run always exists, so no code is lost, doubled or crossed with any weights.
+word. In Japanese, a run of kanji or of hiragana keeps together, because an element seldom ends inside one. Each element takes
+the run of target units that gains most attention from its source units (a maximum subarray), inside its parent and beside its
+siblings. A run always exists, so no code is lost, doubled or crossed with any weights.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +21,15 @@ from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
 
 Span = tuple[int, int]
 Weights = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 # Scripts that are written without spaces: Thai, Lao, Burmese, Khmer, kana, Han.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # A word in katakana is one unit, because nothing inside it has a meaning of its own.
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
 _UNIT = re.compile(rf"[{_KATAKANA}]+|[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’\-][^\W{UNSPACED}]+)*|[^\w\s]")
+_HIRAGANA, _KANJI = "\u3041-\u309f", "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_JAPANESE_RUN = re.compile(rf"[{_HIRAGANA}]+|[{_KANJI}]+")
 _UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uffef]")
 _NO_SPACE_BEFORE = frozenset(".,;:!?…)]}%»”’。，、；：！？")
 _NO_SPACE_AFTER = frozenset("([{«„“‘¿¡（「『")
@@ -32,11 +37,13 @@ _NO_SPACE_AFTER = frozenset("([{«„“‘¿¡（「『")
 SMOOTHING = 0.05
 BIAS = 0.7
 """Constants of the gain log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS of a target unit with attention p to an element."""
+_SUM_DIGITS = 9  # sums that differ by less are equal
 
 
-def split_units(text: str) -> list[Span]:
+@lru_cache(maxsize=64)  # the checks and the projection of one translation split both texts several times
+def split_units(text: str) -> tuple[Span, ...]:
     """Return the spans of the units of a text, in order."""
-    return [match.span() for match in _UNIT.finditer(text)]
+    return tuple(match.span() for match in _UNIT.finditer(text))
 
 
 def project(source: CodedText, translation: str, weights: Weights) -> str:
@@ -51,6 +58,25 @@ def project(source: CodedText, translation: str, weights: Weights) -> str:
     end = len(projection.target_units)
     root = _Node(None, 0, end, projection.place(clean.slots, 0, end))
     return _Writer(projection, is_escaped=source.is_escaped).write(root)
+
+
+def _join_units(text: str, units: Sequence[Span], weights: Weights) -> tuple[tuple[Span, ...], Weights]:
+    """Return the units of a translation with each run of kanji or hiragana as one, and their mean attention.
+
+    A text without hiragana is not Japanese. In Chinese, a run can be a whole clause.
+    """
+    if re.search(f"[{_HIRAGANA}]", text) is None:
+        return tuple(units), weights
+    ends = {start: end for start, end in (match.span() for match in _JAPANESE_RUN.finditer(text))}
+    starts: list[int] = []
+    joined: list[Span] = []
+    for number, (start, end) in enumerate(units):
+        if joined and end <= joined[-1][1]:
+            continue
+        starts.append(number)
+        joined.append((start, ends.get(start, end)))
+    sizes = np.diff([*starts, len(units)])
+    return tuple(joined), np.add.reduceat(weights, starts, axis=0) / sizes[:, None]
 
 
 @dataclass(frozen=True)
@@ -68,6 +94,8 @@ class _Node:
 
 
 class _Projection:
+    """Places of codes in the units of a target. Work for an element grows with the units of its parent, as its weights do."""
+
     def __init__(self, source: str, target: str, weights: Weights) -> None:
         self.source, self.target = source, target
         self.source_units, self.target_units = split_units(source), split_units(target)
@@ -75,31 +103,49 @@ class _Projection:
         shape = (len(self.target_units), len(self.source_units))
         if weights.shape != shape:
             raise ValueError(f"weights: the shape is {weights.shape}, and the texts have {shape} units")
+        self.target_units, weights = _join_units(target, self.target_units, weights)
+        # A unit with less attention to the text than most attends elsewhere, for example to the end of the sentence, and
+        # belongs to no code. The median, unlike 1, is also right for a model whose units all attend elsewhere in part.
         totals = weights.sum(axis=1, keepdims=True)
+        totals = np.maximum(totals, np.median(totals)) if totals.size else totals
         self.weights = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
+        numbers: dict[str, int] = {}
+        self._source_words, self._target_words = (
+            np.array([numbers.setdefault(text[start:end], len(numbers)) for start, end in units], dtype=np.int64)
+            for text, units in ((source, self.source_units), (target, self.target_units))
+        )
 
     def place(self, slots: Sequence[Slot], start: int, end: int) -> list[_Node]:
         """Return the nodes of sibling codes inside the target units from `start` to `end`, from left to right.
 
         The element with the largest gain is placed first.
         """
-        elements: list[tuple[float, int, Slot]] = []
+        is_free = np.ones(end - start, dtype=np.bool_)
+        elements: list[tuple[float, int, Span]] = []
         if start < end:
-            elements = [
-                (-self._find_run(slot, (start, end))[0], i, slot) for i, slot in enumerate(slots) if self._units_of(slot)
-            ]
-        free, nodes = [(start, end)], {}
-        for _, index, slot in sorted(elements, key=lambda item: item[:2]):
-            if free:
-                run, (_, first, last) = max(((run, self._find_run(slot, run)) for run in free), key=lambda item: item[1][0])
-                nodes[index] = self._build_node(slot, first, last)
-                position = free.index(run)
-                free[position : position + 1] = [part for part in ((run[0], first), (last, run[1])) if part[0] < part[1]]
-        placed = list(nodes.values())
+            for index, slot in enumerate(slots):
+                if self._units_of(slot):
+                    gain, run = self._find_run(slot, start, is_free)
+                    elements.append((-gain, index, run))
+        nodes: dict[int, _Node] = {}
+        num_free = end - start
+        for _, index, run in sorted(elements):
+            if not num_free:
+                break
+            if not is_free[run[0] - start : run[1] - start].all():
+                _, run = self._find_run(slots[index], start, is_free)
+            is_free[run[0] - start : run[1] - start] = False
+            num_free -= run[1] - run[0]
+            nodes[index] = self._build_node(slots[index], *run)
+        placed = sorted(nodes.values(), key=lambda node: node.start)
+        gaps: dict[tuple[int, bool], int] = {}
         for index, slot in enumerate(slots):
             if index not in nodes:
-                gap = self._find_gap(slot, placed, start, end)
-                nodes[index] = self._build_node(slot, gap, gap)
+                # The gap is behind its left neighbor, unless the code is glued to a word on its right only.
+                key = bisect_right(self._unit_ends, slot.start), not _is_word(slot.after) or _is_word(slot.before)
+                if key not in gaps:
+                    gaps[key] = self._find_gap(*key, placed, start, end)
+                nodes[index] = self._build_node(slot, gaps[key], gaps[key])
         return [nodes[index] for index in sorted(nodes, key=lambda index: (nodes[index].start, nodes[index].end, index))]
 
     def _build_node(self, slot: Slot, start: int, end: int) -> _Node:
@@ -109,50 +155,56 @@ class _Projection:
         """Return the source units of an element; none for a point and for an element without text."""
         return range(bisect_left(self._unit_starts, slot.start), bisect_right(self._unit_ends, slot.end))
 
-    def _find_run(self, slot: Slot, run: Span) -> tuple[float, int, int]:
-        """Return the gain and the units of the best place of an element inside a run of free units."""
-        units = self._units_of(slot)
-        p = self.weights[run[0] : run[1], units.start : units.stop].sum(axis=1)
-        gains = np.log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS
-        gain, first, last = find_maximum_subarray(gains.tolist())
-        verbatim = self._find_verbatim(slot, run, (run[0] + first + run[0] + last) / 2)
-        if verbatim is not None:
-            first, last = verbatim[0] - run[0], verbatim[1] - run[0]
-            gain = max(gain, 0.0) + last - first
-        return gain, run[0] + first, run[0] + last
+    def _find_run(self, slot: Slot, start: int, is_free: Flags) -> tuple[float, Span]:
+        """Return the gain and the units of the best place of an element among free units, the first of which is `start`.
 
-    def _find_verbatim(self, slot: Slot, run: Span, middle: float) -> Span | None:
-        """Return the units nearest to the middle that have the source text of the element, or None."""
-        units = self._units_of(slot)
-        content = [self.source[start:end] for start, end in self.source_units[units.start : units.stop]]
-        words = [self.target[start:end] for start, end in self.target_units[run[0] : run[1]]]
-        size = len(content)
-        if not any(character.isalnum() for word in content for character in word):
-            return None
-        starts = [run[0] + index for index in range(len(words) - size + 1) if words[index : index + size] == content]
-        best = min(starts, key=lambda start: abs(start + size / 2 - middle), default=None)
-        return None if best is None else (best, best + size)
-
-    def _find_gap(self, slot: Slot, elements: Sequence[_Node], start: int, end: int) -> int:
-        """Return the gap for a code without units, as the number of units before it.
-
-        The gap is behind the unit that attends most to the left neighbor. If the code is glued to a word on its right only,
-        the gap is before the unit that attends most to that word.
+        If the text of the element occurs among them, its place is the occurrence nearest to the run with the largest gain.
         """
-        num_before = bisect_right(self._unit_ends, slot.start)
+        units = self._units_of(slot)
+        p = self.weights[start : start + len(is_free), units.start : units.stop].sum(axis=1)
+        gains = np.log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS
+        if not is_free.all():  # no run with the largest sum crosses a unit that costs more than all others gain
+            gains[~is_free] = -1.0 - gains.clip(min=0.0).sum()
+        gain, first, last = find_maximum_subarray(gains)
+        words = self._source_words[units.start : units.stop]
+        starts = self._find_words(units, start, is_free)
+        if starts.size:
+            first = int(starts[np.abs(starts + (len(words) - first - last) / 2).argmin()])
+            last = first + len(words)
+            gain = max(gain, 0.0) + len(words)
+        return gain, (start + first, start + last)
+
+    def _find_words(self, units: range, start: int, is_free: Flags) -> npt.NDArray[np.int64]:
+        """Return where the source units occur among free target units; nowhere if they hold neither letter nor digit."""
+        text = self.source[self.source_units[units.start][0] : self.source_units[units.stop - 1][1]]
+        num_starts = len(is_free) - len(units) + 1
+        if num_starts < 1 or not any(map(str.isalnum, text)):
+            return np.zeros(0, dtype=np.int64)
+        words = np.where(is_free, self._target_words[start : start + len(is_free)], -1)
+        starts = np.arange(num_starts)
+        for offset, word in enumerate(self._source_words[units.start : units.stop]):
+            starts = starts[words[starts + offset] == word]
+        return starts
+
+    def _find_gap(self, num_before: int, behind: bool, elements: Sequence[_Node], start: int, end: int) -> int:
+        """Return the gap for a code without units, as the number of units before it; elements are in order.
+
+        num_before: units of the source before the code
+        behind: the gap is behind the unit that attends most to the left neighbor; otherwise, it is before the unit that attends
+            most to the right one
+        """
         if not num_before or start == end:
             return start
         if num_before == len(self.source_units):
             return end
-        behind = not _is_word(slot.after) or _is_word(slot.before)
         column = self.weights[start:end, num_before - 1 if behind else num_before]
         if not column.any():
             gap = start + round((end - start) * num_before / len(self.source_units))
         else:  # of equal units, the last for a gap behind it, and the first for a gap before it
             gap = end - int(column[::-1].argmax()) if behind else start + int(column.argmax())
-        for node in elements:
-            if node.start < gap < node.end:
-                return node.end if behind else node.start
+        number = bisect_left(elements, gap, key=lambda node: node.start) - 1
+        if number >= 0 and gap < elements[number].end:
+            return elements[number].end if behind else elements[number].start
         return gap
 
 
@@ -201,7 +253,7 @@ class _Writer:
         assert slot is not None
         left_end, right_start = self.units[gap - 1][1] if gap else 0, self._get_start(gap)
         self._write_text(left_end)
-        left, right = self.target[:left_end][-1:], self.target[right_start : right_start + 1]
+        left, right = self.target[max(left_end - 1, 0) : left_end], self.target[right_start : right_start + 1]
         has_space = right_start > left_end
         is_first = parent.slot is not None and gap == parent.start
         is_last = parent.slot is not None and gap == parent.end
@@ -229,18 +281,17 @@ def _takes_space(neighbor: str, exceptions: frozenset[str]) -> bool:
     return bool(neighbor) and neighbor not in exceptions and not _UNSPACED_CHARACTER.match(neighbor)
 
 
-def find_maximum_subarray(gains: Sequence[float]) -> tuple[float, int, int]:
+def find_maximum_subarray(gains: Weights) -> tuple[float, int, int]:
     """Return the largest sum of a non-empty run of numbers, its start, and the position after its end (Kadane 1984).
 
-    Raises ValueError for an empty sequence.
+    Of runs with equal sums, the one that ends first is returned, and of these the shortest.
+
+    Raises ValueError for an empty array.
     """
-    if not gains:
+    if not gains.size:
         raise ValueError("find_maximum_subarray: there are no numbers")
-    best, total, start = (gains[0], 0, 1), 0.0, 0
-    for index, gain in enumerate(gains):
-        if total <= 0:
-            total, start = 0.0, index
-        total += gain
-        if total > best[0]:
-            best = (total, start, index + 1)
-    return best
+    sums = np.concatenate([[0.0], np.cumsum(gains)]).round(_SUM_DIGITS)
+    best_sums = sums[1:] - np.minimum.accumulate(sums[:-1])
+    end = int(best_sums.argmax()) + 1
+    start = end - 1 - int(sums[:end][::-1].argmin())
+    return float(best_sums[end - 1]), start, end

@@ -1,0 +1,95 @@
+"""Plural forms: the categories of a language, and a number for each, with which a model translates the form.
+
+`%d files` says nothing about the number, so a model can give one form alone. The line `2 files` has the Polish form `2 pliki`,
+in which the number becomes the placeholder again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dragoman.languages import get_language
+from dragoman.text.placeholders import find_placeholders
+
+CATEGORIES = ("zero", "one", "two", "few", "many", "other")
+"""Names of the categories of CLDR, in its order."""
+
+# Languages with more categories than `one` and `other`, and a whole number of each category; a category of fractions alone has
+# none. French and its relatives are left out, because their third category is that of millions.
+_SAMPLE_TABLE = {
+    "ar": "zero 0 one 1 two 2 few 3 many 11 other 100",
+    "be pl ru uk": "one 1 few 2 many 5 other -",
+    "br": "one 1 two 2 few 3 many - other 5",
+    "bs hr sr": "one 1 few 2 other 5",
+    "cs sk": "one 1 few 2 many - other 5",
+    "cy": "zero 0 one 1 two 2 few 3 many 6 other 4",
+    "dsb hsb sl": "one 1 two 2 few 3 other 5",
+    "ga": "one 1 two 2 few 3 many 7 other 11",
+    "gd": "one 1 two 2 few 3 other 20",
+    "he": "one 1 two 2 other 3",
+    "lt": "one 1 few 2 many - other 10",
+    "lv": "zero 10 one 1 other 2",
+    "mt": "one 1 two 2 few 3 many 11 other 20",
+    "ro": "one 1 few 2 other 20",
+}
+_SAMPLES: dict[str, dict[str, int | None]] = {
+    language: {name: None if number == "-" else int(number) for name, number in zip(*[iter(text.split())] * 2, strict=True)}
+    for languages, text in _SAMPLE_TABLE.items()
+    for language in languages.split()
+}
+_EXACT = re.compile(r"=(\d{1,4})")
+_NUMBER_CODE = re.compile(r"%(?:\d+\$)?[-+#0']*(?:hh?|ll?|[Lzjtq])?[diun]|%\(\w+\)[dius]|%L?n|%\{\w+\}|\{\{?\s*[\w#]+\s*\}?\}")
+
+
+def list_missing_categories(language: str, present: set[str]) -> list[str]:
+    """Return the categories that a language has and a text lacks, in the order of CLDR; none if its languages has no others.
+
+    present: categories of the text; without `other`, it is not one of CLDR's and misses none
+    """
+    samples = _SAMPLES.get(get_language(language), {})
+    return [name for name in CATEGORIES if name in samples and name not in present] if "other" in present else []
+
+
+def get_number(form: str, language: str) -> int | None:
+    """Return a number of a plural form, or None.
+
+    form: category such as `few`, or a number such as `=2`
+    language: code of the language; one with `one` and `other` alone needs no numbers
+    """
+    exact = _EXACT.fullmatch(form)
+    return int(exact[1]) if exact else _SAMPLES.get(get_language(language), {}).get(form)
+
+
+@dataclass(frozen=True)
+class NumberedText:
+    """Text with a number in the place of its placeholder.
+
+    text: the text with the number
+    number: the number, in digits
+    code: the placeholder
+    """
+
+    text: str
+    number: str
+    code: str
+
+    def restore(self, translation: str) -> str | None:
+        """Return the translation with the placeholder again; None if the number does not stand there exactly once."""
+        matches = list(re.finditer(rf"(?<![\d.,]){self.number}(?!\d|[.,]\d)", translation))
+        if len(matches) != 1 or sum(map(str.isdigit, translation)) != len(self.number):
+            return None
+        return translation[: matches[0].start()] + self.code + translation[matches[0].end() :]
+
+
+def insert_number(text: str, form: str, language: str) -> NumberedText | None:
+    """Return a text with a number of its form; None if it has another placeholder than one of a number, or other digits."""
+    number = get_number(form, language)
+    spans = find_placeholders(text)
+    if number is None or len(spans) != 1:
+        return None
+    start, end = spans[0]
+    before, code, after = text[:start], text[start:end], text[end:]
+    if not _NUMBER_CODE.fullmatch(code) or any(map(str.isdigit, before + after)) or "<" in text:
+        return None
+    return NumberedText(f"{before}{number}{after}", str(number), code)
