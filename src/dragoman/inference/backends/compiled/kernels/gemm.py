@@ -256,7 +256,7 @@ def multiply_rows_in_chunks(linear, first, workspace, row, num_rows, num_quads):
     num_done = min(num_rows, 2 * TILE_ROWS)
     if num_done == 1:
         multiply_one_row(linear, first, workspace, row, num_quads)
-        add_splits(linear, first, workspace, row, 1, num_quads)
+        add_splits(linear, first, workspace, row, num_quads)
     else:
         multiply_chunks(linear, first, workspace, row, num_done, num_quads)
     return num_done

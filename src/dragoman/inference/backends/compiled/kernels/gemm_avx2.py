@@ -2,7 +2,8 @@
 
 `vpmaddubsw` sums two products in 16 bits, and another instruction sums two of those in 32 bits. Two inputs and the next two are
 added in 16 bits between them, which saves work. They fit if the magnitudes of a lane's four inputs do not exceed
-`MAX_LANE_SUM` together. Few inputs are so large. Those are moved into a list of splits, and added one by one.
+`MAX_LANE_SUM` together. Few inputs are so large. Those are moved into a list of splits, and added one by one, while the weights
+of their quads are in the first cache.
 
     quad    four inputs side by side, of which each lane of 16 bits reads two
 """
@@ -40,19 +41,27 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 
 # Quads whose weights for 64 outputs take 16 KiB, half of the smallest first cache.
 CHUNK_QUADS = 64
+# Quad behind the last split of a row.
+NO_QUAD = 0x7FFFFFFF
 # Bytes of a quad: all, or the second one of each lane.
 ALL_BYTES, ODD_BYTES = 0xFFFFFFFF, 0xFF00FF00
 
 
 @kernel
 def split_large_inputs(row, width, workspace):
-    """Move the inputs of a row that are too large into its splits."""
+    """Move the inputs of a row that are too large into its splits, which are in the order of their quads."""
     start, num_splits = row * workspace.input_stride, np.int64(0)
     for column in range(0, width, VECTOR_BYTES):
         if any_large_lane(load_i8x64(workspace.quantized_inputs, start + column)):
             for quad in range(column // 4, column // 4 + LANES, 2):
                 num_splits = split_two_quads(row, quad, num_splits, workspace)
-    store_i32(workspace.num_splits, row, np.int32(num_splits))
+    store_i32(workspace.split_quads, first_split(row, workspace) + num_splits, np.int32(NO_QUAD))
+
+
+@inline_kernel
+def first_split(row, workspace):
+    """Return the index of a row's first split."""
+    return row * (workspace.input_stride // 4) * SPLITS_PER_QUAD
 
 
 @kernel
@@ -81,7 +90,7 @@ def add_split(row, quad, mask, num_splits, workspace):
     """Move the bytes of a mask from a quad to the end of the row's splits, and return their number."""
     quad_index = row * (workspace.input_stride // 4) + quad
     inputs = load_i32(workspace.quantized_inputs, quad_index)
-    split_index = row * (workspace.input_stride // 4) * SPLITS_PER_QUAD + num_splits
+    split_index = first_split(row, workspace) + num_splits
     store_i32(workspace.split_quads, split_index, np.int32(quad))
     store_i32(workspace.split_inputs, split_index, np.int32(inputs & mask))
     store_i32(workspace.quantized_inputs, quad_index, np.int32(inputs & ~mask))
@@ -100,7 +109,6 @@ def multiply_chunks(linear, first, workspace, row, num_rows, num_quads):
             multiply_unsigned_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads)
         else:
             multiply_signed_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads)
-    add_splits(linear, first, workspace, row, num_rows, num_quads)
 
 
 def _make_chunk_kernel(has_signs):
@@ -109,17 +117,19 @@ def _make_chunk_kernel(has_signs):
     @kernel
     def multiply_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads):
         """Add the products of some quads to the sums. The first four rows prefetch weights of the next 64 outputs."""
-        weights, sums, panel_size = linear.weights, workspace.accumulators, num_quads * VECTOR_BYTES
+        weights, sums, panel_size = linear.weights + first, workspace.accumulators, num_quads * VECTOR_BYTES
         for row_offset in range(num_rows):
             input_start, index = (row + row_offset) * workspace.input_stride, row_offset * LANES
-            prefetch_offset = first + (4 + min(row + row_offset, 3)) * panel_size
+            prefetch_offset = (4 + min(row + row_offset, 3)) * panel_size
             prefetch_step = VECTOR_BYTES if row + row_offset < 4 else 0
+            split = first_split(row + row_offset, workspace)
             a = b = c = d = splat_i32(load_i32(workspace.missing_sums, row + row_offset))
             if first_quad > 0:
+                split = load_i32(workspace.split_cursors, row + row_offset)
                 a, b = load_i32x16(sums, index), load_i32x16(sums, index + ACCUMULATOR_STRIDE)
                 c, d = load_i32x16(sums, index + 2 * ACCUMULATOR_STRIDE), load_i32x16(sums, index + 3 * ACCUMULATOR_STRIDE)
             for quad in range(first_quad, end_quad, 2):
-                offset, input_offset = first + quad * VECTOR_BYTES, input_start + 4 * quad
+                offset, input_offset = quad * VECTOR_BYTES, input_start + 4 * quad
                 inputs = load_splat_i8x4(workspace.quantized_inputs, input_offset)
                 next_inputs = load_splat_i8x4(workspace.quantized_inputs, input_offset + 4)
                 signs = load_splat_i8x4(workspace.input_signs, input_offset) if has_signs else splat_i32(0)
@@ -130,6 +140,17 @@ def _make_chunk_kernel(has_signs):
                 b = _accumulate(b, inputs, signs, next_inputs, next_signs, weights, offset + panel_size)
                 c = _accumulate(c, inputs, signs, next_inputs, next_signs, weights, offset + 2 * panel_size)
                 d = _accumulate(d, inputs, signs, next_inputs, next_signs, weights, offset + 3 * panel_size)
+            quad = load_i32(workspace.split_quads, split)
+            while quad < end_quad:
+                offset, inputs = quad * VECTOR_BYTES, load_splat_i8x4(workspace.split_inputs, 4 * split)
+                signs = load_splat_i8x4(workspace.input_signs, input_start + 4 * quad) if has_signs else splat_i32(0)
+                a = dot_accumulate(a, inputs, signs, load_i8x64(weights, offset))
+                b = dot_accumulate(b, inputs, signs, load_i8x64(weights, offset + panel_size))
+                c = dot_accumulate(c, inputs, signs, load_i8x64(weights, offset + 2 * panel_size))
+                d = dot_accumulate(d, inputs, signs, load_i8x64(weights, offset + 3 * panel_size))
+                split += 1
+                quad = load_i32(workspace.split_quads, split)
+            store_i32(workspace.split_cursors, row + row_offset, np.int32(split))
             store_i32x16(sums, index, a)
             store_i32x16(sums, index + ACCUMULATOR_STRIDE, b)
             store_i32x16(sums, index + 2 * ACCUMULATOR_STRIDE, c)
@@ -148,17 +169,17 @@ def _accumulate(sum_, inputs, signs, next_inputs, next_signs, weights, offset):
 
 
 @kernel
-def add_splits(linear, first, workspace, row, num_rows, num_quads):
-    """Add the products of the rows' splits to their sums of 64 outputs."""
+def add_splits(linear, first, workspace, row, num_quads):
+    """Add the products of one row's splits to its sums of 64 outputs, which are the first ones."""
     panel_size, sums = num_quads * VECTOR_BYTES, workspace.accumulators
-    for row_offset in range(num_rows):
-        input_start, index = (row + row_offset) * workspace.input_stride, row_offset * LANES
-        split_start = input_start // 4 * SPLITS_PER_QUAD
-        for split in range(split_start, split_start + load_i32(workspace.num_splits, row + row_offset)):
-            quad = load_i32(workspace.split_quads, split)
-            inputs = load_splat_i8x4(workspace.split_inputs, 4 * split)
-            signs = load_splat_i8x4(workspace.input_signs, input_start + 4 * quad)
-            for panel in range(4):
-                weights = load_i8x64(linear.weights, first + panel * panel_size + quad * VECTOR_BYTES)
-                sum_ = load_i32x16(sums, panel * ACCUMULATOR_STRIDE + index)
-                store_i32x16(sums, panel * ACCUMULATOR_STRIDE + index, dot_accumulate(sum_, inputs, signs, weights))
+    split = first_split(row, workspace)
+    quad = load_i32(workspace.split_quads, split)
+    while quad < num_quads:
+        inputs = load_splat_i8x4(workspace.split_inputs, 4 * split)
+        signs = load_splat_i8x4(workspace.input_signs, row * workspace.input_stride + 4 * quad)
+        for panel in range(4):
+            weights = load_i8x64(linear.weights, first + panel * panel_size + quad * VECTOR_BYTES)
+            sum_ = load_i32x16(sums, panel * ACCUMULATOR_STRIDE)
+            store_i32x16(sums, panel * ACCUMULATOR_STRIDE, dot_accumulate(sum_, inputs, signs, weights))
+        split += 1
+        quad = load_i32(workspace.split_quads, split)
