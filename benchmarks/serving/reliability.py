@@ -34,6 +34,8 @@ MIB = 1 << 20
 JSON_HEADERS = "Content-Type: application/json\r\n"
 MAX_UNREAD = 0.002
 """Share of requests that may come too late, while the server closes its socket."""
+RELEASE_SECONDS = 5.0
+"""Time after a load in which its memory returns to the system."""
 CLIENT_SECONDS = 20.0
 """Time after which Weblate gives up."""
 
@@ -47,6 +49,7 @@ class Options:
     lines: Path | None
     schemathesis: Path | None
     soak_seconds: float
+    precision: str
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,8 @@ def check_overload(options: Options) -> Iterator[PromiseCheck]:
         idle = server.read_memory()
         peak = asyncio.run(measure_peak(server.port, seconds / 3))
         rate = asyncio.run(overload(server, 10 * peak))
+        time.sleep(RELEASE_SECONDS)
+        after = server.read_memory()
     latencies.sort()
     yield PromiseCheck(
         f"peak {peak:.1f} answers a second, overload {rate:.1f}, ratio {rate / peak:.3f} (at least 0.95)", rate >= 0.95 * peak
@@ -234,8 +239,9 @@ def check_overload(options: Options) -> Iterator[PromiseCheck]:
     middle = len(memory) // 2
     first, last = max(memory[:middle]), max(memory[middle:])
     yield PromiseCheck(
-        f"memory: idle {idle:.0f} MiB; with a full queue at most {first:.0f} MiB in the first half, {last:.0f} in the second",
-        last < 1.05 * first,
+        f"memory: idle {idle:.0f} MiB; with a full queue at most {first:.0f} MiB in the first half, {last:.0f} in the second; "
+        f"{after:.0f} after",
+        last < 1.05 * first and after < last,
     )
 
 
@@ -269,15 +275,15 @@ def check_disconnections(options: Options) -> Iterator[PromiseCheck]:
             time.sleep(0.1)
             metrics = server.read_metrics()
             waiting = metrics["dragoman_queue_tokens"], metrics["dragoman_queue_jobs"]
-            is_idle = not any(waiting) and server.count_tasks()[0] <= tasks
+            is_idle = not any(waiting) and server.count_tasks()[0] <= tasks and server.count_open_files() <= files
             if is_idle or time.monotonic() > end:
                 break
         after = server.count_tasks()
+        more_files = server.count_open_files() - files
         status = asyncio.run(send(server.port, request))
         num_wasted, num_sent = after[1] - lines, number // len(starts) * 2 * 20
         yield PromiseCheck(f"{number} clients left; tokens and requests in the queue: {waiting}", not any(waiting))
         yield PromiseCheck(f"tasks {tasks} before, {after[0]} after", after[0] <= tasks)
-        more_files = server.count_open_files() - files
         yield PromiseCheck(f"open files: {more_files} more", more_files <= 0)
         yield PromiseCheck(f"translated {num_wasted} of their {num_sent} lines before they left", num_wasted < num_sent)
         yield PromiseCheck(f"the next request has status {status}", status == 200)
@@ -423,8 +429,12 @@ def check_hostile(options: Options) -> Iterator[PromiseCheck]:
         asyncio.run(send_twice(server.port, write_request(write_fields())))
         before = server.read_memory()
         yield from asyncio.run(attack(server))
+        time.sleep(RELEASE_SECONDS)
         peak, after = server.read_memory("VmHWM"), server.read_memory()
-        yield PromiseCheck(f"memory {before:.0f} MiB before, {peak:.0f} at the peak, {after:.0f} after", peak - before < 300)
+        yield PromiseCheck(
+            f"memory {before:.0f} MiB before, {peak:.0f} at the peak, {after:.0f} after",
+            peak - before < 128 and after - before < 48,
+        )
 
 
 def check_equality(options: Options) -> Iterator[PromiseCheck]:
@@ -433,6 +443,9 @@ def check_equality(options: Options) -> Iterator[PromiseCheck]:
         raise click.UsageError("equality: needs --bundle and --lines")
     lines = options.lines.read_text(encoding="utf-8").splitlines()[: 100 if options.quick else 1000]
     command = [sys.executable, "-m", "dragoman", "serve", str(options.bundle), "--port", "0", "--json"]
+    command += ["--precision", options.precision]
+    # Until kernels are compiled, the packed back end answers, whose int8 products round otherwise.
+    environment = {**os.environ, "DRAGOMAN_COMPILE": "wait"}
 
     async def translate_all(url: str, num_clients: int) -> list[str]:
         from dragoman import AsyncClient
@@ -447,7 +460,7 @@ def check_equality(options: Options) -> Iterator[PromiseCheck]:
 
             return await asyncio.gather(*map(translate, lines))
 
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
             url = json.loads(process.stdout.readline())["url"]
@@ -516,10 +529,17 @@ SECTIONS: dict[str, Callable[[Options], Iterator[PromiseCheck]]] = {
 @click.option("--lines", type=click.Path(path_type=Path), help="English sentences, one a line, for equality.")
 @click.option("--schemathesis", type=click.Path(path_type=Path), help="Program schemathesis of version 4.")
 @click.option("--soak-seconds", default=7200.0, show_default=True, help="Longest time of the soak; it reports how far it came.")
+@click.option("--precision", default="auto", show_default=True, help="Precision of the bundle, for equality.")
 def main(
-    names: tuple[str, ...], quick: bool, bundle: Path | None, lines: Path | None, schemathesis: Path | None, soak_seconds: float
+    names: tuple[str, ...],
+    quick: bool,
+    bundle: Path | None,
+    lines: Path | None,
+    schemathesis: Path | None,
+    soak_seconds: float,
+    precision: str,
 ) -> None:
-    options = Options(quick, bundle, lines, schemathesis, soak_seconds)
+    options = Options(quick, bundle, lines, schemathesis, soak_seconds, precision)
     if not names:
         names = tuple(name for name in SECTIONS if getattr(options, "bundle" if name == "equality" else name, True) is not None)
     all_kept = True

@@ -72,7 +72,7 @@ def run_soak(num_requests: int, max_seconds: float, state_requests: int) -> Soak
 def simulate_clock() -> Iterator[SimpleNamespace]:
     """Replace the clock of the queue, of the deadlines and of the guard. Its field `now` is the time in seconds."""
     clock = SimpleNamespace(now=0.0)
-    fake = SimpleNamespace(monotonic=lambda: clock.now)
+    fake = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: round(clock.now * 1e9))
     modules: list[Any] = [middleware, request_queue, service]
     clocks = [module.time for module in modules]
     for module in modules:

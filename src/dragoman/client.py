@@ -5,8 +5,12 @@ Both read the answers into the same classes and raise `ServerError` for an answe
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:5000"
 DEFAULT_TIMEOUT = 120.0
+POLL_SECONDS = 0.5
+"""Time between two questions about a file that is translated."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class ClientSegment(ClientHypothesis):
     checks: checks that the translation fails, such as "numbers"
     alternatives: other translations, best first
     unmet_constraints: phrases that the translation should contain, but does not
+    terms: terms of the glossary, each with the form that the translation has, or None if it has none
     """
 
     source: str = ""
@@ -54,6 +61,7 @@ class ClientSegment(ClientHypothesis):
     checks: tuple[str, ...] = ()
     alternatives: tuple[ClientHypothesis, ...] = ()
     unmet_constraints: tuple[str, ...] = ()
+    terms: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,34 @@ class ClientParse:
 
 
 @dataclass(frozen=True)
+class ClientGlossary:
+    """Glossary that the server stores. num_entries: number of its terms"""
+
+    id: str
+    name: str
+    source: str
+    target: str
+    num_entries: int
+
+
+@dataclass(frozen=True)
+class ClientFile:
+    """Translated file.
+
+    name: name that the server gives the translation
+    num_texts: number of texts that were translated
+    num_flagged: number of texts that fail a check
+    flagged_texts: the first ones of them, as mappings
+    """
+
+    name: str
+    content: bytes
+    num_texts: int
+    num_flagged: int
+    flagged_texts: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class StreamedSentence:
     """Sentence of a stream: the number of its text, counted from 0, the sentence, and its translation."""
 
@@ -123,6 +159,7 @@ def _read_segment(fields: Mapping[str, Any]) -> ClientSegment:
         checks=tuple(fields["checks"]),
         alternatives=tuple(ClientHypothesis(**_read_hypothesis(other)) for other in fields.get("alternatives", ())),
         unmet_constraints=tuple(fields.get("unmet_constraints", ())),
+        terms=tuple((term["source"], term["form"]) for term in fields.get("terms", ())),
     )
 
 
@@ -150,10 +187,46 @@ def _read_parse(fields: Mapping[str, Any]) -> ClientParse:
     )
 
 
+def _read_glossary(fields: Mapping[str, Any]) -> ClientGlossary:
+    return ClientGlossary(
+        fields["glossary_id"], fields["name"], fields["source_lang"], fields["target_lang"], fields["entry_count"]
+    )
+
+
+def _build_glossary_fields(name: str, entries: Mapping[str, str], target: str, source: str) -> dict[str, str]:
+    """Return the fields of a glossary. Raises ValueError for a term with a tab or a line break."""
+    for term in (*entries, *entries.values()):
+        if set(term) & {"\t", "\n", "\r"}:
+            raise ValueError(f"entries: {term!r} has a tab or a line break; remove it")
+    lines = "\n".join(f"{term}\t{translation}" for term, translation in entries.items())
+    return {"name": name, "source_lang": source, "target_lang": target, "entries": lines, "entries_format": "tsv"}
+
+
+def _build_file_fields(path: Path, target: str, source: str | None, scope: str, accept: bool) -> dict[str, Any]:
+    """Return the parts of the request that sends a file."""
+    fields = {"target": target, "scope": scope, "accept": "true" if accept else "false"} | (
+        {"source": source} if source else {}
+    )
+    return {"data": fields, "files": {"file": (path.name, path.read_bytes())}}
+
+
+def _is_finished(state: Mapping[str, Any]) -> bool:
+    """Return whether a file is translated. Raises ServerError if it cannot be."""
+    if state["status"] == "error":
+        raise ServerError(state["error"]["message"], status=200, server_code=state["error"]["code"])
+    return bool(state["status"] == "done")
+
+
+def _read_file(state: Mapping[str, Any], content: bytes) -> ClientFile:
+    return ClientFile(state["name"], content, state["done"], state["flagged"], tuple(state["flagged_texts"]))
+
+
 def _to_error(response: httpx.Response) -> ServerError:
     """Return the error of an answer whose body was read."""
     try:
-        error = response.json()["error"]
+        if "message" in (fields := response.json()):  # the routes of glossaries are DeepL's
+            return ServerError(fields["message"], status=response.status_code)
+        error = fields["error"]
         return ServerError(error["message"], status=response.status_code, server_code=error["code"])
     except (ValueError, KeyError, TypeError):
         return ServerError(f"the server answered {response.status_code}", status=response.status_code)
@@ -217,6 +290,8 @@ class Client:
         alignment: bool = False,
         attention: bool = False,
         constraints: Sequence[Mapping[str, Any] | None] = (),
+        glossary: str | Sequence[Mapping[str, Any]] | None = None,
+        strict_terms: bool = False,
     ) -> list[ClientTranslation]:
         """Translate texts; return one result for each, in order.
 
@@ -228,11 +303,15 @@ class Client:
         attention: also return the tokens and the attention weights of each hypothesis
         constraints: constraints on the translation of each text, or None for a text without: mappings with `prefix`, `include`,
             `exclude` and `include_any`, as in `TranslationConstraints`. A text with constraints is one sentence.
+        glossary: id of a glossary that the server stores, or terms: mappings with `source`, `target`, `case_sensitive` and
+            `do_not_translate`, as in `GlossaryEntry`
+        strict_terms: require the terms also where the model finds them unlikely
 
         Raises ServerError if the server refuses the request or cannot be reached.
         """
         options = _build_options(beam_size, constraints, alternatives=alternatives, markup=markup)
         options |= {"split_sentences": split_sentences, "alignment": alignment, "attention": attention}
+        options |= _build_glossary_options(glossary, strict_terms)
         answer = self._request("POST", "/v1/translate", json=_build_fields(texts, target, source, options))
         return [_read_translation(fields) for fields in answer["translations"]]
 
@@ -278,14 +357,62 @@ class Client:
         languages: dict[str, list[str]] = self._request("GET", "/v1/languages")["languages"]
         return languages
 
+    def add_glossary(self, name: str, entries: Mapping[str, str], target: str, source: str) -> ClientGlossary:
+        """Store a glossary on the server, for the argument `glossary` of `translate`.
+
+        entries: translations by their terms
+
+        Raises ServerError if the server refuses it, as one without room for it does, and ValueError for a term with a tab or a
+        line break.
+        """
+        fields = _build_glossary_fields(name, entries, target, source)
+        return _read_glossary(self._request("POST", "/v2/glossaries", json=fields))
+
+    def glossaries(self) -> list[ClientGlossary]:
+        """Return the glossaries that the server stores, oldest first."""
+        return list(map(_read_glossary, self._request("GET", "/v2/glossaries")["glossaries"]))
+
+    def remove_glossary(self, glossary_id: str) -> None:
+        """Remove a glossary from the server. Raises ServerError for an unknown id."""
+        self._send("DELETE", f"/v2/glossaries/{glossary_id}")
+
+    def translate_file(
+        self,
+        path: str | Path,
+        target: str,
+        source: str | None = None,
+        *,
+        scope: Literal["empty", "fuzzy", "all"] = "empty",
+        accept: bool = False,
+    ) -> ClientFile:
+        """Send a file, wait for its translation, and remove it from the server.
+
+        scope: texts of a file with translations: those without one, also those with a fuzzy one, or all
+        accept: mark translations without a failed check as good; otherwise a human has to check them
+
+        Raises OSError if the file cannot be read, and ServerError if the server refuses it or cannot translate it.
+        """
+        state = self._request("POST", "/v1/files", **_build_file_fields(Path(path), target, source, scope, accept))
+        try:
+            while not _is_finished(state):
+                time.sleep(POLL_SECONDS)
+                state = self._request("GET", f"/v1/files/{state['id']}")
+            return _read_file(state, self._send("GET", f"/v1/files/{state['id']}/content").content)
+        finally:
+            with suppress(ServerError):  # the server removes it after a time
+                self._send("DELETE", f"/v1/files/{state['id']}")
+
     def _request(self, method: str, path: str, **options: Any) -> Any:
+        return self._send(method, path, **options).json()
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = self._client.request(method, path, **options)
         except self._httpx.TransportError as error:
             raise _describe_failure(error, self._url) from error
-        if response.status_code != 200:
+        if not response.is_success:
             raise _to_error(response)
-        return response.json()
+        return response
 
     def close(self) -> None:
         """Close the connections."""
@@ -321,10 +448,13 @@ class AsyncClient:
         alignment: bool = False,
         attention: bool = False,
         constraints: Sequence[Mapping[str, Any] | None] = (),
+        glossary: str | Sequence[Mapping[str, Any]] | None = None,
+        strict_terms: bool = False,
     ) -> list[ClientTranslation]:
         """Translate texts; see `Client.translate`."""
         options = _build_options(beam_size, constraints, alternatives=alternatives, markup=markup)
         options |= {"split_sentences": split_sentences, "alignment": alignment, "attention": attention}
+        options |= _build_glossary_options(glossary, strict_terms)
         answer = await self._request("POST", "/v1/translate", json=_build_fields(texts, target, source, options))
         return [_read_translation(fields) for fields in answer["translations"]]
 
@@ -364,14 +494,51 @@ class AsyncClient:
         languages: dict[str, list[str]] = (await self._request("GET", "/v1/languages"))["languages"]
         return languages
 
+    async def add_glossary(self, name: str, entries: Mapping[str, str], target: str, source: str) -> ClientGlossary:
+        """Store a glossary on the server; see `Client.add_glossary`."""
+        fields = _build_glossary_fields(name, entries, target, source)
+        return _read_glossary(await self._request("POST", "/v2/glossaries", json=fields))
+
+    async def glossaries(self) -> list[ClientGlossary]:
+        """Return the glossaries that the server stores, oldest first."""
+        return list(map(_read_glossary, (await self._request("GET", "/v2/glossaries"))["glossaries"]))
+
+    async def remove_glossary(self, glossary_id: str) -> None:
+        """Remove a glossary from the server. Raises ServerError for an unknown id."""
+        await self._send("DELETE", f"/v2/glossaries/{glossary_id}")
+
+    async def translate_file(
+        self,
+        path: str | Path,
+        target: str,
+        source: str | None = None,
+        *,
+        scope: Literal["empty", "fuzzy", "all"] = "empty",
+        accept: bool = False,
+    ) -> ClientFile:
+        """Send a file, wait for its translation, and remove it from the server; see `Client.translate_file`."""
+        fields = await asyncio.to_thread(_build_file_fields, Path(path), target, source, scope, accept)
+        state = await self._request("POST", "/v1/files", **fields)
+        try:
+            while not _is_finished(state):
+                await asyncio.sleep(POLL_SECONDS)
+                state = await self._request("GET", f"/v1/files/{state['id']}")
+            return _read_file(state, (await self._send("GET", f"/v1/files/{state['id']}/content")).content)
+        finally:
+            with suppress(ServerError):  # the server removes it after a time
+                await self._send("DELETE", f"/v1/files/{state['id']}")
+
     async def _request(self, method: str, path: str, **options: Any) -> Any:
+        return (await self._send(method, path, **options)).json()
+
+    async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = await self._client.request(method, path, **options)
         except self._httpx.TransportError as error:
             raise _describe_failure(error, self._url) from error
-        if response.status_code != 200:
+        if not response.is_success:
             raise _to_error(response)
-        return response.json()
+        return response
 
     async def close(self) -> None:
         """Close the connections."""
@@ -392,6 +559,13 @@ def _build_options(beam_size: int | None, constraints: Sequence[Mapping[str, Any
     if constraints:
         options["constraints"] = list(constraints)
     return options
+
+
+def _build_glossary_options(glossary: str | Sequence[Mapping[str, Any]] | None, strict_terms: bool) -> dict[str, Any]:
+    if glossary is None:
+        return {}
+    terms = glossary if isinstance(glossary, str) else [dict(term) for term in glossary]
+    return {"glossary": terms, "strict_terms": strict_terms}
 
 
 def _build_parse_fields(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import deepl
 import pytest
@@ -11,6 +12,7 @@ from libretranslatepy import LibreTranslateAPI
 
 import dragoman
 from capital_letters import CapitalTranslator, listen, make_service
+from dragoman import client as client_module
 from dragoman.client import ClientTranslation, StreamedSentence
 from dragoman.errors import ServerError
 from dragoman.serving.settings import ApiKeys, ServerSettings, hash_key
@@ -48,6 +50,37 @@ def test_async_client_translates(url: str) -> None:
 
     text, events, languages = asyncio.run(translate())
     assert (text, len(events), languages["en"]) == ("<b>ONE</b>", 2, ["de"])
+
+
+def test_clients_keep_glossaries_and_translate_files(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "POLL_SECONDS", 0.01)
+    path = tmp_path / "one.txt"
+    path.write_text("A dog.\n", encoding="utf-8")
+    with dragoman.Client(url, api_key="key") as client:
+        glossary = client.add_glossary("pets", {"dog": "Hund"}, "de", "en")
+        assert (client.glossaries(), glossary.num_entries) == ([glossary], 1)
+        for terms in (glossary.id, [{"source": "dog", "target": "Hund"}]):
+            (result,) = client.translate(["A dog."], "de", "en", glossary=terms, strict_terms=True)
+            assert (result.text, result.segments[0].terms) == ("A DOG. Hund", (("dog", "Hund"),))
+        client.remove_glossary(glossary.id)
+        with pytest.raises(ServerError, match="Glossary not found"):
+            client.remove_glossary(glossary.id)
+        with pytest.raises(ValueError, match="has a tab"):
+            client.add_glossary("pets", {"a\tb": "c"}, "de", "en")
+        file = client.translate_file(path, "de", "en")
+        assert (file.content, file.num_texts, file.num_flagged) == (b"A DOG.\n", 1, 0)
+        with pytest.raises(ServerError, match="zz is not supported"):
+            client.translate_file(path, "zz", "en")
+
+    async def use() -> tuple[object, bytes, list[object]]:
+        async with dragoman.AsyncClient(url, api_key="key") as client:
+            glossary = await client.add_glossary("pets", {"dog": "Hund"}, "de", "en")
+            (result,) = await client.translate(["A dog."], "de", "en", glossary=glossary.id, strict_terms=True)
+            file = await client.translate_file(path, "de", "en")
+            await client.remove_glossary(glossary.id)
+            return result.text, file.content, list(await client.glossaries())
+
+    assert asyncio.run(use()) == ("A DOG. Hund", b"A DOG.\n", [])
 
 
 def test_client_reports_what_the_server_says(url: str) -> None:

@@ -57,7 +57,8 @@ def test_metrics_are_summed_and_counters_outlive_a_process() -> None:
 class EndedChild:
     """Child process that ends as soon as it has started."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
+        self.usage = arguments[-1]
         self.control, sender = Pipe()
         sender.close()
         self.metrics = ""
@@ -107,9 +108,15 @@ def run_processes(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str
 
 
 def list_servers(process_id: int) -> list[int]:
-    """Return the server processes of a parent, without the tracker of multiprocessing."""
-    children = Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()
-    return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+    """Return the server processes of a parent, without the other processes of multiprocessing."""
+    for child in list_children(process_id):
+        if "forkserver" in Path(f"/proc/{child}/cmdline").read_text():
+            return list_children(child)
+    return []
+
+
+def list_children(process_id: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()]
 
 
 def wait_until(is_true: Any) -> None:
@@ -161,6 +168,9 @@ def test_processes_share_an_address_and_lose_no_request(bundle: Path) -> None:
         text = httpx.get(admin + "/metrics", timeout=120).text
         assert read_sample(text, 'dragoman_requests_total{route="/translate",status="200"}') == len(statuses) + 1
         assert read_sample(text, "dragoman_process_restarts_total") == 1
+        for _ in range(4):  # any of the processes may answer
+            httpx.post(url + "v2/translate", json={"text": ["one"], "source_lang": "EN", "target_lang": "DE"}, timeout=120)
+        assert httpx.get(url + "v2/usage", timeout=120).json()["character_count"] == 4 * len("one")
 
         servers = list_servers(process.pid)
         with ThreadPoolExecutor() as pool:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from dragoman.platform_features import get_c_function
 
 # Constants of glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_BLOCK_BYTES = 2**25
+"""Size of a block from which its memory returns to the system when it is freed."""
 
 
 def tune_malloc() -> None:
@@ -15,10 +20,31 @@ def tune_malloc() -> None:
 
     Blocks above 32 MiB still return to the system. Settings of the user in the environment take precedence.
     """
-    mallopt = get_c_function("mallopt")
-    if mallopt is not None and not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
-        mallopt(M_MMAP_THRESHOLD, 2**25)
+    if (mallopt := _get_mallopt()) is not None:
+        mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
         mallopt(M_TRIM_THRESHOLD, 2**27)
+
+
+@contextmanager
+def map_blocks(min_bytes: int) -> Iterator[None]:
+    """Give each new block of at least this size a mapping of its own, which begins at a page, instead of a part of the heap.
+
+    Settings of the user in the environment take precedence.
+    """
+    if (mallopt := _get_mallopt()) is None:
+        yield
+        return
+    mallopt(M_MMAP_THRESHOLD, min_bytes)
+    try:
+        yield
+    finally:
+        mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
+
+
+def _get_mallopt() -> Any:
+    """Return the function that sets options, or None without it or if the user has set options."""
+    is_set = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    return None if is_set else get_c_function("mallopt")
 
 
 def trim_malloc() -> None:

@@ -6,6 +6,7 @@ uvicorn itself has a limit for an idle connection after an answer only.
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
@@ -15,6 +16,8 @@ HEAD_SECONDS = 15.0
 """Time for the head of a request, from the start of the connection or from its first byte."""
 WRITE_SECONDS = 60.0
 """Time that a client may leave its answer unread, once the buffers of the connection are full."""
+READ_BYTES = 64 << 10
+"""Most bytes that a connection reads at once, so that one whose body waits for its turn holds little memory."""
 STOP_SECONDS = 0.25
 """Time for a request that is on its way as the server stops."""
 
@@ -33,6 +36,11 @@ class TimedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
         super().connection_made(transport)
+        # asyncio does this for sockets that it opens itself. Without it, the body of an answer waits 40 ms behind its head.
+        connection = transport.get_extra_info("socket")
+        if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # of asyncio's own transports
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:

@@ -70,12 +70,10 @@ class LanguagesFields(RequestFields):
 def build_deepl_router(service: TranslationService, settings: ServerSettings, glossaries: GlossaryStore) -> APIRouter:
     """Return the routes of DeepL's API."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
-    num_characters = 0
 
     @router.post("/translate", openapi_extra=describe_fields(DeeplFields, TRANSLATE_EXAMPLE))
     async def translate(request: Request) -> JSONResponse:
         """Translate texts."""
-        nonlocal num_characters
         fields = check_fields(
             DeeplFields, await read_fields(request, list_fields=LIST_FIELDS), missing="Parameter '{name}' not specified."
         )
@@ -90,7 +88,7 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
                 options,
             )
         )
-        num_characters += sum(map(len, texts))
+        service.usage.add(sum(map(len, texts)))
         return JSONResponse(
             {
                 "translations": [
@@ -118,8 +116,8 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
 
     @router.get("/usage")
     async def usage() -> JSONResponse:
-        """Return the characters that were translated since the start."""
-        return JSONResponse({"character_count": num_characters, "character_limit": CHARACTER_LIMIT})
+        """Return the characters that all processes of the server have translated since its start."""
+        return JSONResponse({"character_count": service.usage.num_characters, "character_limit": CHARACTER_LIMIT})
 
     @router.get("/glossary-language-pairs")
     async def glossary_pairs() -> JSONResponse:

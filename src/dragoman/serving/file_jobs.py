@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from dragoman.documents.document import Document
+from dragoman.documents.document import Document, add_plural_forms
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import DocumentOptions, Scope, UnitResult, is_selected, translate_document
 from dragoman.errors import DataError, DragomanError
@@ -269,6 +269,7 @@ class FileJobs:
         """Return the final state and the translation."""
         original = self._folders.path / state.id / ORIGINAL
         document = parse_document(request.name, original.read_bytes())
+        document = add_plural_forms(document, get_parser(request.name), request.target)
         original.unlink()
         source = request.source or self._detect(document)
         route = self._service.models.find_route(source, request.target)

@@ -13,9 +13,13 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from dragoman.serving.byte_budget import ByteBudget
+from dragoman.serving.freed_memory import FreedMemory
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.metrics import ServerMetrics
 from dragoman.serving.request_queue import QueueFullError
@@ -39,8 +43,31 @@ DOWNLOAD_PREFIX = "/download_file/"
 MAX_CONTENT_LENGTH_DIGITS = 12
 REQUEST_BYTES = 32 << 10
 """Memory of a request besides its body: the connection, its buffers and its task."""
+SMALL_BODY_BYTES = 64 << 10
+"""Size up to which bodies have a budget of their own, so that large ones do not hold them up."""
+MIN_BODY_BYTES = 8 << 10
+"""Part of that budget that the smallest body takes. The texts of a request take up to 80 times the memory of its body."""
+UNREAD_BODIES = 16
+"""Largest bodies that are read, or wait for their turn, at the same time. The others wait unread, in buffers of the system."""
+FILES_IN_PROGRESS = 4
+"""Largest files that are read, or are stored, at the same time."""
 
 logger = logging.getLogger("dragoman.serving")
+
+
+@dataclass
+class ReceivedParts:
+    """Parts of a body. has_more: the body has not ended"""
+
+    content: list[bytes] = field(default_factory=list)
+    num_bytes: int = 0
+    has_more: bool = True
+
+    def add(self, message: Message) -> None:
+        """Add the part of a message."""
+        self.content.append(part := message.get("body", b""))
+        self.num_bytes += len(part)
+        self.has_more = message.get("more_body", False)
 
 
 class RequestGuard:
@@ -52,7 +79,12 @@ class RequestGuard:
         self.keys: ApiKeys | None = settings.api_keys
         self.metrics = metrics
         self.pending_bytes = 0
-        self.room = asyncio.Semaphore(settings.limits.max_connections)
+        self._memory = FreedMemory()
+        limits = settings.limits
+        self._small_bodies = ByteBudget(limits.max_connections * MIN_BODY_BYTES)
+        self._large_bodies = ByteBudget(limits.max_body_bytes)
+        self._unread_bodies = ByteBudget(limits.max_body_bytes * UNREAD_BODIES)
+        self._files = ByteBudget(limits.max_file_bytes * FILES_IN_PROGRESS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -92,30 +124,41 @@ class RequestGuard:
         if self.pending_bytes + num_bytes > self.limits.max_pending_bytes:
             raise QueueFullError
         self.pending_bytes += num_bytes
+        self._memory.follow(self.pending_bytes)
         try:
-            await self._read_and_answer(scope, receive, send)
+            async with AsyncExitStack() as stack:
+                if (body := await self._read_body(scope, receive, num_bytes, stack)) is not None:
+                    await self._run_until_disconnect(scope, body, receive, send)
         finally:
             self.pending_bytes -= num_bytes
+            self._memory.follow(self.pending_bytes)
 
-    async def _read_and_answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start_by = ARRIVAL.get() + self.limits.queue_seconds
-        try:
-            async with asyncio.timeout(self.limits.read_seconds):
-                body = await self._read_body(receive, self._get_max_bytes(scope))
-        except TimeoutError:
-            seconds = self.limits.read_seconds
-            raise HttpError(408, f"the body did not arrive within {seconds:g} seconds", "request-too-slow") from None
-        if body is None:
-            return
-        try:
-            async with asyncio.timeout(max(0.0, start_by - time.monotonic())):
-                await self.room.acquire()
-        except TimeoutError:
-            raise QueueFullError from None
-        try:
-            await self._run_until_disconnect(scope, body, receive, send)
-        finally:
-            self.room.release()
+    async def _read_body(self, scope: Scope, receive: Receive, expected: int, stack: AsyncExitStack) -> bytes | None:
+        """Return the body, or None if the client went away. The stack holds its parts of the budgets.
+
+        A large body waits for its turn after its beginning has arrived, so that clients which send nothing hold up nobody.
+
+        Raises HttpError for a body that is too large or too slow, and QueueFullError if its turn does not come.
+        """
+        limit = self._get_max_bytes(scope)
+        parts = await self._receive(receive, SMALL_BODY_BYTES, limit)
+        if parts is not None and parts.has_more:
+            await self._take(stack, self._files if scope["path"] in FILE_PATHS else self._unread_bodies, expected)
+            rest = await self._receive(receive, limit, limit - parts.num_bytes)
+            parts = None if rest is None else ReceivedParts(parts.content + rest.content)
+        if parts is None:
+            return None
+        body = b"".join(parts.content)
+        if len(body) <= SMALL_BODY_BYTES:
+            await self._take(stack, self._small_bodies, max(MIN_BODY_BYTES, len(body)))
+        elif scope["path"] not in FILE_PATHS:
+            await self._take(stack, self._large_bodies, len(body))
+        return body
+
+    async def _take(self, stack: AsyncExitStack, budget: ByteBudget, num_bytes: int) -> None:
+        """Wait for a part of a budget, until the translation would start too late."""
+        seconds = ARRIVAL.get() + self.limits.queue_seconds - time.monotonic()
+        await stack.enter_async_context(budget.take(num_bytes, seconds))
 
     def _check_key(self, scope: Scope) -> None:
         """Raise HttpError without a valid key, if the server has keys."""
@@ -147,18 +190,22 @@ class RequestGuard:
     def _refuse_size(self, limit: int) -> HttpError:
         return HttpError(413, f"the body has more than {limit} bytes; send fewer or shorter texts", "request-too-large")
 
-    async def _read_body(self, receive: Receive, limit: int) -> bytes | None:
-        """Return the body, or None if the client went away. Raises HttpError for a body that is too large."""
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
-            if len(body) > limit:
-                raise self._refuse_size(limit)
-            if not message.get("more_body", False):
-                return bytes(body)
+    async def _receive(self, receive: Receive, enough: int, limit: int) -> ReceivedParts | None:
+        """Return parts of the body until they have more than enough bytes or end, or None if the client went away."""
+        parts = ReceivedParts()
+        seconds = self.limits.read_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                while parts.has_more and parts.num_bytes <= enough:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    parts.add(message)
+                    if parts.num_bytes > limit:
+                        raise self._refuse_size(limit)
+        except TimeoutError:
+            raise HttpError(408, f"the body did not arrive within {seconds:g} seconds", "request-too-slow") from None
+        return parts
 
     async def _run_until_disconnect(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         disconnected = asyncio.Event()

@@ -12,17 +12,21 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Generic, TypeVar
 
 logger = logging.getLogger("dragoman.serving")
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT")
 
 BATCH_SECONDS = 0.25
 """Time that a batch is meant to take."""
+DEADLINE_SECONDS = 0.1
+"""Time between two looks at the deadlines of all jobs, which thousands of jobs make long."""
 FIRST_BATCH_TOKENS = 256
 MIN_BATCH_TOKENS = 64
 MAX_BATCH_TOKENS = 16_384
@@ -94,6 +98,16 @@ class Job(Generic[KeyT, ResultT]):
         """Return whether no line has been taken yet."""
         return len(self.waiting) == len(self.lines)
 
+    def is_over(self, now: float) -> bool:
+        """Return whether nobody waits for the job at a time of `time.monotonic`."""
+        return self.is_canceled or self.deadline <= now or (self.start_by <= now and self.is_new)
+
+
+def iter_queue(queue: deque[ItemT]) -> Iterator[ItemT]:
+    """Yield and remove the items of a queue, those included that are appended meanwhile."""
+    while queue:
+        yield queue.popleft()
+
 
 class RequestQueue(Generic[KeyT, ResultT]):
     """Bounded queue of jobs with one thread that translates batches.
@@ -117,6 +131,9 @@ class RequestQueue(Generic[KeyT, ResultT]):
         self._num_tokens = 0
         self._condition = threading.Condition()
         self._is_closed = False
+        self._keys: dict[KeyT, KeyT] = {}
+        self._has_canceled = False
+        self._next_look = 0.0
         self._batch_tokens = FIRST_BATCH_TOKENS
         self._thread = threading.Thread(target=self._run, name="request-queue", daemon=True)
         self._thread.start()
@@ -146,6 +163,9 @@ class RequestQueue(Generic[KeyT, ResultT]):
                 raise QueueClosedError
             if self._num_tokens and self._num_tokens + job.num_tokens > self.max_tokens:
                 return False
+            if not self._jobs:
+                self._keys.clear()
+            job.key = self._keys.setdefault(job.key, job.key)  # equal keys are one object, which makes comparisons fast
             self._jobs.append(job)
             self._num_tokens += job.num_tokens
             self._condition.notify()
@@ -154,7 +174,7 @@ class RequestQueue(Generic[KeyT, ResultT]):
     def cancel(self, job: Job[KeyT, ResultT]) -> None:
         """Leave out the lines of a job that have not been translated."""
         with self._condition:
-            job.is_canceled = True
+            job.is_canceled = self._has_canceled = True
             self._condition.notify()
 
     def close(self) -> None:
@@ -185,13 +205,21 @@ class RequestQueue(Generic[KeyT, ResultT]):
     def _remove_dead_jobs(self) -> list[tuple[Job[KeyT, ResultT], Exception]]:
         """Return the jobs whose time is over, each with its error, and remove them and the canceled ones."""
         now = time.monotonic()
-        dead = [job for job in self._jobs if job.is_canceled or job.deadline <= now or (job.start_by <= now and job.is_new)]
+        if now < self._next_look and not self._has_canceled:
+            return []
+        self._next_look, self._has_canceled = now + DEADLINE_SECONDS, False
+        dead = [job for job in self._jobs if job.is_over(now)]
         for job in dead:
-            self._remove(job)
+            self._finish(job)
+        if dead:
+            self._jobs = deque(job for job in self._jobs if not job.is_finished)
         return [(job, DeadlineError() if job.deadline <= now else QueueFullError()) for job in dead if not job.is_canceled]
 
     def _remove(self, job: Job[KeyT, ResultT]) -> None:
         self._jobs.remove(job)
+        self._finish(job)
+
+    def _finish(self, job: Job[KeyT, ResultT]) -> None:
         self._num_tokens -= sum(job.tokens[index] for index in job.waiting)
         job.waiting.clear()
         job.is_finished = True
@@ -200,17 +228,22 @@ class RequestQueue(Generic[KeyT, ResultT]):
         """Return lines of the first job's kind: one of each job in turn, until the batch is full. The job moves behind."""
         if not self._jobs:
             return []
-        key = self._jobs[0].key
-        turn = deque(job for job in self._jobs if job.key == key and job.waiting)
+        key, now = self._jobs[0].key, time.monotonic()
         batch: list[tuple[Job[KeyT, ResultT], int]] = []
         num_tokens = 0
-        while turn and num_tokens < self._batch_tokens:
-            job = turn.popleft()
+        turn: deque[Job[KeyT, ResultT]] = deque()
+        # The batch is usually full before the last job, so the jobs are not listed.
+        jobs = (job for job in self._jobs if job.key is key and job.waiting and not job.is_over(now))
+        for job in chain(jobs, iter_queue(turn)):
             index = job.waiting.popleft()
             batch.append((job, index))
             num_tokens += job.tokens[index]
+            if num_tokens >= self._batch_tokens:
+                break
             if job.waiting:
                 turn.append(job)
+        if not batch:
+            self._next_look = 0.0  # the first job is over
         self._num_tokens -= num_tokens
         self._jobs.rotate(-1)
         return batch

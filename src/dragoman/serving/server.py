@@ -24,6 +24,7 @@ from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerSettings
 from dragoman.serving.telemetry import Telemetry
+from dragoman.serving.usage import Usage
 
 logger = logging.getLogger("dragoman.serving")
 
@@ -67,13 +68,15 @@ def serve(
         server.run(sockets=[server_socket])
 
 
-def build_service(load_models: Callable[[], ModelSet], settings: ServerSettings) -> TranslationService:
+def build_service(
+    load_models: Callable[[], ModelSet], settings: ServerSettings, usage: Usage | None = None
+) -> TranslationService:
     """Return the service of a process, with its models.
 
     Raises MissingDependencyError if the settings ask for traces without their extra, and the errors of the models.
     """
     telemetry = Telemetry.from_environment() if settings.traces else None
-    return TranslationService(load_models(), settings.limits, retry=settings.retry, telemetry=telemetry)
+    return TranslationService(load_models(), settings.limits, retry=settings.retry, telemetry=telemetry, usage=usage)
 
 
 def spare_objects() -> None:
@@ -81,7 +84,6 @@ def spare_objects() -> None:
 
     With thousands of requests that wait, full collections over the objects of all imports took a quarter of the time.
     """
-    gc.unfreeze()
     gc.collect()
     gc.freeze()
 
@@ -171,5 +173,6 @@ def reload_models(service: TranslationService, load_models: Callable[[], ModelSe
         logger.error("reload failed, the present models stay: %s", error)
         return
     service.models = models
+    gc.unfreeze()  # the former models
     spare_objects()
     logger.info("reloaded %d models", len(models.models))

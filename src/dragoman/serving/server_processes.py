@@ -1,7 +1,8 @@
 """Several server processes behind one address, for more requests than the interpreter lock of one process lets through.
 
 The parent takes the addresses, loads no model, and answers the admin port. Its children serve. All of them accept connections
-from one socket, so a child that is busy takes fewer. Each child has its models and its queue, and maps the same weights.
+from one socket, so a child that is busy takes fewer. Each child has its models and its queue. All of them map the same packed
+weights, and share the memory of imported modules.
 
 The parent sends commands over a pipe, `reload` and `stop`; a child answers with its events: `ready`, `reloaded` or `failed`.
 A second pipe asks for metrics. The end of a pipe stops the child, so no child is left behind by a parent that was killed.
@@ -29,10 +30,12 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DragomanError, WorkerLostError
 from dragoman.platform_features import SIGHUP
+from dragoman.runtime.shared_weights import remove_unused, share_weights
 from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
 from dragoman.serving.metrics import ProcessMetrics, sum_metrics
-from dragoman.serving.settings import FILE_DIR_PREFIX, ServerSettings
+from dragoman.serving.settings import FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX, ServerSettings
+from dragoman.serving.usage import Usage
 
 if TYPE_CHECKING:
     from dragoman.serving.model_set import ModelSet
@@ -64,7 +67,8 @@ def serve_in_processes(
         server_socket, admin_socket = bind_addresses(settings, stack)
         wake = stack.enter_context(_catch_signals())
         file_dir = stack.enter_context(TemporaryDirectory(prefix=FILE_DIR_PREFIX, ignore_cleanup_errors=True))
-        settings = replace(settings, file_dir=Path(file_dir))
+        weights_dir = stack.enter_context(TemporaryDirectory(prefix=WEIGHTS_DIR_PREFIX, ignore_cleanup_errors=True))
+        settings = replace(settings, file_dir=Path(file_dir), weights_dir=Path(weights_dir))
         supervisor = _Supervisor(load_models, settings, server_socket)
         stack.callback(supervisor.stop)
         targets = supervisor.start(wake)
@@ -94,18 +98,38 @@ def _catch_signals() -> Iterator[Connection]:
         sender.close()
 
 
-class _Child:
-    """Server process, from the parent's side. metrics: the latest that it has sent, in the text format of Prometheus"""
+def _get_context() -> Any:
+    """Return the way to start processes: by forks of a process with the modules, or anew where the system has no forks."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dragoman.serving.preloaded"])
+    return context
 
-    def __init__(self, load_models: Callable[[], ModelSet], settings: ServerSettings, server_socket: socket.socket) -> None:
-        context = multiprocessing.get_context("spawn")
+
+class _Child:
+    """Server process, from the parent's side.
+
+    usage: place of the process in the shared counts of characters
+    metrics: the latest that it has sent, in the text format of Prometheus
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        load_models: Callable[[], ModelSet],
+        settings: ServerSettings,
+        server_socket: socket.socket,
+        usage: Usage,
+    ) -> None:
+        self.usage = usage
         self.control, control = context.Pipe()
         self._probe, probe = context.Pipe()
         self._probe_lock = threading.Lock()
         self.is_ready = False
         self.metrics = ""
         self.process: BaseProcess = context.Process(
-            target=_run_child, args=(load_models, settings, server_socket, control, probe), name="dragoman-server"
+            target=_run_child, args=(load_models, settings, server_socket, control, probe, usage), name="dragoman-server"
         )
         self.process.start()
         control.close()
@@ -150,6 +174,9 @@ class _Supervisor:
     """Parent of the server processes."""
 
     def __init__(self, load_models: Callable[[], ModelSet], settings: ServerSettings, server_socket: socket.socket) -> None:
+        self._context = _get_context()
+        counts = self._context.RawArray("q", settings.processes)
+        self._free_usages = [Usage(counts, index) for index in range(settings.processes)]
         self._load_models = load_models
         self._settings = settings
         self._server_socket = server_socket
@@ -157,12 +184,13 @@ class _Supervisor:
         self._to_reload: deque[_Child] = deque()
         self._reloading: _Child | None = None
         self._restarts: deque[float] = deque()
+        self._reload_time = 0.0
         self._metrics = ProcessMetrics()
         self._past_metrics = ""
         self._lock = threading.Lock()
 
     def _start_child(self) -> _Child:
-        return _Child(self._load_models, self._settings, self._server_socket)
+        return _Child(self._context, self._load_models, self._settings, self._server_socket, self._free_usages.pop())
 
     def start(self, wake: Connection) -> dict[str, list[str]] | None:
         """Start all children; return the languages that they translate, or None if a signal stops the server meanwhile.
@@ -213,6 +241,7 @@ class _Supervisor:
     def _reload(self) -> None:
         """Reload all children one after the other, and start those that were lost."""
         self._restarts.clear()
+        self._reload_time = time.time()
         self._to_reload.extend(self._children)
         missing = self._settings.processes - len(self._children)
         self._children += [self._start_child() for _ in range(missing)]
@@ -230,10 +259,13 @@ class _Supervisor:
         elif event["event"] == "reloaded" and child is self._reloading:
             self._reloading = None
             self._reload_next()
+            if self._reloading is None and self._settings.weights_dir is not None:
+                remove_unused(self._settings.weights_dir, self._reload_time)
 
     def _replace(self, child: _Child) -> None:
         """Start a child again that has ended, unless this happens too often."""
         child.close()
+        self._free_usages.append(child.usage)
         with self._lock:
             self._children.remove(child)
             self._past_metrics = sum_metrics([], [self._past_metrics, child.metrics]).decode()
@@ -292,10 +324,12 @@ def _run_child(
     server_socket: socket.socket,
     control: Connection,
     probe: Connection,
+    usage: Usage,
 ) -> None:
     """Serve in this process until the parent stops it."""
     from dragoman.serving.server import build_server, build_service, ignore_stop_signals, reload_models  # imports torch
 
+    share_weights(settings.weights_dir)
     if SIGHUP is not None:
         signal.signal(SIGHUP, signal.SIG_IGN)  # a terminal sends it to the parent as well, which reloads one after the other
     ignore_stop_signals()  # until the server handles them, the parent decides
@@ -309,7 +343,7 @@ def _run_child(
             control.send_bytes(json.dumps(event).encode())
 
     try:
-        service = build_service(load_models, settings)
+        service = build_service(load_models, settings, usage)
     except DragomanError as error:
         send(event="failed", message=str(error), code=error.code, exit_code=error.exit_code)
         return

@@ -32,6 +32,7 @@ from dragoman.serving.model_set import LineKey, ModelSet, ParseKey, Step, search
 from dragoman.serving.request_queue import Job, QueueFullError, RequestQueue
 from dragoman.serving.settings import ServerLimits
 from dragoman.serving.telemetry import Telemetry
+from dragoman.serving.usage import Usage
 
 if TYPE_CHECKING:
     from dragoman.inference.parse_result import Parse, PosTags, Sentence
@@ -102,6 +103,7 @@ class TranslationService:
 
     models: the present models; an assignment serves new requests with other models
     telemetry: spans of the requests, if the server sends any
+    usage: counter of the characters of DeepL's API
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class TranslationService:
         *,
         retry: bool = True,
         telemetry: Telemetry | None = None,
+        usage: Usage | None = None,
     ) -> None:
         self.limits = limits
+        self.usage = usage or Usage()
         self.retry = retry
         self.telemetry = telemetry
         self.metrics = metrics or ServerMetrics()

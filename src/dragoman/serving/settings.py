@@ -10,6 +10,8 @@ from pathlib import Path
 from dragoman.errors import RecipeError
 
 DEEPL_MAX_TEXTS = 50
+WEIGHTS_DIR_PREFIX = "dragoman-weights-"
+"""Beginning of the name of the temporary folder for packed weights."""
 FILE_DIR_PREFIX = "dragoman-files-"
 """Beginning of the name of the temporary folder for files that are translated."""
 
@@ -60,6 +62,7 @@ class ServerSettings:
     retry: translate a segment that fails a check once more
     glossary_dir: folder for the glossaries that clients send; by default, memory holds them
     file_dir: folder for files that are translated, which all processes share; by default a private temporary folder
+    weights_dir: folder for packed weights, which all processes map; by default each process has its own
     """
 
     host: str = "127.0.0.1"
@@ -74,6 +77,7 @@ class ServerSettings:
     retry: bool = True
     glossary_dir: Path | None = None
     file_dir: Path | None = None
+    weights_dir: Path | None = None
 
 
 class ApiKeys:

@@ -23,6 +23,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     Int8Weights,
 )
 from dragoman.inference.backends.shared import LazyWeight
+from dragoman.runtime.shared_weights import share_tensor
 
 VNNI_GROUP = 4
 # Kernels read tensors by address, so PyTorch's default type and device must not change them.
@@ -43,7 +44,7 @@ class Int8Packer:
 
     def pack_int8(self, weights: Sequence[LazyWeight], biases: Sequence[Tensor | None], epilogue: int) -> Int8Weights:
         tensors = pack_int8_weights(weights, biases, epilogue)
-        weights_address, scale, bias, compensation = map(self.add_tensor, tensors)
+        weights_address, scale, bias, compensation = map(self.add_tensor, map(share_tensor, tensors))
         num_outputs = weights[0].shape[0]
         # The outputs of all products but those of attention and of the vocabulary are rows in whole vectors.
         row_width = num_outputs if epilogue == STORE else round_up(num_outputs)

@@ -8,8 +8,9 @@ A product takes and returns rows of float32 in every format.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from dragoman.inference.backends.shared import INT8_MAX, MIN_SCALE, LazyWeight, Precision
 from dragoman.runtime.cpu_support import has_bf16_matmul, has_int32_accumulation, has_onednn
 from dragoman.runtime.malloc import trim_malloc
+from dragoman.runtime.shared_weights import allocate_shareable, share_memory
 
 # Up to this many rows, fbgemm's product is faster, which reads weights at the speed of memory; beyond it, oneDNN's is faster.
 SMALL_BATCH_ROWS = 32
@@ -144,7 +146,7 @@ class Int8MatMul:
         """Weights in oneDNN's layout."""
         int8_OI = torch.empty(self.weight.shape, dtype=torch.int8)
         self.weight.quantize_into(self.scale_O, int8_OI)
-        packed: Tensor = torch.ops.onednn.qlinear_prepack.default(int8_OI, [PREPACK_ROWS, int8_OI.shape[1]])
+        packed = pack_shareable(partial(torch.ops.onednn.qlinear_prepack.default, int8_OI, [PREPACK_ROWS, int8_OI.shape[1]]))
         del int8_OI
         self._trim_memory()
         return packed
@@ -276,10 +278,26 @@ def pack_matmul(
     )
 
 
+def pack_shareable(pack: Callable[[], Tensor]) -> Tensor:
+    """Return a weight in oneDNN's layout, whose memory this process shares with others if it shares any.
+
+    pack: packs the weight, at another address if it is called again
+    """
+    packed = allocate_shareable(pack, _get_address)
+    if packed.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        share_memory(_get_address(packed), torch.ops.mkldnn._nbytes(packed))
+    return packed
+
+
+def _get_address(packed: Tensor) -> int:
+    is_opaque = packed.layout is torch._mkldnn  # type: ignore[attr-defined]
+    return int(torch.ops.mkldnn.data_ptr(packed)) if is_opaque else packed.data_ptr()
+
+
 def _build_float_matmul(weight: LazyWeight, bias_O: Tensor | None, precision: Precision, *, relu: bool) -> PackedMatMul:
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     weight_OI, bias_O = weight.to_dtype(dtype), None if bias_O is None else bias_O.to(dtype)
     if not has_onednn():
         return TorchMatMul(weight_OI, bias_O, relu)
-    packed = torch.ops.mkldnn._reorder_linear_weight.default(weight_OI, PREPACK_ROWS)
+    packed = pack_shareable(partial(torch.ops.mkldnn._reorder_linear_weight.default, weight_OI, PREPACK_ROWS))
     return OneDnnMatMul(packed, bias_O, relu)

@@ -1,0 +1,67 @@
+"""Weights in files that several processes map: equal content, one file, and memory that stays writable."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.runtime.shared_weights import (
+    MIN_SHARED_BYTES,
+    allocate_shareable,
+    remove_unused,
+    share_memory,
+    share_tensor,
+    share_weights,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    share_weights(tmp_path)
+    yield tmp_path
+    share_weights(None)
+
+
+def test_equal_tensors_share_a_file(folder: Path) -> None:
+    weight = torch.arange(MIN_SHARED_BYTES, dtype=torch.float32).view(2, -1)
+    first, second = share_tensor(weight.t()), share_tensor(weight.t().contiguous())
+    assert torch.equal(first, weight.t())
+    assert torch.equal(second, weight.t())
+    assert len(list(folder.iterdir())) == 1
+    first[0, 0] = 7.0  # a private mapping, so neither the file nor the other mapping changes
+    assert second[0, 0] == 0.0
+    remove_unused(folder, 0.0)
+    assert len(list(folder.iterdir())) == 1
+    remove_unused(folder, 1e12)
+    assert not list(folder.iterdir())
+    assert torch.equal(second, weight.t())
+
+
+def test_nothing_is_shared_without_a_folder_or_for_a_few_bytes(folder: Path) -> None:
+    small = torch.ones(8)
+    assert share_tensor(small) is small
+    share_weights(None)
+    large = torch.ones(MIN_SHARED_BYTES)
+    assert share_tensor(large) is large
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="maps memory on Linux only")
+def test_memory_is_replaced_by_equal_pages(folder: Path) -> None:
+    weights = [
+        allocate_shareable(lambda: torch.arange(MIN_SHARED_BYTES, dtype=torch.int32), torch.Tensor.data_ptr) for _ in range(2)
+    ]
+    expected = weights[0].clone()
+    for weight in weights:
+        share_memory(weight.data_ptr(), weight.nbytes)
+        assert torch.equal(weight, expected)
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    (path,) = folder.iterdir()
+    assert maps.count(str(path)) == 2
+    weights[0].add_(1)
+    assert torch.equal(weights[0], expected + 1)
+    assert torch.equal(weights[1], expected)
