@@ -4,6 +4,7 @@
     weights.safetensors  each parameter once, under its first name; a parser's word tables
     source.model         SentencePiece model of the source, or of both sides if they share it
     target.model         SentencePiece model of the target, if it is separate; labels.json for a parser
+    heads.safetensors    prediction heads that `dragoman accelerate` has trained, if there are any
     manifest.json        size and SHA-256 of each file
 
 Loading parses JSON and tensors; it never executes anything from a bundle.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -28,9 +30,11 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
+from dragoman.heads_file import HEADS_FILE, read_heads, write_heads
 from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
-from dragoman.io.storage import atomic_dir, read_digests, to_write_error, verify_checksums
+from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
 from dragoman.model.factory import assemble_model
+from dragoman.model.prediction_heads import PredictionHeads
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
@@ -64,6 +68,27 @@ class ModelOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadTraining:
+    """Training of the prediction heads of a bundle.
+
+    Attributes:
+        lines: lines of the corpus whose greedy outputs the heads have learned
+        target_tokens: tokens of these outputs in all steps
+        steps: optimizer steps
+        seconds: time of the steps in seconds
+        tokens_per_step: for each block size, tokens that a step of a search adds on average to an output that was held out
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    lines: int
+    target_tokens: int
+    steps: int
+    seconds: float
+    tokens_per_step: dict[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class BundleMetadata:
     """Origin of a model: its data, training and software. A field that is not known is None.
 
@@ -93,6 +118,7 @@ class BundleMetadata:
         init_digest: SHA-256 of the weights and the tokenizer of that bundle, see `compute_bundle_digest`
         interpolated_bundles: folders of the bundles whose weighted mean the weights are, with their shares
         adapter: folder of the adapter that was merged into the weights
+        heads: training of the prediction heads
         dragoman: version of dragoman
         torch: version of PyTorch
         finished: end of the training in UTC, in ISO 8601
@@ -125,6 +151,7 @@ class BundleMetadata:
     init_digest: str | None = None
     interpolated_bundles: dict[str, float] | None = None
     adapter: str | None = None
+    heads: HeadTraining | None = None
     dragoman: str | None = None
     torch: str | None = None
     finished: str | None = None
@@ -155,6 +182,7 @@ class Bundle:
         model: the model with its weights, in evaluation mode
         metadata: the origin of the model
         release: releases the memory of the mapped weights; a later use reads them from disk again
+        heads: prediction heads, which make greedy search faster; None without them
     """
 
     recipe: Recipe
@@ -162,6 +190,7 @@ class Bundle:
     model: Transformer
     metadata: BundleMetadata = field(default_factory=BundleMetadata)
     release: Callable[[], None] = lambda: None
+    heads: PredictionHeads | None = None
 
 
 def collect_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -275,33 +304,57 @@ def save_bundle(
         metadata = BundleMetadata.from_dict(metadata)
     if overwrite:
         _check_replaceable(path)
-    config = {
-        "recipe": recipe.model_dump(mode="json"),
-        "vocabulary": {"source": len(tokenizer.source), "target": len(tokenizer.target)},
-        "metadata": metadata.to_dict(),
-    }
     size = sum(weight.numel() * weight.element_size() for weight in weights.values())
     digests: dict[str, str] = {}
     with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
-        (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
+        _write_config(folder, recipe, (len(tokenizer.source), len(tokenizer.target)), metadata)
         digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
         write_tokenizer(folder, tokenizer)
 
 
 def replace_metadata(path: Path, metadata: BundleMetadata) -> None:
-    """Write a bundle again with other metadata; its weights, its recipe and its tokenizers stay as they are.
+    """Write a bundle again with other metadata; all other files stay as they are.
 
     Raises BundleError if the bundle is damaged, and OutputError if the system refuses to write.
     """
-    recipe = load_bundle(path).recipe
-    save_bundle(
-        path,
-        recipe=recipe,
-        tokenizer=read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos),
-        weights=MappedTensors(path / WEIGHTS_FILE),
-        metadata=metadata,
-        overwrite=True,
-    )
+    check_bundle(path)
+    _copy_bundle(path, path, metadata, heads=None, overwrite=True)
+
+
+def add_heads(path: Path, output: Path, heads: PredictionHeads, metadata: BundleMetadata, *, overwrite: bool = False) -> None:
+    """Write a copy of a bundle with these prediction heads, which replace older ones.
+
+    Raises BundleError if the bundle is damaged, and OutputError if the output exists or the system refuses to write.
+    """
+    check_bundle(path)
+    if overwrite:
+        _check_replaceable(output)
+    _copy_bundle(path, output, metadata, heads=heads, overwrite=overwrite)
+
+
+def _copy_bundle(path: Path, output: Path, metadata: BundleMetadata, *, heads: PredictionHeads | None, overwrite: bool) -> None:
+    """Copy the files of a bundle, with other metadata, and with other heads if there are any."""
+    recipe, (source_size, target_size), _ = read_config(path)
+    base_digests = read_digests(path, BundleError)
+    replaced_files = {CONFIG_FILE, MANIFEST_FILE, *([HEADS_FILE] if heads is not None else [])}
+    names = [name for name in base_digests if name not in replaced_files]
+    digests = {name: base_digests[name] for name in names}
+    size = sum((path / name).stat().st_size for name in names)
+    with atomic_dir(output, overwrite=overwrite, size=size, digests=digests) as folder:
+        for name in names:
+            shutil.copyfile(path / name, folder / name)
+        _write_config(folder, recipe, (source_size, target_size), metadata)
+        if heads is not None:
+            digests[HEADS_FILE] = write_heads(folder, heads, base_digest=compute_bundle_digest(path))
+
+
+def _write_config(folder: Path, recipe: Recipe, vocabulary: tuple[int, int], metadata: BundleMetadata) -> None:
+    config = {
+        "recipe": recipe.model_dump(mode="json"),
+        "vocabulary": dict(zip(("source", "target"), vocabulary, strict=True)),
+        "metadata": metadata.to_dict(),
+    }
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _check_replaceable(path: Path) -> None:
@@ -323,9 +376,10 @@ def check_bundle(path: Path) -> None:
 def compute_bundle_digest(path: Path) -> str:
     """Return the SHA-256 that identifies the weights and the tokenizer of a bundle, from the digests in its manifest.
 
-    The config does not count, so metadata and decoding settings may change. Raise BundleError if there is no bundle.
+    The config and the prediction heads do not count: they change no output. Raise BundleError if there is no bundle.
     """
-    digests = {name: digest for name, digest in read_digests(path, BundleError).items() if name != CONFIG_FILE}
+    digests = read_digests(path, BundleError)
+    digests = {name: digest for name, digest in digests.items() if name not in (CONFIG_FILE, HEADS_FILE)}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
@@ -367,7 +421,15 @@ def read_bundle(path: Path) -> Bundle:
         raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     model = _build_meta_model(recipe, vocabulary, weights, location=path / CONFIG_FILE)
     load_weights(model, weights, location=path / WEIGHTS_FILE, release=weights.release)
-    return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release)
+    heads = None
+    if (path / HEADS_FILE).exists():
+        heads = read_heads(
+            path,
+            base_digest=compute_bundle_digest(path),
+            d_model=recipe.model.d_model,
+            target_vocab_size=vocabulary[1],
+        )
+    return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release, heads)
 
 
 def list_language_pairs(recipe: Recipe, metadata: BundleMetadata) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from dragoman.inference.backends.compiled.background import (
     start_compilation,
 )
 from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
-from dragoman.inference.backends.select import build_inference_model, supports_compiled, uses_pointer_on_gpu
+from dragoman.inference.backends.select import build_inference_model, find_float32_reason, supports_compiled
 from dragoman.inference.backends.shared import Precision
 from dragoman.inference.lexical_shortlist import Shortlist, read_shortlist
 from dragoman.inference.parallel.scheduler import BatchScheduler
@@ -107,6 +107,8 @@ class InferenceSession:
             self.device,
             self.precision,
             self.shortlist,
+            heads=self.bundle.heads,
+            acceptance=None if self.bundle.metadata.heads is None else self.bundle.metadata.heads.tokens_per_step,
             release=self.release_weights,
             is_stand_in=is_stand_in,
         )
@@ -150,10 +152,14 @@ def open_session(
     choice = resolve_device(device, precision)
     torch_device, models = choice.device, [bundle.model.to(choice.device).eval() for bundle in bundles]
     is_cpu = torch_device.type == "cpu"
-    if uses_pointer_on_gpu(models, torch_device):
+    if (float32_reason := find_float32_reason(models, torch_device)) is not None:
         if precision not in ("auto", "float32"):
             raise DeviceError(
-                f"precision = {precision!r}: on {torch_device}, model.pointer computes in float32; leave precision out"
+                f"precision = {precision!r}: on {torch_device}, {float32_reason} computes in float32; leave precision out"
+            )
+        if shortlist is not None and torch_device.type == "cpu":
+            raise DeviceError(
+                f"shortlist: {float32_reason} computes all words of the vocabulary; leave it out", code="shortlist-unsupported"
             )
         chosen_precision: Precision = "float32"
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -75,6 +76,7 @@ class Translation(_Explainable):
         segments
     confidence: on request, the share of the bundle's calibration translations that are no better, from 0 to 1; the lowest
         of the segments of a line in several segments
+    tokens_per_step: tokens that each step of the search has added on average, with prediction heads; None without them
     alternatives: the other hypotheses, best first; empty for several segments
     pivot: first step of a pivot translation, whose text the second step has translated; None for one step
     """
@@ -91,6 +93,7 @@ class Translation(_Explainable):
     unmet_constraints: tuple[str, ...] = ()
     mbr_score: float | None = None
     confidence: float | None = None
+    tokens_per_step: float | None = None
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
     pivot: Translation | None = field(default=None, repr=False)
 
@@ -166,7 +169,17 @@ def merge_segments(
         attention=attention,
         alignment=alignment,
         confidence=min((segment.confidence for segment in segments if segment.confidence is not None), default=None),
+        tokens_per_step=_merge_tokens_per_step(segments),
     )
+
+
+def _merge_tokens_per_step(segments: Sequence[Translation]) -> float | None:
+    """Return the tokens per step of all segments together; None if a segment was decoded without prediction heads."""
+    searched = [segment for segment in segments if segment.token_log_probs]
+    num_steps = sum(len(segment.token_log_probs) / (segment.tokens_per_step or math.inf) for segment in searched)
+    if not searched or any(segment.tokens_per_step is None for segment in searched):
+        return None
+    return sum(len(segment.token_log_probs) for segment in searched) / num_steps
 
 
 def _is_empty_segment(segment: Translation) -> bool:

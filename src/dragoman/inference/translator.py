@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -54,6 +55,8 @@ from dragoman.word_aligner import Link
 if TYPE_CHECKING:
     from dragoman.inference.comet import CometScorer
     from dragoman.viz.explanation import Explanation
+
+_log = logging.getLogger(__name__)
 
 RETRY_BEAM_SIZE = 4
 # Second search of a line whose output repeated itself.
@@ -262,6 +265,8 @@ class Translator:
         config = self.resolve_decoding(decoding)
         if confidence:
             self._get_calibration()
+        if config.speculative == "on" and (obstacle := self._find_heads_obstacle(config, constraints)):
+            _log.warning("speculative = 'on': decodes without prediction heads, because %s", obstacle)
         if config.unknown_dictionary is not None:
             read_dictionary(config.unknown_dictionary)
         marked_lines = _list_marked_lines(constraints)
@@ -280,6 +285,25 @@ class Translator:
         for text, translation in zip(texts, translations, strict=True):
             translation.set_explain_fn(partial(self._explain, text, decoding))
         return translations
+
+    def _find_heads_obstacle(
+        self, config: DecodingConfig, constraints: Sequence[TranslationConstraints | None] | None
+    ) -> str | None:
+        """Return the reason why a search does not use prediction heads, or None."""
+        has_constraints = any(line_constraints is not None for line_constraints in constraints or ())
+        block_search = self.inference_model.block_search
+        for is_present, reason in (
+            (len(self.models) > 1, "an ensemble has none"),
+            (self.bundle.heads is None, "the bundle has none; dragoman accelerate trains them"),
+            (config.method != "greedy", f"method = {config.method!r} does not use them; choose greedy"),
+            (self.session.shortlist is not None, "a shortlist excludes them"),
+            (config.repetition_penalty != 1.0, "repetition_penalty excludes them"),
+            (has_constraints, "lines with constraints exclude them"),
+            (block_search is None, "this device and this model do not support them"),
+        ):
+            if is_present:
+                return reason
+        return None
 
     def _segment(self, text: str, config: DecodingConfig, *, is_marked: bool = False) -> list[str]:
         """Return the line itself, or its segments if it is longer than the model reads, each with the line's language token.

@@ -31,6 +31,7 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "attention window": {"attention_window": 2},
     "more than 16 heads": {"num_heads": 17},
     "width that is not a multiple of 16": {"d_ff": 40},
+    "recurrent, convolutional and other layers": {"decoder_mixer": "recurrent"},
 }
 
 
@@ -47,15 +48,18 @@ def find_chosen_name(model: Transformer, request: BackendRequest) -> str:
     prepared = cast(Any, inference_model.step).__self__
     if isinstance(prepared, PackedTransformer):
         return "packed"
-    return "compiled" if type(prepared).__name__ == "CompiledTransformer" else "other"
+    return {"CompiledTransformer": "compiled", "EagerModel": "eager"}.get(type(prepared).__name__, "other")
 
 
 def find_row(feature: str, request: BackendRequest) -> Backend:
-    """Return the first back end of the device whose cell says that it supports the feature."""
+    """Return the first back end of the device whose cell says that it supports the feature, or the eager one."""
     return next(
-        backend
-        for backend in BACKENDS
-        if BASE_REQUESTS[backend.name].device_type == request.device_type and compute_support(feature, backend) == SUPPORTED
+        (
+            backend
+            for backend in BACKENDS
+            if BASE_REQUESTS[backend.name].device_type == request.device_type and compute_support(feature, backend) == SUPPORTED
+        ),
+        BACKENDS[-1],
     )
 
 

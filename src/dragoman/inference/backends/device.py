@@ -14,7 +14,7 @@ from dragoman.errors import DeviceError
 from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.packed.backend import PackedBackend
 from dragoman.inference.backends.packed.matmul import pack_matmul
-from dragoman.inference.backends.protocol import SUPPORTED, Support
+from dragoman.inference.backends.protocol import SUPPORTED, Support, has_unusual_layers
 from dragoman.inference.backends.select import supports_compiled
 from dragoman.inference.backends.shared import Precision
 from dragoman.model.layers import DecoderLayer
@@ -85,10 +85,12 @@ def _check_processor(precision: Precision) -> Support:
 def choose_fastest_precision(model: Transformer) -> Precision:
     """Return the precision in which this processor multiplies the decoder's weights fastest.
 
-    It is int8 if the compiled back end runs the model. Otherwise the first use measures it in a fraction of a second, and
-    the autotuner caches it for models of this shape. The inner matrix of one feed-forward layer represents the matrices
-    of all layers, and `SAMPLE_ROWS` rows represent the matrix before the softmax.
+    It is float32 for unusual layers, and int8 if the compiled back end runs the model. Otherwise the first use measures it in a
+    fraction of a second, and the autotuner caches it for models of this shape. The inner matrix of one feed-forward layer
+    represents the matrices of all layers, and `SAMPLE_ROWS` rows represent the matrix before the softmax.
     """
+    if has_unusual_layers(model):
+        return "float32"
     if supports_compiled(model):
         return "int8"
     layers, output_VD = model.decoder.layers, model.output

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, cast
 
+from torch import nn
+
 from dragoman.inference.backends.shared import Precision
-from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.attention import Attention
+from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
+from dragoman.model.normalization import WeightNormLinear
+from dragoman.model.positional_encoding import NoPositionalEmbedding
 from dragoman.model.transformer import Transformer
 
 
@@ -46,6 +51,10 @@ def fall_back(reason: str) -> Support:
     return Support(SupportStatus.FALLS_BACK, reason)
 
 
+UNUSUAL_LAYERS = fall_back("it has the paper's layers only; the training model runs the others in float32")
+"""Answer of a back end that computes the layers of the Transformer only."""
+
+
 def refuse(reason: str) -> Support:
     """Return the answer that refuses the precision on this device."""
     return Support(SupportStatus.REFUSED, reason)
@@ -70,6 +79,7 @@ class ModelTraits:
     widths: d_model, and the d_ff of each layer
     activation: activation of the feed-forward networks
     has_output_bias: the logits have a bias
+    has_unusual_layers: layers differ from the paper's, such as recurrent ones; all other traits but `has_pointer` are unknown
     """
 
     has_pointer: bool
@@ -78,20 +88,43 @@ class ModelTraits:
     widths: tuple[int, ...]
     activation: str = "relu"
     has_output_bias: bool = False
+    has_unusual_layers: bool = False
 
     @classmethod
     def from_model(cls, model: Transformer) -> ModelTraits:
         """Return the traits of a trained model."""
+        has_pointer = model.decoder.pointer is not None
+        if has_unusual_layers(model):
+            return cls(has_pointer, has_window=False, num_heads=0, widths=(), has_unusual_layers=True)
         stacks = (model.encoder, model.decoder)
         layers = [cast(EncoderLayer | DecoderLayer, layer) for stack in stacks for layer in stack.layers]
         return cls(
-            has_pointer=model.decoder.pointer is not None,
+            has_pointer=has_pointer,
             has_window=any(stack.window is not None for stack in stacks),
             num_heads=layers[0].attention.num_heads,
             widths=(model.output.shape[1], *(layer.feed_forward.inner.out_features for layer in layers)),
             activation=layers[0].feed_forward.activation,
             has_output_bias=model.output_bias is not None,
         )
+
+
+def has_unusual_layers(model: Transformer) -> bool:
+    """Return whether a layer differs from the paper's, which no back end but the eager one computes."""
+    layers = [*model.encoder.layers, *model.decoder.layers]
+    if not all(isinstance(layer, EncoderLayer | DecoderLayer) for layer in layers):
+        return True
+    positions = (model.encoder.embedding.positions, model.decoder.embedding.positions)
+    if any(isinstance(table, NoPositionalEmbedding) for table in positions):
+        return True
+    modules = [module for layer in layers for module in layer.modules()]
+    residuals = [module for module in modules if isinstance(module, PostNorm | PreNorm)]
+    return (
+        any(not isinstance(cast(EncoderLayer | DecoderLayer, layer).feed_forward, FeedForward) for layer in layers)
+        or any(isinstance(module, WeightNormLinear) for module in modules)
+        or any(isinstance(module, Attention) and module.score is not None for module in modules)
+        or any(not isinstance(residual.norm, nn.LayerNorm) for residual in residuals)
+        or any(not residual.residual or residual.scale != 1.0 for residual in residuals)
+    )
 
 
 @dataclass(frozen=True)

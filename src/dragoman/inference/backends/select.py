@@ -10,19 +10,33 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dragoman.decoding.block_search import BlockSearch
 from dragoman.decoding.interface import SearchState, StepFn
 from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.topk import TopK
 from dragoman.errors import DeviceError
+from dragoman.inference.backends.block_decoding import AcceptanceRates, BlockDecoding, describe_model
 from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.cuda.backend import CudaBackend
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
-from dragoman.inference.backends.eager import EagerBackend
+from dragoman.inference.backends.eager import EagerBackend, EagerModel
+from dragoman.inference.backends.eager_blocks import EagerBlockModel
 from dragoman.inference.backends.packed.backend import PackedBackend
+from dragoman.inference.backends.packed.blocks import PackedBlockModel
+from dragoman.inference.backends.packed.model import PackedTransformer
 from dragoman.inference.backends.packed.pack import pack_model
-from dragoman.inference.backends.protocol import Backend, BackendRequest, ModelTraits, Support, SupportStatus
+from dragoman.inference.backends.proposals import find_unsupported_part
+from dragoman.inference.backends.protocol import (
+    Backend,
+    BackendRequest,
+    ModelTraits,
+    Support,
+    SupportStatus,
+    has_unusual_layers,
+)
 from dragoman.inference.backends.shared import Precision
 from dragoman.inference.lexical_shortlist import Shortlist
+from dragoman.model.prediction_heads import PredictionHeads
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble, get_max_positions
@@ -89,6 +103,13 @@ def get_stand_in_precision(precision: Precision) -> Precision:
     return precision if PackedBackend().check_machine(precision).is_supported else "float32"
 
 
+def find_float32_reason(models: Sequence[Transformer], device: torch.device) -> str | None:
+    """Return what makes the models compute in float32 on this device, such as recurrent layers; None if nothing does."""
+    if uses_pointer_on_gpu(models, device):
+        return "model.pointer"
+    return "a layer that the paper's Transformer has not" if any(map(has_unusual_layers, models)) else None
+
+
 def uses_pointer_on_gpu(models: Sequence[Transformer], device: torch.device) -> bool:
     """Return whether the models run unchanged in float32, because static CUDA buffers have no pointer."""
     return device.type != "cpu" and any(model.decoder.pointer is not None for model in models)
@@ -100,11 +121,15 @@ def build_inference_model(
     precision: Precision,
     shortlist: Shortlist | None,
     *,
+    heads: PredictionHeads | None = None,
+    acceptance: AcceptanceRates | None = None,
     release: Callable[[], None] = lambda: None,
     is_stand_in: bool = False,
 ) -> InferenceModel:
     """Return one inference model of these trained models, which must not change afterwards.
 
+    heads: prediction heads of a single model; a search with a shortlist and an ensemble do not use them
+    acceptance: tokens that a step adds to an output, for each block size; measured when the heads were trained
     release: is called whenever weights were read, so that mapped memory can be released
     is_stand_in: the packed back end prepares models of the compiled one, whose kernels are not compiled yet
 
@@ -113,22 +138,32 @@ def build_inference_model(
     requests = [
         BackendRequest(device.type, precision, ModelTraits.from_model(model), shortlist is not None) for model in models
     ]
-    if uses_pointer_on_gpu(models, device):
+    if find_float32_reason(models, device) is not None:
         requests = [replace(request, precision="float32") for request in requests]
     names = [choose_backend(request).name for request in requests]
     if device.type == "cpu":
         tune_malloc()
         if is_stand_in:
             names, precision = ["packed"] * len(models), get_stand_in_precision(precision)
+        elif "eager" in names:
+            precision = "float32"
         cpu_models = [_prepare_cpu_model(name, model, precision, release) for name, model in zip(names, models, strict=True)]
         max_positions = get_max_positions(models)
         inference_model = ensemble([_to_inference_model(cpu_model, max_positions) for cpu_model in cpu_models])
         if shortlist is None:
-            return inference_model
+            block_search = None
+            if heads is not None and len(models) == 1:
+                block_search = _build_block_search(cpu_models[0], models[0], inference_model, heads, acceptance or {})
+            return replace(inference_model, block_search=block_search)
         restriction = _ShortlistRestriction(tuple(models), tuple(cpu_models), shortlist)
         return replace(inference_model, restrict_vocabulary=restriction)
     if "eager" in names:
-        return as_inference_model(models)
+        inference_model = as_inference_model(models)
+        if heads is None or len(models) > 1 or find_unsupported_part(models[0]) is not None:
+            return inference_model
+        block_model = EagerBlockModel(models[0], heads)
+        block_search = BlockDecoding.from_block_model(block_model, models[0], inference_model, acceptance or {}, "eager")
+        return replace(inference_model, block_search=block_search)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     return ensemble([build_cuda_inference_model(deepcopy(model).to(dtype)) for model in models])
 
@@ -139,6 +174,8 @@ def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, rele
         from dragoman.inference.backends.compiled.pack import compile_model
 
         return compile_model(model, release=release)
+    if name == "eager":
+        return EagerModel(model)
     return pack_model(model, precision, release=release)
 
 
@@ -152,6 +189,30 @@ def _to_inference_model(cpu_model: CpuModel, max_positions: int | None, vocab_id
         cpu_model.make_topk,
         cpu_model.build_native_search(vocab_ids_W),
     )
+
+
+def _build_block_search(
+    cpu_model: CpuModel,
+    model: Transformer,
+    inference_model: InferenceModel,
+    heads: PredictionHeads,
+    acceptance: AcceptanceRates,
+) -> BlockSearch | None:
+    """Return the search with prediction heads; None for a model or a back end without it."""
+    if find_unsupported_part(model) is not None:
+        return None
+    # The rounding of other precisions depends on the rows of a product, so heads would change an output.
+    if isinstance(cpu_model, PackedTransformer) and cpu_model.precision == "float32":
+        block_model = PackedBlockModel(cpu_model, model, heads)
+        return BlockDecoding.from_block_model(block_model, model, inference_model, acceptance, "packed")
+    if inference_model.native_search is not None:
+        from dragoman.inference.backends.compiled.block_search import build_block_search
+
+        if (search := build_block_search(cpu_model, model, heads)) is not None:
+            search_plainly = inference_model.native_search.greedy
+            cache_key, source_vocab_size = describe_model(model, "compiled"), len(model.encoder.embedding.weight)
+            return BlockDecoding(search, search_plainly, acceptance, cache_key, source_vocab_size)
+    return None
 
 
 def _map_token_ids(step: StepFn, vocab_ids_W: Tensor) -> StepFn:

@@ -40,6 +40,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "width that is not a multiple of 16": {"traits": replace(BASE_TRAITS, widths=(500, 2048))},
     "SiLU or GELU": {"traits": replace(BASE_TRAITS, activation="silu")},
     "output bias": {"traits": replace(BASE_TRAITS, has_output_bias=True)},
+    "recurrent, convolutional and other layers": {"traits": replace(BASE_TRAITS, has_unusual_layers=True)},
     "shortlist": {"has_shortlist": True},
 }
 # Searches that the compiled back end may run without Python: keys of the [decoding] section, the decoder's prompt, and the

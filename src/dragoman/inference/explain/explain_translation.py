@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Unpack, cast
+from typing import Any, NamedTuple, Protocol, Unpack
 
 import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle
-from dragoman.config import DecodingConfig, Recipe
+from dragoman.config import DecodingConfig, ModelConfig, Recipe
 from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.collate import collate
 from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
-from dragoman.errors import DataError
+from dragoman.errors import BundleError, DataError
 from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
-from dragoman.model.attention import Attention, attention_weights
-from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.attention import Attention, AttentionObserver, KeyValue, observe_attention
 from dragoman.model.local_attention import Mask
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead
@@ -95,6 +94,7 @@ def explain(
     if prompt:
         pieces = " ".join(tokenizer.target.ids_to_pieces(prompt))
         notes.insert(0, f"The decoder reads the language token {pieces} before its output.")
+    notes += _describe_score(translator.recipe.model)
     _check_length(len(prompt) + len(output_ids) + finished, get_max_positions([model]), "the translation")
     suppressed_ids = (*FORBIDDEN_IDS, *tokenizer.target.reserved_ids)
     explanation = explain_output(
@@ -130,6 +130,7 @@ def explain_output(
     suppressed_ids: tokens that no search outputs
     Raises DataError for a layer or a head that the model does not have.
     """
+    check_has_attention(bundle.recipe.model)
     model, tokenizer, decoder_start = bundle.model, bundle.tokenizer, get_decoder_start_id(bundle.recipe.model)
     with _recorded_attention(model) as recorded:
         inputs = [*prompt, *(output_ids if finished else output_ids[:-1])]
@@ -137,7 +138,13 @@ def explain_output(
         with torch.no_grad():
             logits_TV = model(batch.source_BS, batch.inputs_BT)[0, len(prompt) :]
     num_skipped_rows = {"encoder": 0, "decoder": len(prompt), "cross": len(prompt)}
-    weights = {kind: _stack_heads(recorded[kind], model, kind, num_skipped_rows[kind]) for kind in ATTENTION_KINDS}
+    sizes = {"encoder": (len(source), len(source)), "decoder": (len(inputs), len(inputs) + 1), "cross": (0, len(source))}
+    weights = {
+        kind: _stack_heads(recorded[kind], model, kind, num_skipped_rows[kind])
+        if recorded[kind]
+        else AttentionHeads.without_layers(*sizes[kind])
+        for kind in ATTENTION_KINDS
+    }
     output_tokens = tuple(tokenizer.target.ids_to_pieces([*output_ids, END_ID] if finished else output_ids))
     source_tokens = tuple(tokenizer.source.ids_to_pieces(source))
     return Explanation(
@@ -159,9 +166,27 @@ def explain_output(
         selections={
             kind: _choose_focus(bundle.metadata.alignment or AlignmentHead(), weights[kind], kind, layer, heads)
             for kind in ATTENTION_KINDS
+            if recorded[kind]
         },
         predictions=_list_predictions(logits_TV, [*output_ids, END_ID][: len(output_tokens)], tokenizer.target, suppressed_ids),
     )
+
+
+def check_has_attention(config: ModelConfig) -> None:
+    """Raise BundleError for a model whose decoder does not attend to the source."""
+    if not config.num_cross_attentions:
+        raise BundleError(
+            f"model.cross_attention = {config.cross_attention!r}: the decoder has no attention to the source, so there is "
+            "nothing to show; explain another model",
+            code="no-cross-attention",
+        )
+
+
+def _describe_score(config: ModelConfig) -> list[str]:
+    """Return a note on the equation that the page shows for one head, if the model's attention has another one."""
+    if config.attention_score == "scaled-dot":
+        return []
+    return [f"The weights are those of attention_score = {config.attention_score!r}, not of q · k ÷ √d_k inside one head."]
 
 
 def encode_source_line(translator: ExplainableTranslator, text: str, config: DecodingConfig) -> list[int]:
@@ -244,29 +269,25 @@ class _RecordedAttention(NamedTuple):
 def _recorded_attention(model: Transformer) -> Iterator[dict[AttentionKind, list[_RecordedAttention]]]:
     """Record the arguments of each attention layer while the model runs; its results do not change."""
     recorded: dict[AttentionKind, list[_RecordedAttention]] = {kind: [] for kind in ATTENTION_KINDS}
-    modules: list[tuple[AttentionKind, Attention]] = []
-    modules += [("encoder", cast(EncoderLayer, layer).attention) for layer in model.encoder.layers]
-    modules += [("decoder", cast(DecoderLayer, layer).attention) for layer in model.decoder.layers]
-    modules += [("cross", cast(DecoderLayer, layer).cross_attention) for layer in model.decoder.layers]
-    attend_methods = [module.attention_impl for _, module in modules]
 
-    def record(kind: AttentionKind, module: Attention) -> None:
-        attend = module.attention_impl
-
-        def record_and_attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-            tensors = (query[0], key[0], value[0], attention_weights(query, key, mask)[0])
+    def make_observer(kind: AttentionKind, module: Attention) -> AttentionObserver:
+        def record(query: Tensor, key_value: KeyValue, mask: Mask | None) -> None:
+            weights = module.compute_weights(query, key_value.key, mask)
+            tensors = (query[0], key_value.key[0], key_value.value[0], weights[0])
             recorded[kind].append(_RecordedAttention(*(tensor.float().cpu() for tensor in tensors)))
-            return attend(query, key, value, mask, dropout_p)
 
-        module.attention_impl = record_and_attend
+        return record
 
-    for kind, module in modules:
-        record(kind, module)
-    try:
+    attentions = [(_get_kind(name), module) for name, module in model.named_modules() if isinstance(module, Attention)]
+    with observe_attention({module: make_observer(kind, module) for kind, module in attentions}):
         yield recorded
-    finally:
-        for (_, module), attend in zip(modules, attend_methods, strict=True):
-            module.attention_impl = attend
+
+
+def _get_kind(name: str) -> AttentionKind:
+    """Return the kind of attention of a module with this name, such as `decoder.layers.0.cross_attention`."""
+    if name.endswith("cross_attention"):
+        return "cross"
+    return "encoder" if name.startswith("encoder") else "decoder"
 
 
 def _stack_heads(

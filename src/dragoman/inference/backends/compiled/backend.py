@@ -5,7 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 
-from dragoman.inference.backends.protocol import SUPPORTED, BackendRequest, Support, fall_back, refuse_instruction_set
+from dragoman.inference.backends.protocol import (
+    SUPPORTED,
+    UNUSUAL_LAYERS,
+    BackendRequest,
+    Support,
+    fall_back,
+    refuse_instruction_set,
+)
 from dragoman.inference.backends.shared import Precision
 
 
@@ -19,7 +26,7 @@ class CompiledBackend:
             return fall_back("the kernels are for processors")
         if request.precision != "int8":
             return fall_back("the kernels multiply int8 only")
-        return SUPPORTED
+        return UNUSUAL_LAYERS if request.traits.has_unusual_layers else SUPPORTED
 
     def check_machine(self, precision: Precision) -> Support:
         """Return whether Numba works here and the kernels have an instruction set of this processor."""

@@ -265,16 +265,21 @@ class CompiledTransformer:
         return state._replace(workspace=self._allocate_workspace(num_rows, num_positions, state.workspace.step_group.workers))
 
     def _allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceTensors:
-        projections = [*self.encoder.layers[1:5], *self.decoder.layers[1:5], *self.cross_attention[:3]]
         width = round_up(self.encoder.embedding.weight_VD.shape[1])
         return WorkspaceTensors(
             num_rows,
             num_positions,
             self.head_layout,
             width=width,
-            max_outputs=max(projection.num_outputs for projection in projections),
+            max_outputs=self.max_outputs,
             workers=workers,
         )
+
+    @property
+    def max_outputs(self) -> int:
+        """Outputs of the widest product, apart from the one before the softmax."""
+        projections = [*self.encoder.layers[1:5], *self.decoder.layers[1:5], *self.cross_attention[:3]]
+        return max(projection.num_outputs for projection in projections)
 
     @property
     def max_threads(self) -> int:

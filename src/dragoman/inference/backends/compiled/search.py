@@ -122,38 +122,19 @@ class CompiledSearch:
 
     def greedy(self, source_BS: Tensor, request: SearchRequest) -> list[Hypothesis]:
         jit_cache.greedy_search.load()
-        return self._distribute(source_BS, request, 1, self._search_greedy)
+        return self.distribute(source_BS, request, 1, self._search_greedy)
 
     def _search_greedy(self, source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
-        shape = len(request.max_lengths), max(request.max_lengths, default=0)
-        output_ids_BM, tokens_BM, log_probs_BM = (
-            torch.empty(shape, **I32_OPTIONS),
-            torch.empty(shape, **I32_OPTIONS),
-            torch.empty(shape, **F32_OPTIONS),
-        )
-        length_B, is_repetition_B = torch.empty(shape[0], **I64_OPTIONS), torch.empty(shape[0], **I64_OPTIONS)
-        output_tensors = output_ids_BM, tokens_BM, log_probs_BM, length_B, is_repetition_B
-        greedy_buffers = GreedyBuffers(*(tensor.data_ptr() for tensor in output_tensors))
+        results = GreedyTensors(request)
         self._run_steps(
             source_BS,
             request,
             threads,
             1,
             1,
-            partial(_call_entry_point, jit_cache.greedy_search, greedy_buffers, output_tensors),
+            partial(_call_entry_point, jit_cache.greedy_search, results.buffers, results),
         )
-        max_length = int(length_B.max())
-        columns = (tokens_BM[:, :max_length], log_probs_BM[:, :max_length], length_B, is_repetition_B)
-        return [
-            to_hypothesis(
-                tokens[:length],
-                log_probs[:length],
-                bool(is_repetition),
-                end_id=request.end_id,
-                length_penalty=request.length_penalty,
-            )
-            for tokens, log_probs, length, is_repetition in zip(*(tensor.tolist() for tensor in columns), strict=True)
-        ]
+        return results.to_hypotheses()
 
     def beam(
         self, source_BS: Tensor, request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
@@ -175,9 +156,9 @@ class CompiledSearch:
             return beam_tensors.finalize()
 
         jit_cache.beam_search.load()
-        return self._distribute(source_BS, request, beam_size, search_sentences)
+        return self.distribute(source_BS, request, beam_size, search_sentences)
 
-    def _distribute(
+    def distribute(
         self,
         source_BS: Tensor,
         request: SearchRequest,
@@ -226,27 +207,7 @@ class CompiledSearch:
         num_rows, position, num_prompt_tokens = num_active * beam_size, 0, len(request.prompt)
         state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_rows)
         buffers = SearchBuffers(num_rows, num_candidates, model.num_outputs, request.start_id, len(state.workspace.workspaces))
-        limit_B, allow_repetition_B = (
-            torch.tensor(request.max_lengths, **I64_OPTIONS),
-            torch.tensor(request.allow_repetition, **I64_OPTIONS),
-        )
-        suppressed_ids_C = torch.tensor([*request.suppress_tokens, request.end_id], **I64_OPTIONS)
-        prompt_ids_P = torch.tensor(request.prompt, **I64_OPTIONS)
-        options = SearchOptions(
-            max_lengths=limit_B.data_ptr(),
-            allow_repetition=allow_repetition_B.data_ptr(),
-            suppressed_ids=suppressed_ids_C.data_ptr(),
-            num_suppressed=len(request.suppress_tokens),
-            prompt_ids=prompt_ids_P.data_ptr(),
-            num_prompt_tokens=num_prompt_tokens,
-            end_id=request.end_id,
-            min_length=request.min_length,
-            no_repeat_ngram_size=request.no_repeat_ngram_size,
-            repetition_window=request.repetition_window,
-            min_repeats=MIN_REPEATS,
-            check_interval=CHECK_INTERVAL,
-            max_length=max_length,
-        )
+        options, option_tensors = build_search_options(request)
         while num_active:
             if threads.canceled.is_set():
                 raise Canceled
@@ -259,12 +220,40 @@ class CompiledSearch:
             decoder_weights = model.get_decoder_weights(positions_TD, self.vocab_ids_W)
             arguments = position, end_position, num_active, decoder_weights, state.cross_kv, state.self_kv_cache()
             buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails
-            option_tensors = limit_B, allow_repetition_B, suppressed_ids_C, prompt_ids_P
             keep_alive = model, self.vocab_ids_W, state, buffers, option_tensors, positions_TD
             num_active = state.workspace.step_group.run(
                 partial(_run_kernel, kernel, arguments, state.workspace.workspaces, buffers.row_buffers, options, keep_alive)
             )
             position = end_position
+
+
+def build_search_options(request: SearchRequest) -> tuple[SearchOptions, list[Tensor]]:
+    """Return the settings of a search, and the tensors whose addresses they hold."""
+    limit_B, allow_repetition_B, suppressed_ids_C, prompt_ids_P = tensors = [
+        torch.tensor(values, **I64_OPTIONS)
+        for values in (
+            request.max_lengths,
+            request.allow_repetition,
+            [*request.suppress_tokens, request.end_id],
+            request.prompt,
+        )
+    ]
+    options = SearchOptions(
+        max_lengths=limit_B.data_ptr(),
+        allow_repetition=allow_repetition_B.data_ptr(),
+        suppressed_ids=suppressed_ids_C.data_ptr(),
+        num_suppressed=len(request.suppress_tokens),
+        prompt_ids=prompt_ids_P.data_ptr(),
+        num_prompt_tokens=len(request.prompt),
+        end_id=request.end_id,
+        min_length=request.min_length,
+        no_repeat_ngram_size=request.no_repeat_ngram_size,
+        repetition_window=request.repetition_window,
+        min_repeats=MIN_REPEATS,
+        check_interval=CHECK_INTERVAL,
+        max_length=max(request.max_lengths),
+    )
+    return options, tensors
 
 
 def _run_kernel(
@@ -285,6 +274,35 @@ def _call_entry_point(
 ) -> int:
     """Call a kernel with its result buffers. keep_alive: owners of these buffers"""
     return entry_point(*arguments, output_buffers)
+
+
+class GreedyTensors:
+    """Tensors of `GreedyBuffers`, and their conversion to hypotheses."""
+
+    def __init__(self, request: SearchRequest) -> None:
+        self.request = request
+        shape = len(request.max_lengths), max(request.max_lengths, default=0)
+        # The rows of a search over blocks hold proposals behind their outputs.
+        self.row_ids_BM, self.tokens_BM = torch.zeros(shape, **I32_OPTIONS), torch.empty(shape, **I32_OPTIONS)
+        self.log_probs_BM = torch.empty(shape, **F32_OPTIONS)
+        self.length_B, self.is_repetition_B = torch.empty(shape[0], **I64_OPTIONS), torch.empty(shape[0], **I64_OPTIONS)
+        tensors = self.row_ids_BM, self.tokens_BM, self.log_probs_BM, self.length_B, self.is_repetition_B
+        self.buffers = GreedyBuffers(*(tensor.data_ptr() for tensor in tensors))
+
+    def to_hypotheses(self) -> list[Hypothesis]:
+        """Return the outputs of a finished search."""
+        max_length = int(self.length_B.max())
+        columns = self.tokens_BM[:, :max_length], self.log_probs_BM[:, :max_length], self.length_B, self.is_repetition_B
+        return [
+            to_hypothesis(
+                tokens[:length],
+                log_probs[:length],
+                bool(is_repetition),
+                end_id=self.request.end_id,
+                length_penalty=self.request.length_penalty,
+            )
+            for tokens, log_probs, length, is_repetition in zip(*(tensor.tolist() for tensor in columns), strict=True)
+        ]
 
 
 class _BeamTensors:

@@ -90,7 +90,7 @@ def _allocate_thread_tensors(
     }
     integers = {
         "missing_sums": num_rows,
-        "num_splits": num_rows,
+        "split_cursors": num_rows,
         "split_quads": num_rows * SPLITS_PER_QUAD * input_stride // 4,
         "split_inputs": num_rows * SPLITS_PER_QUAD * input_stride // 4,
         "accumulators": 4 * ACCUMULATOR_STRIDE,

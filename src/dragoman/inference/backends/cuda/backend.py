@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from dragoman.inference.backends.protocol import SUPPORTED, BackendRequest, Support, fall_back, refuse, refuse_shortlist
+from dragoman.inference.backends.protocol import (
+    SUPPORTED,
+    UNUSUAL_LAYERS,
+    BackendRequest,
+    Support,
+    fall_back,
+    refuse,
+    refuse_shortlist,
+)
 from dragoman.inference.backends.shared import Precision
 
 
@@ -18,6 +26,8 @@ class CudaBackend:
             return refuse_shortlist("a shortlist saves time on a processor only")
         if request.traits.has_pointer:
             return fall_back("static buffers have no pointer; the training model runs in float32")
+        if request.traits.has_unusual_layers:
+            return UNUSUAL_LAYERS
         if request.precision == "int8":
             return refuse("a GPU computes in bfloat16 or float32")
         return SUPPORTED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.inference.backends.protocol import SUPPORTED, BackendRequest, Support, fall_back, refuse
+from dragoman.inference.backends.protocol import SUPPORTED, UNUSUAL_LAYERS, BackendRequest, Support, fall_back, refuse
 from dragoman.inference.backends.shared import Precision
 from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
 
@@ -13,7 +13,9 @@ class PackedBackend:
     name = "packed"
 
     def supports(self, request: BackendRequest) -> Support:
-        return SUPPORTED if request.device_type == "cpu" else fall_back("packed weights are for processors")
+        if request.device_type != "cpu":
+            return fall_back("packed weights are for processors")
+        return UNUSUAL_LAYERS if request.traits.has_unusual_layers else SUPPORTED
 
     def check_machine(self, precision: Precision) -> Support:
         if precision == "int8" and not has_int8_matmul():

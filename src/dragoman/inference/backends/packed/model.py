@@ -217,20 +217,37 @@ class PackedTransformer:
     def step(self, tokens_N: Tensor, state: PackedState) -> tuple[Tensor, PackedState]:
         """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""
         beam_size = len(tokens_N) // state.num_active
-        attention = self.decoder.layers[0].attention
+        state = self.prepare_step(state, beam_size)
+        rows_N, pointer_state = state.active_rows(), None
+        x_ND = self.decoder.embedding(tokens_N[None], state.length)
+        if self.pointer is not None and state.pointer is not None:
+            added_ND, pointer_state = self.pointer(tokens_N, state.pointer)
+            x_ND = x_ND.add_(added_ND)
+        outputs_ND, state = self.run_decoder(x_ND, rows_N, state)
+        return self.output(outputs_ND)[: len(tokens_N)], replace(state, pointer=pointer_state)
+
+    def prepare_step(self, state: PackedState, beam_size: int) -> PackedState:
+        """Return the state with free slots for the next step; the first one allocates them."""
         if state.self_kv is None:
             state = state.allocate(
                 beam_size, float32_attention=self.precision == "float32", track_positions=self.decoder.window is not None
             )
-        state = state.prepare_step(self.decoder.window)
+        return state.prepare_step(self.decoder.window)
+
+    def run_decoder(self, x_ND: Tensor, rows_N: Tensor | None, state: PackedState) -> tuple[Tensor, PackedState]:
+        """Return the decoder's outputs for embedded tokens, sentence by sentence, with padding rows, and the next state.
+
+        rows_N: indices of the tokens' rows among the stored rows; None if these are all rows
+        """
         assert state.self_kv is not None
         assert state.ancestors_CRW is not None
-        num_stored, memory_bias = state.num_stored, state.memory_bias
+        num_stored, memory_bias, beam_size = state.num_stored, state.memory_bias, state.ancestors_CRW.shape[1]
         slots = slice(state.num_used_slots, state.num_used_slots + beam_size)
-        rows_N = state.active_rows()
-        x_MD, pointer_state = self._embed_tokens(tokens_N, rows_N, state, beam_size)
-        ancestors_C1RW = state.ancestors_CRW[:, None]
-        bias_YRW = ancestors_C1RW.expand(-1, attention.num_heads, -1, -1).flatten(0, 1)
+        if rows_N is not None:  # inactive sentences have rows of zeros
+            x_ND = x_ND.new_zeros(num_stored * beam_size, x_ND.shape[1]).index_copy_(0, rows_N, x_ND)
+        x_MD = x_ND.view(num_stored, beam_size, -1).transpose(0, 1).reshape(num_stored * beam_size, -1)
+        num_heads = self.decoder.layers[0].attention.num_heads
+        bias_YRW = state.ancestors_CRW[:, None].expand(-1, num_heads, -1, -1).flatten(0, 1)
         for layer, self_kv, cross_kv in zip(self.decoder.layers, state.self_kv, state.cross_kv, strict=True):
 
             def write_kv(new_kv: KeyValue, self_kv: KeyValue = self_kv) -> KeyValue:
@@ -244,33 +261,11 @@ class PackedTransformer:
         x_MD = self.decoder.norm(x_MD)
         if beam_size > 1:
             x_MD = x_MD.view(beam_size, num_stored, -1).transpose(0, 1).reshape(len(x_MD), -1)
-        next_state = replace(state, num_used_slots=slots.stop, length=state.length + 1, pointer=pointer_state)
-        if rows_N is None:
-            return self.output(x_MD), next_state
-        num_rows = len(rows_N)
-        x_MD = x_MD.index_select(0, F.pad(rows_N, (0, min(round_up_rows(num_rows), len(x_MD)) - num_rows)))
-        return self.output(x_MD)[:num_rows], next_state
-
-    def _embed_tokens(
-        self, tokens_N: Tensor, rows_N: Tensor | None, state: PackedState, beam_size: int
-    ) -> tuple[Tensor, PointerState | None]:
-        """Return the decoder's input (R·C, D), hypothesis by hypothesis, and the next state of the pointer.
-
-        rows_N: indices of the tokens' rows among the stored rows; None if these are all rows
-        """
-
-        def to_stored_rows(x_NX: Tensor) -> Tensor:
-            """Return the rows as (C, R, ·), with zeros for inactive sentences."""
-            if rows_N is not None:
-                shape = (state.num_stored * beam_size, *x_NX.shape[1:])
-                x_NX = x_NX.new_zeros(shape).index_copy_(0, rows_N, x_NX)
-            return x_NX.view(state.num_stored, beam_size, *x_NX.shape[1:])
-
-        x_MD = self.decoder.embedding(to_stored_rows(tokens_N).t().reshape(1, -1), state.length)
-        if self.pointer is None or state.pointer is None:
-            return x_MD, None
-        added_ND, pointer_state = self.pointer(tokens_N, state.pointer)
-        return x_MD.add_(to_stored_rows(added_ND).transpose(0, 1).reshape_as(x_MD)), pointer_state
+        next_state = replace(state, num_used_slots=slots.stop, length=state.length + 1)
+        if rows_N is not None:
+            num_rows = len(rows_N)
+            x_MD = x_MD.index_select(0, F.pad(rows_N, (0, min(round_up_rows(num_rows), len(x_MD)) - num_rows)))
+        return x_MD, next_state
 
     def build_native_search(self, vocab_ids_W: Tensor | None = None) -> None:
         """Return None: Python runs every search of this model."""

@@ -444,44 +444,49 @@ def encode(batch, weights, cross_kv, workspace):
 
 
 @kernel
+def finish_decoder_layer(layer, decoder, cross_kv, sentence_ids, num_rows, workspace):
+    """Add the output of self-attention to x, and compute cross-attention and the feed-forward network."""
+    layers, cross_attention, head_layout = decoder.layers, decoder.cross_attention, decoder.head_layout
+    add_residual(
+        workspace.attention_output,
+        head_layout.value_width,
+        layers.norms[0],
+        layers.pre_norm,
+        layers.output,
+        layer,
+        num_rows,
+        workspace,
+    )
+    project(cross_attention.norms, layers.pre_norm, cross_attention.query, layer, workspace.projections, num_rows, workspace)
+    apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, workspace, num_rows)
+    add_residual(
+        workspace.attention_output,
+        head_layout.value_width,
+        cross_attention.norms,
+        layers.pre_norm,
+        cross_attention.output,
+        layer,
+        num_rows,
+        workspace,
+    )
+    apply_feed_forward(layers, layer, num_rows, workspace)
+
+
+@kernel
 def run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cross_kv, self_kv, workspace):
     """Read one token in each row, at `position` of its output, and leave in x the input of the output projection.
 
     token_ids, position_ids: (N,), rows of the embedding table and of `decoder.positions`
     added: (N, D), vectors that are added to the embeddings, or 0
     """
-    layers, cross_attention, head_layout = decoder.layers, decoder.cross_attention, decoder.head_layout
+    layers, head_layout = decoder.layers, decoder.head_layout
     embed_tokens(token_ids, position_ids, num_rows, decoder.embedding_table, decoder.positions, workspace)
     if added:
         add_vectors(workspace.x, added, num_rows * workspace.width)
     for layer in range(layers.num_layers):
         project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
         apply_causal_self_attention(head_layout, layers.window, layer, self_kv, workspace, num_rows, position)
-        add_residual(
-            workspace.attention_output,
-            head_layout.value_width,
-            layers.norms[0],
-            layers.pre_norm,
-            layers.output,
-            layer,
-            num_rows,
-            workspace,
-        )
-        project(
-            cross_attention.norms, layers.pre_norm, cross_attention.query, layer, workspace.projections, num_rows, workspace
-        )
-        apply_cross_attention(head_layout, layer, cross_kv, self_kv.sentence_ids, workspace, num_rows)
-        add_residual(
-            workspace.attention_output,
-            head_layout.value_width,
-            cross_attention.norms,
-            layers.pre_norm,
-            cross_attention.output,
-            layer,
-            num_rows,
-            workspace,
-        )
-        apply_feed_forward(layers, layer, num_rows, workspace)
+        finish_decoder_layer(layer, decoder, cross_kv, self_kv.sentence_ids, num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
 

@@ -25,7 +25,7 @@ BYTE_OFFSET = 128
 MIN_SCALE = 1e-30
 # Greatest sum of magnitudes in a lane of 16 bits, because 255 · 128 < 2¹⁵. See `gemm_avx2`.
 MAX_LANE_SUM = 255
-# Upper bound of a row's splits for each of its quads. Two quads have three splits at most.
+# Upper bound of a row's splits for each of its quads. Two quads have three splits at most, so an end marker fits too.
 SPLITS_PER_QUAD = 2
 # Outputs that are computed at once: four vectors.
 OUTPUT_BLOCK = 4 * LANES
@@ -83,7 +83,7 @@ class Workspace(NamedTuple):
     x, y: (N, D), the activations and their normalized copy
     row_scales: (N,), quantization steps
     missing_sums: (N,), magnitudes of negative inputs that the sums of products lack
-    num_splits: (N,), number of splits of each row; see `gemm_avx2`
+    split_cursors: (N,), the next split of each row; see `gemm_avx2`
     split_quads: (N, SPLITS_PER_QUAD · input_stride / 4), indices of the quads that the splits belong to
     split_inputs: (N, SPLITS_PER_QUAD · input_stride / 4), four bytes of inputs for each split
     accumulators: sums of 32 rows and 64 outputs
@@ -111,7 +111,7 @@ class Workspace(NamedTuple):
     input_signs: Address
     row_scales: Address
     missing_sums: Address
-    num_splits: Address
+    split_cursors: Address
     split_quads: Address
     split_inputs: Address
     kv_rows: Address
@@ -333,6 +333,52 @@ class GreedyBuffers(NamedTuple):
     log_probs: Address
     lengths: Address
     is_repetition: Address
+
+
+class HeadWeights(NamedTuple):
+    """Prediction heads; each is one layer of the first two products.
+
+    inner: product of [h; y] (2D), with the ReLU
+    outer: product of its result, which is added to h
+    output: weights before the softmax of the W tokens that heads propose
+    token_ids: (W,), ids of these tokens
+    """
+
+    inner: Int8Weights
+    outer: Int8Weights
+    output: Int8Weights
+    token_ids: Address
+
+
+class BlockBuffers(NamedTuple):
+    """State and results of a search over blocks. C counts the active sentences.
+
+    block_size: k
+    num_positions: rows of `DecoderWeights.positions`; a proposal behind the last one has its vector
+
+    Memory of the group:
+    block_ids: (C, k), the tokens of each block
+    last_rows: (C,), the row of each sentence's last accepted token
+    output_lengths: (C,), tokens of each output
+    longest: the longest output of an active sentence
+    row_sentence_ids: (C · k,), the source of each row
+    num_steps: (B,), steps by sentence
+    head_outputs: ((k - 1) · C, D)
+
+    Own memory of a thread:
+    head_inputs: (C, 2D)
+    """
+
+    block_size: int
+    num_positions: int
+    block_ids: Address
+    last_rows: Address
+    output_lengths: Address
+    longest: Address
+    row_sentence_ids: Address
+    num_steps: Address
+    head_outputs: Address
+    head_inputs: Address
 
 
 class BeamBuffers(NamedTuple):

@@ -1,0 +1,194 @@
+"""Search over blocks of a compiled model: its heads in int8, the memory of the search, and the calls of its kernel.
+
+C sentences    k block size    others as in `search`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.native_search import SearchRequest
+from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled.kernels.structs import (
+    ADD_RESIDUAL_U8,
+    RELU,
+    BlockBuffers,
+    HeadWeights,
+    RowBuffers,
+    Workspace,
+)
+from dragoman.inference.backends.compiled.model import CompiledTransformer
+from dragoman.inference.backends.compiled.search import (
+    F32_OPTIONS,
+    I32_OPTIONS,
+    I64_OPTIONS,
+    CompiledSearch,
+    GreedyTensors,
+    SearchBuffers,
+    SearchThreads,
+    build_search_options,
+)
+from dragoman.inference.backends.compiled.threads import Canceled
+from dragoman.inference.backends.compiled.weights import Int8Packer, pack_output, round_up
+from dragoman.inference.backends.proposals import get_num_positions
+from dragoman.inference.backends.shared import LazyWeight
+from dragoman.model.prediction_heads import PredictionHead, PredictionHeads
+from dragoman.model.transformer import Transformer
+
+# Steps of one call. Python handles Ctrl-C between calls.
+MAX_STEPS_PER_CALL = 64
+
+
+class CompiledHeads:
+    """Prediction heads in int8. weights: addresses of `tensors`"""
+
+    def __init__(self, heads: PredictionHeads, model: Transformer) -> None:
+        """Pack the heads of a trained model."""
+        packer, modules = Int8Packer(), [cast(PredictionHead, head) for head in heads.heads]
+        padding = round_up(heads.d_model) - heads.d_model
+
+        def pad_inputs(head: PredictionHead) -> Tensor:
+            h_JD, y_JD = torch.split(head.inner.weight.detach(), heads.d_model, dim=1)
+            return torch.cat([F.pad(h_JD, (0, padding)), F.pad(y_JD, (0, padding))], dim=1)
+
+        inner_weights = [LazyWeight.from_tensor(pad_inputs(head)) for head in modules]
+        outer_weights = [LazyWeight.from_tensor(head.outer.weight) for head in modules]
+        ids_W = heads.token_ids_W
+        output, output_tensors = pack_output(
+            model.output.detach()[ids_W], None if model.output_bias is None else model.output_bias.detach()[ids_W]
+        )
+        self.d_inner, self.num_heads = heads.d_inner, heads.num_heads
+        self.weights = HeadWeights(
+            inner=packer.pack_int8(inner_weights, [head.inner.bias for head in modules], RELU),
+            outer=packer.pack_int8(outer_weights, [head.outer.bias for head in modules], ADD_RESIDUAL_U8),
+            output=output,
+            token_ids=packer.add_tensor(ids_W.to(**I64_OPTIONS)),
+        )
+        self.tensors = [*packer.tensors, *output_tensors]
+
+
+def build_block_search(compiled_model: object, model: Transformer, heads: PredictionHeads) -> CompiledBlockSearch | None:
+    """Return the search over blocks of a compiled model, or None if the workspace of its products is too narrow for the heads.
+
+    model: the trained model that the compiled one was made from
+    """
+    assert isinstance(compiled_model, CompiledTransformer)
+    if max(2 * round_up(heads.d_model), round_up(heads.d_inner)) > compiled_model.max_outputs:
+        return None
+    max_positions = get_num_positions(model.decoder.embedding)
+    return CompiledBlockSearch(compiled_model, CompiledHeads(heads, model), max_positions)
+
+
+class _BlockTensors:
+    """Tensors of `BlockBuffers` for the threads of a group."""
+
+    def __init__(self, num_sentences: int, block_size: int, width: int, num_threads: int) -> None:
+        num_rows = num_sentences * block_size
+        self.block_size = block_size
+        self.shared_tensors = {
+            "block_ids": torch.zeros(num_rows, **I64_OPTIONS),
+            "last_rows": torch.zeros(num_sentences, **I64_OPTIONS),
+            "output_lengths": torch.zeros(num_sentences, **I64_OPTIONS),
+            "longest": torch.zeros(1, **I64_OPTIONS),
+            "row_sentence_ids": torch.zeros(num_rows, **I32_OPTIONS),
+            "num_steps": torch.zeros(num_sentences, **I64_OPTIONS),
+            "head_outputs": torch.empty(num_rows * width, **F32_OPTIONS),
+        }
+        self.head_inputs = [torch.empty(num_sentences * 2 * width, **F32_OPTIONS) for _ in range(num_threads)]
+
+    def to_buffers(self, num_positions: int) -> list[BlockBuffers]:
+        """Return the addresses for each thread. num_positions: rows of the table of positions"""
+        addresses = {name: tensor.data_ptr() for name, tensor in self.shared_tensors.items()}
+        return [
+            BlockBuffers(self.block_size, num_positions, **addresses, head_inputs=head_inputs.data_ptr())
+            for head_inputs in self.head_inputs
+        ]
+
+
+@dataclass(frozen=True)
+class CompiledBlockSearch:
+    """Search over blocks in machine code.
+
+    max_positions: rows of a learned table of positions; None if positions never end
+    """
+
+    model: CompiledTransformer
+    heads: CompiledHeads
+    max_positions: int | None
+
+    def __call__(self, source_BS: Tensor, request: SearchRequest, *, block_size: int) -> list[Hypothesis]:
+        """Return the greedy output of each source; sources are padded on the right."""
+        jit_cache.block_search.load()
+        search = CompiledSearch(self.model)
+        return search.distribute(source_BS, request, block_size, partial(self._search, block_size))
+
+    def _search(self, block_size: int, source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
+        model, num_sentences = self.model, len(request.max_lengths)
+        num_rows, num_prompt_tokens = num_sentences * block_size, len(request.prompt)
+        results, (options, option_tensors) = GreedyTensors(request), build_search_options(request)
+        state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_sentences)
+        num_threads = len(state.workspace.workspaces)
+        buffers = SearchBuffers(num_rows, 1, model.num_outputs, request.start_id, num_threads)
+        block_tensors = _BlockTensors(num_sentences, block_size, state.workspace.width, num_threads)
+        num_active, is_first = num_sentences, 1
+        while num_active:
+            if threads.canceled.is_set():
+                raise Canceled
+            longest = int(block_tensors.shared_tensors["longest"])
+            while num_prompt_tokens + longest + block_size > state.ancestors_NT.shape[1]:
+                state = state.double_capacity()
+            state = model.ensure_workspace(state, num_rows)
+            num_positions = state.ancestors_NT.shape[1]
+            if self.max_positions is not None:
+                num_positions = min(num_positions, self.max_positions)
+            positions_TD = model.compute_positions(num_positions)
+            arguments = (
+                is_first,
+                MAX_STEPS_PER_CALL,
+                num_active,
+                model.get_decoder_weights(positions_TD),
+                state.cross_kv,
+                state.self_kv_cache(),
+            )
+            keep_alive = model, self.heads, state, buffers, block_tensors, option_tensors, positions_TD, results
+            buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails
+            last_arguments = (options, results.buffers, self.heads.weights)
+            num_active = state.workspace.step_group.run(
+                partial(
+                    _run_kernel,
+                    arguments,
+                    state.workspace.workspaces,
+                    buffers.row_buffers,
+                    last_arguments,
+                    block_tensors.to_buffers(num_positions),
+                    keep_alive,
+                )
+            )
+            is_first = 0
+        num_steps = block_tensors.shared_tensors["num_steps"].tolist()
+        return [
+            replace(hypothesis, num_steps=steps) for hypothesis, steps in zip(results.to_hypotheses(), num_steps, strict=True)
+        ]
+
+
+def _run_kernel(
+    arguments: tuple[Any, ...],
+    workspaces: Sequence[Workspace],
+    row_buffers: Sequence[RowBuffers],
+    last_arguments: tuple[Any, ...],
+    block_buffers: Sequence[BlockBuffers],
+    keep_alive: Sequence[object],
+    thread_index: int,
+) -> int:
+    """Run one thread's share of some steps. keep_alive: owners of the memory that the kernel reads and writes"""
+    return jit_cache.block_search(
+        *arguments, workspaces[thread_index], row_buffers[thread_index], *last_arguments, block_buffers[thread_index]
+    )

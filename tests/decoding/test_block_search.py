@@ -1,0 +1,135 @@
+"""Search over blocks of tokens: its outputs are those of greedy search for any proposals of the heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.bundle import Bundle, load_bundle
+from dragoman.data.collate import pad_sequences
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
+from dragoman.decoding.block_search import BlockModel, block_greedy_search
+from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
+from dragoman.decoding.greedy import decode_tokens
+from dragoman.decoding.interface import SearchSettings
+from dragoman.decoding.native_search import build_request
+from dragoman.decoding.prompt import PromptedState, prompted_step
+from dragoman.inference.backends.eager_blocks import EagerBlockModel
+from dragoman.inference.backends.packed.blocks import PackedBlockModel
+from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.model.prediction_heads import PredictionHeads
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+LINES = ["one two three four five", "red", "big small green blue", "seven eight nine", "ten ten ten"]
+RULES: dict[str, dict[str, Any]] = {
+    "no rules": {},
+    "minimum length": {"min_length": 6},
+    "no repeated tokens": {"no_repeat_ngram_size": 1, "min_length": 5},
+    "no repeated bigrams": {"no_repeat_ngram_size": 2, "min_length": 9},
+    "suppressed tokens": {"suppress_tokens": (10, 11, 12, 20, 30)},
+    "repetition": {"repetition_window": 8, "min_length": 14},
+}
+
+
+@pytest.fixture(scope="module")
+def opened(bundle: Path) -> Bundle:
+    return load_bundle(bundle)
+
+
+def make_heads(bundle: Bundle, num_heads: int = 3) -> PredictionHeads:
+    """Return heads with random weights, whose proposals are often wrong."""
+    torch.manual_seed(3)
+    size = len(bundle.model.output)
+    heads = PredictionHeads(num_heads=num_heads, d_model=16, d_inner=8, token_ids_W=torch.arange(4, size))
+    for parameter in heads.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return heads.eval()
+
+
+class PerfectModel:
+    """Block model whose proposals are the tokens of outputs that are known, so that every one of them is accepted."""
+
+    def __init__(self, inner: BlockModel, outputs: list[list[int]], num_heads: int) -> None:
+        self.inner, self.outputs, self.num_heads = inner, outputs, num_heads
+        self.device, self.make_topk, self.start, self.read = inner.device, inner.make_topk, inner.start, inner.read
+        self.position = 0
+
+    def propose(self, outputs_BD: torch.Tensor, tokens_B: torch.Tensor) -> torch.Tensor:
+        start = 1 + self.position
+        self.position += self.num_heads + 1
+        return torch.tensor([(output[start:] + [END_ID] * self.num_heads)[: self.num_heads] for output in self.outputs])
+
+
+def build_block_model(name: str, bundle: Bundle) -> tuple[BlockModel, Any]:
+    """Return the block model of a back end, and the model whose step greedy search calls."""
+    if name == "eager":
+        return EagerBlockModel(bundle.model, make_heads(bundle)), bundle.model
+    packed = pack_model(bundle.model, "float32")
+    return PackedBlockModel(packed, bundle.model, make_heads(bundle)), packed
+
+
+@pytest.mark.parametrize("backend", ["eager", "packed"])
+@pytest.mark.parametrize("rules", RULES)
+def test_outputs_are_those_of_greedy_search(opened: Bundle, backend: str, rules: str) -> None:
+    block_model, model = build_block_model(backend, opened)
+    settings = SearchSettings(
+        start_id=BEGIN_ID,
+        end_id=END_ID,
+        forbidden_ids=(PADDING_ID, BEGIN_ID),
+        decoding_constraints=DecodingConstraints(**RULES[rules]),
+    )
+    sources = [opened.tokenizer.encode_source(line) for line in LINES]
+    limits = [20, 3, 16, 1, 18]
+    constraints = [SentenceConstraints(allow_repetition=index == 4) for index in range(len(LINES))]
+    prompt = (7, 9, 8, 10, 11) if rules == "no rules" else ()  # longer than a block
+    step, source_BS = prompted_step(model.step, prompt), pad_sequences(sources)
+    expected = decode_tokens(
+        step,
+        PromptedState(model.start(source_BS)),
+        max_lengths=limits,
+        settings=settings,
+        device=torch.device("cpu"),
+        constraints=constraints,
+    )
+    request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
+    assert request is not None
+    for block_size in (2, 4):
+        outputs = block_greedy_search(block_model, source_BS, request, block_size=block_size)
+        for output, hypothesis in zip(outputs, expected, strict=True):
+            assert output.tokens == hypothesis.tokens
+            assert output.finished == hypothesis.finished
+            assert output.has_repetition == hypothesis.has_repetition
+            assert output.score == pytest.approx(hypothesis.score, abs=1e-4)
+            assert output.token_log_probs == pytest.approx(hypothesis.token_log_probs, abs=1e-4)
+            assert output.num_steps is not None
+            assert output.num_steps <= len(output.token_log_probs)
+
+
+@pytest.mark.parametrize("backend", ["eager", "packed"])
+def test_right_proposals_are_all_accepted(opened: Bundle, backend: str) -> None:
+    """A step then writes k tokens, so an output of n tokens takes 1 + ⌈(n − 1) / k⌉ steps."""
+    block_model, model = build_block_model(backend, opened)
+    settings = SearchSettings(start_id=BEGIN_ID, end_id=END_ID, forbidden_ids=(PADDING_ID, BEGIN_ID))
+    source_BS = pad_sequences([opened.tokenizer.encode_source(LINES[0])])
+    (expected,) = decode_tokens(
+        model.step, model.start(source_BS), max_lengths=[30], settings=settings, device=torch.device("cpu")
+    )
+    tokens = [*expected.tokens, END_ID]
+    assert len(tokens) > 4
+    request = build_request(settings, [], max_lengths=[30])
+    assert request is not None
+    perfect = PerfectModel(block_model, [tokens], num_heads=2)
+    (output,) = block_greedy_search(perfect, source_BS, request, block_size=3)
+    assert output.tokens == expected.tokens
+    assert output.num_steps == 1 + -(-(len(tokens) - 1) // 3)
+
+
+def test_search_without_sentences_returns_no_outputs(opened: Bundle) -> None:
+    block_model, _ = build_block_model("eager", opened)
+    request = build_request(SearchSettings(start_id=BEGIN_ID, end_id=END_ID), [], max_lengths=[])
+    assert request is not None
+    assert block_greedy_search(block_model, torch.zeros(0, 1, dtype=torch.long), request, block_size=2) == []
