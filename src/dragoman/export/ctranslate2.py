@@ -33,6 +33,7 @@ from dragoman.export.result import (
     METADATA_FILE,
     ExportResult,
     check_is_translator,
+    check_layers,
     check_unique_pieces,
     collect_metadata,
     describe_text_format,
@@ -154,6 +155,7 @@ def _release_after(to_bytes: Callable[[], bytes], release: Callable[[], None]) -
 
 def check_exportable(config: ModelConfig) -> None:
     """Raise BundleError for a model that CTranslate2 cannot express."""
+    check_layers(config, "CTranslate2")
     if config.attention_window is not None:
         raise BundleError(
             f"model.attention_window = {config.attention_window}: CTranslate2 has no local attention; "

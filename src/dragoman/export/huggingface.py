@@ -28,7 +28,14 @@ from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.export.card_writer import build_model_card
-from dragoman.export.result import ExportResult, check_is_translator, check_unique_pieces, describe_text_format, unsupported
+from dragoman.export.result import (
+    ExportResult,
+    check_is_translator,
+    check_layers,
+    check_unique_pieces,
+    describe_text_format,
+    unsupported,
+)
 from dragoman.export.weight_streams import stream_weight
 from dragoman.io.safetensors import TensorStream, save_tensors
 from dragoman.io.storage import atomic_dir, write_json
@@ -124,6 +131,7 @@ def check_exportable(bundle: Bundle) -> None:
     """Raise BundleError for a model that MarianMT cannot express. The message names the feature."""
     check_is_translator(bundle, ENGINE)
     config, tokenizer = bundle.recipe.model, bundle.recipe.tokenizer
+    check_layers(config, ENGINE)
     head_width = config.d_model / config.num_heads
     is_post_norm = config.norm == "post" and not config.final_norm
     for is_supported, key, problem in (

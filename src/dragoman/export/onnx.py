@@ -33,6 +33,7 @@ from dragoman.export.result import (
     METADATA_FILE,
     ExportResult,
     check_is_translator,
+    check_layers,
     collect_metadata,
     describe_text_format,
     unsupported,
@@ -88,6 +89,7 @@ def check_exportable(bundle: Bundle) -> None:
     """Raise BundleError for a model that the graphs cannot express."""
     check_is_translator(bundle, ENGINE)
     config, tokenizer = bundle.recipe.model, bundle.recipe.tokenizer
+    check_layers(config, ENGINE)
     if config.attention_window is not None:
         raise unsupported(
             f"model.attention_window = {config.attention_window}",

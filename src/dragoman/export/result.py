@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import Bundle
+from dragoman.config import ModelConfig
 from dragoman.errors import BundleError
 
 METADATA_FILE = "dragoman.json"
@@ -37,6 +38,12 @@ class ExportResult:
 def unsupported(feature: str, problem: str) -> BundleError:
     """Return the error for a feature that the other engine does not have."""
     return BundleError(f"{feature}: {problem}", code="export-unsupported")
+
+
+def check_layers(config: ModelConfig, engine: str) -> None:
+    """Raise BundleError for layers that the paper's Transformer has not, such as recurrent ones."""
+    if unusual := config.find_unusual_layers():
+        raise unsupported(unusual[0], f"{engine} has the layers of the Transformer only; translate with dragoman")
 
 
 def check_is_translator(bundle: Bundle, engine: str) -> None:

@@ -2,13 +2,13 @@
 
 `explicit_attention` is equation 1, one operation a term; tests compare the others with it. `fused_attention` is PyTorch's own
 kernel. `cpu_attention` has a hand-written gradient and is the fastest on a CPU. `set_attention_impl` selects one from outside;
-the layers do not depend on the choice.
+the layers do not depend on the choice. Scores other than the paper's (`attention_scores`) are computed term by term.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.model.attention_scores import AttentionScore
 from dragoman.model.dropout import apply_keep_mask, compute_threshold, draw_keep_mask, dropout
 from dragoman.model.linear import Linear, fused_linear
 from dragoman.model.local_attention import LocalMask, Mask, local_attention
@@ -27,6 +28,8 @@ FUSED_MIN_KEYS = 256
 
 AttentionImpl = Callable[[Tensor, Tensor, Tensor, Mask | None, float], Tensor]
 """(query_BHTK, key_BHSK, value_BHSU, mask, dropout probability) → heads_BHTU."""
+AttentionObserver = Callable[[Tensor, "KeyValue", Mask | None], None]
+"""Function (query_BHTK, keys and values, mask) that an attention calls before it runs."""
 
 
 class KeyValue(NamedTuple):
@@ -51,12 +54,19 @@ class KeyValue(NamedTuple):
 
 def attention_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
     """Return softmax(Q·Kᵀ/√d_k), the weights of equation 1. → (B, H, T, S)"""
+    return mask_scores(scaled_dot_scores(query_BHTK, key_BHSK), mask).softmax(dim=-1)
+
+
+def scaled_dot_scores(query_BHTK: Tensor, key_BHSK: Tensor) -> Tensor:
+    """Return Q·Kᵀ/√d_k, the scores of equation 1. → (B, H, T, S)"""
+    return torch.matmul(query_BHTK / math.sqrt(query_BHTK.shape[-1]), key_BHSK.transpose(-2, -1))
+
+
+def mask_scores(scores_BHTS: Tensor, mask: Mask | None) -> Tensor:
+    """Return the scores with −∞ where the mask allows no attention. → (B, H, T, S)"""
     if isinstance(mask, LocalMask):
-        mask = mask.to_tensor(query_BHTK.shape[2], device=query_BHTK.device)
-    scores_BHTS = torch.matmul(query_BHTK / math.sqrt(query_BHTK.shape[-1]), key_BHSK.transpose(-2, -1))
-    if mask is not None:
-        scores_BHTS = scores_BHTS.masked_fill(~mask, float("-inf"))
-    return scores_BHTS.softmax(dim=-1)
+        mask = mask.to_tensor(scores_BHTS.shape[2], device=scores_BHTS.device)
+    return scores_BHTS if mask is None else scores_BHTS.masked_fill(~mask, float("-inf"))
 
 
 def explicit_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
@@ -159,9 +169,22 @@ class _CpuAttention(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2); d_k and d_v are independent of d_model."""
+    """MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2); d_k and d_v are independent of d_model.
 
-    def __init__(self, *, d_model: int, num_heads: int, d_k: int, d_v: int, bias: bool, dropout: float) -> None:
+    score: score of a query and a key; None for the paper's q·k / √d_k
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int,
+        d_k: int,
+        d_v: int,
+        bias: bool,
+        dropout: float,
+        score: AttentionScore | None = None,
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
@@ -169,7 +192,9 @@ class Attention(nn.Module):
         self.key = Linear(d_model, num_heads * d_k, bias=bias)
         self.value = Linear(d_model, num_heads * d_v, bias=bias)
         self.output = Linear(num_heads * d_v, d_model, bias=bias)
+        self.score = score
         self.attention_impl: AttentionImpl = fused_attention
+        self.observer: AttentionObserver | None = None
 
     def _split_heads(self, x_BTX: Tensor) -> Tensor:
         """Return x with one dimension for the heads. → (B, H, T, X / H)"""
@@ -191,10 +216,25 @@ class Attention(nn.Module):
 
     def attend(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
         """Return Concat(head₁, …, head_h)·W^O for these queries. → (B, T, D)"""
+        if self.observer is not None:
+            self.observer(query_BHTK, key_value, mask)
         dropout_p = self.dropout if self.training else 0.0
-        heads_BHTU = self.attention_impl(query_BHTK, key_value.key, key_value.value, mask, dropout_p)
+        if self.score is None:
+            heads_BHTU = self.attention_impl(query_BHTK, key_value.key, key_value.value, mask, dropout_p)
+        else:
+            weights_BHTS = dropout(self.compute_weights(query_BHTK, key_value.key, mask), dropout_p)
+            heads_BHTU = torch.matmul(weights_BHTS.to(key_value.value.dtype), key_value.value)
         result: Tensor = self.output(heads_BHTU.transpose(1, 2).flatten(-2))
         return result
+
+    def compute_scores(self, query_BHTK: Tensor, key_BHSK: Tensor) -> Tensor:
+        """Return the score of each query and key before the mask. → (B, H, T, S)"""
+        scores_BHTS: Tensor = (self.score or scaled_dot_scores)(query_BHTK, key_BHSK)
+        return scores_BHTS
+
+    def compute_weights(self, query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
+        """Return the attention weights before dropout. → (B, H, T, S)"""
+        return mask_scores(self.compute_scores(query_BHTK, key_BHSK), mask).softmax(dim=-1)
 
 
 def set_attention_impl(model: nn.Module, attention_impl: AttentionImpl) -> None:
@@ -205,22 +245,25 @@ def set_attention_impl(model: nn.Module, attention_impl: AttentionImpl) -> None:
 
 
 @contextmanager
+def observe_attention(observers: Mapping[Attention, AttentionObserver]) -> Iterator[None]:
+    """Call these observers whenever their attention runs; outputs do not change."""
+    previous_observers = {module: module.observer for module in observers}
+    for module, observer in observers.items():
+        module.observer = observer
+    try:
+        yield
+    finally:
+        for module, previous_observer in previous_observers.items():
+            module.observer = previous_observer
+
+
+@contextmanager
 def record_attention(modules: list[Attention]) -> Iterator[list[Tensor]]:
     """Record the attention weights (B, H, T, S) of these modules in the order in which they run; outputs do not change."""
     weights: list[Tensor] = []
-    previous_impls = [module.attention_impl for module in modules]
 
-    def wrap_impl(attention_impl: AttentionImpl) -> AttentionImpl:
-        def attend_and_record(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-            weights.append(attention_weights(query, key, mask))
-            return attention_impl(query, key, value, mask, dropout_p)
+    def make_observer(module: Attention) -> AttentionObserver:
+        return lambda query, key_value, mask: weights.append(module.compute_weights(query, key_value.key, mask))
 
-        return attend_and_record
-
-    for module in modules:
-        module.attention_impl = wrap_impl(module.attention_impl)
-    try:
+    with observe_attention({module: make_observer(module) for module in modules}):
         yield weights
-    finally:
-        for module, attention_impl in zip(modules, previous_impls, strict=True):
-            module.attention_impl = attention_impl

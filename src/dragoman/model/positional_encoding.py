@@ -1,4 +1,4 @@
-"""Positional encodings: sinusoids in the orders of the paper, of its code and of MarianMT, and learned positions."""
+"""Positional encodings: sinusoids in the orders of the paper, of its code and of MarianMT, learned positions, and none."""
 
 from __future__ import annotations
 
@@ -86,3 +86,11 @@ class LearnedPositionalEmbedding(nn.Module):
                 f"position {start + length}: the model has {self.weight.shape[0]} learned positions; shorten the sentence"
             )
         return self.weight[start : start + length] * self.scale
+
+
+class NoPositionalEmbedding(nn.Module):
+    """Zero in the place of positions, for layers that see the order by themselves."""
+
+    def forward(self, start: int, length: int) -> Tensor:
+        """Return zero, which broadcasts to all positions. → ()"""
+        return torch.zeros(())

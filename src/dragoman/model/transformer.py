@@ -12,12 +12,17 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
-from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.layers import DecoderLayer
 from dragoman.model.linear import Linear, MatMul, torch_matmul
 from dragoman.model.local_attention import LocalMask, Mask
 from dragoman.model.masks import causal_mask, padding_mask, window_mask
+from dragoman.model.normalization import normalize
 from dragoman.model.pointer import Pointer, PointerState, TagHead, WordTables
-from dragoman.model.positional_encoding import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
+from dragoman.model.positional_encoding import (
+    LearnedPositionalEmbedding,
+    NoPositionalEmbedding,
+    SinusoidalPositionalEmbedding,
+)
 
 
 class Embedding(nn.Module):
@@ -27,7 +32,7 @@ class Embedding(nn.Module):
         self,
         *,
         weight: nn.Parameter,
-        positions: SinusoidalPositionalEmbedding | LearnedPositionalEmbedding,
+        positions: SinusoidalPositionalEmbedding | LearnedPositionalEmbedding | NoPositionalEmbedding,
         scale_embeddings: bool,
         dropout: float,
         padding_id: int,
@@ -88,7 +93,7 @@ class DecoderState:
 class Encoder(nn.Module):
     """Stack of encoder layers over the source (section 3.1)."""
 
-    def __init__(self, *, embedding: Embedding, layers: Sequence[EncoderLayer], norm: nn.Module, window: int | None) -> None:
+    def __init__(self, *, embedding: Embedding, layers: Sequence[nn.Module], norm: nn.Module, window: int | None) -> None:
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
@@ -98,10 +103,11 @@ class Encoder(nn.Module):
     def forward(self, source_BS: Tensor) -> Tensor:
         """Return the memory: the encodings of source ids, which are padded on the right. → (B, S, D)"""
         mask = self._build_mask(source_BS)
+        token_mask_BS = source_BS != self.embedding.padding_id if self.training else None
         x_BSD = self.embedding(source_BS)
         for layer in self.layers:
-            x_BSD = layer(x_BSD, mask)
-        return cast(Tensor, self.norm(x_BSD))
+            x_BSD = layer(x_BSD, mask, token_mask_BS)
+        return normalize(self.norm, x_BSD, token_mask_BS)
 
     def _build_mask(self, source_BS: Tensor) -> Mask:
         """Return which positions each position attends to: all tokens, or those within the window."""
@@ -118,7 +124,7 @@ class Decoder(nn.Module):
         self,
         *,
         embedding: Embedding,
-        layers: Sequence[DecoderLayer],
+        layers: Sequence[nn.Module],
         norm: nn.Module,
         window: int | None,
         pointer: Pointer | None = None,
@@ -145,11 +151,13 @@ class Decoder(nn.Module):
         if self.pointer is not None and pointer is not None:
             word_NTD, pointer = self.pointer(inputs_NT, pointer)
             x_NTD = x_NTD + word_NTD
+        token_mask_NT = find_target_tokens(inputs_NT, self.embedding.padding_id) if self.training else None
         self_kv: list[KeyValue] = []
         for layer, past_kv, cross_kv in zip(self.layers, past, state.cross_kv, strict=True):
-            x_NTD, layer_kv = layer(x_NTD, past_kv, cross_kv, mask, state.memory_mask)
+            x_NTD, layer_kv = layer(x_NTD, past_kv, cross_kv, mask, state.memory_mask, token_mask_NT)
             self_kv.append(layer_kv if self.window is None else layer_kv.tail(self.window))
-        return self.norm(x_NTD), replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
+        x_NTD = normalize(self.norm, x_NTD, token_mask_NT)
+        return x_NTD, replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
 
     def _build_mask(self, length: int, past_length: int, device: torch.device) -> Mask:
         """Return which of the past and new positions each of `length` new positions attends to."""
@@ -159,6 +167,13 @@ class Decoder(nn.Module):
         if self.window is not None:
             mask = mask & window_mask(length, past_length + length, self.window, device=device)
         return mask
+
+
+def find_target_tokens(inputs_NT: Tensor, padding_id: int) -> Tensor:
+    """Return true for tokens, and false for padding. The first input is a token, even a zero vector. → (N, T)"""
+    is_token_NT = inputs_NT != padding_id
+    is_token_NT[:, 0] = True
+    return is_token_NT
 
 
 class Transformer(nn.Module):

@@ -66,7 +66,7 @@ def choose_alignment_head(
     *,
     candidates: Sequence[AlignmentHead] | None = None,
 ) -> AlignmentHead | None:
-    """Return the head whose links agree best with a lexical aligner on these pairs; None without links.
+    """Return the head whose links agree best with a lexical aligner on these pairs; None without links or cross-attention.
 
     candidates: heads to choose from; by default every head, and the mean of each layer
     """
@@ -76,11 +76,11 @@ def choose_alignment_head(
         if has_text(source, tokenizer.encode_source(source)) and tokenizer.encode_target(target)
     ]
     gold = align_pairs([source.split() for source, *_ in pairs], [target.split() for _, target, *_ in pairs])
-    if not any(gold):
+    if not any(gold) or not recipe.model.num_cross_attentions:
         return None
     heads = candidates or [
         AlignmentHead(layer, head)
-        for layer in range(recipe.model.decoder_layers)
+        for layer in range(recipe.model.num_cross_attentions)
         for head in (None, *range(recipe.model.num_heads))
     ]
     links_by_head: dict[AlignmentHead, list[list[Link]]] = {head: [] for head in heads}

@@ -17,12 +17,14 @@ from dragoman.config import DecodingConfig
 from dragoman.data.collate import collate, pad_sequences
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
+from dragoman.decoding.block_search import BlockSearch
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokensFn, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty, score_targets
 from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import NativeSearch, SearchRequest, build_request
+from dragoman.errors import BundleError
 from dragoman.model.attention import Attention, record_attention
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import InferenceModel, prompt_decoder
@@ -191,9 +193,23 @@ class BatchSearch:
             or self.return_alternatives
             or config.method == "sample"
             or config.repetition_penalty != 1.0
+            or (config.early_stopping == "worst_finished" and config.nbest > 1)
         ):
             return False
         return config.method == "greedy" or (config.num_beam_groups == 1 and config.beam_size <= native_search.max_beam_size)
+
+    @property
+    def can_use_heads(self) -> bool:
+        """Return whether prediction heads give the exact output of this search, apart from sentence constraints."""
+        return (
+            self.config.method == "greedy"
+            and self.config.speculative != "off"
+            and self.config.repetition_penalty == 1.0
+            and self.constraint_factory is None
+        )
+
+    def _choose_block_size(self, block_search: BlockSearch, num_sentences: int) -> int:
+        return block_search.choose_block_size(num_sentences, may_be_one=self.config.speculative == "auto")
 
     @property
     def _rows_per_source(self) -> int:
@@ -225,6 +241,10 @@ class BatchSearch:
             decoding_constraints=decoding_constraints,
             repetition_penalty=self.config.repetition_penalty,
         )
+        if inference_model.block_search is not None and self.can_use_heads:
+            request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
+            if request is not None and (block_size := self._choose_block_size(inference_model.block_search, len(limits))) > 1:
+                return [[output] for output in inference_model.block_search.greedy(source_BS, request, block_size=block_size)]
         if inference_model.native_search is not None and self.is_native:
             request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
             if request is not None:
@@ -272,8 +292,10 @@ class BatchSearch:
         return BeamSearchOptions(
             beam_size=config.beam_size,
             nbest=config.nbest,
-            # With nbest = 1 both rules return the same hypothesis, and "best" stops earlier.
-            early_stopping="best" if config.early_stopping == "exhaustive" and config.nbest == 1 else config.early_stopping,
+            # With nbest = 1 these rules return the same hypothesis, and "best" stops first.
+            early_stopping="best"
+            if config.early_stopping in ("exhaustive", "worst_finished") and config.nbest == 1
+            else config.early_stopping,
             groups=BeamGroups(
                 config.num_beam_groups, config.diversity_penalty if has_penalty else 0.0, self.return_alternatives
             ),
@@ -391,8 +413,16 @@ def compute_cross_attentions(
     prompt: see `generate`; its tokens have no rows
     finished: whether each target ends with the end token, which then has a row
     transform: applied to the weights of each pair; only its result is kept in memory
+
+    Raises BundleError for a model without cross-attention.
     """
     attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
+    if not attentions:
+        raise BundleError(
+            "model.cross_attention = 'unfold': the decoder has no attention to the source, so there are no alignments; use "
+            "another model",
+            code="no-cross-attention",
+        )
     outputs = [target if has_end else target[:-1] for target, has_end in zip(targets, finished, strict=True)]
     lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, outputs, strict=True)]
     results: dict[int, Tensor] = {}

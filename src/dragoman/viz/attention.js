@@ -90,7 +90,7 @@
     );
     headSet.append(all);
     box.replaceChildren(
-      choices("attention", "radio", "kind", Object.entries(short), (value) => value === state.kind, (value) => show(value)),
+      choices("attention", "radio", "kind", Object.entries(short).filter(([name]) => name in kinds), (value) => value === state.kind, (value) => show(value)),
       choices("layer", "radio", "layer", numbers(layers), (value) => Number(value) === kind.layer,
         (value) => { kind.layer = Number(value); changed(); }),
       headSet,

@@ -27,7 +27,6 @@ from dragoman.viz.attention_svg import (
 )
 from dragoman.viz.beam_svg import format_probability, render_beam_tree
 from dragoman.viz.explanation import (
-    ATTENTION_KINDS,
     WEIGHT_LEVELS,
     AttentionHeads,
     AttentionKind,
@@ -71,10 +70,10 @@ def render_attention_page(explanation: Explanation, *, include_heads: tuple[Head
         '<div id="controls"></div><div class="beside"><div id="lines">',
         *(
             f'<figure data-kind="{kind}">{render_line_view(explanation, kind, max_lines=_MAX_LINES)}</figure>'
-            for kind in _PAGE_KINDS
+            for kind in _list_page_kinds(explanation)
         ),
         '</div><div id="grids"><div id="readout" aria-live="polite"></div>',
-        *(_render_weights_figure(explanation.heads(kind), kind, KIND_TITLES[kind]) for kind in _PAGE_KINDS),
+        *(_render_weights_figure(explanation.heads(kind), kind, KIND_TITLES[kind]) for kind in _list_page_kinds(explanation)),
         "</div></div></section>",
         '<section id="words"><h2>Words</h2>',
         '<p class="hint">Subword tokens are merged into words. Rows attend to columns. '
@@ -101,8 +100,12 @@ def embed_in_iframe(page: str, *, height: int = 720) -> str:
     )
 
 
+def _list_page_kinds(explanation: Explanation) -> list[AttentionKind]:
+    return [kind for kind in _PAGE_KINDS if kind in explanation.kinds]
+
+
 def _check_explanation(explanation: Explanation) -> None:
-    for kind in ATTENTION_KINDS:
+    for kind in explanation.kinds:
         rows, columns = len(explanation.query_tokens(kind)), len(explanation.key_tokens(kind))
         if explanation.heads(kind).shape[2:] != (rows, columns):
             raise ValueError(
@@ -184,10 +187,10 @@ def _pack_vectors(
 
 def _iterate_heads(explanation: Explanation) -> Iterator[HeadId]:
     """Yield the selected heads first, then all heads from the last layer to the first."""
-    for kind in _PAGE_KINDS:
+    for kind in _list_page_kinds(explanation):
         selection = explanation.selections[kind]
         yield from ((kind, selection.layer, head) for head in selection.heads)
-    for kind in _PAGE_KINDS:
+    for kind in _list_page_kinds(explanation):
         layers, num_heads, _, _ = explanation.heads(kind).shape
         yield from ((kind, layer, head) for layer in reversed(range(layers)) for head in range(num_heads))
 
@@ -251,7 +254,7 @@ def _quantize_probability(log_prob: float) -> int:
 def _serialize_data(explanation: Explanation, offsets: dict[str, int]) -> str:
     """Return the data of the script as JSON that is safe within a script element."""
     kinds = {}
-    for kind in ATTENTION_KINDS:
+    for kind in explanation.kinds:
         heads = explanation.heads(kind)
         kinds[kind] = {
             "name": KIND_TITLES[kind],

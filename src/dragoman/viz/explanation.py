@@ -39,6 +39,15 @@ class AttentionHeads:
     value_LHSU: FloatArray
     window: int | None = None
 
+    @classmethod
+    def without_layers(cls, num_rows: int, num_columns: int) -> AttentionHeads:
+        """Return the heads of an attention that the model has not, such as the self-attention of a recurrent encoder."""
+        import numpy as np
+
+        empty = np.zeros((0, 0, num_rows, num_columns), np.float32)
+        rows, columns = (np.zeros((0, 0, count, 0), np.float32) for count in (num_rows, num_columns))
+        return cls(empty, rows, columns, columns)
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Return (L, H, T, S)."""
@@ -115,7 +124,7 @@ class Explanation:
     output_tokens: decoder output, with the end token if the output has it
     decoder_input: decoder input: the start token, the language token of some models, then the output tokens without the last
     source_word_ids, output_word_ids: number of the word of each token
-    selections: layer and heads to show first
+    selections: layer and heads to show first, for each kind of attention that the model has
     predictions: one for each output token
     beam: all hypotheses that the search considered; if it is empty, `notes` has the reason
     teacher_forced: whether the caller gave the output
@@ -139,6 +148,11 @@ class Explanation:
     teacher_forced: bool = False
     notes: tuple[str, ...] = ()
     tree: ExplanationTree | None = None
+
+    @property
+    def kinds(self) -> tuple[AttentionKind, ...]:
+        """Return the kinds of attention that the model has."""
+        return tuple(kind for kind in ATTENTION_KINDS if self.heads(kind).shape[0])
 
     def heads(self, kind: AttentionKind) -> AttentionHeads:
         """Return the heads of this kind of attention."""

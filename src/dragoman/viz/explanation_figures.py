@@ -22,9 +22,9 @@ def list_figure_names(*, include_tree: bool = False) -> list[str]:
 
 def render_figures(explanation: Explanation) -> dict[str, str]:
     """Return the figures as SVGs by name."""
-    svg_by_name = {f"lines-{kind}": render_line_view(explanation, kind) for kind in ATTENTION_KINDS}
-    svg_by_name |= {f"heads-{kind}": render_head_grid(explanation, kind) for kind in ATTENTION_KINDS}
-    svg_by_name |= {f"inside-{kind}": render_head_view(explanation, kind) for kind in ATTENTION_KINDS}
+    svg_by_name = {f"lines-{kind}": render_line_view(explanation, kind) for kind in explanation.kinds}
+    svg_by_name |= {f"heads-{kind}": render_head_grid(explanation, kind) for kind in explanation.kinds}
+    svg_by_name |= {f"inside-{kind}": render_head_view(explanation, kind) for kind in explanation.kinds}
     svg_by_name |= {"words": render_word_matrix(explanation), "steps": render_prediction_chart(explanation)}
     svg_by_name |= {"beam": render_beam_tree(explanation)} if explanation.beam else {}
     return svg_by_name | ({"tree": render_tree_attention(explanation)} if explanation.tree else {})

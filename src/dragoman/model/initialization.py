@@ -1,0 +1,72 @@
+"""Initial weights, drawn from PyTorch's generator."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig
+from dragoman.model.attention_scores import AdditiveScore, DotScore, MultiplicativeScore
+from dragoman.model.experts import Experts
+from dragoman.model.mixers.convolution import GatedConvolution
+from dragoman.model.normalization import WeightNormLinear
+from dragoman.model.transformer import Transformer
+
+GNMT_LIMIT = 0.04
+"""Largest magnitude of all trained parameters at the start (Wu et al. 2016, section 5.3)."""
+CONVS2S_EMBEDDING_STD = 0.1
+"""Standard deviation of embeddings (Gehring et al. 2017, section 4.2)."""
+
+
+@torch.no_grad()
+def initialize(model: Transformer, config: ModelConfig) -> None:
+    """Draw the weights from PyTorch's generator, in place.
+
+    Embeddings are N(0, 1/√d), or N(0, 0.02) for "normal", uniform for "gnmt", and N(0, 0.1) for "convs2s". Matrices follow
+    `initialization`. Biases are zero, but uniform for "gnmt", and PyTorch's own draws for "torch". Gates of experts begin with
+    zeros.
+    """
+    gated = {id(module.convolution.linear) for module in model.modules() if isinstance(module, GatedConvolution)}
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            match config.initialization:
+                case "glorot":
+                    nn.init.xavier_uniform_(module.weight)
+                case "normal":
+                    nn.init.normal_(module.weight, std=0.02)
+                case "gnmt":
+                    nn.init.uniform_(module.weight, -GNMT_LIMIT, GNMT_LIMIT)
+                case "convs2s":
+                    # A gated unit keeps a quarter of the variance, and dropout of its input changes it (section 3.5).
+                    gain = 4.0 * (1.0 - config.activation_dropout) if id(module) in gated else 1.0
+                    nn.init.normal_(module.weight, std=math.sqrt(gain / module.in_features))
+            if module.bias is not None and config.initialization == "gnmt":
+                nn.init.uniform_(module.bias, -GNMT_LIMIT, GNMT_LIMIT)
+            elif module.bias is not None and config.initialization != "torch":
+                nn.init.zeros_(module.bias)
+    for module in model.modules():
+        if isinstance(module, Experts | DotScore | AdditiveScore | MultiplicativeScore):
+            module.reset_parameters()
+        elif isinstance(module, WeightNormLinear):
+            module.reset_gain()
+    if model.output_bias is not None:
+        nn.init.zeros_(model.output_bias)
+    embeddings = [model.encoder.embedding.weight, model.decoder.embedding.weight, model.output]
+    if model.encoder.embedding.target_space_embedding is not None:
+        embeddings.append(model.encoder.embedding.target_space_embedding)
+    for embedding in {id(embedding): embedding for embedding in embeddings}.values():
+        _draw_embedding(embedding, config)
+
+
+def _draw_embedding(embedding: Tensor, config: ModelConfig) -> None:
+    match config.initialization:
+        case "gnmt":
+            nn.init.uniform_(embedding, -GNMT_LIMIT, GNMT_LIMIT)
+        case "normal":
+            nn.init.normal_(embedding, std=0.02)
+        case "convs2s":
+            nn.init.normal_(embedding, std=CONVS2S_EMBEDDING_STD)
+        case _:
+            nn.init.normal_(embedding, std=config.d_model**-0.5)
