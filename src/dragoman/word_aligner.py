@@ -8,6 +8,7 @@ The links of both directions are combined by grow-diag-final-and (Koehn, Och and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -46,6 +47,21 @@ def align_pairs(
     for block in split_blocks(zip(sources, targets, strict=True)):
         links += align_block(block, num_iterations=num_iterations, on_progress=on_progress)
     return links
+
+
+def build_dictionary(
+    sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], links: Sequence[Sequence[Link]], *, min_count: int = 1
+) -> dict[str, str]:
+    """Return the target word that each source word is linked to most often, in order of the source words.
+
+    min_count: fewest links of a source word with its target word
+    """
+    counts: dict[str, Counter[str]] = {}
+    for source, target, pair_links in zip(sources, targets, links, strict=True):
+        for source_number, target_number in pair_links:
+            counts.setdefault(source[source_number], Counter())[target[target_number]] += 1
+    best = {word: min(translations.items(), key=lambda item: (-item[1], item[0])) for word, translations in counts.items()}
+    return {word: best[word][0] for word in sorted(best) if best[word][1] >= min_count}
 
 
 def split_blocks(pairs: Iterable[tuple[WordSequence, WordSequence]], *, max_cells: int = MAX_BLOCK_CELLS) -> Iterator[Block]:

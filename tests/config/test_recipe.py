@@ -877,3 +877,35 @@ def test_import_does_not_load_torch(module: str) -> None:
         check=True,
     )
     assert result.stdout == "False True\n"
+
+
+def test_parsing_recipes_follow_the_text_and_then_the_code() -> None:
+    """Section 6.3: 4 layers, d_model 1024, all else as in base. The rest is of tensor2tensor 1.0.3 (models/transformer.py)."""
+    for name, sets in {
+        # transformer_parsing_base_dr6: learning_rate 0.5 is a factor of 5000 · 0.5 / 500.
+        "parsing-wsj": {"lr_factor": 5.0, "warmup_steps": 16_000, "dropout": 0.2, "attention": 0.2, "tie": "none"},
+        # transformer_parsing_big
+        "parsing-wsj-semi": {"lr_factor": 5.0, "warmup_steps": 4_000, "dropout": 0.1, "attention": 0.0, "tie": "decoder"},
+    }.items():
+        recipe = read_recipe(Path(name))
+        model, training = recipe.model, recipe.training
+        assert (model.encoder_layers, model.decoder_layers, model.d_model, model.d_ff, model.num_heads) == (4, 4, 1024, 2048, 8)
+        assert (training.lr_factor, training.warmup_steps) == (sets["lr_factor"], sets["warmup_steps"])
+        assert (model.residual_dropout, model.embedding_dropout) == (sets["dropout"], sets["dropout"])
+        assert (model.attention_dropout, model.tie_embeddings) == (sets["attention"], sets["tie"])
+        assert training.batch_tokens * training.batches_per_update == 32_768
+        deviations = {deviation.key: deviation for deviation in find_deviations(recipe.model_dump(mode="json"))}
+        # The preset t2t-2017 is compared with the code as well, which has 6 layers and the search of translation.
+        assert deviations["model.encoder_layers"].code_value == 6
+        assert deviations["decoding.beam_size"].code_value == 4
+        assert "training.lr_factor" not in deviations
+        assert "model.residual_dropout" not in deviations
+        assert ("model.d_ff" in deviations) == (name == "parsing-wsj-semi")
+
+
+def test_dimensions_of_a_parser_are_compared_with_the_text() -> None:
+    recipe = read_recipe(Path("parsing-wsj"), ["model.d_ff=4096", "model.num_heads=16", "training.lr_factor=1.0"])
+    sentences = [deviation.describe() for deviation in find_deviations(recipe.model_dump(mode="json"))]
+    assert "model.d_ff = 4096; the text has 2048 (section 6.3: as base), its code has 2048" in sentences
+    assert "model.num_heads = 16; the text has 8 (section 6.3: as base), its code has 8" in sentences
+    assert "training.lr_factor = 1.0; the text states no value, its code has 5.0" in sentences

@@ -422,6 +422,49 @@ def test_early_stopping_keeps_the_best_hypotheses(form: str, alpha: float, beam:
     assert saved["best"] > 0
 
 
+def worst_finished_with_lists(
+    table: Table, sentence: int, limit: int, beam: int, form: str, alpha: float
+) -> tuple[list[ScoredOutput], int]:
+    """Return the finished outputs and the number of steps of tensor2tensor 1.0.3, which stops at the worst finished so far."""
+    alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    finished: list[ScoredOutput] = []
+    for length in range(1, limit + 1):
+        expanded = sorted(
+            (
+                (score + log_prob, (*tokens, token))
+                for score, tokens in alive
+                for token, log_prob in enumerate(table.log_probs(sentence, tokens))
+            ),
+            reverse=True,
+        )[: 2 * beam]
+        finished += [(tokens[:-1], s / divisor(form, alpha, length), True) for s, tokens in expanded if tokens[-1] == END]
+        finished = sorted(finished, key=lambda output: -output[1])[:beam]
+        alive = [(score, tokens) for score, tokens in expanded if tokens[-1] != END][:beam]
+        if finished and finished[-1][1] >= alive[0][0] / divisor(form, alpha, limit):
+            break
+    return finished, length
+
+
+@pytest.mark.parametrize(("form", "alpha"), [("gnmt", 0.6), ("power", 1.0)])
+def test_search_stops_at_the_worst_finished_so_far(form: str, alpha: float) -> None:
+    """Compare with lists, and with "exhaustive", whose best output is the same."""
+    num_short_lists = 0
+    for seed, beam in itertools.product(range(12), (2, 4)):
+        table = Table.random(seed, vocabulary=5 + seed)
+        table.logits_CV[:, END] += 2.0
+        expected, num_steps = worst_finished_with_lists(table, 0, 12, beam, form, alpha)
+        settings = make_settings(form, alpha)
+        (exhaustive,) = search(table, [12], beam, settings, early_stopping="exhaustive")
+        table.steps = 0
+        (hypotheses,) = search(table, [12], beam, settings, early_stopping="worst_finished")
+        finished = [hypothesis for hypothesis in hypotheses if hypothesis.finished]
+        assert table.steps == num_steps
+        assert_outputs(finished, expected)
+        assert_outputs(hypotheses[:1], to_outputs(exhaustive[:1]))
+        num_short_lists += len(finished) < beam
+    assert num_short_lists > 0
+
+
 def test_early_stopping_saves_steps() -> None:
     """Count the steps with a nearly certain end token: R ends suffice for "exhaustive", one for "best"."""
     for stop, max_steps in (("exhaustive", 4), ("best", 1)):

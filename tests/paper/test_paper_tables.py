@@ -781,7 +781,7 @@ def test_worked_example_prints_the_documented_numbers() -> None:
     with contextlib.redirect_stdout(output):
         exec(compile(code, str(PAGE), "exec"), {})
     expected = re.findall(r"# (\[.*\])$", code, re.MULTILINE)
-    assert output.getvalue().splitlines() == expected == ["[112, 96]", "[0.88, 0.12]"]
+    assert output.getvalue().splitlines() == expected == ["[112, 96]", "[0.88, 0.12]", "[0.88, 0.12, 1.76, 0.24]"]
     assert math.exp(14) / (math.exp(14) + math.exp(12)) == pytest.approx(0.88, abs=0.001)
 
 

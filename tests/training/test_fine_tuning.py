@@ -17,13 +17,14 @@ import dragoman
 from conftest import NO_DROPOUT, MakeRecipe, edit_config, reseal
 from dragoman.adapter import load_adapter, merge_adapter
 from dragoman.bundle import compute_bundle_digest, load_bundle
-from dragoman.config import INITIAL_DIR, Recipe
+from dragoman.config import INITIAL_DIR, ModelConfig, Recipe
 from dragoman.data.collate import collate
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.errors import RecipeError
 from dragoman.evaluation.bootstrap import paired_bootstrap
 from dragoman.interpolation import interpolate_bundles
 from dragoman.io.safetensors import save_tensors
+from dragoman.model.factory import build_model
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.runtime.cpu_support import supports_bf16_matmul
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
@@ -387,6 +388,22 @@ def test_kl_of_equal_models_is_zero(bundle: Path) -> None:
     loss, nll = kl_regularized_loss(model, initial, batch, epsilon=0.1, smoothing_mode="uniform", weight=5.0)
     expected = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform")
     torch.testing.assert_close((loss, nll), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing_mode", ["uniform", "exclude_target"])
+def test_frozen_output_matrix_leaves_other_gradients_unchanged(smoothing_mode: str) -> None:
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, num_heads=2, tie_embeddings="none")
+    batch = collate([[5, 6], [7]], [[6, 5, 7], [8, 6]], start_id=2)
+    model = build_model(config, source_vocab_size=9, target_vocab_size=11).eval()
+    gradients = []
+    for is_frozen in (False, True):
+        model.zero_grad()
+        model.output.requires_grad_(not is_frozen)
+        loss, _ = batch_loss(model, batch, epsilon=0.1, smoothing_mode=smoothing_mode)
+        torch.autograd.backward(loss)
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].pop("output").abs().sum() > 0
+    assert_equal_tensors(gradients[1], gradients[0])
 
 
 def test_kl_keeps_the_model_near_the_bundle(bundle: Path, fine_tune: FineTune, tmp_path: Path) -> None:

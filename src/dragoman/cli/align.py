@@ -33,6 +33,15 @@ CHUNK_LINES = 2048
 @output_option
 @overwrite_option()
 @click.option("--gold", type=PATH_TYPE, help="Compare with these links: print error rate, precision and recall, not links.")
+@click.option(
+    "--dictionary",
+    "as_dictionary",
+    is_flag=True,
+    help="Print each source word, a tab and the target word that it is linked to most often, not links.",
+)
+@click.option(
+    "--min-links", type=click.IntRange(min=1), default=1, show_default=True, help="Fewest links of a word of --dictionary."
+)
 @json_option("Print one JSON object a line, with the linked words.")
 def align(
     source: Path,
@@ -43,6 +52,8 @@ def align(
     output: Path | None,
     overwrite: bool,
     gold: Path | None,
+    as_dictionary: bool,
+    min_links: int,
     as_json: bool,
 ) -> None:
     """Align the words of SOURCE with those of TARGET, line by line, as `i-j` counted from 0.
@@ -55,15 +66,21 @@ def align(
     Example:  dragoman align test.en test.de --bundle runs/multi30k-ende/bundle -o test.links
               dragoman align train.en train.de -o train.links
               dragoman align test.en test.de --bundle runs/multi30k-ende/bundle --gold test.links
+              dragoman align train.en train.de --dictionary -o dictionary.tsv
     """
     from dragoman.formats.pharaoh import format_pharaoh
     from dragoman.formats.text import read_parallel_lines
+    from dragoman.word_aligner import build_dictionary
 
     check_output_paths(output, overwrite=overwrite, input_paths=[source, target, gold, bundle])
     decoding: dict[str, Any] = {}
     add_languages(decoding, source_language, target_language)
     if decoding and bundle is None:
         raise usage_error("--to and --from choose the languages of --bundle; give it as well")
+    if as_dictionary and (as_json or gold is not None):
+        raise usage_error(f"--dictionary and {'--json' if as_json else '--gold'} print other things; drop one of the two")
+    if min_links > 1 and not as_dictionary:
+        raise usage_error("--min-links is for --dictionary; give it as well")
     sources, targets = read_parallel_lines(source, target)
     gold_links = None if gold is None else _read_gold_links(gold, sources, targets)
     if bundle is None:
@@ -75,6 +92,11 @@ def align(
         if output is None:
             return
     with open_text_output(output, overwrite=overwrite) as stream:
+        if as_dictionary:
+            source_words, target_words = ([line.split() for line in lines] for lines in (sources, targets))
+            dictionary = build_dictionary(source_words, target_words, predicted_links, min_count=min_links)
+            stream.writelines(f"{word}\t{translation}\n" for word, translation in dictionary.items())
+            return
         pairs = zip(sources, targets, predicted_links, strict=True)
         for line_number, (source_line, target_line, links) in enumerate(pairs, start=1):
             line = _to_json_line(line_number, source_line, target_line, links) if as_json else format_pharaoh(links)

@@ -19,6 +19,8 @@ from dragoman.cli.options import (
     overrides_argument,
     overwrite_option,
 )
+from dragoman.cli.paper_ablations import ablations
+from dragoman.cli.paper_demonstrations import example, positions, scaling
 from dragoman.cli.paper_table3 import table3
 from dragoman.cli.paper_table4 import table4
 from dragoman.errors import RecipeError
@@ -41,6 +43,10 @@ def paper() -> None:
 
 paper.add_command(table3)
 paper.add_command(table4)
+paper.add_command(ablations)
+paper.add_command(scaling)
+paper.add_command(positions)
+paper.add_command(example)
 
 
 @paper.command()

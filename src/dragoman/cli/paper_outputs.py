@@ -1,4 +1,4 @@
-"""Types of the JSON that the commands `paper table1` to `table4`, `paper results` and `paper figures` print with `--json`.
+"""Types of the JSON that the commands `paper table1` to `table4`, `results`, `figures`, `scaling` and `positions` print.
 
 They are apart from `json_outputs`, because the modules of the tables import torch.
 """
@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dragoman.paper.ablations import TrainedAblation
 from dragoman.paper.figures import Figure
+from dragoman.paper.relative_positions import OffsetRow
 from dragoman.paper.results_table import ResultsRow
+from dragoman.paper.scaling import ScalingRow
 from dragoman.paper.table1 import PATH_LENGTHS, LayerSize, MeasuredSweep, PaperComplexity, Table1Row
 from dragoman.paper.table2 import PaperCost, RunCost
 from dragoman.paper.table3_results import Metric, Ordering, Table3, Table3Result, TrainedRow
@@ -186,6 +189,74 @@ class ResultsOutput:
     """Output of `dragoman paper results --json`."""
 
     rows: Sequence[ResultsRow]
+
+
+@dataclass(frozen=True)
+class AblationOutput:
+    """One row of `dragoman paper ablations`.
+
+    parameters: null if the run diverged with every seed
+    nll, bleu: scores of each seed that has one; nats per token, without smoothing
+    curve: step and mean nll of each validation
+    """
+
+    row: str
+    series: str
+    settings: Mapping[str, object]
+    parameters: int | None
+    nll: Sequence[float]
+    bleu: Sequence[float]
+    diverged_seeds: Sequence[int]
+    curve: Sequence[Sequence[float]]
+
+    @classmethod
+    def from_result(cls, result: TrainedAblation) -> AblationOutput:
+        """Return the output of a result."""
+        row = result.row
+        return cls(
+            row.name,
+            row.series,
+            row.settings,
+            result.parameters,
+            result.nlls,
+            result.bleus,
+            result.diverged_seeds,
+            result.curve,
+        )
+
+
+@dataclass(frozen=True)
+class AblationsOutput:
+    """Output of `dragoman paper ablations --json`."""
+
+    corpus: str
+    budget: str
+    seeds: int
+    rows: Sequence[AblationOutput]
+
+
+@dataclass(frozen=True)
+class ScalingOutput:
+    """Output of `dragoman paper scaling --json`.
+
+    products: number of dot products for each d_k
+    """
+
+    products: int
+    rows: Sequence[ScalingRow]
+
+
+@dataclass(frozen=True)
+class PositionsOutput:
+    """Output of `dragoman paper positions --json`.
+
+    positions: number of positions that each error is the largest of
+    """
+
+    layout: str
+    d_model: int
+    positions: int
+    rows: Sequence[OffsetRow]
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def table3(
     check_output_paths(output, overwrite=overwrite)
     if output is not None:
         check_matplotlib()
-    with _training_progress_bars() as add_progress_bar:
+    with training_progress_bars() as add_progress_bar:
         table = train_table3(
             recipe,
             rows=selected_rows,
@@ -102,7 +102,7 @@ def table3(
 
 
 @contextmanager
-def _training_progress_bars() -> Iterator[Callable[[str], TrainingProgressBar]]:
+def training_progress_bars() -> Iterator[Callable[[str], TrainingProgressBar]]:
     """Return a function that prints the name of a run and adds its bar. All bars are removed at the end."""
     from dragoman.cli.console import TrainingProgressBar, stderr_console
 

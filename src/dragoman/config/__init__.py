@@ -32,6 +32,7 @@ from dragoman.config.recipe import (
     recipe_from_dict,
     update_section,
 )
+from dragoman.config.sequence_loss_config import SequenceLossConfig
 from dragoman.config.tokenizer_config import TokenizerConfig
 from dragoman.config.training_config import LoraConfig, TrainingConfig
 
@@ -52,6 +53,7 @@ __all__ = [
     "NoiseConfig",
     "Recipe",
     "RecipeSection",
+    "SequenceLossConfig",
     "TaskConfig",
     "TokenizerConfig",
     "TrainingConfig",

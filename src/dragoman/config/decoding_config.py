@@ -29,9 +29,9 @@ class DecodingConfig(RecipeSection):
     """Most tokens of one source segment; `long_input` treats longer lines."""
     long_input: Literal["split", "error"] = "split"
     """Treatment of a line beyond max_source_tokens: split it and translate the segments, or leave it untranslated."""
-    early_stopping: Literal["exhaustive", "best", "beam_full", "heuristic"] = "exhaustive"
-    """End of beam search: no alive hypothesis can beat the worst finished one, or the best; or all slots are finished; or
-    `heuristic`, the rule of Hugging Face."""
+    early_stopping: Literal["exhaustive", "worst_finished", "best", "beam_full", "heuristic"] = "exhaustive"
+    """End of beam search: no alive hypothesis can beat the worst of all slots, the worst finished one, or the best; or all
+    slots are finished; or Hugging Face's rule."""
     nbest: SmallPositiveInt = 1
     """Outputs for each sentence."""
     temperature: Annotated[float, Field(ge=1e-4, le=1e4)] = 1.0
@@ -76,6 +76,8 @@ class DecodingConfig(RecipeSection):
     """Language of the translation, for a model of many languages; by default task.target_language."""
     zero_shot: bool = False
     """Whether a model of many languages translates between a pair of its languages that it was not trained on."""
+    speculative: Literal["auto", "on", "off"] = "auto"
+    """Use of the bundle's prediction heads in greedy search, which keep its output: where they are faster, always, or never."""
     batch_tokens: PositiveInt = 4096
     """Most source tokens in a batch, padding included, times the beam size."""
 

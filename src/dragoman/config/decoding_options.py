@@ -18,7 +18,7 @@ class DecodingOptions(TypedDict, total=False):
     max_extra_tokens: int
     max_source_tokens: int
     long_input: Literal["split", "error"]
-    early_stopping: Literal["exhaustive", "best", "beam_full", "heuristic"]
+    early_stopping: Literal["exhaustive", "worst_finished", "best", "beam_full", "heuristic"]
     nbest: int
     temperature: float
     top_k: int
@@ -41,4 +41,5 @@ class DecodingOptions(TypedDict, total=False):
     source_language: str | None
     target_language: str | None
     zero_shot: bool
+    speculative: Literal["auto", "on", "off"]
     batch_tokens: int

@@ -79,6 +79,7 @@ PAPER_SETTINGS = (
     PaperSetting("decoding.length_penalty", "section 6.1, through [GNMT]", "gnmt", "gnmt"),
     PaperSetting("decoding.alpha", "section 6.1", 0.6, 0.6),
     PaperSetting("decoding.max_extra_tokens", "section 6.1", 50, 50),
+    # The code's own rule is "worst_finished". For one output, both find the same one.
     PaperSetting("decoding.early_stopping", "section 6.1: when possible", None, "exhaustive"),
 )
 
@@ -86,18 +87,38 @@ PAPER_SETTINGS = (
 PARSING_SETTINGS = {
     setting.key: setting
     for setting in (
+        PaperSetting("model.encoder_layers", "section 6.3", 4, 6),
+        PaperSetting("model.decoder_layers", "section 6.3", 4, 6),
+        PaperSetting("model.d_model", "section 6.3", 1024, 1024),
+        PaperSetting("model.d_ff", "section 6.3: as base", 2048, 2048),
+        PaperSetting("model.num_heads", "section 6.3: as base", 8, 8),
         PaperSetting("model.tie_embeddings", "section 3.4", "all", "none"),
         PaperSetting("model.attention_dropout", "section 6.3: chosen, not printed", None, 0.2),
         PaperSetting("model.residual_dropout", "section 6.3: chosen, not printed", None, 0.2),
         PaperSetting("model.embedding_dropout", "section 6.3: chosen, not printed", None, 0.2),
-        PaperSetting("training.lr_factor", "section 6.3: chosen, not printed", None, 1.0),
+        PaperSetting("training.lr_factor", "section 6.3: chosen, not printed", None, 5.0),
         PaperSetting("training.warmup_steps", "sections 5.3 and 6.3", 4000, 16000),
         PaperSetting("decoding.beam_size", "section 6.3", 21, 4),
         PaperSetting("decoding.alpha", "section 6.3", 0.3, 0.6),
         PaperSetting("decoding.max_extra_tokens", "section 6.3", 300, 50),
     )
 }
-"""Values for parsing, of section 6.3 and of the code's transformer_parsing_base."""
+"""Values for parsing: of section 6.3, which leaves all else as in base, and of the code's transformer_parsing_base_dr6.
+
+The code's factor of the learning rate is 10 · `learning_rate`: its schedule has a factor of 5,000, and its Adam divides by 500.
+It is 1 for the 0.1 of transformer_base and 5 for the 0.5 of the parsing sets. Later versions have 0.05, a factor of 0.5.
+"""
+
+_SEMI_SUPERVISED_CODE: dict[str, Any] = {
+    "model.d_ff": 4096,
+    "model.num_heads": 16,
+    "model.tie_embeddings": "decoder",
+    "model.attention_dropout": 0.0,
+    "model.residual_dropout": 0.1,
+    "model.embedding_dropout": 0.1,
+    "training.warmup_steps": 4000,
+}
+"""Values of the code's transformer_parsing_big, for semi-supervised parsing, that differ from transformer_parsing_base_dr6."""
 
 
 # Values of Table 3's rows that differ from base, besides their dimensions.
@@ -117,7 +138,11 @@ def _resolve_setting(setting: PaperSetting, recipe: Mapping[str, Any]) -> PaperS
     """Return the setting for the recipe's task, languages and row of Table 3."""
     task = recipe.get("task", {})
     if task.get("kind") == "parsing":
-        return PARSING_SETTINGS.get(setting.key, setting)
+        setting = PARSING_SETTINGS.get(setting.key, setting)
+        is_semi_supervised = len(recipe.get("data", {}).get("corpora", {})) > 1
+        if is_semi_supervised and setting.key in _SEMI_SUPERVISED_CODE:
+            return replace(setting, code_value=_SEMI_SUPERVISED_CODE[setting.key])
+        return setting
     value = _TABLE3_VALUES.get(recipe["size"], {}).get(setting.key)
     if value is None:
         return setting
@@ -130,10 +155,14 @@ def _resolve_setting(setting: PaperSetting, recipe: Mapping[str, Any]) -> PaperS
 def find_deviations(recipe: Mapping[str, Any]) -> list[Deviation]:
     """Return the deviations of a recipe, given as nested plain values, from the paper's text.
 
-    If the text states no value, the code's value counts. The preset t2t-2017 is compared with the code as well.
+    If the text states no value, the code's value counts. The preset t2t-2017 is compared with the code as well. The dimensions
+    of a parser are compared, too; those of a translation model are its size.
     """
     deviations = []
-    for setting in PAPER_SETTINGS:
+    translation_keys = {setting.key for setting in PAPER_SETTINGS}
+    is_parsing = recipe.get("task", {}).get("kind") == "parsing"
+    dimensions = [setting for key, setting in PARSING_SETTINGS.items() if is_parsing and key not in translation_keys]
+    for setting in (*dimensions, *PAPER_SETTINGS):
         section, option = setting.key.split(".")
         setting = _resolve_setting(setting, recipe)
         recipe_value = recipe[section][option]

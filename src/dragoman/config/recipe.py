@@ -135,6 +135,22 @@ class Recipe(RecipeSection):
         return self
 
     @model_validator(mode="after")
+    def _check_sequence_loss(self) -> Self:
+        if self.training.sequence_loss is None:
+            return self
+        if self.tokenizer.sampling_alpha:
+            raise ValueError(
+                f"training.sequence_loss compares pieces, but tokenizer.sampling_alpha = {self.tokenizer.sampling_alpha:g} "
+                "changes them: set tokenizer.sampling_alpha = 0"
+            )
+        if self.tokenizer.language_token is not None and self.tokenizer.language_token_placement == "both":
+            raise ValueError(
+                "training.sequence_loss: its outputs begin without a language token, but tokenizer.language_token_placement "
+                "= 'both'; drop one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_tokenizer(self) -> Self:
         if self.tokenizer.joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError("tokenizer.target_vocab_size is given but tokenizer.joint is true: drop one of the two")
@@ -230,12 +246,31 @@ class Recipe(RecipeSection):
             raise ValueError(
                 "training.guided_alignment_weight needs task.kind = 'translation': trees have no word alignment; drop it"
             )
+        if not model.num_cross_attentions:
+            raise ValueError(
+                "training.guided_alignment_weight needs cross-attention, which model.cross_attention = "
+                f"{model.cross_attention!r} has not: drop one of the two"
+            )
         for option, value, limit in (
-            ("alignment_layer", training.alignment_layer or 1, model.decoder_layers),
+            ("alignment_layer", training.alignment_layer or 1, model.num_cross_attentions),
             ("alignment_head", training.alignment_head, model.num_heads),
         ):
             if value > limit:
                 raise ValueError(f"training.{option} = {value}: the decoder has {limit}; give a number from 1 to {limit}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        training, model = self.training, self.model
+        if self.decoding.coverage_penalty and not model.num_cross_attentions:
+            raise ValueError(
+                f"decoding.coverage_penalty = {self.decoding.coverage_penalty} needs cross-attention, which "
+                f"model.cross_attention = {model.cross_attention!r} has not: drop it"
+            )
+        if training.lora is not None and model.normalization == "weight":
+            raise ValueError("training.lora is not for model.normalization = 'weight': drop it, and train all weights")
+        if training.parallel == "fsdp" and model.normalization == "batch":
+            raise ValueError("training.parallel = 'fsdp' is not for model.normalization = 'batch': set parallel = 'ddp'")
         return self
 
     @model_validator(mode="after")
@@ -327,7 +362,7 @@ class Recipe(RecipeSection):
     @property
     def alignment_layer(self) -> int:
         """Return the layer of the guided head, counted from 1. The default is the last but one (Garg et al. 2019)."""
-        return self.training.alignment_layer or max(self.model.decoder_layers - 1, 1)
+        return self.training.alignment_layer or max(self.model.num_cross_attentions - 1, 1)
 
     def _check_parsing(self) -> None:
         """Raise ValueError if an option does not fit a parser."""
@@ -353,6 +388,7 @@ class Recipe(RecipeSection):
             ),
             (self.training.kl_to_init, "training.kl_to_init is for translation; drop it"),
             (self.training.lora is not None, "training.lora is for translation; drop it"),
+            (self.training.sequence_loss is not None, "training.sequence_loss is for translation; drop it"),
             (tokenizer.extra_tokens, "tokenizer.extra_tokens is for translation; drop it"),
             (
                 self.task.has_tagging_head and self.training.r_drop_alpha,

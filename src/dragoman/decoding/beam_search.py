@@ -40,7 +40,8 @@ class BeamSearchOptions:
     beam_size: hypotheses of each sentence; a multiple of the number of groups
     nbest: number of hypotheses that the caller uses
     early_stopping: condition that ends the search of a sentence before its length limit
-        `exhaustive`: no alive hypothesis can beat the worst finished one (tensor2tensor 1.0.3)
+        `exhaustive`: `beam_size` are finished, and no alive hypothesis can beat the worst of them
+        `worst_finished`: no alive hypothesis can beat the worst finished one so far, of any number (tensor2tensor 1.0.3)
         `best`: no alive hypothesis can beat the finished one of rank `nbest` (later versions of tensor2tensor)
         `beam_full`: all finished slots are taken; only ends among the R best extensions compete (fairseq, CTranslate2)
         `heuristic`: as `exhaustive` with the penalty of the present length, which may end before a longer output wins; only
@@ -154,6 +155,7 @@ class _Beam:
         self.topk_impl, self.device, self.on_step = topk_impl, device, on_step
         needs_all_slots = options.early_stopping in ("exhaustive", "heuristic")
         self.threshold_rank = (group_size if needs_all_slots else min(options.nbest, group_size)) - 1
+        self.stops_at_worst_finished = options.early_stopping == "worst_finished"
         self.stop_when_full = options.early_stopping == "beam_full"
         self.uses_present_length = options.early_stopping == "heuristic"
         self.only_best_may_end = options.early_stopping in ("beam_full", "heuristic")
@@ -336,12 +338,19 @@ class _Beam:
 
         A log-probability only falls with each token. So the best score that an alive hypothesis can still reach is its
         log-probability divided by the largest penalty of its sentence. The search ends if the finished hypothesis at
-        `threshold_rank` is at least as good. `heuristic` divides by the penalty of the present length instead. A beam of one
-        is greedy search and ends with its first end token.
+        `threshold_rank` is at least as good; for `worst_finished`, the last one so far. `heuristic` divides by the penalty of
+        the present length instead. A beam of one is greedy search and ends with its first end token.
         """
         best_B = self.score_BR.amax(1)
         penalty_B = self.length_penalty(float(self.length)) if self.uses_present_length else self.max_penalty_B
-        done_B = self.finished_score_BR[:, self.threshold_rank] >= best_B / penalty_B
+        threshold_B = self.finished_score_BR[:, self.threshold_rank]
+        if self.stops_at_worst_finished:
+            is_finished_BR = self.finished_score_BR > NEG_INF
+            worst_B = self.finished_score_BR.masked_fill(~is_finished_BR, 0.0).amin(
+                1
+            )  # scores are negative, so 0 is no minimum
+            threshold_B = worst_B.where(is_finished_BR.any(1), NEG_INF)
+        done_B = threshold_B >= best_B / penalty_B
         if self.stop_when_full:
             done_B |= self.finished_score_BR[:, -1] > NEG_INF
         if self.group_size == 1:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from dragoman.errors import DataError, RecipeError
+from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.inference.explain.explain_translation import encode_source_line, number_words
 from dragoman.model.attention import record_attention
 from dragoman.model.layers import EncoderLayer
@@ -154,6 +154,11 @@ def _build_panels(
 def record_encoder_attention(translator: Translator, sentence: str) -> EncoderAttention:
     """Encode a sentence and record the attention. Raises DataError if it is empty or longer than the model reads."""
     bundle = translator.bundle
+    if (mixer := translator.recipe.model.encoder_mixer) != "attention":
+        raise BundleError(
+            f"model.encoder_mixer = {mixer!r}: the encoder has no self-attention, which the figures show; give another model",
+            code="no-self-attention",
+        )
     ids = encode_source_line(translator, sentence, translator.resolve_decoding({}))
     attention_layers = [cast(EncoderLayer, layer).attention for layer in bundle.model.encoder.layers]
     with record_attention(attention_layers) as weights:

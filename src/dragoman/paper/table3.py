@@ -76,13 +76,13 @@ def train_table3(
             base_recipe, row, scale=scale, seed=seed, budget_settings=budget_settings, run=run
         )
     for recipe in recipes.values():
-        _check_same_recipe(recipe)
+        check_same_recipe(recipe)
     data_error = _check_same_text(recipes.values())
     run_names = {
         (row.name, seed): f"{row.name}, seed {seed} ({number} of {len(row_seeds)})"
         for number, (row, seed) in enumerate(row_seeds, 1)
     }
-    unfinished = [key for key, recipe in recipes.items() if _read_finished_report(Path(recipe.run)) is None]
+    unfinished = [key for key, recipe in recipes.items() if read_finished_report(Path(recipe.run)) is None]
     if unfinished and data_error is not None:
         raise data_error
     reuse_plan = _choose_compute_plan(recipes.values()) if unfinished else {}
@@ -93,7 +93,7 @@ def train_table3(
     trained_by_row: dict[str, list[TrainedRow]] = {row.name: [] for row in rows}
     for row, seed in row_seeds:
         recipe = recipes[row.name, seed]
-        report = _read_finished_report(Path(recipe.run))
+        report = read_finished_report(Path(recipe.run))
         if report is None:
             _share_data(recipe, _list_run_dirs(recipes, seed))
             report = train(recipe, make_callback(run_names[row.name, seed]), reuse_plan=reuse_plan)
@@ -173,7 +173,7 @@ def _check_same_text(recipes: Collection[Recipe]) -> DataError | None:
     return data_error
 
 
-def _check_same_recipe(recipe: Recipe) -> None:
+def check_same_recipe(recipe: Recipe) -> None:
     """Raise RunError if the run's folder holds a run of another recipe."""
     folder = Path(recipe.run)
     if not (folder / "recipe.json").exists():
@@ -190,7 +190,7 @@ def _check_same_recipe(recipe: Recipe) -> None:
             )
 
 
-def _read_finished_report(folder: Path) -> dict[str, Any] | None:
+def read_finished_report(folder: Path) -> dict[str, Any] | None:
     """Return the report of a finished run, or None for a run that has to be trained."""
     if not (folder / "recipe.json").exists() or not read_run_status(folder).is_finished:
         return None

@@ -158,10 +158,15 @@ def _calibrate_confidence(
 ) -> ConfidenceCalibration | None:
     """Return the calibration of the confidence on the validation set; None for a parser and for a small or missing set.
 
-    A model of many languages has none, because the signals of its pairs of languages differ.
+    A model of many languages has none, because the signals of its pairs of languages differ. A model without cross-attention
+    lacks one of the signals.
     """
     has_one_pair = recipe.task.kind == "translation" and recipe.tokenizer.language_token is None
-    pairs = [] if not has_one_pair else _read_validation_pairs(recipe, MAX_CALIBRATION_SENTENCES)
+    pairs = (
+        []
+        if not has_one_pair or not recipe.model.num_cross_attentions
+        else _read_validation_pairs(recipe, MAX_CALIBRATION_SENTENCES)
+    )
     if len(pairs) < MIN_CALIBRATION_SENTENCES:
         return None
     model = _build_model(recipe, tokenizer, weights, location=location).to(device)

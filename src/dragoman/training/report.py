@@ -129,7 +129,7 @@ def write_report(
         curve = draw_curve(log_entries, recipe.name)
         write_lines(folder / "curve.svg", [curve], overwrite=True)
         figures.append(("Learning curve", curve))
-        if attention_sample is not None:
+        if attention_sample is not None and recipe.model.num_cross_attentions:
             heatmap = draw_attention(bundle, attention_sample)
             write_lines(folder / "attention.svg", [heatmap], overwrite=True)
             figures.append(("Cross-attention (mean of all heads, last layer)", heatmap))

@@ -33,6 +33,7 @@ from dragoman.training.initial_model import (
     read_initial_optimizer,
 )
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer
+from dragoman.training.losses.sequence_candidates import SequenceLossSettings
 
 
 class TrainState:
@@ -149,6 +150,8 @@ def build_train_state(
         alignment_config=alignment_config,
         kl_weight=config.kl_to_init,
         initial_model=build_initial_model(recipe, tokenizer, plan) if config.kl_to_init else None,
+        sequence_loss=SequenceLossSettings.from_recipe(recipe),
+        load_balancing_weight=config.load_balancing_weight if recipe.model.feed_forward == "moe" else 0.0,
     )
     parallel_loss = parallelize_loss(loss, distributed, plan.device, config.parallel)
     train_state = TrainState(

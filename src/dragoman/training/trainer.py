@@ -41,6 +41,7 @@ from dragoman.training.monitoring.events import (
 )
 from dragoman.training.monitoring.flops import BatchCost, compute_batch_cost, measure_memory_mib
 from dragoman.training.monitoring.throughput import Throughput
+from dragoman.training.monitoring.training_macs import count_training_macs
 from dragoman.training.train_state import TrainState
 from dragoman.training.train_step import TrainStep
 from dragoman.training.validation import compute_perplexity
@@ -84,6 +85,8 @@ class Trainer:
         self.model = train_state.model
         self.optimizer = train_state.optimizer
         self.plan = train_state.plan
+        has_paper_layers = not recipe.model.find_unusual_layers()  # other layers count as if all weights were trained
+        self.training_macs = count_training_macs(train_state.model) if has_paper_layers else None
         self.guard = train_step.guard
         self.throughput = Throughput()
         self.pace = RecentRate(window_seconds=PACE_WINDOW_SECONDS, clock=lambda: 60.0 * self.state.minutes)
@@ -261,6 +264,8 @@ class Trainer:
             batch,
             num_forward_passes=self.config.num_forward_passes,
             has_teacher=self.config.kl_to_init > 0,
+            num_candidates=self.config.num_sequence_candidates,
+            training_macs=self.training_macs,
         )
 
     def _set_lr(self, step: int) -> None:

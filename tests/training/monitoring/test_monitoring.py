@@ -16,9 +16,10 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from unittest import mock
 
 import numpy as np
@@ -38,8 +39,10 @@ from dragoman.data.collate import collate
 from dragoman.errors import OutputError, RunError
 from dragoman.model.attention import explicit_attention, set_attention_impl
 from dragoman.model.factory import build_model
+from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.masks import causal_mask, window_mask
 from dragoman.training.losses.kl_to_initial import kl_regularized_loss
+from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.diagnostics import DIAGNOSTIC_RULES, diagnose
 from dragoman.training.monitoring.events import (
     Callback,
@@ -60,11 +63,18 @@ from dragoman.training.monitoring.events import (
     ValidationSamples,
     ignore_event,
 )
-from dragoman.training.monitoring.flops import BatchCost, compute_batch_cost, count_forward_flops, read_resident_mib
+from dragoman.training.monitoring.flops import (
+    BatchCost,
+    Size,
+    compute_batch_cost,
+    count_forward_flops,
+    read_resident_mib,
+)
 from dragoman.training.monitoring.loggers import with_loggers
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
 from dragoman.training.monitoring.run_page import render_run_page
 from dragoman.training.monitoring.run_status import EventValues, RunStatus, read_run_status, summarize_run
+from dragoman.training.monitoring.training_macs import count_training_macs
 from dragoman.training.run import train
 from dragoman.viz.run_dashboard import diff_text
 from expected_errors import raises_code
@@ -252,6 +262,52 @@ def test_flops_of_kl_term_equal_those_of_torch_counter() -> None:
     future = 2 * 3 * 4 * 3 * (5 + 7) * (16 * 15 // 2)
     cost = compute_batch_cost(SMALL, 61, batch, has_teacher=True)
     assert counter.get_total_flops() == cost.flops + 4 * future
+
+
+@pytest.mark.parametrize(
+    ("frozen", "lora_targets", "norm"),
+    [
+        (("encoder.*",), (), "pre"),
+        (("encoder.*", "decoder.embedding.weight"), (), "post"),
+        (("*embedding.weight", "encoder.layers.0.*", "decoder.layers.0.*"), (), "pre"),
+        (("decoder.*", "output"), (), "pre"),
+        (("*attention.query.*", "*attention.key.*", "*attention.value.*"), (), "post"),
+        (("*",), ("*",), "pre"),
+        (("*",), ("decoder.*.query", "decoder.*.value"), "post"),
+        (("*",), ("encoder.layers.1.feed_forward.outer",), "pre"),
+    ],
+)
+def test_flops_of_frozen_models_equal_those_of_torch_counter(
+    frozen: tuple[str, ...], lora_targets: tuple[str, ...], norm: Literal["pre", "post"]
+) -> None:
+    model = build_model(SMALL.model_copy(update={"norm": norm}), source_vocab_size=50, target_vocab_size=61)
+    set_attention_impl(model, explicit_attention)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(fnmatchcase(name, pattern) for pattern in frozen))
+    if lora_targets:
+        add_adapters(model, find_linears(model, lora_targets), rank=2, alpha=4.0, seed=1)
+    batch = collate([[5] * 9] * 4, [[6] * 15] * 4, start_id=2)  # the loss computes 64 positions at a time
+    with FlopCounterMode(display=False) as counter:
+        loss, _ = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform")
+        torch.autograd.backward(loss)
+    macs = count_training_macs(model)
+    assert macs is not None
+    future = 2 * macs[Size.DECODER_PAIRS] * 4 * (16 * 15 // 2)
+    assert counter.get_total_flops() == compute_batch_cost(SMALL, 61, batch, training_macs=macs).flops + future
+
+
+def test_flops_of_a_frozen_encoder_equal_a_count_by_hand() -> None:
+    """The encoder has a forward pass only. Its output has no gradient, so W^K and W^V of the source have two products."""
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=2, d_ff=1, num_heads=1, d_k=1, d_v=1)
+    model = build_model(config.model_copy(update={"tie_embeddings": "none"}), source_vocab_size=9, target_vocab_size=10)
+    assert count_training_macs(model) is None
+    model.encoder.requires_grad_(False)
+    macs = count_training_macs(model)
+    assert macs is not None
+    weights = 8  # W^Q, W^K, W^V, W^O of 2 each; W₁ and W₂ are 2 each as well
+    assert macs[Size.SOURCE_TOKENS] == weights + 4 + 2 * 4  # of the decoder, W^K and W^V
+    assert macs[Size.TARGET_TOKENS] == 3 * (weights + 4 + 4 + 20)
+    assert (macs[Size.ENCODER_PAIRS], macs[Size.DECODER_PAIRS], macs[Size.CROSS_PAIRS]) == (2, 6, 6)
 
 
 def test_flops_equal_a_count_by_hand() -> None:

@@ -13,13 +13,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.data.collate import Batch
+from dragoman.model.experts import record_balance_losses
 from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.mixers.stacks import MixerDecoderLayer, MixerEncoderLayer
 from dragoman.model.transformer import Transformer
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_loss, record_head_weights
 from dragoman.training.losses.kl_to_initial import kl_regularized_loss
 from dragoman.training.losses.label_smoothing import batch_loss, strip_tags
 from dragoman.training.losses.rdrop import r_drop_loss
+from dragoman.training.losses.sequence_candidates import SequenceLossSettings
+from dragoman.training.losses.sequence_level import sequence_level_loss
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -32,6 +36,8 @@ class ModelLoss(nn.Module):
 
     kl_weight: weight of KL(old‖new)
     initial_model: old model of that term, which each rank holds as a whole and which is no part of this module
+    sequence_loss: settings of a loss of whole outputs
+    load_balancing_weight: weight of the loss that spreads the tokens over the experts
     """
 
     def __init__(
@@ -45,6 +51,8 @@ class ModelLoss(nn.Module):
         alignment_config: AlignmentLossConfig | None = None,
         kl_weight: float = 0.0,
         initial_model: Transformer | None = None,
+        sequence_loss: SequenceLossSettings | None = None,
+        load_balancing_weight: float = 0.0,
     ) -> None:
         super().__init__()
         self.model = model
@@ -55,9 +63,25 @@ class ModelLoss(nn.Module):
         self.r_drop_alpha = r_drop_alpha
         self.pos_loss_weight = pos_loss_weight
         self.alignment_config = alignment_config
+        self.sequence_loss = sequence_loss
+        self.load_balancing_weight = load_balancing_weight
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihood, each summed over the batch, in nats."""
+        """Return the loss and the negative log-likelihood, each summed over the batch, in nats.
+
+        The load-balancing loss of each mixture of experts is a number for a batch, so it counts once for each target token.
+        """
+        if not self.load_balancing_weight:
+            return self._compute_aligned_loss(batch)
+        with record_balance_losses(self.model) as balance_losses:
+            loss, nll = self._compute_aligned_loss(batch)
+        if not balance_losses:
+            return loss, nll
+        num_tokens = len(batch.find_nonpad_positions())
+        return loss + self.load_balancing_weight * num_tokens * torch.stack(balance_losses).sum(), nll
+
+    def _compute_aligned_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss and the likelihood without load balancing."""
         if self.alignment_config is None or batch.alignment_targets is None:
             return self._compute_base_loss(batch)
         with record_head_weights(self.model, self.alignment_config) as log_weights:
@@ -79,6 +103,10 @@ class ModelLoss(nn.Module):
                 epsilon=self.epsilon,
                 smoothing_mode=self.smoothing_mode,
                 weight=self.kl_weight,
+            )
+        if self.sequence_loss is not None:
+            return sequence_level_loss(
+                self.model, batch, self.sequence_loss, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode
             )
         return batch_loss(
             self.model, batch, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode, pos_loss_weight=self.pos_loss_weight
@@ -102,9 +130,9 @@ def parallelize_loss(loss: ModelLoss, distributed: DistributedContext, device: t
     mesh = init_device_mesh(device.type, (distributed.world_size,))
     # The warning is about in-place operations on views; no such operation follows a layer here.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
-    layers = [module for module in loss.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
-    for layer in layers:
-        if isinstance(layer, DecoderLayer):
+    layer_types = (EncoderLayer, DecoderLayer, MixerEncoderLayer, MixerDecoderLayer)
+    for layer in [module for module in loss.modules() if isinstance(module, layer_types)]:
+        if isinstance(layer, DecoderLayer | MixerDecoderLayer) and layer.cross_attention is not None:
             # Keys and values of the memory are computed before the layer is called, so this module is gathered by itself.
             fully_shard(layer.cross_attention, mesh=mesh)
             register_fsdp_forward_method(layer.cross_attention, "project_kv")
@@ -164,6 +192,12 @@ def shard_like(tensor: Tensor, reference: Tensor) -> Tensor:
 
 @torch.no_grad()
 def load_full_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load whole weights into a model that may be sharded. Names and shapes must match the model's."""
+    """Load whole weights into a model that may be sharded. Names and shapes must match the model's.
+
+    Running statistics of batch normalization are loaded if the weights include them.
+    """
     for name, parameter in model.named_parameters():
         parameter.copy_(shard_like(weights[name], parameter))
+    for name, table in model.named_buffers():
+        if name in weights:
+            table.copy_(weights[name])

@@ -88,6 +88,7 @@ class _ChunkedLoss(torch.autograd.Function):
         projection_VD = output_VD.to(dtype)
         outputs_gradient = torch.empty_like(outputs) if needs_grad else None
         projection_gradient_VD: Tensor | None = None
+        needs_projection_grad = ctx.needs_input_grad[1]  # false for a frozen output matrix, as with adapters
         first_sum = second_sum = torch.zeros((), device=outputs.device)
         chunk_size = choose_chunk_size(
             len(targets_X), num_passes * vocab_size, CPU_CHUNK_LOGITS if device_type == "cpu" else GPU_CHUNK_LOGITS
@@ -105,13 +106,15 @@ class _ChunkedLoss(torch.autograd.Function):
                 gradient_YV = logits_PYV.flatten(0, 1)
                 chunk_gradient_PYD = matmul(gradient_YV, projection_VD.t(), None).view(num_passes, chunk_size, -1)
                 _with_pass_dim(outputs_gradient)[:, start : start + chunk_size] = chunk_gradient_PYD[:, : len(targets_Z)]
-                projection_gradient_VD = _accumulate(matmul(gradient_YV.t(), flat_YD.t(), None), projection_gradient_VD)
+                if needs_projection_grad:
+                    projection_gradient_VD = _accumulate(matmul(gradient_YV.t(), flat_YD.t(), None), projection_gradient_VD)
                 del logits_PYV, gradient_YV  # the next chunk reuses this memory, which is in the caches
             loss, nll = criterion.loss((first_sum, second_sum))
             outputs_sum_D, classes_sum_D = _sum_rows(outputs_PXD.flatten(0, 1)), _sum_rows(output_VD)
             loss = loss - criterion.uniform_mass * (outputs_sum_D @ classes_sum_D)
-            if outputs_gradient is not None and projection_gradient_VD is not None:
+            if outputs_gradient is not None:
                 outputs_gradient.sub_(criterion.uniform_mass * classes_sum_D)
+            if projection_gradient_VD is not None:
                 projection_gradient_VD.sub_(criterion.uniform_mass * outputs_sum_D)
         ctx.save_for_backward(outputs_gradient, projection_gradient_VD)
         ctx.mark_non_differentiable(nll)
@@ -120,6 +123,8 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         outputs_gradient, projection_gradient_VD = ctx.saved_tensors
+        if projection_gradient_VD is None:
+            return outputs_gradient * grads[0], None, None, None, None, None
         contiguous_VD = contiguous_rows(projection_gradient_VD)
         scale = torch.mul if contiguous_VD is projection_gradient_VD else Tensor.mul_  # a copy may be written to
         return outputs_gradient * grads[0], scale(contiguous_VD, grads[0]), None, None, None, None

@@ -7,7 +7,6 @@ input token.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from dragoman.config import Recipe
 from dragoman.data.collate import AlignmentTargets
+from dragoman.model.attention import KeyValue, mask_scores, observe_attention
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.local_attention import Mask
 from dragoman.model.transformer import Transformer
@@ -51,26 +51,18 @@ def record_head_weights(model: Transformer, alignment_config: AlignmentLossConfi
     They are computed separately in float32, since fast attention kernels return no weights.
     """
     module, recorded = alignment_layer(model, alignment_config).cross_attention, list[Tensor]()
-    original_attend = module.attention_impl
 
-    def attend_and_record(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-        head_slice = slice(alignment_config.head, alignment_config.head + 1)
-        recorded.append(compute_log_weights(query[:, head_slice], key[:, head_slice], cast(Tensor, mask))[:, 0])
-        return original_attend(query, key, value, mask, dropout_p)
+    def record(query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None) -> None:
+        heads = slice(alignment_config.head, alignment_config.head + 1)
+        with torch.autocast(query_BHTK.device.type, enabled=False):
+            query_BHTK, key_BHSK = query_BHTK.float(), key_value.key.float()
+            if module.score is None:  # other scores have weights for all heads
+                query_BHTK, key_BHSK, heads = query_BHTK[:, heads], key_BHSK[:, heads], slice(None)
+            scores_BHTS = mask_scores(module.compute_scores(query_BHTK, key_BHSK)[:, heads], mask)
+            recorded.append(scores_BHTS.log_softmax(dim=-1)[:, 0])
 
-    module.attention_impl = attend_and_record
-    try:
+    with observe_attention({module: record}):
         yield recorded
-    finally:
-        module.attention_impl = original_attend
-
-
-def compute_log_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor) -> Tensor:
-    """Return log softmax(Q·Kᵀ/√d_k) with shape (B, H, T, S), −∞ for masked positions."""
-    with torch.autocast(query_BHTK.device.type, enabled=False):
-        query_BHTK, key_BHSK = query_BHTK.float() / math.sqrt(query_BHTK.shape[-1]), key_BHSK.float()
-        scores_BHTS = torch.matmul(query_BHTK, key_BHSK.transpose(-2, -1))
-        return scores_BHTS.masked_fill(~mask, float("-inf")).log_softmax(dim=-1)
 
 
 def alignment_loss(log_weights_BTS: Tensor, targets: AlignmentTargets) -> Tensor:

@@ -115,7 +115,7 @@ class LabelSmoothingCriterion:
             logsumexp_Z = _softmax_in_half_precision(logits_ZV, targets_Z, target_logits_Z)
         else:
             logsumexp_Z = torch.cat(
-                [_softmax_in_place(block_1ZV[0], needs_grad) for block_1ZV, _ in iter_row_blocks(logits_PZV)]
+                [softmax_in_place(block_1ZV[0], needs_grad) for block_1ZV, _ in iter_row_blocks(logits_PZV)]
             )
         nll, all_classes_nll = (logsumexp_Z - target_logits_Z).sum(), logits_ZV.shape[1] * logsumexp_Z.sum()
         if self.smoothing_mode == "exclude_target_and_pad":
@@ -133,7 +133,7 @@ class LabelSmoothingCriterion:
         return self.target_mass * nll + self.uniform_mass * all_classes_nll, nll
 
 
-def _softmax_in_place(logits_ZV: Tensor, needs_grad: bool) -> Tensor:
+def softmax_in_place(logits_ZV: Tensor, needs_grad: bool) -> Tensor:
     """Return log Σ exp of the logits in float32 at least, and replace the logits by the probabilities if `needs_grad`."""
     exact_ZV = logits_ZV.to(sum_dtype(logits_ZV.dtype))  # the same tensor if the logits are float32
     max_Z = exact_ZV.amax(dim=-1)

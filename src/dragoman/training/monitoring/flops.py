@@ -1,7 +1,8 @@
 """Cost of a step: floating-point operations of its matrix products, padding, memory.
 
 A multiplication and an addition are two operations. Only real tokens count, and in attention only the pairs of positions that
-the mask allows. Sums, softmax, dropout and layer norm do not count, as is usual.
+the mask allows. Sums, softmax, dropout and layer norm do not count, as is usual. `training_macs` counts the backward pass of
+models with frozen parameters.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import mmap
 import sys
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +21,30 @@ from dragoman.config import ModelConfig
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
 from dragoman.platform_features import resource
+from dragoman.training.monitoring.layer_macs import (
+    count_decoder_mixer_macs,
+    count_encoder_mixer_macs,
+    count_feed_forward_macs,
+    count_score_macs,
+)
 
-# The gradient with respect to either factor of a product costs as much as the product. Frozen layers count as if they were
-# trained, and the product of low-rank adapters does not count: it takes one operation in a few hundred.
+# The gradient with respect to either factor of a product costs as much as the product.
 TRAINING_FLOPS_FACTOR = 3
 
 Lengths = npt.NDArray[np.int64]
+Macs = npt.NDArray[np.float64]
+"""Multiply-accumulate operations for each unit of the sizes of a batch, in the order of `Size`."""
+
+
+class Size(IntEnum):
+    """Size of a batch that its cost is proportional to. Pairs are those that the mask allows."""
+
+    SOURCE_TOKENS = 0
+    TARGET_TOKENS = 1
+    ENCODER_PAIRS = 2
+    DECODER_PAIRS = 3
+    CROSS_PAIRS = 4
+    BATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -48,38 +68,84 @@ class BatchCost:
 
 
 def compute_batch_cost(
-    model: ModelConfig, target_vocab_size: int, batch: Batch, *, num_forward_passes: int = 1, has_teacher: bool = False
+    model: ModelConfig,
+    target_vocab_size: int,
+    batch: Batch,
+    *,
+    num_forward_passes: int = 1,
+    has_teacher: bool = False,
+    training_macs: Macs | None = None,
+    num_candidates: int = 0,
 ) -> BatchCost:
     """Return the cost of training on a batch in CPU memory. It takes about 30 µs and never waits for a device.
 
     num_forward_passes: passes of the trained model, each with a backward pass
     has_teacher: whether a model of equal size makes one forward pass as well, as for `training.kl_to_init`
+    training_macs: operations of a forward and a backward pass, if some parameters are frozen or have adapters
+    num_candidates: outputs of each sentence that are decoded and trained on, as for `training.sequence_loss`; each counts as
+        long as the reference
     """
     sources = np.count_nonzero(batch.source_BS.numpy() != PADDING_ID, axis=1)
     targets = np.count_nonzero(batch.targets_BT.numpy() != PADDING_ID, axis=1)
-    num_passes = TRAINING_FLOPS_FACTOR * num_forward_passes + has_teacher
-    flops = num_passes * count_forward_flops(model, target_vocab_size, sources, targets)
-    return BatchCost(float(flops), int(sources.sum() + targets.sum()), batch.source_BS.numel() + batch.targets_BT.numel())
+    forward_macs = count_forward_macs(model, target_vocab_size)
+    if training_macs is None:
+        training_macs = TRAINING_FLOPS_FACTOR * forward_macs
+    macs = num_forward_passes * training_macs + has_teacher * forward_macs
+    sizes = _measure_sizes(model, sources, targets)
+    flops = 2 * float(sizes @ macs)
+    if num_candidates:
+        sizes[[Size.TARGET_TOKENS, Size.DECODER_PAIRS, Size.CROSS_PAIRS]] *= num_candidates
+        flops += 2 * float(sizes @ (forward_macs + training_macs))
+    return BatchCost(flops, int(sources.sum() + targets.sum()), batch.source_BS.numel() + batch.targets_BT.numel())
 
 
 def count_forward_flops(model: ModelConfig, target_vocab_size: int, sources: Lengths, targets: Lengths) -> int:
     """Return the operations of one forward pass, with the output layer. Lengths count the start and end tokens."""
-    source, target = int(sources.sum()), int(targets.sum())
+    return 2 * int(_measure_sizes(model, sources, targets) @ count_forward_macs(model, target_vocab_size))
+
+
+def count_forward_macs(model: ModelConfig, target_vocab_size: int) -> Macs:
+    """Return the operations of one forward pass, with the output layer, for each unit of `Size`."""
     keys, values = model.num_heads * model.key_width, model.num_heads * model.value_width
+    query_macs, score_macs = count_score_macs(model)
     # Multiply-accumulate operations: of a token with the weights, then of a query with a key and of a weight with a value.
-    query_output_macs = key_value_macs = model.d_model * (keys + values)  # W^Q and W^O; W^K and W^V
-    feed_forward_macs = 2 * model.d_model * model.d_ff
-    pair_macs = keys + values
-    encoder_macs = (
-        source * (query_output_macs + key_value_macs + feed_forward_macs)
-        + _count_visible_pairs(sources, model.attention_window, bidirectional=True) * pair_macs
+    query_output_macs, key_value_macs = model.d_model * (keys + values) + query_macs, model.d_model * (keys + values)
+    pair_macs = score_macs + values
+    encoder_attentions = model.encoder_layers if model.encoder_mixer == "attention" else 0
+    decoder_attentions = model.decoder_layers if model.decoder_mixer == "attention" else 0
+    macs = np.zeros(len(Size))
+    macs[Size.SOURCE_TOKENS] = (
+        sum(count_encoder_mixer_macs(model, layer) for layer in range(model.encoder_layers))
+        + encoder_attentions * query_macs
+        + model.encoder_layers * count_feed_forward_macs(model)
+        + model.num_cross_attentions * key_value_macs
     )
-    decoder_macs = target * (2 * query_output_macs + key_value_macs + feed_forward_macs) + source * key_value_macs
-    decoder_macs += (
-        _count_visible_pairs(targets, model.attention_window, bidirectional=False) + int((sources * targets).sum())
-    ) * pair_macs
-    output_macs = target * model.d_model * target_vocab_size
-    return 2 * (model.encoder_layers * encoder_macs + model.decoder_layers * decoder_macs + output_macs)
+    macs[Size.TARGET_TOKENS] = (
+        sum(count_decoder_mixer_macs(model, layer) for layer in range(model.decoder_layers))
+        + decoder_attentions * query_macs
+        + model.decoder_layers * count_feed_forward_macs(model)
+        + model.num_cross_attentions * query_output_macs
+        + model.d_model * target_vocab_size
+        + (model.d_model**2 if model.cross_attention == "unfold" else 0)
+    )
+    macs[Size.ENCODER_PAIRS] = encoder_attentions * pair_macs
+    macs[Size.DECODER_PAIRS] = decoder_attentions * pair_macs
+    macs[Size.CROSS_PAIRS] = model.num_cross_attentions * pair_macs
+    return macs
+
+
+def _measure_sizes(model: ModelConfig, sources: Lengths, targets: Lengths) -> npt.NDArray[np.float64]:
+    """Return the sizes of a batch in the order of `Size`."""
+    return np.array(
+        [
+            sources.sum(),
+            targets.sum(),
+            _count_visible_pairs(sources, model.attention_window, bidirectional=True),
+            _count_visible_pairs(targets, model.attention_window, bidirectional=False),
+            (sources * targets).sum(),
+            1.0,
+        ]
+    )
 
 
 def _count_visible_pairs(lengths: Lengths, window: int | None, *, bidirectional: bool) -> int:

@@ -1,0 +1,190 @@
+"""Ablations of claims that the paper makes without a table: scaled dot-product scores, residuals, layer normalization, ReLU.
+
+    FOLDER/base-seed1/  dot-seed1/  …      one run folder each, as of `dragoman train`
+
+Each row changes one choice of the model, and trains on the same data for the same budget. Finished rows are kept, and
+interrupted rows are resumed. A row that diverges stays in the table without scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from dragoman.config import Recipe, recipe_from_dict
+from dragoman.config.section_validation import suggest_or_list_names
+from dragoman.errors import RecipeError, RunError
+from dragoman.paper.table3 import check_same_recipe, read_finished_report
+from dragoman.paper.table3_results import Budget
+from dragoman.training.monitoring.events import Callback
+from dragoman.training.monitoring.run_status import read_run_status
+from dragoman.training.run import train
+from dragoman.viz.charts import Panel, Series, render_learning_curve
+
+Point = tuple[float, float]
+
+# Settings of every row. They override the recipe.
+_TRAINING_OVERRIDES: dict[str, Any] = {
+    "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none",
+    "loggers": [], "max_epochs": None,
+}  # fmt: skip
+NUM_VALIDATIONS = 20
+"""Points of a learning curve, if the budget is in steps."""
+
+
+@dataclass(frozen=True)
+class AblationRow:
+    """One model: the recipe's with these keys of the section `model`. `series` is the claim that it tests."""
+
+    name: str
+    series: str
+    description: str
+    settings: Mapping[str, Any]
+
+
+def _make_scaling_rows(d_k: int) -> list[AblationRow]:
+    return [
+        AblationRow(f"dk{d_k}", "scaling", f"d_k = {d_k}, q·k / √d_k", {"d_k": d_k, "attention_score": "scaled-dot"}),
+        AblationRow(f"dk{d_k}-dot", "scaling", f"d_k = {d_k}, q·k", {"d_k": d_k, "attention_score": "dot"}),
+    ]
+
+
+ABLATION_ROWS = (
+    AblationRow("base", "base", "the recipe's model", {}),
+    AblationRow("dot", "score", "q·k without the division by √d_k", {"attention_score": "dot"}),
+    AblationRow("additive", "score", "v·tanh(q + k)", {"attention_score": "additive"}),
+    AblationRow("multiplicative", "score", "q·W·k", {"attention_score": "multiplicative"}),
+    *(row for d_k in (16, 64, 256) for row in _make_scaling_rows(d_k)),
+    AblationRow("no-residual", "structure", "no residual connections", {"residual": False}),
+    AblationRow("no-norm", "structure", "no normalization", {"normalization": "none", "final_norm": None}),
+    AblationRow("batch-norm", "structure", "batch normalization", {"normalization": "batch"}),
+    AblationRow("silu", "activation", "SiLU instead of ReLU", {"activation": "silu"}),
+    AblationRow("gelu", "activation", "GELU instead of ReLU", {"activation": "gelu"}),
+)
+
+
+@dataclass(frozen=True)
+class TrainedAblation:
+    """Results of a row over its seeds.
+
+    nlls, bleus: score of each seed that has one, on the validation set
+    diverged_seeds: seeds whose run diverged
+    curve: mean over the seeds of the negative log-likelihood per token in nats, by step
+    """
+
+    row: AblationRow
+    parameters: int | None
+    nlls: Sequence[float]
+    bleus: Sequence[float]
+    diverged_seeds: Sequence[int]
+    curve: Sequence[Point]
+
+
+def select_ablations(names: str | None) -> list[AblationRow]:
+    """Return base and the rows or series that text such as `score,no-norm` names, or all rows.
+
+    Raises RecipeError for an unknown name.
+    """
+    known_names = list(dict.fromkeys(name for row in ABLATION_ROWS for name in (row.series, row.name)))
+    chosen = known_names if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    for name in chosen:
+        if name not in known_names:
+            raise RecipeError(f"--rows: {name!r} is no row or series{suggest_or_list_names(name, known_names)}")
+    if not chosen:
+        raise RecipeError(f"--rows: names no row; give some of {', '.join(known_names)}")
+    return [row for row in ABLATION_ROWS if {row.name, row.series} & {"base", *chosen}]
+
+
+def make_ablation_recipe(base_recipe: Recipe, row: AblationRow, *, seed: int, budget: Budget, run: Path) -> Recipe:
+    """Return the recipe of a row. It is scored on the validation set.
+
+    Raises RecipeError if the recipe has no single validation set, or the row does not fit its model.
+    """
+    if base_recipe.data.valid is None:
+        raise RecipeError(f"{base_recipe.name}: data.valid is missing, but the ablations need it for scores; name its files")
+    document = base_recipe.model_dump(mode="json")
+    document |= {"name": f"{base_recipe.name}, {row.name}", "run": str(run)}
+    document["model"] |= row.settings
+    document["training"] |= {**_TRAINING_OVERRIDES, "seed": seed, **budget.to_training_settings()}
+    if budget.steps is not None:
+        document["training"]["validate_every_steps"] = max(budget.steps // NUM_VALIDATIONS, 1)
+    document["data"]["test"] = document["data"]["valid"]
+    return recipe_from_dict(document, where=f"{base_recipe.name}, row {row.name}")
+
+
+def train_ablations(
+    base_recipe: Recipe,
+    rows: Sequence[AblationRow],
+    *,
+    budget: Budget,
+    seeds: int,
+    folder: Path,
+    make_callback: Callable[[str], Callback],
+) -> list[TrainedAblation]:
+    """Train the unfinished rows, and return the results in order.
+
+    make_callback: called with the name of a run when it starts; returns the callback of the run
+
+    Raises RecipeError if the recipe or the budget cannot be used, and RunError if a row's folder has another recipe.
+    """
+    recipes = {
+        (row.name, seed): make_ablation_recipe(
+            base_recipe, row, seed=seed, budget=budget, run=folder / f"{row.name}-seed{seed}"
+        )
+        for seed in range(1, seeds + 1)
+        for row in rows
+    }
+    for recipe in recipes.values():
+        check_same_recipe(recipe)
+    reports: dict[tuple[str, int], dict[str, Any] | None] = {}
+    for number, (key, recipe) in enumerate(recipes.items(), start=1):
+        report = read_finished_report(Path(recipe.run))
+        if report is None:
+            report = _train_row(recipe, make_callback(f"{key[0]}, seed {key[1]} ({number} of {len(recipes)})"))
+        reports[key] = report
+    return [_collect_row(row, seeds, folder, reports) for row in rows]
+
+
+def _train_row(recipe: Recipe, callback: Callback) -> dict[str, Any] | None:
+    """Return the report of the run; None if it diverged."""
+    try:
+        return train(recipe, callback)
+    except RunError as error:
+        if error.code != "run-diverged":
+            raise
+        return None
+
+
+def _collect_row(
+    row: AblationRow, seeds: int, folder: Path, reports: Mapping[tuple[str, int], dict[str, Any] | None]
+) -> TrainedAblation:
+    by_seed = {seed: reports[row.name, seed] for seed in range(1, seeds + 1)}
+    finished = [report for report in by_seed.values() if report is not None]
+    nlls_by_step: dict[float, list[float]] = {}
+    for seed in by_seed:
+        for step, nll in read_run_status(folder / f"{row.name}-seed{seed}").points("valid", "nll"):
+            nlls_by_step.setdefault(step, []).append(nll)
+    return TrainedAblation(
+        row,
+        parameters=int(finished[0]["parameters"]) if finished else None,
+        nlls=[math.log(float(report["valid"]["perplexity"])) for report in finished],
+        bleus=[float(report["bleu"]) for report in finished],
+        diverged_seeds=[seed for seed, report in by_seed.items() if report is None],
+        curve=[(step, fmean(nlls)) for step, nlls in sorted(nlls_by_step.items()) if len(nlls) == seeds],
+    )
+
+
+def draw_ablations(results: Sequence[TrainedAblation], *, title: str) -> str:
+    """Draw the learning curves as an SVG: a panel for each series, with base in each but the scaling at fixed d_k."""
+    base = next(result for result in results if result.row.name == "base")
+    panels = []
+    for series in dict.fromkeys(result.row.series for result in results):
+        members = [result for result in results if result.row.series == series]
+        shown = members if series in ("base", "scaling") else [base, *members]
+        if series != "base" or len(results) == 1:
+            panels.append(Panel(f"{series}: nats", [Series(result.row.name, result.curve) for result in shown]))
+    return render_learning_curve(panels, title=title, x_label="steps", panel_height=200)
