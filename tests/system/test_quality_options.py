@@ -627,11 +627,14 @@ def read_toml_blocks() -> list[str]:
     return re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def test_recipes_of_the_pages_are_valid() -> None:
+def test_recipes_of_the_pages_are_valid(bundle: Path) -> None:
     recipes = read_toml_blocks()
     assert len(recipes) >= 2
     for text in recipes:
-        make_recipe(parse_toml(text, where="page"))
+        document = parse_toml(text, where="page")
+        if "init_from" in document.get("training", {}):
+            document["training"]["init_from"] = str(bundle)
+        make_recipe(document)
 
 
 def test_mixture_of_the_page_can_be_prepared(tmp_path: Path, corpus: Path, tiny: MakeRecipe) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from mmap import PAGESIZE
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, TypeVar
@@ -67,7 +68,7 @@ def allocate_shareable(allocate: Callable[[], ValueT], get_address: Callable[[Va
 
 def begins_mapping(address: int) -> bool:
     """Return whether a block begins where malloc puts the only block of a mapping, behind its header of 16 bytes."""
-    return address % os.sysconf("SC_PAGESIZE") <= ALIGNMENT
+    return address % PAGESIZE <= ALIGNMENT
 
 
 def share_memory(address: int, num_bytes: int) -> None:
@@ -77,8 +78,7 @@ def share_memory(address: int, num_bytes: int) -> None:
     """
     if _folder is None or num_bytes < MIN_SHARED_BYTES or map_private is None:
         return
-    page_size = os.sysconf("SC_PAGESIZE")
-    start, end = -(-address // page_size) * page_size, (address + num_bytes) // page_size * page_size
+    start, end = -(-address // PAGESIZE) * PAGESIZE, (address + num_bytes) // PAGESIZE * PAGESIZE
     with suppress(OSError):
         content = (ctypes.c_ubyte * (end - start)).from_address(start)
         path = _store(_folder, memoryview(content).cast("B"))
