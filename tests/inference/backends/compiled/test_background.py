@@ -227,7 +227,7 @@ def test_compilation_outlives_a_short_command(bundle: Path, tmp_path: Path) -> N
         return result.stdout, result.stderr
 
     first_output, first_messages = translate()
-    assert "compiling 7 kernels in the background" in first_messages
+    assert f"compiling {len(KERNEL_NAMES)} kernels in the background" in first_messages
     deadline = time.monotonic() + 240
     while len([path for path in tmp_path.rglob("*") if path.name in KERNEL_NAMES]) < len(KERNEL_NAMES):
         assert time.monotonic() < deadline
