@@ -4,9 +4,9 @@
 
 Each file under the folders is pseudo-translated and put into a project of OmegaT. OmegaT lists every segment that its filters
 read (`console-createpseudotranslatetmx`), and writes the files of the project (`console-translate`). For formats with one
-language, the list must have the new texts. For PO and XLIFF, the list must have the sources, and the written files the new
-texts that are not marked for review. Texts that OmegaT does not list from the original file do not count. OmegaT is under the
-GPL and is no dependency; Debian has it as `omegat`.
+language, the list must have the new texts. For PO and TS, it must have the sources. Texts that OmegaT does not list from the
+original file do not count. In XLIFF, OmegaT 3.6 reads the elements `target` alone, so the list must have every new text.
+OmegaT is under the GPL and is no dependency; Debian has it as `omegat`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from .donor_files import find_files
 from .other_programs import translate
 
 FORMATS = ("po", "html", "docx", "pptx", "xlsx", "odt", "properties", "resx", "srt", "xlf", "xml", "ts", "txt")
-BILINGUAL = frozenset(("po", "xlf", "ts"))
+SOURCE_FORMATS = frozenset(("po", "ts"))
+"""Formats of which OmegaT lists the sources."""
+TARGET_FORMATS = frozenset(("xlf",))
+"""Formats of which OmegaT lists the translations that the file has."""
 _PROJECT = """<?xml version="1.0" encoding="UTF-8"?>
 <omegat><project version="1.0"><source_dir>__DEFAULT__</source_dir><target_dir>__DEFAULT__</target_dir>
 <tm_dir>__DEFAULT__</tm_dir><glossary_dir>__DEFAULT__</glossary_dir><dictionary_dir>__DEFAULT__</dictionary_dir>
@@ -88,13 +91,13 @@ def measure(program: str, kind: str, paths: list[Path]) -> tuple[Counter[str], l
         make_project(before, originals)
         make_project(after, written)
         known, segments = list_segments(program, before), list_segments(program, after)
-        if kind in BILINGUAL:
+        if kind in SOURCE_FORMATS | TARGET_FORMATS:
             run_omegat(program, after, "--mode=console-translate")
             counts["written"] = sum(1 for path in (after / "target").iterdir() if path.stat().st_size)
     expected = {
-        (source if kind in BILINGUAL else text)
+        (source if kind in SOURCE_FORMATS else text)
         for source, text in texts.items()
-        if source in known and any(map(str.isalnum, source))
+        if (source in known or kind in TARGET_FORMATS) and any(map(str.isalnum, source))
     }
     counts["texts"] = len(expected)
     missing = sorted(expected - segments)

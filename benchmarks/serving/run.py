@@ -206,6 +206,7 @@ def measure_model(model: MeasuredModel, programs: Path, *, quick: bool, on_progr
     one_thread, two_workers = ["--threads", "1"], ["--workers", "2", "--threads", "1"]
     commands = [
         ServerCommand("dragoman", "dragoman", dragoman),
+        ServerCommand("dragoman", "dragoman, 2 processes", [*dragoman, "--processes", "2"]),
         ServerCommand(
             "one at a time", "one at a time, 1 thread", [*peer, "serving.serve_one_at_a_time", *options, *one_thread]
         ),
@@ -232,7 +233,7 @@ def measure_model(model: MeasuredModel, programs: Path, *, quick: bool, on_progr
             measure(command, closed)
     batched = [command for command in commands if command.group == "batched"]
     rate = OPEN_LOOP_SHARE * max(measurements[command.name, "16 clients"].rate for command in batched)
-    for command in (commands[0], *batched):  # a server that is too slow for the rate would only show how long its queue grows
+    for command in (*commands[:2], *batched):  # a server that is too slow for the rate would only show how long its queue grows
         on_progress(f"{model.name}, {command.name}, open loop")
         measure(command, {"open loop": {"rate": rate}})
     return build_section(model, commands, measurements, rate)
@@ -279,9 +280,7 @@ def build_section(
         for clients, load in ((clients, f"{clients} clients") for clients in CLIENTS)
     ]
     fastest = min(measurements[command.name, "1 clients"].median for command in commands if command.group != "dragoman")
-    ratios.append(
-        Ratio(f"{model.name}_latency_1", fastest / measurements["dragoman", "1 clients"].median, TARGETS["latency_1"])
-    )
+    ratios.append(Ratio(f"{model.name}_latency_1", fastest / best("dragoman", "1 clients").median, TARGETS["latency_1"]))
     notes = [f"{len(model.sentences)} sentences", f"open loop: {rate:.1f} requests per second"]
     figures = {f"{name}, {load}": vars(item) for (name, load), item in measurements.items()}
     return Section([table], notes, ratios, figures)

@@ -53,8 +53,9 @@ class State:
 
 @dataclass
 class Soak:
-    """States over the time, and the answers by status; 0 is a client that went away."""
+    """States over the time, and the answers by status; 0 is a client that went away. num_requests: all that were sent"""
 
+    num_requests: int = 0
     states: list[State] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
 
@@ -106,6 +107,7 @@ async def _run(num_requests: int, max_seconds: float, state_requests: int) -> So
 
     with simulate_clock() as clock:
         await asyncio.gather(*(run_client() for _ in range(NUM_CLIENTS)))
+        soak.num_requests = num_sent
         await served.close()
     return soak
 

@@ -57,4 +57,4 @@ def test_command_warns_if_one_filter_drops_all_pairs(tmp_path: Path) -> None:
 def test_standard_input_has_no_estimated_total(tmp_path: Path) -> None:
     recipe = make_recipe({"data": {"train": {"file": "-", "format": "tsv"}}})
     assert recipe.data.train is not None
-    assert cleaned_corpus._TotalEstimator(recipe.data.train, tmp_path).estimate() is None
+    assert cleaned_corpus.TotalEstimator(recipe.data.train, tmp_path).estimate() is None

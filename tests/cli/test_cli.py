@@ -962,17 +962,17 @@ def test_ctrl_c_while_reading_leaves_no_output(
     command: str, run_cli: RunCli, dirty: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `clean` leaves no files, and that `prepare` resumes."""
-    chunks = cleaned_corpus._split_into_chunks
+    chunks = cleaned_corpus.split_into_chunks
 
     def interrupted(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
 
     before = list_names(tmp_path)
     more = ["-o", tmp_path / "out"] if command == "clean" else [f"run={tmp_path / 'out'}", "tokenizer.vocab_size=280"]
-    monkeypatch.setattr(cleaned_corpus, "_split_into_chunks", interrupted)
+    monkeypatch.setattr(cleaned_corpus, "split_into_chunks", interrupted)
     answer = run_cli(command, *dirty[1:], *more)
     assert (answer.code, answer.out, answer.err.splitlines()[-1]) == (130, "", "dragoman: interrupted")
-    monkeypatch.setattr(cleaned_corpus, "_split_into_chunks", chunks)
+    monkeypatch.setattr(cleaned_corpus, "split_into_chunks", chunks)
     if command == "clean":
         assert list_names(tmp_path) == before
     else:

@@ -469,7 +469,7 @@ def test_chunk_ends_at_pair_or_character_limit(lengths: list[tuple[int, int]], m
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", max_pairs)
         patch.setattr(cleaned_corpus_module, "CHUNK_CHARACTERS", max_characters)
-        chunks = list(cleaned_corpus_module._split_into_chunks(iter(pairs), start_number=7))
+        chunks = list(cleaned_corpus_module.split_into_chunks(iter(pairs), start_number=7))
     assert [pair for _, chunk in chunks for pair in chunk] == pairs
     sizes = [[len(pair.source) + len(pair.target) for pair in chunk] for _, chunk in chunks]
     assert [first for first, _ in chunks] == [7 + sum(map(len, sizes[:number])) for number in range(len(sizes))]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from document_laws import check_laws
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from dragoman.documents import markdown
@@ -126,7 +126,9 @@ SPECIAL = st.text(st.sampled_from("ab1 \\`*_[]<>&;#|~!-+=.:(){}$%é\"'/"), min_s
 
 @settings(max_examples=100, deadline=None)
 @given(SPECIAL, st.integers(0, 12))
+@example("{:}", 0)
 def test_any_text_reads_as_written(text: str, number: int) -> None:
+    assume("${" not in text)  # a text of placeholders alone, such as `${ x }`, is not translated
     document = markdown.parse(PAGE.encode())
     unit = document.units[number]
     text = " ".join(f"{text} x {text}".split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

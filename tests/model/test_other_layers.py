@@ -209,6 +209,9 @@ def test_convs2s_weights_have_its_standard_deviation() -> None:
     assert float(convolution.std()) == pytest.approx(math.sqrt(4 * 0.8 / (3 * 64)), rel=0.03)
     assert float(model.decoder.get_parameter("layers.0.attention.query.weight").std()) == pytest.approx(64**-0.5, rel=0.05)
     assert float(model.output.std()) == pytest.approx(0.1, rel=0.1)
+    learned = make_model(initialization="convs2s", encoder_mixer="convolution", d_model=64, position_encoding="learned")
+    with torch.no_grad():
+        assert float(learned.encoder.embedding.positions(0, 200).std()) == pytest.approx(0.1, rel=0.1)
 
 
 # Mixtures of experts

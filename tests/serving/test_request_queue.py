@@ -138,3 +138,22 @@ def test_closed_queue_finishes_its_jobs(batches: Batches, queue: RequestQueue[st
     batches.gate.set()
     assert queue.join(10)
     assert (first.result(0), future.result(0)) == (["m:first"], ["m:second"])
+
+
+def test_results_of_a_batch_are_flushed_together(batches: Batches) -> None:
+    finished: list[str] = []
+    flushed: list[list[str]] = []
+
+    def flush() -> None:
+        flushed.append(finished.copy())
+        finished.clear()
+
+    queue: RequestQueue[str, str] = RequestQueue(batches, max_tokens=1000, flush=flush)
+    block(queue, batches)
+    for line in ("a", "b"):
+        queue.try_put(Job("m", [line], time.monotonic() + 10, lambda results, error: finished.extend(results or [])))
+    queue.try_put(Job("m", ["late"], time.monotonic(), lambda results, error: finished.append(type(error).__name__)))
+    queue.close()
+    batches.gate.set()
+    assert queue.join(10)
+    assert sorted(results for results in flushed if results) == [["DeadlineError"], ["m:a", "m:b"]]

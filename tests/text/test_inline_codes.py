@@ -108,6 +108,22 @@ def test_japanese_element_ends_between_scripts() -> None:
     assert "<b>书形式</b>" in project_links(source, "在文书形式选择", [(1, 2), (2, 3), (2, 4), (0, 5), (0, 6)])
 
 
+def test_element_ends_with_the_same_kind_of_mark() -> None:
+    """The first word of the next sentence has half of its attention to the element, so it gains 0.7 without the loss."""
+    source = parse_markup("<b>Opens a file.</b> A file has pages.", is_html=True)
+    links = [(2, 0), (1, 1), (0, 2), (3, 3), (2, 4), (5, 4), (7, 5), (6, 6), (8, 7)]
+    text = "Datei eine öffnet. Datei Seiten hat."
+    assert project_links(source, text, links) == "<b>Datei eine öffnet.</b> Datei Seiten hat."
+
+
+def test_element_ends_at_a_space_in_japanese() -> None:
+    """Particle and verb have half of their attention to the element, so they gain 0.7 each, and the space gains 2."""
+    source = parse_markup("Choose <b>Insert Table</b>", is_html=True)
+    links = [(1, 0), (1, 1), (2, 2), (2, 3), *((word, unit) for unit in (4, 5, 6) for word in (0, 1)), (0, 7), (0, 8)]
+    assert project_links(source, "挿入 表示 を選択する", links) == "<b>挿入 表示</b> を選択する"
+    assert project_links(source, "挿入表示を選択する", links) == "<b>挿入表示を選択</b>する"
+
+
 def test_unit_that_attends_elsewhere_belongs_to_no_code() -> None:
     """The particle between the two words has a tenth of their attention, all of it to the element."""
     source = parse_markup("go <b>home</b>", is_html=True)
@@ -119,10 +135,10 @@ def test_place_of_each_element_is_looked_for_twice_at_most(monkeypatch: pytest.M
     """All elements compete for one place if weights are equal. To search each free part would take n²/2 searches."""
     calls = 0
 
-    def count(gains: projection.Weights) -> tuple[float, int, int]:
+    def count(*gains: projection.Weights) -> tuple[float, int, int]:
         nonlocal calls
         calls += 1
-        return find_maximum_subarray(gains)
+        return find_maximum_subarray(*gains)
 
     monkeypatch.setattr(projection, "find_maximum_subarray", count)
     size = 300
@@ -147,6 +163,18 @@ def test_maximum_subarray_is_the_best_of_all_runs(gains: list[float]) -> None:
     runs = [sum(gains[i:j]) for i in range(len(gains)) for j in range(i + 1, len(gains) + 1)]
     assert best == pytest.approx(max(runs), abs=1e-8)
     assert sum(gains[start:end]) == pytest.approx(best, abs=1e-8)
+
+
+@given(st.lists(st.tuples(*[st.floats(-3, 3)] * 3), min_size=1, max_size=12))
+def test_maximum_subarray_counts_gains_of_both_ends(rows: list[tuple[float, float, float]]) -> None:
+    gains, starts, ends = np.array(rows).T
+
+    def add(start: int, end: int) -> float:
+        return float(gains[start:end].sum() + starts[start] + ends[end - 1])
+
+    best, start, end = find_maximum_subarray(gains, starts, ends)
+    assert best == pytest.approx(max(add(i, j) for i in range(len(rows)) for j in range(i + 1, len(rows) + 1)), abs=1e-8)
+    assert add(start, end) == pytest.approx(best, abs=1e-8)
 
 
 def parts_of_depth(depth: int) -> st.SearchStrategy[list[Part]]:

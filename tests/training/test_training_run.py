@@ -355,7 +355,15 @@ def test_nearest_limit_determines_the_budget() -> None:
     assert compute_budget_fraction(config, step=50, epochs=1, minutes=1) == 0.5
     assert compute_budget_fraction(config, step=1, epochs=3, minutes=1) == 0.75
     assert compute_budget_fraction(config, step=1, epochs=1, minutes=12) == 1.2
-    assert compute_budget_fraction(TrainingConfig(max_steps=100), step=50, epochs=1e9, minutes=1e9) == 0.5
+    assert compute_budget_fraction(TrainingConfig(max_steps=100), step=50, epochs=1e9, minutes=1e9, flops=1e99) == 0.5
+    by_operations = TrainingConfig(max_steps=100, max_flops=1e12)
+    assert compute_budget_fraction(by_operations, step=50, epochs=1, minutes=1, flops=7e11) == 0.7
+
+
+def test_processor_clock_ignores_time_without_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dragoman.training.trainer, "time", SimpleNamespace(monotonic=lambda: 600.0, process_time=lambda: 90.0))
+    assert dragoman.training.trainer.compute_elapsed_minutes(0.0, "wall") == 10.0
+    assert dragoman.training.trainer.compute_elapsed_minutes(30.0, "processor") == 1.0
 
 
 @pytest.mark.parametrize(("limit", "passes"), [("max_steps=5", None), ("max_epochs=1.5", 1.5), ("max_epochs=1", 1.0)])
@@ -1167,7 +1175,7 @@ def use_fake_clock(monkeypatch: pytest.MonkeyPatch, *, minutes_a_step: float) ->
     steps = count(1)
     now = 0.0
 
-    def step_taken(started: float) -> float:
+    def step_taken(started: float, clock: str) -> float:
         nonlocal now
         now = 60.0 * minutes_a_step * next(steps)
         return minutes_a_step

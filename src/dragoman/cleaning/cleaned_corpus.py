@@ -173,10 +173,10 @@ def clean_corpus(
     pairs = read_pairs(
         corpus, root, source_language=filter_pipeline.source_language, target_language=filter_pipeline.target_language
     )
-    estimator = _TotalEstimator(corpus, root)
+    estimator = TotalEstimator(corpus, root)
     if not stats.num_read:
         on_progress(f"cleaning {name}", 0, None)
-    chunks = _split_into_chunks(islice(estimator.count(pairs), stats.num_read, None), start_number=stats.num_read + 1)
+    chunks = split_into_chunks(islice(estimator.count(pairs), stats.num_read, None), start_number=stats.num_read + 1)
     # The filter for empty sides alone is faster than sending the pairs to another process.
     results = map_in_processes(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
     is_last = False
@@ -201,7 +201,7 @@ def clean_corpus(
     return CleanedCorpus(name, files, stats)
 
 
-class _TotalEstimator:
+class TotalEstimator:
     """Estimator of the number of pairs in a corpus, from the share of its bytes that is read.
 
     The number is unknown for standard input and for Parquet.
@@ -237,7 +237,8 @@ def _read_finished_records(folder: Path, name: str) -> list[dict[str, Any]]:
     return records
 
 
-def _split_into_chunks(pairs: Iterable[Pair], *, start_number: int) -> Iterator[tuple[int, list[Pair]]]:
+def split_into_chunks(pairs: Iterable[Pair], *, start_number: int) -> Iterator[tuple[int, list[Pair]]]:
+    """Yield chunks of pairs, each with the number of its first pair."""
     chunk: list[Pair] = []
     characters = 0
     for pair in pairs:
@@ -289,7 +290,11 @@ def mark_duplicates(
 
 
 def _compute_digests(filter_name: FilterName, batch_reference: tuple[Path, int]) -> npt.NDArray[np.uint64]:
-    batch = read_batch(*batch_reference)
+    return digest_batch(filter_name, read_batch(*batch_reference))
+
+
+def digest_batch(filter_name: FilterName, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    """Return the digests of a batch's rows that a filter for duplicates compares, of shape (rows, 2)."""
     sources = batch.column(0).to_pylist()
     if filter_name == "duplicate-source":
         return digest_sources(sources)
@@ -300,31 +305,38 @@ def clean_training_corpora(
     recipe: Recipe, folder: Path, *, processes: int, on_progress: ProgressCallback
 ) -> list[CleanedCorpus]:
     """Clean the training corpora of the recipe into files in `folder`. Raises RecipeError if the recipe names none."""
-    root, cleaning = Path(recipe.data.root), recipe.data.cleaning
+    root, corpora = Path(recipe.data.root), recipe.data.training_corpora()
+    filter_pipelines = build_filter_pipelines(recipe)
+    folder.mkdir(parents=True, exist_ok=True)
+    cleaned_corpora = [
+        clean_corpus(folder, name, corpora[name], root, filter_pipeline, processes=processes, on_progress=on_progress)
+        for name, filter_pipeline in filter_pipelines.items()
+    ]
+    skip_filters = [corpus.skip_filters for corpus in corpora.values()]
+    mark_duplicates(cleaned_corpora, folder, recipe.data.cleaning, skip_filters, processes=processes, on_progress=on_progress)
+    return cleaned_corpora
+
+
+def build_filter_pipelines(recipe: Recipe) -> dict[str, FilterPipeline]:
+    """Return the filters of each training corpus by its name. Raises RecipeError if the recipe names no corpus."""
     corpora = recipe.data.training_corpora()
     if not corpora:
         raise RecipeError(
             "data.train: is not set; name the training files in it, or those of a mixture in data.corpora", code="missing-key"
         )
-    filter_pipeline = FilterPipeline(cleaning)
-    if cleaning.eval_overlap:
-        filter_pipeline = replace(filter_pipeline, evaluation=EvaluationTexts.from_pairs(_read_evaluation_pairs(recipe, root)))
-    folder.mkdir(parents=True, exist_ok=True)
-    cleaned_corpora = []
-    for name, corpus in corpora.items():
-        direction = recipe.training_directions[name]
-        corpus_pipeline = replace(
+    filter_pipeline = FilterPipeline(recipe.data.cleaning)
+    if recipe.data.cleaning.eval_overlap:
+        pairs = _read_evaluation_pairs(recipe, Path(recipe.data.root))
+        filter_pipeline = replace(filter_pipeline, evaluation=EvaluationTexts.from_pairs(pairs))
+    return {
+        name: replace(
             filter_pipeline,
-            source_language=direction.source_language,
-            target_language=direction.target_language,
+            source_language=recipe.training_directions[name].source_language,
+            target_language=recipe.training_directions[name].target_language,
             skip_filters=tuple(corpus.skip_filters),
         )
-        cleaned_corpora.append(
-            clean_corpus(folder, name, corpus, root, corpus_pipeline, processes=processes, on_progress=on_progress)
-        )
-    skip_filters = [corpus.skip_filters for corpus in corpora.values()]
-    mark_duplicates(cleaned_corpora, folder, cleaning, skip_filters, processes=processes, on_progress=on_progress)
-    return cleaned_corpora
+        for name, corpus in corpora.items()
+    }
 
 
 def _read_evaluation_pairs(recipe: Recipe, root: Path) -> Iterator[Pair]:

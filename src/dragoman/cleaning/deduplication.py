@@ -27,7 +27,7 @@ Digests = NDArray[np.uint64]
 Records = NDArray[np.void]
 """Structured array of digests with their row numbers."""
 
-_RECORD_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
+RECORD_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8")])
 _DEFAULT_ROWS_IN_MEMORY = 2**20
 _DIGEST_BYTES = 16
 _BUCKET_PREFIX = "bucket-"
@@ -98,7 +98,7 @@ class DuplicateFinder:
         """Add the next rows. Raises WriteError if the folder cannot be written."""
         for start in range(0, len(digests), self._max_rows_in_memory):
             digest_slice = digests[start : start + self._max_rows_in_memory]
-            records = np.empty(len(digest_slice), dtype=_RECORD_DTYPE)
+            records = np.empty(len(digest_slice), dtype=RECORD_DTYPE)
             records["high"], records["low"] = digest_slice[:, 0], digest_slice[:, 1]
             records["row"] = np.arange(self.num_rows, self.num_rows + len(digest_slice), dtype=np.uint64)
             self.num_rows += len(digest_slice)
@@ -123,7 +123,7 @@ class DuplicateFinder:
 
     def _take_pending(self) -> Records:
         """Return the rows in memory, and release them."""
-        pending = np.concatenate([np.empty(0, dtype=_RECORD_DTYPE), *self._pending])
+        pending = np.concatenate([np.empty(0, dtype=RECORD_DTYPE), *self._pending])
         self._pending, self._num_pending_rows = [], 0
         return pending
 
@@ -135,15 +135,15 @@ class DuplicateFinder:
 
     def _mark_bucket(self, bucket: Path, depth: int, is_repeated: NDArray[np.bool_]) -> None:
         """Mark the repeated rows of a bucket, whose digests agree in their first `depth` bytes, and delete it."""
-        if bucket.stat().st_size <= self._max_rows_in_memory * _RECORD_DTYPE.itemsize:
-            _mark_repeats(np.fromfile(bucket, dtype=_RECORD_DTYPE), is_repeated)
+        if bucket.stat().st_size <= self._max_rows_in_memory * RECORD_DTYPE.itemsize:
+            _mark_repeats(np.fromfile(bucket, dtype=RECORD_DTYPE), is_repeated)
             bucket.unlink()
             return
         sub_folder = bucket.with_name(f"{bucket.name}.parts")
         sub_folder.mkdir()
         with bucket.open("rb") as stream:
             is_first_read = True
-            while len(records := np.fromfile(stream, dtype=_RECORD_DTYPE, count=self._max_rows_in_memory)):
+            while len(records := np.fromfile(stream, dtype=RECORD_DTYPE, count=self._max_rows_in_memory)):
                 if depth < _DIGEST_BYTES:
                     # Without repeated rows, a bucket of few different digests shrinks.
                     _append_to_buckets(_mark_repeats(records, is_repeated), sub_folder, depth)
@@ -156,14 +156,20 @@ class DuplicateFinder:
         sub_folder.rmdir()
 
 
-def _mark_repeats(records: Records, is_repeated: NDArray[np.bool_]) -> Records:
-    """Return the first record of each digest, and mark the rows of the others. Records must be in row order."""
+def split_repeats(records: Records) -> tuple[Records, NDArray[np.uint64]]:
+    """Return the first record of each digest, and the rows of the others. Records of one digest must be in row order."""
     order = np.lexsort((records["low"], records["high"]))
     high, low = records["high"][order], records["low"][order]
     is_first = np.ones(len(records), dtype=np.bool_)
     is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    is_repeated[records["row"][order[~is_first]]] = True
-    return records[order[is_first]]
+    return records[order[is_first]], records["row"][order[~is_first]]
+
+
+def _mark_repeats(records: Records, is_repeated: NDArray[np.bool_]) -> Records:
+    """Return the first record of each digest, and mark the rows of the others."""
+    first_records, repeated_rows = split_repeats(records)
+    is_repeated[repeated_rows] = True
+    return first_records
 
 
 def _append_to_buckets(records: Records, folder: Path, byte_index: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dragoman.cleaning.cleaned_corpus import CHUNK_PAIRS, CleanedCorpus, ProgressCallback, clean_training_corpora
@@ -25,8 +25,11 @@ def clean_corpora(
     file_format: WritableFormat = "tsv",
     overwrite: bool = False,
     on_progress: ProgressCallback = lambda *_: None,
+    clean_training: Callable[[], list[CleanedCorpus]] | None = None,
 ) -> dict[str, CleaningStats]:
     """Write the kept pairs, `cleaning.json` and `cleaning.html` into a new folder, and return the statistics by corpus.
+
+    clean_training: returns the cleaned corpora; by default, processes of this machine clean them
 
     The folder appears only when all of it is written. Raises OutputError if it exists or cannot be written.
     """
@@ -38,12 +41,15 @@ def clean_corpora(
         )
     check_files_exist(recipe, recipe.data.training_corpora().values())
     with atomic_dir(folder, overwrite=overwrite) as unfinished_folder:
-        cleaned_corpora = clean_training_corpora(
-            recipe,
-            unfinished_folder / "text",
-            processes=recipe.data.preprocessing_workers or count_cores(),
-            on_progress=on_progress,
-        )
+        if clean_training is None:
+            cleaned_corpora = clean_training_corpora(
+                recipe,
+                unfinished_folder / "text",
+                processes=recipe.data.preprocessing_workers or count_cores(),
+                on_progress=on_progress,
+            )
+        else:
+            cleaned_corpora = clean_training()
         for cleaned_corpus in cleaned_corpora:
             write_pairs(
                 unfinished_folder / cleaned_corpus.name,
@@ -52,7 +58,8 @@ def clean_corpora(
                 source_language=directions[cleaned_corpus.name].source_language,
                 target_language=directions[cleaned_corpus.name].target_language,
             )
-        shutil.rmtree(unfinished_folder / "text")
+        if clean_training is None:
+            shutil.rmtree(unfinished_folder / "text")
         stats_by_corpus = {cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora}
         write_json(unfinished_folder / "cleaning.json", {name: stats.to_dict() for name, stats in stats_by_corpus.items()})
         write_lines(unfinished_folder / "cleaning.html", [render_cleaning_report(stats_by_corpus)])

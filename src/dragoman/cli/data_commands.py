@@ -9,11 +9,13 @@ import click
 
 from dragoman.cli.options import (
     check_output_paths,
+    cluster_option,
     json_option,
     output_path_option,
     overrides_argument,
     overwrite_option,
     recipe_argument,
+    treat_termination_as_interrupt,
 )
 
 if TYPE_CHECKING:
@@ -33,13 +35,25 @@ if TYPE_CHECKING:
     help="Format of the kept pairs.",
 )
 @overwrite_option("Replace the output of an earlier cleaning.")
+@cluster_option
 @json_option()
-def clean(recipe: Path, overrides: tuple[str, ...], output: Path, pair_format: str, overwrite: bool, as_json: bool) -> None:
+def clean(
+    recipe: Path,
+    overrides: tuple[str, ...],
+    output: Path,
+    pair_format: str,
+    overwrite: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
     """Clean the training corpora of RECIPE by the filters of its data.cleaning, and show what each filter dropped.
 
     The command writes a new folder: a file with the kept pairs of each corpus, cleaning.json, and the page cleaning.html with
     ten examples for each filter. `dragoman train` and `dragoman prepare` clean by themselves. Use this command to check the
     filters, or to get cleaned text for other programs.
+
+    With --cluster, the workers need the folder of the output under the same path. The same command continues after an
+    interruption.
 
     \b
     Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
@@ -48,6 +62,8 @@ def clean(recipe: Path, overrides: tuple[str, ...], output: Path, pair_format: s
     from dragoman.cleaning.pipeline import clean_corpora
     from dragoman.cli.console import PreparationProgressBar, print_json, print_table, stderr_console
     from dragoman.cli.json_outputs import CleanOutput
+    from dragoman.cluster.clean import clean_on_cluster
+    from dragoman.cluster.ray_executor import connect
     from dragoman.config import read_recipe
     from dragoman.runtime.progress import Heartbeat
 
@@ -57,13 +73,22 @@ def clean(recipe: Path, overrides: tuple[str, ...], output: Path, pair_format: s
     progress_bar = PreparationProgressBar(console)
     try:
         with Heartbeat(progress_bar.write_if_due):
-            stats_by_corpus = clean_corpora(
-                settings,
-                output,
-                file_format=cast("WritableFormat", pair_format),
-                overwrite=overwrite,
-                on_progress=progress_bar.update,
-            )
+            file_format = cast("WritableFormat", pair_format)
+            if cluster is None:
+                stats_by_corpus = clean_corpora(
+                    settings, output, file_format=file_format, overwrite=overwrite, on_progress=progress_bar.update
+                )
+            else:
+                treat_termination_as_interrupt()
+                with connect(cluster) as executor:
+                    stats_by_corpus = clean_on_cluster(
+                        settings,
+                        output,
+                        executor,
+                        file_format=file_format,
+                        overwrite=overwrite,
+                        on_progress=progress_bar.update,
+                    )
     finally:
         progress_bar.close()
     for warning in find_warnings(stats_by_corpus):

@@ -29,9 +29,9 @@ INFORMATIONAL_WARNINGS = {"copied", "segments"}
 class LineWarnings:
     """Line numbers of each warning, in the order of the lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, line_count: int = 0) -> None:
         self.line_numbers: dict[str, list[int]] = {}
-        self.line_count = 0
+        self.line_count = line_count
 
     def add(self, line: str, result: Translation, *, lacks_term: bool = False) -> None:
         """Record the next line. A line without text has no warning. lacks_term: a term of a glossary is not used"""

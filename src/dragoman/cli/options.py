@@ -69,6 +69,11 @@ bleu_tokenizer_option = click.option(
     show_default=True,
     help="sacreBLEU's tokenizer for BLEU. auto follows the target language.",
 )
+cluster_option = click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Work on a Ray cluster: HOST:PORT, or local for one that is started on this machine, or auto.",
+)
 window_option = click.option(
     "--window",
     type=click.IntRange(1, 1_000_000),

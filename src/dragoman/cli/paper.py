@@ -1,4 +1,4 @@
-"""Commands `paper table1` to `table4`, `paper figures`, `paper differences` and `paper results`."""
+"""Commands `paper table1`, `paper figures`, `paper differences` and `paper results`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dragoman.cli.options import (
 )
 from dragoman.cli.paper_ablations import ablations
 from dragoman.cli.paper_demonstrations import example, positions, scaling
+from dragoman.cli.paper_table2 import table2
 from dragoman.cli.paper_table3 import table3
 from dragoman.cli.paper_table4 import table4
 from dragoman.errors import RecipeError
@@ -28,7 +29,6 @@ from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
     from dragoman.paper.table1 import Table1Row
-    from dragoman.paper.table2 import RunCost
 
 
 @click.group(cls=SuggestingGroup)
@@ -41,6 +41,7 @@ def paper() -> None:
     """
 
 
+paper.add_command(table2)
 paper.add_command(table3)
 paper.add_command(table4)
 paper.add_command(ablations)
@@ -171,73 +172,6 @@ def _print_table1(rows: Sequence[Table1Row]) -> None:
     header = ["layer", "sequential", "counted", "fitted", "path", "counted", "fitted"]
     lengths = f"n = {PATH_LENGTHS[0]} … {PATH_LENGTHS[-1]}"
     print_table(f"Table 1: sequential products, and path length in layers, at {lengths}", header, path_rows)
-
-
-@paper.command()
-@click.argument("runs", nargs=-1, required=True, type=PATH_TYPE, metavar="RUN...")
-@click.option(
-    "--tflops", type=FiniteNumber(min=0, min_open=True), help="Sustained TFLOP/s of a device, instead of the measured value."
-)
-@click.option("--score", is_flag=True, help="Translate each test set again, for sacreBLEU and the paper's BLEU.")
-@json_option()
-def table2(runs: tuple[Path, ...], tflops: float | None, score: bool, as_json: bool) -> None:
-    """Compute the training cost of the runs: as in the paper (time × devices × sustained FLOP/s), and counted exactly.
-
-    \b
-    Example:  dragoman paper table2 runs/multi30k-ende runs/short --score
-    """
-    from dragoman.cli.console import print_json
-    from dragoman.cli.paper_outputs import Table2Output
-    from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost
-
-    costs = [compute_run_cost(run, sustained_flops=None if tflops is None else tflops * 1e12) for run in runs]
-    if score:
-        costs = [add_bleu_scores(cost) for cost in costs]
-    if as_json:
-        print_json(Table2Output(2, costs, PAPER_COSTS))
-        return
-    _print_table2(costs)
-
-
-def _print_table2(costs: Sequence[RunCost]) -> None:
-    from dragoman.cli.console import print_facts, print_table
-    from dragoman.paper.table2 import PAPER_COSTS
-
-    def format_bleu(value: float | None) -> str:
-        return "" if value is None else f"{value:.4g}"
-
-    def format_flops(value: float | None) -> str:
-        return "" if value is None else f"{value:.1e}"
-
-    rows = [
-        (
-            paper_row.model,
-            format_bleu(paper_row.en_de_bleu),
-            format_bleu(paper_row.en_fr_bleu),
-            format_flops(paper_row.en_de_flops),
-            format_flops(paper_row.en_fr_flops),
-        )
-        for paper_row in PAPER_COSTS
-    ]
-    print_table("Table 2 as printed (newstest2014)", ["model", "BLEU EN-DE", "EN-FR", "FLOPs EN-DE", "EN-FR"], rows)
-    for cost in costs:
-        rate_text = (
-            f"{cost.sustained_flops / 1e12:.3g} TFLOP/s ({cost.sustained_source})"
-            if cost.sustained_flops is not None
-            else cost.sustained_source
-        )
-        facts: dict[str, str] = {
-            "languages": cost.languages,
-            "steps": f"{cost.steps:,} ({cost.state})",
-            "time × devices × sustained": f"{cost.seconds:,.0f} s × {cost.devices:.3g} × {rate_text}",
-            "FLOPs as in the paper": format_flops(cost.paper_flops) or "unknown: give --tflops",
-            "FLOPs counted": format_flops(cost.counted_flops),
-        }
-        if cost.bleu is not None:
-            facts["BLEU"] = f"{format_bleu(cost.bleu)} ({cost.bleu_signature})"
-        if cost.paper_bleu is not None:
-            facts["BLEU as in the paper"] = f"{format_bleu(cost.paper_bleu)} ({cost.paper_bleu_signature})"
-        print_facts(f"{cost.run}: {cost.name}", facts)
 
 
 @paper.command()

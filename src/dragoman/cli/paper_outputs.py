@@ -14,7 +14,8 @@ from dragoman.paper.relative_positions import OffsetRow
 from dragoman.paper.results_table import ResultsRow
 from dragoman.paper.scaling import ScalingRow
 from dragoman.paper.table1 import PATH_LENGTHS, LayerSize, MeasuredSweep, PaperComplexity, Table1Row
-from dragoman.paper.table2 import PaperCost, RunCost
+from dragoman.paper.table2 import PAPER_COSTS, PaperCost, RunCost
+from dragoman.paper.table2_results import SystemResult, Table2, TrainedSystem
 from dragoman.paper.table3_results import Metric, Ordering, Table3, Table3Result, TrainedRow
 from dragoman.paper.table3_rows import PaperRow
 from dragoman.paper.table4 import LATER_PARSERS, PAPER_PARSERS, PaperParser, Table4, Table4Result
@@ -109,6 +110,111 @@ class SeedStatistics:
 
     mean: float
     std: float | None
+
+
+@dataclass(frozen=True)
+class SystemComparisonOutput:
+    """Difference in BLEU from the Transformer, with the central 95 % of the paired bootstrap's differences."""
+
+    difference: float
+    interval: Sequence[float]
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Table2System:
+    """One system of `dragoman paper table2 --run`.
+
+    perplexity: mean over the seeds, per subword token of the validation set
+    flops, seconds, steps: mean of a run
+    ensemble_bleu: BLEU of the ensemble of all seeds; null for one seed
+    longest_path: positions or layers between the ends of a source of 32 tokens
+    path: the same as an order of growth, as in Table 1
+    against_transformer, ensemble_against_transformer: null for the Transformer
+    curve: share of the budget and mean nats per token of each validation
+    """
+
+    system: str
+    printed: PaperCost | None
+    printed_ensemble: PaperCost | None
+    parameters: int
+    bleu: SeedStatistics
+    perplexity: float
+    ensemble_bleu: float | None
+    against_transformer: SystemComparisonOutput | None
+    ensemble_against_transformer: SystemComparisonOutput | None
+    flops: float
+    seconds: float
+    steps: float
+    training_tokens_per_second: float
+    translation_tokens_per_second: float
+    ensemble_tokens_per_second: float | None
+    longest_path: int
+    path: str
+    curve: Sequence[Sequence[float]]
+    runs: Sequence[TrainedSystem]
+
+    @classmethod
+    def from_result(cls, table: Table2, result: SystemResult) -> Table2System:
+        """Return the output of a result."""
+        comparisons = []
+        for ensemble in (False, True):
+            compared = table.compare_with_transformer(result, ensemble=ensemble)
+            comparisons.append(
+                None if compared is None else SystemComparisonOutput(compared.difference, compared.interval, compared.p_value)
+            )
+        return cls(
+            system=result.system.name,
+            printed=result.find_paper_row(),
+            printed_ensemble=result.find_paper_row(ensemble=True),
+            parameters=result.parameters,
+            bleu=SeedStatistics(result.bleu, result.bleu_std),
+            perplexity=result.perplexity,
+            ensemble_bleu=None if result.ensemble is None else result.ensemble.score.value,
+            against_transformer=comparisons[0],
+            ensemble_against_transformer=comparisons[1],
+            flops=result.flops,
+            seconds=result.seconds,
+            steps=result.steps,
+            training_tokens_per_second=result.training_tokens_per_second,
+            translation_tokens_per_second=result.speed.tokens_per_second,
+            ensemble_tokens_per_second=None if result.ensemble_speed is None else result.ensemble_speed.tokens_per_second,
+            longest_path=result.longest_path,
+            path=result.system.path,
+            curve=result.curve,
+            runs=result.trained,
+        )
+
+
+@dataclass(frozen=True)
+class Table2RunOutput:
+    """Output of `dragoman paper table2 --run --json`.
+
+    clock: wall or processor, for seconds and speeds
+    """
+
+    table: int
+    corpus: str
+    languages: str
+    budget: str
+    clock: str
+    seeds: int
+    systems: Sequence[Table2System]
+    printed: Sequence[PaperCost]
+
+    @classmethod
+    def from_table(cls, table: Table2) -> Table2RunOutput:
+        """Return the output of the table."""
+        return cls(
+            2,
+            table.corpus,
+            table.languages,
+            str(table.budget),
+            table.budget.clock,
+            table.seeds,
+            [Table2System.from_result(table, result) for result in table.results],
+            PAPER_COSTS,
+        )
 
 
 @dataclass(frozen=True)

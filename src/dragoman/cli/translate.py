@@ -18,6 +18,7 @@ from dragoman.cli.options import (
     add_languages,
     bundle_argument,
     check_output_paths,
+    cluster_option,
     count_lines,
     device_options,
     from_option,
@@ -30,6 +31,7 @@ from dragoman.cli.options import (
     parse_file_and_settings,
     placeholders_option,
     to_option,
+    treat_termination_as_interrupt,
     usage_error,
     window_option,
 )
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
 @placeholders_option
 @glossary_options
 @window_option
+@cluster_option
 @device_options
 @json_option("Print one JSON object a line, with score, tokens, status and alternatives.")
 def translate(
@@ -93,6 +96,7 @@ def translate(
     glossary: Path | None,
     strict_terms: bool,
     window: int | None,
+    cluster: str | None,
     device_options: DeviceOptions,
     as_json: bool,
 ) -> None:
@@ -107,6 +111,9 @@ def translate(
     --via and --then translate in two steps. The status of a line is then the worse one of both, and the score is their sum.
 
     With --glossary, a line whose translation lacks a term is translated again, with its terms required.
+
+    With --cluster, FILE and -o may also be URLs of an object store, such as s3://bucket/name. The same command continues after
+    an interruption.
 
     \b
     Example:  dragoman translate runs/multi30k-ende/bundle test.en -o test.de beam_size=5
@@ -126,6 +133,21 @@ def translate(
         raise usage_error(f"{option} goes without --via, --then, --constraints, --alignments and --confidence")
     if placeholders != "auto" and not (split_sentences or glossary):
         raise usage_error("--placeholders is about whole texts; add --split-sentences or --glossary")
+    if cluster is not None:
+        whole_text = split_sentences or glossary or placeholders != "auto"
+        if is_pivot or constraints or alignments or adapter or confidence or shortlist or whole_text:
+            raise usage_error(
+                "--cluster goes with --ensemble, --to, --from, --window, --json and the options of the device alone"
+            )
+        cluster_options = {
+            "device_options": device_options,
+            "as_json": as_json,
+            "window": window,
+            "overwrite": overwrite,
+        }
+        languages = source_language, target_language
+        _translate_on_cluster(cluster, [bundle, *ensemble], arguments, output, languages, cluster_options)
+        return
     source, decoding = parse_file_and_settings(arguments)
     add_languages(decoding, source_language, target_language)
     if output is not None and alignments is not None and output.resolve() == alignments.resolve():
@@ -172,7 +194,43 @@ def translate(
             translated_lines = _translate_sentences(translator, windows, bar.advance, terms, options)
         else:
             translated_lines = _translate_windows(pivot or translator, windows, constraints, line_constraints, options)
-        line_warnings = _write_translations(stream, links, translated_lines, as_json=as_json, flush_lines=flush_lines)
+        line_warnings = write_translations(stream, links, translated_lines, as_json=as_json, flush_lines=flush_lines)
+    for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
+        console.print(warning, markup=False)
+    if line_warnings.has_errors:
+        sys.exit(INCOMPLETE_LINES)
+
+
+def _translate_on_cluster(
+    address: str,
+    bundles: list[Path],
+    arguments: tuple[str, ...],
+    output: Path | None,
+    languages: tuple[str | None, str | None],
+    options: dict[str, Any],
+) -> None:
+    """Translate a file on a cluster, and print the warnings about its lines."""
+    from dragoman.cli.cluster_translate import split_urls, translate_on_cluster
+    from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.cluster.ray_executor import connect
+    from dragoman.inference.load import load
+
+    urls, other_arguments = split_urls(arguments)
+    path, decoding = parse_file_and_settings(other_arguments)
+    add_languages(decoding, *languages)
+    files = [*urls, *([] if path is None else [str(path)])]
+    if len(files) != 1 or output is None:
+        raise usage_error("--cluster reads one file and writes one file; give FILE and -o")
+    if not urls:
+        check_output_paths(output, overwrite=True, input_paths=[path, *bundles])
+    treat_termination_as_interrupt()
+    translator = load(bundles[0], *bundles[1:], task="translation", **options["device_options"])
+    config = translator.resolve_decoding(decoding)  # a wrong setting is an error before any work
+    console = stderr_console()
+    with progress_bar(console, "translating", None) as bar, connect(address) as executor:
+        line_warnings = translate_on_cluster(
+            bundles, files[0], output, executor, decoding=decoding, on_progress=bar.set_done, **options
+        )
     for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
         console.print(warning, markup=False)
     if line_warnings.has_errors:
@@ -260,19 +318,23 @@ def _check_constraint_count(path: Path | None, num_constraints: int, num_lines: 
         raise DataError(f"{path}: {problem}; give one for each line")
 
 
-def _write_translations(
+def write_translations(
     stream: IO[str],
     links: IO[str] | None,
     translated_lines: Iterable[TranslatedLine],
     *,
     as_json: bool,
-    flush_lines: bool,
+    flush_lines: bool = False,
+    start_line: int = 1,
 ) -> LineWarnings:
-    """Write each translation, and its word alignment if there is a stream for links. Return the warnings about all lines."""
+    """Write each translation, and its word alignment if there is a stream for links. Return the warnings about all lines.
+
+    start_line: number of the first line
+    """
     from dragoman.formats.pharaoh import format_pharaoh
 
-    line_warnings = LineWarnings()
-    for line_number, (line, result, terms) in enumerate(translated_lines, start=1):
+    line_warnings = LineWarnings(start_line - 1)
+    for line_number, (line, result, terms) in enumerate(translated_lines, start=start_line):
         stream.write((_to_json_line(line_number, line, result, terms) if as_json else result.text) + "\n")
         if links is not None:
             links.write(format_pharaoh(result.alignment or ()) + "\n")

@@ -65,6 +65,10 @@ class TrainingConfig(RecipeSection):
     """Passes over the training data after which training stops."""
     max_minutes: PositiveFloat | None = None
     """Minutes of steps after which training stops; validations and checkpoints do not count."""
+    max_flops: PositiveFloat | None = None
+    """Floating-point operations of all steps after which training stops, counted as in the report."""
+    clock: Literal["wall", "processor"] = "wall"
+    """Clock of the minutes of steps: time of day, or processor time of the process, which leaves out waiting for a core."""
     adam_beta1: Probability = 0.9
     """β₁ of Adam (section 5.3)."""
     adam_beta2: Probability = 0.98

@@ -122,18 +122,20 @@ def finalize(
     end_id: int,
     length_penalty: LengthPenalty,
     required_groups: Sequence[Sequence[PhraseGroup]] = (),
+    nbest: int | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each sentence, best first, at most one for each slot of its beam.
 
     Unfinished hypotheses follow the finished ones.
 
     required_groups: groups of each sentence of which an output must contain one phrase; empty if no sentence has any
+    nbest: most hypotheses of a sentence to return; None for all. Only these are read back from the history.
     """
     num_columns = history.tokens[0].shape[1] if history.tokens else 0
     ranked_nodes = [
         ranked_node
         for sentence, finished_sentence in enumerate(finished_sentences)
-        for ranked_node in _rank_nodes(sentence, finished_sentence, num_columns, length_penalty)
+        for ranked_node in _rank_nodes(sentence, finished_sentence, num_columns, length_penalty)[:nbest]
     ]
     outputs = history.trace_back([ranked_node.node for ranked_node in ranked_nodes])
     hypotheses: list[list[Hypothesis]] = [[] for _ in finished_sentences]

@@ -229,10 +229,8 @@ class _PageReader:
     def _end_run(self) -> None:
         """Add a unit for the text of the run, without the white space and comments at its ends."""
         run, self._run = self._run, []
-        while run and self._is_blank(run[0][0]):
-            del run[0]
-        while run and self._is_blank(run[-1][0]):
-            del run[-1]
+        inside = [number for number, (token, _) in enumerate(run) if not self._is_blank(token)]
+        run = run[inside[0] : inside[-1] + 1] if inside else []
         source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
         if _FIRST_WORD.match(source) or any(map(str.isalpha, parse_markup(source, is_html=True).clean.text)):
             raw = self.text.text[run[0][0].start : run[-1][0].end]
@@ -258,11 +256,9 @@ class _PageReader:
         is_inside: set[str] = set()
         for name, place in self._places.items():
             if name in translations:
-                text = translations[name].text
-                for tag in place.tags:
-                    text = text.replace(tag.shown, self._write_tag(tag, translations))
-                    is_inside.update(attribute.id for attribute in tag.attributes)
+                text = self._write_tags(place.tags, translations[name].text, translations)
                 edits.append(self._make_edit(place.start, place.end, text))
+                is_inside.update(attribute.id for tag in place.tags for attribute in tag.attributes)
         for name, attribute in self._attributes.items():
             if name in translations and name not in is_inside:
                 edits.append(self._make_edit(attribute.start, attribute.end, html.escape(translations[name].text)))
@@ -270,6 +266,23 @@ class _PageReader:
 
     def _make_edit(self, start: int, end: int, text: str) -> Edit:
         return self.text.make_edit(start, end, text, escape=lambda character: f"&#{ord(character)};")
+
+    def _write_tags(self, tags: Sequence[_Tag], text: str, translations: Mapping[str, UnitTranslation]) -> str:
+        """Return a text with the new attributes of its tags, most of which follow each other as in the source."""
+        places: list[tuple[int, _Tag]] = []
+        position = 0
+        for tag in tags:
+            start = text.find(tag.shown, position)
+            start = text.find(tag.shown) if start < 0 else start
+            if start >= 0:
+                places.append((start, tag))
+                position = start + len(tag.shown)
+        output: list[str] = []
+        position = 0
+        for start, tag in sorted(places, key=lambda item: item[0]):
+            output += [text[position:start], self._write_tag(tag, translations)]
+            position = start + len(tag.shown)
+        return "".join([*output, text[position:]])
 
     def _write_tag(self, tag: _Tag, translations: Mapping[str, UnitTranslation]) -> str:
         output, position = "", tag.start

@@ -44,7 +44,9 @@ _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
 _TAG = re.compile(r"(</?g\d+>|<x\d+/>)")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
-_SPECIAL = re.compile(r"[\\`\[\]]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|~(?=~)|(?<=~)~|&(?=#?\w+;)")
+_SPECIAL = re.compile(
+    r"[\\`\[\]]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|~(?=~)|(?<=~)~|&(?=#?\w+;)|(?<=[ \t])\{(?=[#.:])"
+)
 # The place of a backslash in a text that would begin a list, a heading, a quotation, a table or a directive.
 _BLOCK_START = re.compile(r"^(\d{0,9})(?=[-+*=#>:!?|{~.)])")
 _BREAK = re.compile(r"(?<! ) (?=[^\W\d_])")

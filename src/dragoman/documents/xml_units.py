@@ -10,7 +10,8 @@ import html
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from itertools import groupby
+from typing import Literal, cast
 
 from dragoman.documents.document import (
     Document,
@@ -180,15 +181,16 @@ def read_parts(
     pieces: list[Piece] = []
     for part in parts:
         if isinstance(part, XmlText):
-            if pieces and isinstance(pieces[-1], str):
-                pieces[-1] += part.text
-            else:
-                pieces.append(part.text)
+            pieces.append(part.text)
         elif isinstance(part, XmlElement):
             pieces += read_element(part)
         elif not (point := make_point(source, part)).markup.startswith(("<![CDATA[", "]]>")):
             pieces.append(point)
-    return pieces
+    joined: list[Piece] = []
+    for is_text, group in groupby(pieces, lambda piece: isinstance(piece, str)):
+        neighbors = list(group)
+        joined += ["".join(cast(list[str], neighbors))] if is_text else neighbors
+    return joined
 
 
 def make_pair(source: XmlSource, element: XmlElement, content: list[Piece], properties: str | None = None) -> list[Piece]:

@@ -11,6 +11,7 @@ import re
 import struct
 import zipfile
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -177,9 +178,10 @@ class ZipMembers:
     def assemble(self, content: bytes, edits: Sequence[Edit]) -> bytes:
         """Return the archive with edited members. Without edits, it is the same."""
         changed: dict[str, bytes] = {}
+        ordered = sorted(edits, key=lambda edit: edit.start)
         for name, (offset, data) in self._unpacked.items():
-            end = offset + len(data)
-            own = [Edit(edit.start - offset, edit.end - offset, edit.content) for edit in edits if offset <= edit.start < end]
+            first, last = (bisect_left(ordered, place, key=lambda edit: edit.start) for place in (offset, offset + len(data)))
+            own = [Edit(edit.start - offset, edit.end - offset, edit.content) for edit in ordered[first:last]]
             if own and (new := apply_edits(data, own)) != data:
                 changed[name] = new
         if not changed:

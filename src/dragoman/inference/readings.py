@@ -184,7 +184,7 @@ def _add_columns(weights: Weights, shares: Sequence[tuple[int, int, float]], num
     shares = [share for share in shares if share[0] < weights.shape[1]]
     if shares:
         pieces, units, parts = map(np.array, zip(*shares, strict=True))
-        starts = np.flatnonzero(np.r_[True, units[1:] != units[:-1]])
+        starts = np.flatnonzero(np.diff(units, prepend=-1))
         output[:, units[starts]] = np.add.reduceat(weights[:, pieces] * parts, starts, axis=1)
     return output
 
@@ -209,9 +209,12 @@ def _match_pieces(pieces: Sequence[str], text: str) -> list[tuple[int, int, floa
         while unit < len(units) and units[unit][1] <= start:
             unit += 1
         lengths = []
-        for first, last in units[unit:]:
-            if first >= max(position, start + 1):
+        end = max(position, start + 1)
+        for index in range(unit, len(units)):
+            first, last = units[index]
+            if first >= end:
                 break
-            lengths.append(min(last, max(position, start + 1)) - max(first, start))
-        shares += [(number, unit + index, length / sum(lengths)) for index, length in enumerate(lengths)]
+            lengths.append(min(last, end) - max(first, start))
+        total = sum(lengths)
+        shares += [(number, unit + index, length / total) for index, length in enumerate(lengths)]
     return shares

@@ -12,6 +12,7 @@ from dragoman.model.attention_scores import AdditiveScore, DotScore, Multiplicat
 from dragoman.model.experts import Experts
 from dragoman.model.mixers.convolution import GatedConvolution
 from dragoman.model.normalization import WeightNormLinear
+from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
 
 GNMT_LIMIT = 0.04
@@ -24,9 +25,9 @@ CONVS2S_EMBEDDING_STD = 0.1
 def initialize(model: Transformer, config: ModelConfig) -> None:
     """Draw the weights from PyTorch's generator, in place.
 
-    Embeddings are N(0, 1/√d), or N(0, 0.02) for "normal", uniform for "gnmt", and N(0, 0.1) for "convs2s". Matrices follow
-    `initialization`. Biases are zero, but uniform for "gnmt", and PyTorch's own draws for "torch". Gates of experts begin with
-    zeros.
+    Embeddings are N(0, 1/√d), or N(0, 0.02) for "normal", uniform for "gnmt", and N(0, 0.1) for "convs2s", where positions have
+    the same deviation. Matrices follow `initialization`. Biases are zero, but uniform for "gnmt", and PyTorch's own draws for
+    "torch". Gates of experts begin with zeros.
     """
     gated = {id(module.convolution.linear) for module in model.modules() if isinstance(module, GatedConvolution)}
     for module in model.modules():
@@ -51,6 +52,8 @@ def initialize(model: Transformer, config: ModelConfig) -> None:
             module.reset_parameters()
         elif isinstance(module, WeightNormLinear):
             module.reset_gain()
+        elif isinstance(module, LearnedPositionalEmbedding) and config.initialization == "convs2s":
+            nn.init.normal_(module.weight, std=CONVS2S_EMBEDDING_STD / module.scale)  # larger positions would hide the tokens
     if model.output_bias is not None:
         nn.init.zeros_(model.output_bias)
     embeddings = [model.encoder.embedding.weight, model.decoder.embedding.weight, model.output]

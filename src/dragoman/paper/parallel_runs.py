@@ -109,7 +109,7 @@ def _train_in_child(recipe_json: str, threads: int, reuse_plan: Mapping[str, str
     try:
         unblock_signals(signal.SIGINT)
         torch.set_num_threads(threads)
-        train(recipe_from_dict(json.loads(recipe_json), where="Table 3"), reuse_plan=reuse_plan)
+        train(recipe_from_dict(json.loads(recipe_json), where="the recipe"), reuse_plan=reuse_plan)
     except (InterruptedRun, KeyboardInterrupt):
         raise SystemExit(InterruptedRun.exit_code) from None
     except DragomanError as error:

@@ -77,7 +77,7 @@ def train_table3(
         )
     for recipe in recipes.values():
         check_same_recipe(recipe)
-    data_error = _check_same_text(recipes.values())
+    data_error = check_same_text(recipes.values())
     run_names = {
         (row.name, seed): f"{row.name}, seed {seed} ({number} of {len(row_seeds)})"
         for number, (row, seed) in enumerate(row_seeds, 1)
@@ -85,9 +85,9 @@ def train_table3(
     unfinished = [key for key, recipe in recipes.items() if read_finished_report(Path(recipe.run)) is None]
     if unfinished and data_error is not None:
         raise data_error
-    reuse_plan = _choose_compute_plan(recipes.values()) if unfinished else {}
+    reuse_plan = choose_common_plan(recipes.values()) if unfinished else {}
     if processes > 1:
-        _prepare_data(recipes, unfinished)
+        prepare_shared_data(recipes, unfinished)
         runs = [(run_names[key], recipes[key]) for key in unfinished]
         train_parallel(runs, processes=processes, on_start=lambda name: make_callback(name)(RunClosed()), reuse_plan=reuse_plan)
     trained_by_row: dict[str, list[TrainedRow]] = {row.name: [] for row in rows}
@@ -95,7 +95,7 @@ def train_table3(
         recipe = recipes[row.name, seed]
         report = read_finished_report(Path(recipe.run))
         if report is None:
-            _share_data(recipe, _list_run_dirs(recipes, seed))
+            share_data(recipe, list_run_dirs(recipes, seed))
             report = train(recipe, make_callback(run_names[row.name, seed]), reuse_plan=reuse_plan)
         trained_by_row[row.name].append(read_trained_row(row.name, seed, report, budget))
     resamples_by_row, remarks = (
@@ -105,7 +105,7 @@ def train_table3(
     return Table3(base_recipe.name, scale_name, budget, seeds, results, remarks)
 
 
-def _choose_compute_plan(recipes: Collection[Recipe]) -> dict[str, str]:
+def choose_common_plan(recipes: Collection[Recipe]) -> dict[str, str]:
     """Return one compute plan for all rows, because plans differ in the last bits: that of a started row, else the fastest."""
     for recipe in recipes:
         for checkpoint in list_checkpoints(Path(recipe.run) / "checkpoints"):
@@ -114,11 +114,11 @@ def _choose_compute_plan(recipes: Collection[Recipe]) -> dict[str, str]:
     return choose_compute_plan(next(iter(recipes)).training).to_dict()
 
 
-def _prepare_data(recipes: Mapping[tuple[str, int], Recipe], unfinished: Sequence[tuple[str, int]]) -> None:
+def prepare_shared_data(recipes: Mapping[tuple[str, int], Recipe], unfinished: Sequence[tuple[str, int]]) -> None:
     """Prepare the data of the first run of each seed, and share them with the other rows of the seed."""
     for key in unfinished:
         recipe = recipes[key]
-        _share_data(recipe, _list_run_dirs(recipes, key[1]))
+        share_data(recipe, list_run_dirs(recipes, key[1]))
         if not (Path(recipe.run) / "data" / MANIFEST).is_file():
             prepare(recipe, Path(recipe.run) / "data")
 
@@ -146,7 +146,7 @@ def _resample_bleu(recipes: Mapping[tuple[str, int], Recipe]) -> tuple[dict[str,
     )
 
 
-def _check_same_text(recipes: Collection[Recipe]) -> DataError | None:
+def check_same_text(recipes: Collection[Recipe]) -> DataError | None:
     """Raise RunError if the rows have different corpora, or another corpus than data.root holds now.
 
     Return the error of a missing corpus, because a finished table can be printed without it.
@@ -199,12 +199,12 @@ def read_finished_report(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _list_run_dirs(recipes: Mapping[tuple[str, int], Recipe], seed: int) -> list[Path]:
+def list_run_dirs(recipes: Mapping[tuple[str, int], Recipe], seed: int) -> list[Path]:
     """Return the run folders of all rows with this seed."""
     return [Path(recipe.run) for (_, recipe_seed), recipe in recipes.items() if recipe_seed == seed]
 
 
-def _share_data(recipe: Recipe, other_run_dirs: Sequence[Path]) -> None:
+def share_data(recipe: Recipe, other_run_dirs: Sequence[Path]) -> None:
     """Copy the prepared data of another row of this seed. The run verifies them as its own."""
     data_dir = Path(recipe.run) / "data"
     prepared_dir = next((run_dir / "data" for run_dir in other_run_dirs if (run_dir / "data" / MANIFEST).is_file()), None)

@@ -226,7 +226,7 @@ class RequestGuard:
             await asyncio.wait((answer, watch), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 answer.cancel()
-            await asyncio.gather(answer, return_exceptions=True)
+                await asyncio.wait((answer,))
             if not answer.cancelled() and (error := answer.exception()):
                 raise error
         finally:
@@ -238,6 +238,8 @@ class RequestGuard:
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.requests.labels(route, str(status)).inc()
         self.metrics.latency.labels(route).observe(seconds)
+        if not logger.isEnabledFor(logging.INFO):
+            return
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "route": route,

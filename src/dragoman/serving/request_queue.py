@@ -115,6 +115,7 @@ class RequestQueue(Generic[KeyT, ResultT]):
     translate: function of a key and lines that returns one result for each line
     max_tokens: tokens of the waiting lines of all jobs
     on_batch: called after each batch with its lines, tokens and seconds
+    flush: called in the thread of the queue after the calls of `on_line` and `on_done` of all jobs of a batch
     """
 
     def __init__(
@@ -123,9 +124,11 @@ class RequestQueue(Generic[KeyT, ResultT]):
         *,
         max_tokens: int,
         on_batch: Callable[[int, int, float], None] = lambda lines, tokens, seconds: None,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         self._translate = translate
         self._on_batch = on_batch
+        self._flush = flush
         self.max_tokens = max_tokens
         self._jobs: deque[Job[KeyT, ResultT]] = deque()
         self._num_tokens = 0
@@ -197,8 +200,11 @@ class RequestQueue(Generic[KeyT, ResultT]):
                 is_last = self._is_closed and not self._jobs
             for job, error in finished:
                 job.on_done(None, error)
+            if finished:
+                self._flush()
             if batch:
                 self._translate_batch(batch)
+                self._flush()
             elif is_last:
                 return
 

@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from itertools import starmap
+from functools import partial
+from itertools import groupby, starmap
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from dragoman.errors import DataError
@@ -122,8 +124,12 @@ class TranslationService:
         self.telemetry = telemetry
         self.metrics = metrics or ServerMetrics()
         self.queue: RequestQueue[LineKey | ParseKey, Translation | Parse] = RequestQueue(
-            search_lines, max_tokens=limits.max_queue_tokens, on_batch=self.metrics.count_batch
+            search_lines,
+            max_tokens=limits.max_queue_tokens,
+            on_batch=self.metrics.count_batch,
+            flush=self._deliver,
         )
+        self._results: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self.metrics.watch_queue(lambda: self.queue.num_tokens, lambda: self.queue.num_jobs)
         self.models = models
         self._explain_lock = asyncio.Lock()
@@ -243,6 +249,8 @@ class TranslationService:
             lines = [request.lines[index] for index in indices]
             return await self.translate_lines(replace(key, constraints=constraints), lines, times, on_line)
 
+        if len(groups) == 1:
+            return await translate_group(*groups.popitem())
         results: dict[int, Translation] = {}
         searches = await asyncio.gather(*starmap(translate_group, groups.items()))
         for indices, translations in zip(groups.values(), searches, strict=True):
@@ -307,8 +315,12 @@ class TranslationService:
             lines,
             times.answer_by,
             start_by=times.start_by,
-            on_done=lambda results, error: _call(loop, finish, results, error),
-            on_line=None if on_line is None else lambda index, result: _call(loop, on_line, lines[index], result),
+            on_done=lambda results, error: self._results.append((loop, partial(finish, results, error))),
+            on_line=None
+            if on_line is None
+            else lambda index, result: self._results.append(
+                (loop, partial(on_line, lines[index], cast("Translation", result)))
+            ),
             on_batch=None if self.telemetry is None else self.telemetry.watch_job(),
         )
         await self._put(job)
@@ -319,6 +331,16 @@ class TranslationService:
         finally:
             if not future.done() or future.cancelled():
                 self.queue.cancel(job)
+
+    def _deliver(self) -> None:
+        """Give the results of a batch to the event loops of their requests, in the thread of the queue.
+
+        Each loop is woken once. If every result woke it, the loop would hold the interpreter lock while the next batch waits.
+        """
+        results, self._results = self._results, []
+        for loop, loop_results in groupby(results, key=itemgetter(0)):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_call_all, [call for _, call in loop_results])
 
     async def _put(self, job: Job[LineKey | ParseKey, Translation | Parse]) -> None:
         """Add a job to the queue, after a wait for room."""
@@ -394,7 +416,7 @@ def _explain(step: Step, text: str) -> str:
     return translation.show().html
 
 
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    """Call a function in the thread of an event loop, unless the loop has ended."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function, *arguments)
+def _call_all(functions: Sequence[Callable[[], None]]) -> None:
+    """Call functions in order."""
+    for function in functions:
+        function()

@@ -265,7 +265,7 @@ def is_short(source: Sequence[int], output: Sequence[int], min_length_ratio: flo
 
     Sources with fewer than `MIN_SHORT_SOURCE_TOKENS` tokens are exempt.
     """
-    num_source_tokens = sum(token != END_ID for token in source)
+    num_source_tokens = len(source) - source.count(END_ID)
     return num_source_tokens >= MIN_SHORT_SOURCE_TOKENS and len(output) < min_length_ratio * num_source_tokens
 
 

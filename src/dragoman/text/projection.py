@@ -3,7 +3,8 @@
 The translation is divided into units: words, marks, and single characters of scripts without spaces; a run of katakana is a
 word. In Japanese, a run of kanji or of hiragana keeps together, because an element seldom ends inside one. Each element takes
 the run of target units that gains most attention from its source units (a maximum subarray), inside its parent and beside its
-siblings. A run always exists, so no code is lost, doubled or crossed with any weights.
+siblings. A run loses if it begins or ends with another kind of mark than the source, and gains at white space in a text without
+spaces between words. A run always exists, so no code is lost, doubled or crossed with any weights.
 """
 
 from __future__ import annotations
@@ -33,10 +34,16 @@ _JAPANESE_RUN = re.compile(rf"[{_HIRAGANA}]+|[{_KANJI}]+")
 _UNSPACED_CHARACTER = re.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uffef]")
 _NO_SPACE_BEFORE = frozenset(".,;:!?…)]}%»”’。，、；：！？")
 _NO_SPACE_AFTER = frozenset("([{«„“‘¿¡（「『")
+# Kinds of marks at the edge of an element: the end of a sentence, a comma, opening, closing, and any other.
+_EDGE_MARKS = tuple(map(frozenset, (".!?:…。！？：", ",;、；，", "([{«„“‘¿¡（「『<", ")]}»”’）」』>")))
 
 SMOOTHING = 0.05
 BIAS = 0.7
 """Constants of the gain log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS of a target unit with attention p to an element."""
+OTHER_MARK_LOSS = 2.0
+"""Loss of a run for each of its two edges whose unit is another kind of mark than in the source, or a word for a mark."""
+SPACE_GAIN = 2.0
+"""Gain of a run for each of its two edges at white space beside a character of a script without spaces."""
 _SUM_DIGITS = 9  # sums that differ by less are equal
 
 
@@ -114,6 +121,11 @@ class _Projection:
             np.array([numbers.setdefault(text[start:end], len(numbers)) for start, end in units], dtype=np.int64)
             for text, units in ((source, self.source_units), (target, self.target_units))
         )
+        self._source_kinds, self._target_kinds = (
+            np.array([_get_kind(text[start:end]) for start, end in units], dtype=np.int64)
+            for text, units in ((source, self.source_units), (target, self.target_units))
+        )
+        self._is_border = _find_borders(target, self.target_units)
 
     def place(self, slots: Sequence[Slot], start: int, end: int) -> list[_Node]:
         """Return the nodes of sibling codes inside the target units from `start` to `end`, from left to right.
@@ -163,9 +175,15 @@ class _Projection:
         units = self._units_of(slot)
         p = self.weights[start : start + len(is_free), units.start : units.stop].sum(axis=1)
         gains = np.log((p + SMOOTHING) / (1 - p + SMOOTHING)) + BIAS
-        if not is_free.all():  # no run with the largest sum crosses a unit that costs more than all others gain
-            gains[~is_free] = -1.0 - gains.clip(min=0.0).sum()
-        gain, first, last = find_maximum_subarray(gains)
+        if not is_free.all():  # no run with the largest sum crosses a unit that costs more than any two runs differ
+            gains[~is_free] = -1.0 - 2 * (np.abs(gains).sum() + OTHER_MARK_LOSS + SPACE_GAIN)
+        end = start + len(is_free)
+        kinds = self._target_kinds[start:end]
+        gain, first, last = find_maximum_subarray(
+            gains,
+            SPACE_GAIN * self._is_border[start:end] - OTHER_MARK_LOSS * (kinds != self._source_kinds[units.start]),
+            SPACE_GAIN * self._is_border[start + 1 : end + 1] - OTHER_MARK_LOSS * (kinds != self._source_kinds[units.stop - 1]),
+        )
         words = self._source_words[units.start : units.stop]
         starts = self._find_words(units, start, is_free)
         if starts.size:
@@ -281,17 +299,45 @@ def _takes_space(neighbor: str, exceptions: frozenset[str]) -> bool:
     return bool(neighbor) and neighbor not in exceptions and not _UNSPACED_CHARACTER.match(neighbor)
 
 
-def find_maximum_subarray(gains: Weights) -> tuple[float, int, int]:
+def _get_kind(unit: str) -> int:
+    """Return 0 for a word, and a number above for each kind of mark."""
+    if unit[0].isalnum():
+        return 0
+    return next((kind for kind, marks in enumerate(_EDGE_MARKS, start=1) if unit in marks), len(_EDGE_MARKS) + 1)
+
+
+def _find_borders(text: str, units: Sequence[Span]) -> Flags:
+    """Return whether each gap, from that before the first unit to that behind the last, can end a phrase of an unspaced script.
+
+    It has white space or an end of the text on one side, and a character of the script on another.
+    """
+    is_unspaced = [False, *(_UNSPACED_CHARACTER.match(text, start) is not None for start, _ in units), False]
+    ends, starts = [-1, *(end for _, end in units)], [*(start for start, _ in units), len(text) + 1]
+    return np.array(
+        [
+            start > end and (is_unspaced[number] or is_unspaced[number + 1])
+            for number, (end, start) in enumerate(zip(ends, starts, strict=True))
+        ]
+    )
+
+
+def find_maximum_subarray(
+    gains: Weights, start_gains: Weights | None = None, end_gains: Weights | None = None
+) -> tuple[float, int, int]:
     """Return the largest sum of a non-empty run of numbers, its start, and the position after its end (Kadane 1984).
 
     Of runs with equal sums, the one that ends first is returned, and of these the shortest.
+
+    start_gains, end_gains: added to the sum of a run that begins, or ends, with the number at this place
 
     Raises ValueError for an empty array.
     """
     if not gains.size:
         raise ValueError("find_maximum_subarray: there are no numbers")
-    sums = np.concatenate([[0.0], np.cumsum(gains)]).round(_SUM_DIGITS)
-    best_sums = sums[1:] - np.minimum.accumulate(sums[:-1])
+    sums = np.concatenate([[0.0], np.cumsum(gains)])
+    before = (sums[:-1] - (0.0 if start_gains is None else start_gains)).round(_SUM_DIGITS)
+    after = (sums[1:] + (0.0 if end_gains is None else end_gains)).round(_SUM_DIGITS)
+    best_sums = after - np.minimum.accumulate(before)
     end = int(best_sums.argmax()) + 1
-    start = end - 1 - int(sums[:end][::-1].argmin())
+    start = end - 1 - int(before[:end][::-1].argmin())
     return float(best_sums[end - 1]), start, end

@@ -7,13 +7,15 @@ import math
 from dragoman.config import TrainingConfig
 
 
-def compute_budget_fraction(config: TrainingConfig, *, step: int, epochs: float, minutes: float) -> float:
+def compute_budget_fraction(config: TrainingConfig, *, step: int, epochs: float, minutes: float, flops: float = 0.0) -> float:
     """Return the share of the budget that is spent, by the limit that is nearest. The run ends at 1."""
     fractions = [step / config.max_steps]
     if config.max_epochs is not None:
         fractions.append(epochs / config.max_epochs)
     if config.max_minutes is not None:
         fractions.append(minutes / config.max_minutes)
+    if config.max_flops is not None:
+        fractions.append(flops / config.max_flops)
     return max(fractions)
 
 

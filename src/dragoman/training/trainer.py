@@ -12,7 +12,7 @@ import time
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import torch
 
@@ -102,7 +102,10 @@ class Trainer:
 
     def budget_fraction(self) -> float:
         """Return the share of the budget that is spent; 1 or more ends the run."""
-        return compute_budget_fraction(self.config, step=self.state.step, epochs=self.epochs(), minutes=self.state.minutes)
+        state = self.state
+        return compute_budget_fraction(
+            self.config, step=state.step, epochs=self.epochs(), minutes=state.minutes, flops=state.flops
+        )
 
     def describe_latest(self) -> str:
         """Return the end of a message: the checkpoint that the run can resume from."""
@@ -132,12 +135,15 @@ class Trainer:
                 )
             while self.budget_fraction() < 1.0 and not self._should_stop_early():
                 self.distributed.start_watchdog()
-                started = time.monotonic()
+                started = read_clock(self.config.clock)
                 gradient_norm = self._step()
                 self.callback(StepDone(self.state.step, self.budget_fraction()))
                 clock_minutes = [
                     self.distributed.is_rank_zero * minutes
-                    for minutes in (compute_elapsed_minutes(started), self.checkpointer.measure_minutes_since_scheduled())
+                    for minutes in (
+                        compute_elapsed_minutes(started, self.config.clock),
+                        self.checkpointer.measure_minutes_since_scheduled(),
+                    )
                 ]
                 num_stop_requests, minutes, self.checkpointer.minutes_since_scheduled = self.distributed.all_reduce_sum(
                     stop.reason is not None, *clock_minutes
@@ -400,6 +406,11 @@ class Trainer:
             )
 
 
-def compute_elapsed_minutes(started: float) -> float:
-    """Return the minutes since a time of the monotonic clock."""
-    return (time.monotonic() - started) / 60.0
+def read_clock(clock: Literal["wall", "processor"]) -> float:
+    """Return the seconds of a clock: of the monotonic clock, or of the processor time of this process."""
+    return time.process_time() if clock == "processor" else time.monotonic()
+
+
+def compute_elapsed_minutes(started: float, clock: Literal["wall", "processor"]) -> float:
+    """Return the minutes since a time of this clock."""
+    return (read_clock(clock) - started) / 60.0

@@ -153,7 +153,7 @@ class CompiledSearch:
                 2 * beam_size,
                 partial(_call_entry_point, jit_cache.beam_search, beam_buffers, beam_tensors),
             )
-            return beam_tensors.finalize()
+            return beam_tensors.finalize(nbest)
 
         jit_cache.beam_search.load()
         return self.distribute(source_BS, request, beam_size, search_sentences)
@@ -345,8 +345,8 @@ class _BeamTensors:
             **addresses,
         )
 
-    def finalize(self) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence, best first."""
+    def finalize(self, nbest: int) -> list[list[Hypothesis]]:
+        """Return the `nbest` hypotheses of each sentence, best first."""
         num_steps, penalty = int(self.tensors["lengths"].max()), self.request.length_penalty
         steps = {name: list(self.tensors[name][:num_steps].unbind()) for name in ("parents", "tokens", "log_probs", "alive")}
         history = BeamHistory(**steps, batch_rows=[np.arange(len(self.request.max_lengths))] * num_steps)
@@ -363,4 +363,4 @@ class _BeamTensors:
         finished_sentences = [
             FinishedSentence(*fields) for fields in zip(length_B, *columns, alive_BR, repetitions, strict=True)
         ]
-        return finalize(finished_sentences, history, end_id=self.request.end_id, length_penalty=penalty)
+        return finalize(finished_sentences, history, end_id=self.request.end_id, length_penalty=penalty, nbest=nbest)

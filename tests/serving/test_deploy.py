@@ -1,0 +1,124 @@
+"""The files of `deploy/` name paths, extras, commands, options, ports and routes that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from ruamel.yaml import YAML
+
+from dragoman.cli.main import cli
+from dragoman.cli.serve import serve
+from dragoman.serving.app import build_app
+from dragoman.serving.model_set import ModelSet
+from dragoman.serving.service import TranslationService
+from dragoman.serving.settings import ServerLimits, ServerSettings
+
+ROOT = Path(__file__).parents[2]
+DEFAULTS = ServerSettings()
+FIRST_USER_ID = 1000
+"""User that `useradd` makes in an image without other users."""
+
+
+def read_instructions() -> list[tuple[str, str]]:
+    """Return the instructions of the container file and their arguments."""
+    text = (ROOT / "deploy/Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(name, argument) for name, _, argument in (line.partition(" ") for line in lines)]
+
+
+def get_arguments(name: str) -> list[str]:
+    return [argument for instruction, argument in read_instructions() if instruction == name]
+
+
+def parse_serve(arguments: list[str]) -> dict[str, Any]:
+    """Return the options of `dragoman serve`. Raises click.UsageError for unknown ones."""
+    return serve.make_context("serve", arguments).params
+
+
+def read_kubernetes() -> list[dict[str, Any]]:
+    return list(YAML(typ="safe").load_all((ROOT / "deploy/kubernetes.yaml").read_text(encoding="utf-8")))
+
+
+def list_routes() -> set[str]:
+    service = TranslationService(ModelSet([]), ServerLimits())
+    try:
+        return set(build_app(service, DEFAULTS).openapi()["paths"])
+    finally:
+        service.queue.close()
+
+
+def test_container_copies_what_the_build_needs() -> None:
+    copied = {name for argument in get_arguments("COPY") for name in argument.split()[:-1]}
+    assert all((ROOT / name).exists() for name in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"pyproject.toml", "constraints.txt", "src", project["readme"], *project["license-files"]} == copied
+
+
+def test_container_installs_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (install,) = (argument for argument in get_arguments("RUN") if "pip install" in argument)
+    (extras,) = re.findall(r"/src\[([a-z,]+)\]", install)
+    assert "serve" in extras.split(",")
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    (base,) = get_arguments("FROM")
+    (version,) = re.findall(r"python:(3\.\d+)-slim", base)
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+
+
+def test_container_runs_commands_that_exist() -> None:
+    commands = [argument.split() for argument in get_arguments("RUN") if argument.startswith("dragoman ")]
+    assert commands
+    assert all(cli.get_command(click.Context(cli), command[1]) for command in commands)
+    program, command, *options = json.loads(*get_arguments("ENTRYPOINT"))
+    assert (program, command) == ("dragoman", "serve")
+    fields = parse_serve([*options, *json.loads(*get_arguments("CMD"))])
+    assert (fields["host"], fields["port"], fields["bundles"]) == ("0.0.0.0", DEFAULTS.port, (Path("/bundle"),))
+    assert get_arguments("EXPOSE") == [str(DEFAULTS.port)]
+
+
+def test_container_serves_as_an_ordinary_user() -> None:
+    (user,) = get_arguments("USER")
+    names = [name for name, _ in read_instructions()]
+    assert any(argument.endswith(f"useradd --create-home {user}") for argument in get_arguments("RUN"))
+    assert names.index("USER") < names.index("ENTRYPOINT")
+
+
+def test_systemd_unit_starts_the_server() -> None:
+    unit = (ROOT / "deploy/dragoman.service").read_text(encoding="utf-8")
+    program, command, *options = shlex.split(*re.findall("ExecStart=(.*)", unit))
+    assert (Path(program).name, command) == ("dragoman", "serve")
+    assert parse_serve(options)["admin_port"] == 9090
+    (seconds,) = re.findall(r"TimeoutStopSec=(\d+)", unit)
+    assert int(seconds) > DEFAULTS.limits.drain_seconds
+
+
+def test_kubernetes_manifest_agrees_with_the_server() -> None:
+    deployment, service = read_kubernetes()
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    fields = parse_serve(container["args"])
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": fields["port"], "metrics": fields["admin_port"]}
+    probes = [container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert {probe["path"] for probe in probes} <= list_routes()
+    assert {probe["port"] for probe in probes} | {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert pod["securityContext"]["runAsUser"] == FIRST_USER_ID
+    assert pod["terminationGracePeriodSeconds"] > DEFAULTS.limits.drain_seconds
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
+    assert all(str(path).startswith(mounts["bundles"]) for path in fields["bundles"])
+    assert str(fields["keys"]).startswith(mounts["keys"])
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "dragoman.service", "kubernetes.yaml"])
+def test_documentation_names_each_file(name: str) -> None:
+    pages = (path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    assert any(f"deploy/{name}" in page for page in pages)
