@@ -112,6 +112,7 @@ def test_longest_path_equals_the_counts_of_table_1() -> None:
     assert count_longest_path(ModelConfig(), 1) == 0
 
 
+@pytest.mark.slow
 def test_all_systems_train_and_form_ensembles(recipe_file: Path, tmp_path: Path) -> None:
     table = small_table(recipe_file, tmp_path / "runs", systems=None, seeds=2)
     assert [result.system.name for result in table.results] == [system.name for system in SYSTEMS]
