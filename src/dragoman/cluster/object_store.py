@@ -68,17 +68,11 @@ class StoreFolder:
                 self._filesystem.pipe_file(self.get_url(name), content)
             return
         path = Path(self.url, name)
-        partial = path.with_name(f".{name}.{uuid.uuid4().hex}.partial")
         try:
             make_dirs(path.parent)
-            partial.write_bytes(content)
-            commit_file(partial, path)
-            sync_dir(path.parent)
         except OSError as error:
             raise to_write_error(path, error) from None
-        finally:
-            with suppress(OSError):
-                partial.unlink()
+        write_pieces(str(path), [content])
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of a file, or those from `start` to `end`. Raises DataError."""
