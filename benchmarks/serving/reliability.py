@@ -38,6 +38,8 @@ RELEASE_SECONDS = 5.0
 """Time after a load in which its memory returns to the system."""
 CLIENT_SECONDS = 20.0
 """Time after which Weblate gives up."""
+NUM_OVERLOADS = 3
+"""Overloads one after the other, of which none may need more memory than the one before."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Options:
     schemathesis: Path | None
     soak_seconds: float
     precision: str
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -173,12 +176,13 @@ async def read_status(reader: asyncio.StreamReader) -> int:
 
 
 def check_overload(options: Options) -> Iterator[PromiseCheck]:
-    """Ten times as many requests as the server can answer."""
+    """Ten times as many requests as the server can answer, three times one after the other."""
     queue_seconds, seconds = (3.0, 9.0) if options.quick else (15.0, 45.0)
     request = write_request(write_fields())
     statuses: Counter[int] = Counter()
     latencies: list[float] = []
-    memory: list[float] = []
+    rates: list[float] = []
+    after: list[float] = []
 
     async def measure_peak(port: int, seconds: float) -> float:
         """Return the answers per second to 64 clients."""
@@ -194,9 +198,10 @@ def check_overload(options: Options) -> Iterator[PromiseCheck]:
         await asyncio.gather(*(run_client() for _ in range(64)))
         return num_answers / (time.monotonic() - start)
 
-    async def overload(server: Server, rate: float) -> float:
-        """Send requests at a rate; return the answers per second after the queue has filled."""
+    async def overload(server: Server, rate: float) -> tuple[float, list[float]]:
+        """Send requests at a rate; return the answers per second and the memory after the queue has filled."""
         tasks: set[asyncio.Task[None]] = set()
+        memory: list[float] = []
         start = time.monotonic()
         num_late_answers = 0
 
@@ -222,26 +227,32 @@ def check_overload(options: Options) -> Iterator[PromiseCheck]:
                 memory.append(server.read_memory())
             await asyncio.sleep(0.01)
         await asyncio.gather(*tasks)
-        return num_late_answers / (seconds - queue_seconds)
+        return num_late_answers / (seconds - queue_seconds), memory
 
     with run_stand_in("--batch-seconds", "0.005", "--line-seconds", "0.02", limits={"queue_seconds": queue_seconds}) as server:
         idle = server.read_memory()
         peak = asyncio.run(measure_peak(server.port, seconds / 3))
-        rate = asyncio.run(overload(server, 10 * peak))
-        time.sleep(RELEASE_SECONDS)
-        after = server.read_memory()
+        rows = []
+        for _ in range(NUM_OVERLOADS):
+            rate, memory = asyncio.run(overload(server, 10 * peak))
+            rows.append(memory)
+            rates.append(rate)
+            time.sleep(RELEASE_SECONDS)
+            after.append(server.read_memory())
     latencies.sort()
     yield PromiseCheck(
-        f"peak {peak:.1f} answers a second, overload {rate:.1f}, ratio {rate / peak:.3f} (at least 0.95)", rate >= 0.95 * peak
+        f"peak {peak:.1f} answers a second, overloads {', '.join(f'{rate:.1f}' for rate in rates)}, "
+        f"the lowest ratio {min(rates) / peak:.3f} (at least 0.95)",
+        min(rates) >= 0.95 * peak,
     )
     yield PromiseCheck(f"{dict(statuses)} answers by status; -1 is a client that gave up", set(statuses) <= {200, 503})
     yield PromiseCheck(f"slowest answer {latencies[-1]:.1f} s", latencies[-1] < queue_seconds + CLIENT_SECONDS - 15.0)
-    middle = len(memory) // 2
-    first, last = max(memory[:middle]), max(memory[middle:])
+    middle = len(rows[0]) // 2
+    first, last = max(rows[0][:middle]), max(map(max, rows))
     yield PromiseCheck(
-        f"memory: idle {idle:.0f} MiB; with a full queue at most {first:.0f} MiB in the first half, {last:.0f} in the second; "
-        f"{after:.0f} after",
-        last < 1.05 * first and after < last,
+        f"memory: idle {idle:.0f} MiB; with a full queue at most {first:.0f} MiB in the first half, {last:.0f} in all; "
+        f"{', '.join(f'{value:.0f}' for value in after)} after each overload",
+        last < 1.05 * first and max(after) < last and after[-1] < 1.02 * after[0],
     )
 
 
@@ -480,7 +491,8 @@ def check_schemathesis(options: Options) -> Iterator[PromiseCheck]:
         raise click.UsageError("schemathesis: needs --schemathesis PROGRAM")
     number = 1000 if options.quick else 10_000
     program = [str(options.schemathesis), "run", "--checks", "not_a_server_error", "--phases", "examples,coverage,fuzzing"]
-    load = ["--max-examples", str(number // 10), "--no-shrink", "--continue-on-failure", "--workers", "2", "--seed", "31"]
+    load = ["--max-examples", str(number // 10), "--no-shrink", "--continue-on-failure", "--workers", "2"]
+    load += ["--seed", str(options.seed)]
     with run_stand_in() as server:
         result = subprocess.run(
             [*program, *load, f"http://127.0.0.1:{server.port}/openapi.json"], check=False, capture_output=True
@@ -533,6 +545,7 @@ SECTIONS: dict[str, Callable[[Options], Iterator[PromiseCheck]]] = {
 @click.option("--schemathesis", type=click.Path(path_type=Path), help="Program schemathesis of version 4.")
 @click.option("--soak-seconds", default=7200.0, show_default=True, help="Longest time of the soak; it reports how far it came.")
 @click.option("--precision", default="auto", show_default=True, help="Precision of the bundle, for equality.")
+@click.option("--seed", default=31, show_default=True, help="Seed of the requests of schemathesis.")
 def main(
     names: tuple[str, ...],
     quick: bool,
@@ -541,8 +554,9 @@ def main(
     schemathesis: Path | None,
     soak_seconds: float,
     precision: str,
+    seed: int,
 ) -> None:
-    options = Options(quick, bundle, lines, schemathesis, soak_seconds, precision)
+    options = Options(quick, bundle, lines, schemathesis, soak_seconds, precision, seed)
     if not names:
         names = tuple(name for name in SECTIONS if getattr(options, "bundle" if name == "equality" else name, True) is not None)
     all_kept = True

@@ -9,9 +9,9 @@ from dragoman.cleaning import cleaned_corpus
 from dragoman.cleaning.deduplication import digest_sources
 from dragoman.cleaning.pipeline import clean_corpora
 from dragoman.cluster.clean import FindRepeats, clean_on_cluster, encode_digests, read_digests
-from dragoman.cluster.object_store import StoreFolder
 from dragoman.config import Recipe, make_recipe
 from dragoman.errors import ClusterError, DataError
+from dragoman.formats.object_store import StoreFolder
 from serial_executor import SerialExecutor
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from dragoman.cluster import shards as shards_module
-from dragoman.cluster.object_store import StoreFolder
 from dragoman.cluster.shards import (
     MAX_ATTEMPTS,
     ShardTask,
@@ -17,6 +16,7 @@ from dragoman.cluster.shards import (
     split_lines,
 )
 from dragoman.errors import ClusterError, DataError, OutputError
+from dragoman.formats.object_store import StoreFolder
 from dragoman.io import storage
 from serial_executor import SerialExecutor
 
@@ -124,11 +124,11 @@ def test_full_disk_of_a_worker_is_named_and_leaves_no_part(tmp_path: Path, monke
     def fill(partial: Path, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("dragoman.cluster.object_store.commit_file", fill)
+    monkeypatch.setattr("dragoman.formats.object_store.commit_file", fill)
     with pytest.raises(ClusterError, match="the disk is full"):
         run(StoreFolder(str(tmp_path)), SerialExecutor())
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("dragoman.cluster.object_store.commit_file", storage.commit_file)
+    monkeypatch.setattr("dragoman.formats.object_store.commit_file", storage.commit_file)
     assert run(StoreFolder(str(tmp_path)), SerialExecutor()) == EXPECTED
 
 

@@ -310,3 +310,10 @@ def test_file_of_keys_is_checked(content: str, tmp_path: Any) -> None:
     path.write_text(f"{hash_key('a')}  # Anna\n{hash_key('b')}\n")
     assert "a" in ApiKeys.read(path)
     assert "c" not in ApiKeys.read(path)
+
+
+def test_page_has_a_sentence_for_every_status_and_check() -> None:
+    script = files("dragoman.serving").joinpath("static", "translate.js").read_text(encoding="utf-8")
+    warnings = script.partition("const WARNINGS = {")[2].partition("};")[0]
+    names = set(re.findall(r"(\w+): \"", warnings))
+    assert {*get_args(Check), *STATUSES_WORST_FIRST} - names == {"ok"}

@@ -59,7 +59,12 @@ class OpenPage:
         self.page.locator("#text").fill(text)
 
     def wait_for_output(self, text: str) -> None:
-        self.page.wait_for_function("text => document.getElementById('output').textContent === text", arg=text)
+        """Wait until the output is this text and the translation is finished, not only shown in advance."""
+        self.page.wait_for_function(
+            """text => document.getElementById("output").textContent === text
+                && !document.getElementById("state").classList.contains("busy")""",
+            arg=text,
+        )
 
     def wait_for_state(self, text: str) -> None:
         self.page.wait_for_function("text => document.getElementById('state').textContent.startsWith(text)", arg=text)
@@ -115,6 +120,12 @@ def test_languages_are_detected_and_swapped(open_page: Any) -> None:
     opened.wait_for_output("ONE DAY.!")
     assert page.locator("#text").input_value() == "ONE DAY."
     assert [page.locator(name).input_value() for name in ("#source", "#target")] == ["de", "en"]
+    # A translation that has not come yet is waited for: the text before must not come back.
+    page.locator("#source").select_option("en")
+    page.locator("#text").fill("One more day.")
+    page.keyboard.press("Alt+s")
+    opened.wait_for_output("ONE MORE DAY.!")
+    assert page.locator("#text").input_value() == "ONE MORE DAY."
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 25, 28)"
     assert (opened.strangers, opened.problems) == ([], [])
 
@@ -150,6 +161,10 @@ def test_page_fits_a_phone(open_page: Any) -> None:
     page.locator(".sentence").first.tap()
     assert page.locator("#alternatives button").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    for name in ("source", "target"):
+        label, choice = (page.locator(selector).bounding_box() for selector in (f"label[for={name}]", f"#{name}"))
+        assert choice["x"] >= label["x"] + label["width"]
+        assert choice["y"] <= label["y"] <= label["y"] + label["height"] <= choice["y"] + choice["height"]
     boxes = [page.locator(name).bounding_box() for name in ("#text", "#output")]
     assert boxes[0]["y"] + boxes[0]["height"] <= boxes[1]["y"]
     assert (opened.strangers, opened.problems) == ([], [])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -106,6 +108,25 @@ def test_job_past_its_deadline_is_not_translated(batches: Batches, queue: Reques
         future.result(10)
     assert batches.batches == [["first"]]
     assert queue.num_tokens == queue.num_jobs == 0
+
+
+def test_queue_that_waits_holds_no_finished_job(batches: Batches, queue: RequestQueue[str, str]) -> None:
+    def put_watched(line: str, seconds: float) -> tuple[weakref.ref[Job[str, str]], Future[list[str]]]:
+        job, future = put(queue, [line], seconds=seconds)
+        return weakref.ref(job), future
+
+    block(queue, batches)
+    late, late_future = put_watched("late", 0.0)
+    done, done_future = put_watched("done", 10.0)
+    batches.gate.set()
+    assert done_future.result(10) == ["m:done"]
+    assert isinstance(late_future.exception(10), DeadlineError)
+    end = time.monotonic() + 10
+    while (late() or done()) and time.monotonic() < end:
+        time.sleep(0.001)
+        gc.collect()
+    assert late() is None
+    assert done() is None
 
 
 def test_canceled_job_leaves_the_queue(batches: Batches, queue: RequestQueue[str, str]) -> None:

@@ -29,7 +29,7 @@ from dragoman.formats.pair import Pair
 from dragoman.formats.readers import list_corpus_files, read_pairs
 from dragoman.formats.text import BYTE_COUNTER
 from dragoman.io.storage import commit_file, write_json
-from dragoman.runtime.processes import map_in_processes
+from dragoman.runtime.processes import MapFunction, map_in_processes
 
 # Size of a chunk, which one process filters or encodes at once: the first limit that is reached counts.
 CHUNK_PAIRS = 16_384
@@ -163,6 +163,7 @@ def clean_corpus(
     *,
     processes: int,
     on_progress: ProgressCallback,
+    map_items: MapFunction = map_in_processes,
 ) -> CleanedCorpus:
     """Filter a corpus into files in `folder`, and continue after the files that are finished."""
     finished = [] if corpus.reads_standard_input else _read_finished_records(folder, name)
@@ -178,7 +179,7 @@ def clean_corpus(
         on_progress(f"cleaning {name}", 0, None)
     chunks = split_into_chunks(islice(estimator.count(pairs), stats.num_read, None), start_number=stats.num_read + 1)
     # The filter for empty sides alone is faster than sending the pairs to another process.
-    results = map_in_processes(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
+    results = map_items(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
     is_last = False
     while not is_last:
         path = folder / f"{name}-{len(files):05d}.arrow"
@@ -260,6 +261,7 @@ def mark_duplicates(
     *,
     processes: int,
     on_progress: ProgressCallback = lambda *_: None,
+    map_items: MapFunction = map_in_processes,
 ) -> None:
     """Drop the rows that repeat an earlier row, across all corpora in their order, if the filters for duplicates are on.
 
@@ -278,7 +280,7 @@ def mark_duplicates(
         ]
         with DuplicateFinder(folder / filter_name) as finder:
             compute = partial(_compute_digests, filter_name)
-            for digests in map_in_processes(compute, batch_references, num_processes=processes):
+            for digests in map_items(compute, batch_references, num_processes=processes):
                 finder.add(digests)
                 on_progress(f"finding {filter_name} rows", finder.num_rows, int(row_ends[-1]))
             is_repeated = finder.find_repeated()
@@ -302,18 +304,40 @@ def digest_batch(filter_name: FilterName, batch: pa.RecordBatch) -> npt.NDArray[
 
 
 def clean_training_corpora(
-    recipe: Recipe, folder: Path, *, processes: int, on_progress: ProgressCallback
+    recipe: Recipe,
+    folder: Path,
+    *,
+    processes: int,
+    on_progress: ProgressCallback,
+    map_items: MapFunction = map_in_processes,
 ) -> list[CleanedCorpus]:
     """Clean the training corpora of the recipe into files in `folder`. Raises RecipeError if the recipe names none."""
     root, corpora = Path(recipe.data.root), recipe.data.training_corpora()
     filter_pipelines = build_filter_pipelines(recipe)
     folder.mkdir(parents=True, exist_ok=True)
     cleaned_corpora = [
-        clean_corpus(folder, name, corpora[name], root, filter_pipeline, processes=processes, on_progress=on_progress)
+        clean_corpus(
+            folder,
+            name,
+            corpora[name],
+            root,
+            filter_pipeline,
+            processes=processes,
+            on_progress=on_progress,
+            map_items=map_items,
+        )
         for name, filter_pipeline in filter_pipelines.items()
     ]
     skip_filters = [corpus.skip_filters for corpus in corpora.values()]
-    mark_duplicates(cleaned_corpora, folder, recipe.data.cleaning, skip_filters, processes=processes, on_progress=on_progress)
+    mark_duplicates(
+        cleaned_corpora,
+        folder,
+        recipe.data.cleaning,
+        skip_filters,
+        processes=processes,
+        on_progress=on_progress,
+        map_items=map_items,
+    )
     return cleaned_corpora
 
 

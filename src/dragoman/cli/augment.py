@@ -18,6 +18,7 @@ from dragoman.cli.options import (
     bleu_tokenizer_option,
     bundle_argument,
     check_output_paths,
+    cluster_option,
     device_option,
     ensemble_option,
     json_option,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from dragoman.cli.json_outputs import AugmentOutput
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
+    from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translator import Translator
     from dragoman.tasks.synthetic_data import Augmentation, PairFileFormat
 
@@ -64,6 +66,7 @@ def augment_options(command: CommandT) -> CommandT:
         ),
         device_option,
         precision_option(),
+        cluster_option,
         json_option("Print the counts of the lines as JSON."),
     ]
     for option in reversed(options):
@@ -77,6 +80,9 @@ def augment() -> None:
 
     After an interruption, the same command resumes. Every line is written, or counted with the reason for its loss. The exit
     status is 3 if no line gives a pair. A .jsonl also holds the origin of each pair and the score of the model.
+
+    With --cluster, the workers need the bundle and the folder of the output under the same path. -o may also be a URL of an
+    object store, such as s3://bucket/name.jsonl.
 
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
@@ -189,6 +195,7 @@ def _translate_and_write(
     ensemble: tuple[Path, ...],
     device: str,
     precision: str,
+    cluster: str | None,
     as_json: bool,
     best_of: int | None = None,
     bleu_tokenizer: str = "auto",
@@ -196,9 +203,14 @@ def _translate_and_write(
     """Translate the lines of the files and write their pairs."""
     from dataclasses import replace
 
-    from dragoman.cli.console import print_json, progress_bar, stderr_console
+    from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
+    from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
+    from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.cluster.ray_executor import connect
     from dragoman.errors import DataError, InterruptedRun
+    from dragoman.formats.object_store import normalize_url
     from dragoman.formats.resumable import resumable_file
+    from dragoman.inference.bundle_store import locate_bundle
     from dragoman.inference.load import load
     from dragoman.tasks.synthetic_data import augment as write_pairs
     from dragoman.tasks.synthetic_data import describe_request
@@ -212,14 +224,32 @@ def _translate_and_write(
     is_checked = best_of is not None and augmentation.similarity == "bleu"
     tokenizer = _choose_bleu_tokenizer(task, bleu_tokenizer, is_checked=is_checked)
     augmentation = replace(augmentation, bleu_tokenizer=tokenizer)
+    bundle_folders = [locate_bundle(path) for path in (bundle, *ensemble)]
     request = describe_request(
-        augmentation, output_format, [bundle, *ensemble], files, config, precision=str(translator.precision)
+        augmentation, output_format, bundle_folders, files, config, precision=str(translator.precision)
     )
     total_lines = sum(1 for _ in _read_input_pairs(augmentation, files, task))
     if not total_lines:
         raise DataError(f"{files[0]}: is empty; give a file with text")
     start_time = time.monotonic()
     treat_termination_as_interrupt()
+    if cluster is not None:
+        bundles = tuple(normalize_url(path) for path in [bundle, *ensemble])
+        device_options: DeviceOptions = {"device": device, "precision": str(translator.precision)}
+        model = WorkerTranslator(bundles, on_one_thread(device_options))
+        function = AugmentShard(model, augmentation, decoding, output_format)
+        with progress_bar(stderr_console(), "translating", total_lines) as bar, connect(cluster) as executor:
+            status_counts: Mapping[str, int] = augment_on_cluster(
+                _read_input_pairs(augmentation, files, task),
+                function,
+                output,
+                request,
+                executor,
+                overwrite=overwrite,
+                on_progress=lambda done: bar.set_done(done, total_lines),
+            )
+        _finish(bundle, task, _summarize(output, 0, time.monotonic() - start_time, total_lines, status_counts), as_json)
+        return
     with (
         resumable_file(output, request, overwrite=overwrite) as output_file,
         progress_bar(stderr_console(), "translating", total_lines) as bar,
@@ -238,6 +268,13 @@ def _translate_and_write(
             resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}"
             raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
     summary = _summarize(output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
+    _finish(bundle, task, summary, as_json)
+
+
+def _finish(bundle: Path, task: TaskConfig, summary: AugmentOutput, as_json: bool) -> None:
+    """Print the counts, and exit with the status of incomplete lines if there is no pair."""
+    from dragoman.cli.console import print_json
+
     if as_json:
         print_json(summary)
     else:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.windows import FILE_WINDOW
-from dragoman.cluster.object_store import StoreFolder, check_output_is_free, fetch_file, is_url, normalize_url, write_pieces
 from dragoman.cluster.shards import Executor, ShardRecord, get_versions, open_request, read_output, run_shards, split_lines
+from dragoman.formats.object_store import StoreFolder, check_output_is_free, fetch_file, is_url, normalize_url, write_pieces
 
 if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions
@@ -22,33 +23,47 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TranslateShard:
-    """Shard function that translates lines. Each worker loads the bundle once.
+class WorkerTranslator:
+    """Translator that each process loads once.
 
-    bundles: absolute paths of the bundle and of the others of an ensemble
+    bundles: absolute paths or URLs of the bundle and of the others of an ensemble
     """
 
     bundles: tuple[str, ...]
     device_options: DeviceOptions
+
+    @property
+    def translator(self) -> Translator:
+        """Return the translator of the bundle, which the process keeps for further commands."""
+        return _load_translator(self.bundles, json.dumps(self.device_options))
+
+
+@lru_cache(maxsize=1)
+def _load_translator(bundles: tuple[str, ...], device_options: str) -> Translator:
+    from dragoman.inference.load import load
+
+    return load(bundles[0], *bundles[1:], task="translation", **json.loads(device_options))
+
+
+def on_one_thread(device_options: DeviceOptions) -> DeviceOptions:
+    """Return the options of a worker, which has one core."""
+    return {**device_options, "intra_threads": 1, "inter_threads": 1}
+
+
+@dataclass(frozen=True)
+class TranslateShard:
+    """Shard function that translates lines."""
+
+    model: WorkerTranslator
     decoding: Mapping[str, Any]
     as_json: bool
-
-    @cached_property
-    def translator(self) -> Translator:
-        """Return the translator of the bundle."""
-        from dragoman.inference.load import load
-
-        return load(self.bundles[0], *self.bundles[1:], task="translation", **self.device_options)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "translator"}
 
     def __call__(self, numbered_lines: tuple[int, list[str]]) -> tuple[dict[str, bytes], Any]:
         """Return the translations as they are in the output, and the numbers of the lines with a warning, from 1."""
         from dragoman.cli.translate import write_translations
 
         start, lines = numbered_lines
-        results = self.translator.translate(lines, start_index=start, **self.decoding)
+        results = self.model.translator.translate(lines, start_index=start, **self.decoding)
         stream = io.StringIO()
         translated_lines = ((line, result, None) for line, result in zip(lines, results, strict=True))
         line_warnings = write_translations(stream, None, translated_lines, as_json=self.as_json, start_line=start + 1)
@@ -73,17 +88,17 @@ def translate_on_cluster(
     A shard is a window of lines. The shards are in `OUTPUT.shards` until the output is written. Workers translate with one
     thread.
 
-    source, output: local paths or URLs of an object store
+    bundles, source, output: local paths or URLs of an object store
     on_progress: called with the lines that are done, and their total
     """
     from dragoman.errors import BundleError
     from dragoman.formats.text import read_lines
+    from dragoman.inference.bundle_store import locate_bundle
     from dragoman.io.storage import read_digests
 
     input_url, output_url = normalize_url(source), normalize_url(output)
     check_output_is_free(output_url, overwrite=overwrite)
-    digests = [read_digests(bundle, BundleError) for bundle in bundles]
-    device_options = {**device_options, "intra_threads": 1, "inter_threads": 1}
+    digests = [read_digests(locate_bundle(bundle), BundleError) for bundle in bundles]
     request = {
         "command": "translate",
         "input": input_url,
@@ -95,7 +110,8 @@ def translate_on_cluster(
         "versions": get_versions(),
     }
     folder = StoreFolder(f"{output_url}.shards")
-    function = TranslateShard(tuple(str(bundle.absolute()) for bundle in bundles), device_options, decoding, as_json)
+    model = WorkerTranslator(tuple(map(normalize_url, bundles)), on_one_thread(device_options))
+    function = TranslateShard(model, decoding, as_json)
     with ExitStack() as stack:
         path = Path(input_url)
         if is_url(input_url):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -20,6 +21,7 @@ from dragoman.cli.options import (
 
 if TYPE_CHECKING:
     from dragoman.formats.writers import WritableFormat
+    from dragoman.runtime.processes import MapFunction
 
 
 @click.command()
@@ -52,8 +54,8 @@ def clean(
     ten examples for each filter. `dragoman train` and `dragoman prepare` clean by themselves. Use this command to check the
     filters, or to get cleaned text for other programs.
 
-    With --cluster, the workers need the folder of the output under the same path. The same command continues after an
-    interruption.
+    With --cluster, the workers need the folder of the output under the same path. -o and data.root may also be URLs of an
+    object store, such as s3://bucket/name. The same command continues after an interruption.
 
     \b
     Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
@@ -65,9 +67,11 @@ def clean(
     from dragoman.cluster.clean import clean_on_cluster
     from dragoman.cluster.ray_executor import connect
     from dragoman.config import read_recipe
+    from dragoman.formats.object_store import is_url
     from dragoman.runtime.progress import Heartbeat
 
-    check_output_paths(output, overwrite=True)
+    if cluster is None or not is_url(output):
+        check_output_paths(output, overwrite=True)
     settings = read_recipe(recipe, overrides)
     console = stderr_console()
     progress_bar = PreparationProgressBar(console)
@@ -103,20 +107,26 @@ def clean(
 @click.command()
 @recipe_argument
 @overrides_argument
+@cluster_option
 @json_option()
-def prepare(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
+def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Clean the corpora of RECIPE, learn its tokenizer and encode them into the run folder.
 
     If nothing has changed since the last time, the command does nothing. After an interruption it resumes. Training does all
     this by itself.
+
+    With --cluster, workers filter and encode the pairs, and they need the run folder under the same path.
 
     \b
     Example:  dragoman prepare multi30k-ende data.root=path/to/multi30k/tok
     """
     from dragoman.cli.console import PreparationProgressBar, print_json, print_table, stderr_console
     from dragoman.cli.json_outputs import PrepareOutput
+    from dragoman.cluster.ray_executor import connect
+    from dragoman.cluster.shards import ClusterMap
     from dragoman.config import read_recipe
     from dragoman.data.prepare import prepare as prepare_corpora
+    from dragoman.runtime.processes import map_in_processes
     from dragoman.runtime.progress import Heartbeat
 
     settings = read_recipe(recipe, overrides)
@@ -130,8 +140,12 @@ def prepare(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None:
         console.print(text, style="dim", markup=False)
 
     try:
-        with Heartbeat(progress_bar.write_if_due):
-            prepared = prepare_corpora(settings, folder, notice, on_progress=progress_bar.update)
+        with Heartbeat(progress_bar.write_if_due), ExitStack() as stack:
+            map_items: MapFunction = map_in_processes
+            if cluster is not None:
+                treat_termination_as_interrupt()
+                map_items = ClusterMap(stack.enter_context(connect(cluster)))
+            prepared = prepare_corpora(settings, folder, notice, on_progress=progress_bar.update, map_items=map_items)
     finally:
         progress_bar.close()
     if as_json:

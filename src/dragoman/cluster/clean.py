@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -33,19 +35,29 @@ from dragoman.cleaning.cleaned_corpus import (
 from dragoman.cleaning.deduplication import RECORD_DTYPE, Records, split_repeats
 from dragoman.cleaning.pipeline import clean_corpora
 from dragoman.cleaning.statistics import CleaningStats
-from dragoman.cluster.object_store import StoreFolder
 from dragoman.cluster.shards import Executor, Shard, ShardRecord, get_versions, open_request, read_output, run_shards
-from dragoman.config import FilterName, Recipe
+from dragoman.config import FilterName, Recipe, as_list
 from dragoman.errors import DataError
+from dragoman.formats.object_store import (
+    StoreFolder,
+    check_output_is_free,
+    exists,
+    fetch_file,
+    glob_files,
+    is_url,
+    normalize_url,
+    upload_folder,
+)
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import check_files_exist, read_pairs
 from dragoman.formats.writers import WritableFormat
-from dragoman.io.storage import check_path_is_free
 
 NUM_BUCKETS = 256
 """Buckets of a shard's digests: one for each first byte."""
 ROWS_PER_PARTITION = 2**22
 """Rows whose digests a worker holds at once. A row needs 24 bytes, and sorting four times as much."""
+LAST_FILE = "cleaning.json"
+"""File of the output that an object store receives last."""
 _HEADER_BYTES = 8 * (NUM_BUCKETS + 1)
 
 
@@ -122,7 +134,7 @@ class FindRepeats:
 
 def clean_on_cluster(
     recipe: Recipe,
-    folder: Path,
+    output: str | Path,
     executor: Executor,
     *,
     file_format: WritableFormat = "tsv",
@@ -131,31 +143,77 @@ def clean_on_cluster(
 ) -> dict[str, CleaningStats]:
     """Write what `clean_corpora` writes, byte for byte, and return the statistics by corpus.
 
-    The shards are in `FOLDER.shards` until the end. All machines must share this folder.
+    The shards are in `OUTPUT.shards` until the end. All machines must reach this folder.
+
+    recipe: its `data.root` may be a URL of an object store
+    output: folder, or URL of an object store
     """
     if any(corpus.reads_standard_input for corpus in recipe.data.training_corpora().values()):
         raise DataError("standard input: cannot be read again after an interruption; give a file with --cluster")
-    if not overwrite:
-        check_path_is_free(folder)
-    check_files_exist(recipe, recipe.data.training_corpora().values())
-    shard_folder = StoreFolder(str(folder.absolute().with_name(f"{folder.name}.shards")))
+    url, root_url = normalize_url(output), normalize_url(recipe.data.root)
+    shard_folder = StoreFolder(f"{url}.shards")
     request = {"command": "clean", "recipe": json.loads(recipe.data.model_dump_json()), "versions": get_versions()}
-    open_request(shard_folder, request, overwrite=overwrite)
+    is_remote = is_url(url)
+    with ExitStack() as stack:
+        if is_remote or is_url(root_url):
+            temporary_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-clean-")))
+        folder = temporary_folder / "output" if is_remote else Path(url)
+        # An upload that was interrupted has no cleaning.json, which is written last, and its shards are still there.
+        is_interrupted = is_remote and exists(shard_folder.url) and not exists(f"{url}/{LAST_FILE}")
+        check_output_is_free(url, overwrite=overwrite or is_interrupted)
+        if is_url(root_url):
+            recipe = fetch_corpora(recipe, root_url, temporary_folder / "input")
+        check_files_exist(recipe, recipe.data.training_corpora().values())
+        open_request(shard_folder, request, overwrite=overwrite)
 
-    def clean_training() -> list[CleanedCorpus]:
-        return clean_training_shards(recipe, shard_folder, executor, on_progress=on_progress)
+        def clean_training() -> list[CleanedCorpus]:
+            arrow_folder = Path(shard_folder.url)
+            if is_remote:
+                arrow_folder = temporary_folder / "arrow"
+                arrow_folder.mkdir()
+            return clean_training_shards(
+                recipe, shard_folder, executor, arrow_folder=arrow_folder, root_url=root_url, on_progress=on_progress
+            )
 
-    stats_by_corpus = clean_corpora(
-        recipe, folder, file_format=file_format, overwrite=overwrite, on_progress=on_progress, clean_training=clean_training
-    )
+        stats_by_corpus = clean_corpora(
+            recipe, folder, file_format=file_format, overwrite=overwrite, on_progress=on_progress, clean_training=clean_training
+        )
+        if is_remote:
+            upload_folder(folder, url, last=LAST_FILE)
     shard_folder.delete()
     return stats_by_corpus
 
 
+def fetch_corpora(recipe: Recipe, root_url: str, folder: Path) -> Recipe:
+    """Copy the corpora that the filters need from an object store, and return the recipe with the folder as their root."""
+    data = recipe.data
+    corpora = [*data.training_corpora().values()]
+    if data.cleaning.eval_overlap:
+        corpora += [corpus for split in ("valid", "test") for corpus in data.evaluation_corpora(split).values()]
+    for corpus in corpora:
+        for name in [*as_list(corpus.source), *as_list(corpus.target), *as_list(corpus.file)]:
+            file_url = f"{root_url.rstrip('/')}/{name}"
+            for url in glob_files(file_url) if "*" in file_url else [file_url]:
+                path = folder / Path(name).parent / url.rpartition("/")[2]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fetch_file(url, path)
+    return recipe.model_copy(update={"data": data.model_copy(update={"root": str(folder)})})
+
+
 def clean_training_shards(
-    recipe: Recipe, folder: StoreFolder, executor: Executor, *, on_progress: ProgressCallback
+    recipe: Recipe,
+    folder: StoreFolder,
+    executor: Executor,
+    *,
+    arrow_folder: Path,
+    root_url: str,
+    on_progress: ProgressCallback,
 ) -> list[CleanedCorpus]:
-    """Clean the training corpora into shards in a local folder."""
+    """Clean the training corpora into shards.
+
+    arrow_folder: local folder of the rows: that of the shards, or one that receives copies of them
+    root_url: root of the corpora in the origins of the pairs
+    """
     root, corpora, cleaning = Path(recipe.data.root), recipe.data.training_corpora(), recipe.data.cleaning
     enabled: list[tuple[FilterName, bool]] = [
         ("duplicate-pair", cleaning.duplicate_pairs),
@@ -171,7 +229,7 @@ def clean_training_shards(
         estimator = TotalEstimator(corpora[name], root)
         records = run_shards(
             FilterShard(filter_pipeline, duplicate_filters),
-            _split_pairs(name, estimator.count(read_pairs(corpora[name], root, **languages))),
+            _split_pairs(name, _rename_origins(estimator.count(read_pairs(corpora[name], root, **languages)), root, root_url)),
             folder,
             executor,
             on_progress=_report(on_progress, f"cleaning {name}", estimator.estimate),
@@ -179,8 +237,10 @@ def clean_training_shards(
         all_records += records
         stats = CleaningStats.merge_all(CleaningStats.from_dict(record.summary["stats"]) for record in records)
         for record in records:
-            read_output(folder, record, "arrow")
-        files = [Path(folder.url, f"{record.name}.arrow") for record in records]
+            content = read_output(folder, record, "arrow")
+            if not folder.is_local:
+                (arrow_folder / f"{record.name}.arrow").write_bytes(content)
+        files = [arrow_folder / f"{record.name}.arrow" for record in records]
         cleaned_corpora.append(CleanedCorpus(name, files, stats))
     row_ends = np.cumsum([corpus.num_rows for corpus in cleaned_corpora])
     for filter_name in duplicate_filters:
@@ -230,6 +290,16 @@ def find_repeated_rows(
 def _report(on_progress: ProgressCallback, task_name: str, get_total: Callable[[], int | None]) -> Callable[[int], None]:
     on_progress(task_name, 0, None)
     return lambda done: on_progress(task_name, done, get_total())
+
+
+def _rename_origins(pairs: Iterator[Pair], root: Path, root_url: str) -> Iterator[Pair]:
+    """Yield pairs whose origins name the files of an object store instead of their local copies."""
+    if not is_url(root_url):
+        yield from pairs
+        return
+    prefix = str(root)
+    for pair in pairs:
+        yield replace(pair, origin=root_url.rstrip("/") + pair.origin.removeprefix(prefix))
 
 
 def _split_pairs(name: str, pairs: Iterator[Pair]) -> Iterator[Shard]:

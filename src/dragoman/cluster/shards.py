@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import json
 import platform
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Protocol, TypeVar
 
-from dragoman.cluster.object_store import StoreFolder
-from dragoman.errors import ClusterError, DragomanError, OutputError
+from dragoman.errors import ClusterError, DragomanError, OutputError, WorkerLostError
+from dragoman.formats.object_store import StoreFolder
 from dragoman.version import __version__
 
 MAX_ATTEMPTS = 4
@@ -27,6 +30,8 @@ MAX_ATTEMPTS = 4
 MAX_FAILED_SHARDS = 10
 """Number of failed shards after which the work ends, because the cause is probably not in the shards."""
 REQUEST_FILE = "request.json"
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 
 ShardFunction = Callable[[Any], tuple[Mapping[str, bytes], Any]]
 """Function of a shard's payload that returns the contents of its output files by suffix, and a summary as JSON values."""
@@ -50,13 +55,19 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """Record of a finished shard. files: SHA-256 of each output file by suffix. summary: JSON values of the function"""
+    """Record of a finished shard.
+
+    files: SHA-256 of each output file by suffix
+    summary: JSON values of the function
+    seconds: time of the function and of its output, in the worker
+    """
 
     name: str
     digest: str
     files: Mapping[str, str]
     summary: Any
     num_units: int
+    seconds: float = 0.0
 
 
 class Executor(Protocol):
@@ -89,12 +100,13 @@ class ShardTask:
     def __call__(self, shard: Shard) -> ShardRecord:
         """Process a shard. Raises ClusterError for other versions, WriteError for a full disk, or an error of the function."""
         check_versions(self.versions)
+        start = time.perf_counter()
         contents, summary = self.function(shard.payload)
         files = {}
         for suffix, content in contents.items():
             self.folder.write(f"{shard.name}.{suffix}", content)
             files[suffix] = sha256(content).hexdigest()
-        record = ShardRecord(shard.name, shard.digest, files, summary, shard.num_units)
+        record = ShardRecord(shard.name, shard.digest, files, summary, shard.num_units, time.perf_counter() - start)
         self.folder.write(f"{shard.name}.json", json.dumps(vars(record)).encode())
         return record
 
@@ -220,6 +232,58 @@ def run_shards(
     if failures:
         raise _to_cluster_error(failures, len(records), folder)
     return [records[index] for index in sorted(records)]
+
+
+@dataclass(frozen=True)
+class ClusterMap:
+    """Map over the workers of a cluster, in the place of `dragoman.runtime.processes.map_in_processes`.
+
+    The results stay in memory until they are yielded, so the caller writes and records them.
+    """
+
+    executor: Executor
+
+    def __call__(
+        self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, num_processes: int = 0
+    ) -> Iterator[ResultT]:
+        """Yield `function(item)` for each item, in order. An item whose worker is lost is processed again.
+
+        num_processes: ignored, because the cluster has its own number of workers
+
+        Raises ClusterError if a worker has another version or is lost repeatedly, and the errors of `function`.
+        """
+        task = VersionedCall(function)
+        pending: deque[tuple[Any, ItemT, int]] = deque()
+        iterator = iter(items)
+        while True:
+            for item in islice(iterator, 2 * max(1, self.executor.count_workers()) - len(pending)):
+                pending.append((self.executor.submit(task, item), item, 1))
+            if not pending:
+                return
+            handle, item, attempt = pending.popleft()
+            while self.executor.wait_any([handle]) is None:
+                pass
+            try:
+                result = self.executor.get_result(handle)
+            except WorkerLostError as error:
+                if attempt == MAX_ATTEMPTS:
+                    raise ClusterError(f"{error}, {MAX_ATTEMPTS} times for one part; run the same command again") from None
+                pending.appendleft((self.executor.submit(task, item), item, attempt + 1))
+                continue
+            yield result
+
+
+@dataclass(frozen=True)
+class VersionedCall:
+    """Function of a worker that refuses to work with other versions than those of the command."""
+
+    function: Callable[[Any], Any]
+    versions: Mapping[str, str] = field(default_factory=lambda: get_versions())
+
+    def __call__(self, item: Any) -> Any:
+        """Return the function's result. Raises ClusterError for other versions."""
+        check_versions(self.versions)
+        return self.function(item)
 
 
 def _to_cluster_error(failures: list[tuple[str, BaseException]], num_kept: int, folder: StoreFolder) -> ClusterError:

@@ -22,7 +22,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.tree_labels import TreeLabels, to_source_text
 from dragoman.errors import DataError
 from dragoman.io.storage import commit_file, write_json
-from dragoman.runtime.processes import map_in_processes
+from dragoman.runtime.processes import MapFunction, map_in_processes
 from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import get_leaves
 
@@ -228,6 +228,7 @@ def encode_corpus(
     *,
     num_workers: int,
     on_progress: ProgressCallback,
+    map_items: MapFunction = map_in_processes,
 ) -> PairStats:
     """Write the files of encoded pairs that do not exist yet, and return the statistics of all pairs.
 
@@ -238,6 +239,7 @@ def encode_corpus(
         encoder: the encoder, sent to each process
         num_workers: number of processes
         on_progress: receives the task, the pairs done and the number of pairs
+        map_items: function that encodes the batches
     """
     total_stats = PairStats()
     pending_parts = []
@@ -248,7 +250,7 @@ def encode_corpus(
         else:
             pending_parts.append(part)
     batch_references = {part: list(cleaned_corpus.iter_batches(part)) for part in pending_parts}
-    results = map_in_processes(
+    results = map_items(
         encoder,
         (batch_reference for part in pending_parts for batch_reference in batch_references[part]),
         num_processes=num_workers,

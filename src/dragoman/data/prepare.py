@@ -58,7 +58,7 @@ from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer
 from dragoman.errors import DataError, DragomanError, OutputError, RecipeError, WorkerLostError
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files
 from dragoman.io.storage import lock_dir, to_write_error, write_lines
-from dragoman.runtime.processes import count_cores
+from dragoman.runtime.processes import MapFunction, count_cores, map_in_processes
 from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import get_leaves
 
@@ -113,6 +113,7 @@ def prepare(
     *,
     on_progress: ProgressCallback = lambda *_: None,
     accept: Callable[[dict[str, str]], None] = lambda _: None,
+    map_items: MapFunction = map_in_processes,
 ) -> PreparedData:
     """Prepare the recipe's corpora in `folder`, or return the existing ones if nothing has changed.
 
@@ -124,6 +125,7 @@ def prepare(
         notify: receives messages for the user
         on_progress: receives the task, the pairs done, and the number of pairs or None, at short intervals
         accept: receives the digest of each prepared file, and raises to reject the files
+        map_items: function that filters and encodes chunks of pairs, by default in processes of this machine
 
     Raises:
         RecipeError: the recipe names no corpus, or a file or a tokenizer that does not fit it.
@@ -153,7 +155,7 @@ def prepare(
         with lock_dir(work_dir):
             _resume_or_clear(work_dir, digest, inputs, notify)
             try:
-                pair_counts = _build(recipe, work_dir, notify, on_progress)
+                pair_counts = _build(recipe, work_dir, notify, on_progress, map_items)
                 digests = hash_prepared_files(work_dir)
                 accept(digests)
             except (WorkerLostError, OutputError):
@@ -211,7 +213,9 @@ def _resume_or_clear(work_dir: Path, digest: str, inputs: dict[str, Any], notify
     write_lines(marker, [digest])
 
 
-def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: ProgressCallback) -> dict[str, PairStats]:
+def _build(
+    recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: ProgressCallback, map_items: MapFunction
+) -> dict[str, PairStats]:
     """Write all files of a prepared folder except its manifest, and return the statistics; existing files are kept."""
     num_workers = recipe.data.preprocessing_workers or count_cores()
     valid_corpora = {get_validation_prefix(name): corpus for name, corpus in recipe.data.evaluation_corpora(VALID).items()}
@@ -219,7 +223,9 @@ def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: Progre
     root = Path(recipe.data.root)
     for name, corpus in corpora.items():
         notify(f"reading {name}: {_join_file_names(corpus, root)}")
-    cleaned_corpora = clean_training_corpora(recipe, work_dir / "text", processes=num_workers, on_progress=on_progress)
+    cleaned_corpora = clean_training_corpora(
+        recipe, work_dir / "text", processes=num_workers, on_progress=on_progress, map_items=map_items
+    )
     cleaned_valid_corpora = {
         name: clean_corpus(
             work_dir / "text",
@@ -229,6 +235,7 @@ def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: Progre
             FilterPipeline(CleaningConfig(), *direction.languages),
             processes=num_workers,
             on_progress=on_progress,
+            map_items=map_items,
         )
         for name, direction in recipe.evaluation_directions(VALID).items()
         if not direction.is_reversed
@@ -251,7 +258,7 @@ def _build(recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: Progre
             recipe.data.overlong_pairs,
             is_reversed=direction.is_reversed,
         )
-        stats = _encode_and_index(cleaned_corpus, work_dir, prefix, encoder, num_workers, on_progress)
+        stats = _encode_and_index(cleaned_corpus, work_dir, prefix, encoder, num_workers, on_progress, map_items)
         if stats.kept == 0:
             raise _build_empty_error(_join_file_names(direction.corpus, root), stats)
         pair_counts[name] = stats
@@ -387,9 +394,12 @@ def _encode_and_index(
     encoder: PairEncoder,
     num_workers: int,
     on_progress: ProgressCallback,
+    map_items: MapFunction,
 ) -> PairStats:
     """Encode a cleaned corpus, group its pairs by length, and return the statistics of all pairs that were read."""
-    encoding_stats = encode_corpus(cleaned_corpus, work_dir, name, encoder, num_workers=num_workers, on_progress=on_progress)
+    encoding_stats = encode_corpus(
+        cleaned_corpus, work_dir, name, encoder, num_workers=num_workers, on_progress=on_progress, map_items=map_items
+    )
     write_lengths(get_lengths_file(work_dir, name), Corpus(list_pair_files(work_dir, name)))
     stats = _get_cleaning_stats(cleaned_corpus)
     stats.add(encoding_stats)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from dragoman.errors import BundleError, DeviceError
+from dragoman.inference.bundle_store import locate_bundle
 from dragoman.io.storage import verify_checksums
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def load(
 ) -> Translator | Parser:
     """Open a bundle, or an ensemble of several. Return a `Translator`, or a `Parser` if the first bundle is a parser.
 
+    path, ensemble_paths: folders, or URLs of an object store, which are copied to the cache folder
     task: expected task; a type checker then knows the class of the result, and a bundle of the other task raises an error
     device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU if there is one
     precision: "float32", "bfloat16", "int8" (CPU only), or "auto". "auto" is int8 if the compiled back end runs. Otherwise it
@@ -100,7 +102,7 @@ def load(
         "inter_threads": inter_threads,
         "compile_in_background": compile_in_background,
     }
-    bundle_paths = [Path(bundle_path) for bundle_path in (path, *ensemble_paths)]
+    bundle_paths = [locate_bundle(bundle_path) for bundle_path in (path, *ensemble_paths)]
     bundles = _read_bundles(bundle_paths)
     if (task or bundles[0].recipe.task.kind) == "translation":
         from dragoman.inference.translator import Translator

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dragoman.errors import WorkerLostError
 from dragoman.platform_features import count_allowed_cores, get_signals
@@ -28,6 +28,15 @@ CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 MAX_SERIAL_ITEMS = 4
 # The terminal sends these to all processes. SIGTERM is not among them, because a broken pool ends its workers with it.
 _PARENT_SIGNALS = get_signals("SIGINT", "SIGUSR1")
+
+
+class MapFunction(Protocol):
+    """Function with the arguments and the results of `map_in_processes`."""
+
+    def __call__(
+        self, function: Callable[[ItemT], ResultT], items: Iterable[ItemT], *, num_processes: int
+    ) -> Iterator[ResultT]: ...
+
 
 _worker_function: Callable[[Any], Any] | None = None
 

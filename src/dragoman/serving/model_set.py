@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -83,16 +83,26 @@ class ParseKey:
 
 
 class ModelSet:
-    """Loaded bundles. A reload makes a new set, and requests in progress go on with the one that they have."""
+    """Loaded bundles. A reload makes a new set, and requests in progress go on with the one that they have.
 
-    def __init__(self, models: Sequence[ServedModel], *, pivot: str | None = None, parser: ServedParser | None = None) -> None:
+    build_step: returns the step of a model for a pair; by default, the translator of the model tells its fields
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        *,
+        pivot: str | None = None,
+        parser: ServedParser | None = None,
+        build_step: Callable[[ServedModel, Pair], Step] | None = None,
+    ) -> None:
         self.models = tuple(models)
         self.parser = parser
         self.pivot = pivot
         self.steps: dict[Pair, Step] = {}
         for model in models:
             for pair in model.pairs:
-                step = self.steps.setdefault(_normalize(pair), _build_step(model, pair))
+                step = self.steps.setdefault(_normalize(pair), (build_step or _build_step)(model, pair))
                 if step.model is not model:
                     logger.warning("%s to %s: %s translates the pair, not %s", *pair, step.model.name, model.name)
         self.codes = {get_language(code): code for model in models for pair in model.pairs for code in pair}
@@ -134,12 +144,16 @@ class ModelSet:
                 )
             models.append(ServedModel(str(path), translator, pairs))
         model_set = cls(models, pivot=pivot, parser=parser)
-        if pivot is not None and get_language(pivot) not in model_set.codes:
-            languages = ", ".join(model_set.targets)
-            raise RecipeError(
-                f"--pivot {pivot}: is no language of the bundles; their languages are {languages}", code="invalid-option"
-            )
+        model_set.check_pivot()
         return model_set
+
+    def check_pivot(self) -> None:
+        """Raise RecipeError for a pivot that is no language of the bundles."""
+        if self.pivot is not None and get_language(self.pivot) not in self.codes:
+            languages = ", ".join(self.targets)
+            raise RecipeError(
+                f"--pivot {self.pivot}: is no language of the bundles; their languages are {languages}", code="invalid-option"
+            )
 
     def check_translates(self) -> None:
         """Raise DataError if the server has a parser alone."""

@@ -192,21 +192,27 @@ class RequestQueue(Generic[KeyT, ResultT]):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while True:
-            with self._condition:
-                self._condition.wait_for(lambda: self._jobs or self._is_closed)
-                finished = self._remove_dead_jobs()
-                batch = self._take_batch()
-                is_last = self._is_closed and not self._jobs
-            for job, error in finished:
-                job.on_done(None, error)
-            if finished:
-                self._flush()
-            if batch:
-                self._translate_batch(batch)
-                self._flush()
-            elif is_last:
-                return
+        while self._run_batch():
+            pass
+
+    def _run_batch(self) -> bool:
+        """Wait for jobs, end those whose time is over, and translate a batch. Return whether the queue goes on.
+
+        It is a call of its own, so that the thread holds no job while it waits for the next one.
+        """
+        with self._condition:
+            self._condition.wait_for(lambda: self._jobs or self._is_closed)
+            finished = self._remove_dead_jobs()
+            batch = self._take_batch()
+            is_last = self._is_closed and not self._jobs
+        for job, error in finished:
+            job.on_done(None, error)
+        if finished:
+            self._flush()
+        if batch:
+            self._translate_batch(batch)
+            self._flush()
+        return bool(batch) or not is_last
 
     def _remove_dead_jobs(self) -> list[tuple[Job[KeyT, ResultT], Exception]]:
         """Return the jobs whose time is over, each with its error, and remove them and the canceled ones."""

@@ -65,7 +65,7 @@ def serve_in_processes(
     """
     with ExitStack() as stack:
         server_socket, admin_socket = bind_addresses(settings, stack)
-        wake = stack.enter_context(_catch_signals())
+        wake = stack.enter_context(catch_signals())
         file_dir = stack.enter_context(TemporaryDirectory(prefix=FILE_DIR_PREFIX, ignore_cleanup_errors=True))
         weights_dir = stack.enter_context(TemporaryDirectory(prefix=WEIGHTS_DIR_PREFIX, ignore_cleanup_errors=True))
         settings = replace(settings, file_dir=Path(file_dir), weights_dir=Path(weights_dir))
@@ -81,7 +81,7 @@ def serve_in_processes(
 
 
 @contextmanager
-def _catch_signals() -> Iterator[Connection]:
+def catch_signals() -> Iterator[Connection]:
     """Give a connection that receives `stop` or `reload` for the signals that this process gets."""
     wake, sender = multiprocessing.Pipe(duplex=False)
     handlers = {signal.SIGINT: b"stop", signal.SIGTERM: b"stop", **({} if SIGHUP is None else {SIGHUP: b"reload"})}

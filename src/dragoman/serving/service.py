@@ -365,7 +365,11 @@ class TranslationService:
                 code="unsupported-language",
             )
         async with self._explain_lock:
-            return await asyncio.to_thread(_explain, route[0], text)
+            return await self.explain_step(route[0], text)
+
+    async def explain_step(self, step: Step, text: str) -> str:
+        """Return the attention page of a sentence that one model translates."""
+        return await asyncio.to_thread(_explain, step, text)
 
     def describe_state(self) -> str:
         """Return "ok" if a new request has room, and otherwise the reason why it waits."""

@@ -88,6 +88,21 @@ class Augmentation:
         source, target = (text, pair.source) if self.method == "back-translate" else (pair.source, text)
         return "written", Pair(tag + source, target, pair.origin), chosen
 
+    def format_pairs(
+        self, pairs: Sequence[Pair], outputs: Sequence[TranslationOutput], file_format: PairFileFormat
+    ) -> tuple[str, Counter[str]]:
+        """Return the lines of the file for input pairs and their outputs, and the number of pairs by outcome."""
+        counts: Counter[str] = Counter()
+        lines = []
+        for pair, output in zip(pairs, outputs, strict=True):
+            outcome, result, chosen = self.apply(pair, output)
+            counts[outcome] += 1
+            if result is not None:
+                if file_format == "tsv" and "\t" in result.source + result.target:
+                    counts[TABS] += 1
+                lines.append(_format_line(result, chosen, self.method, file_format))
+        return "".join(lines), counts
+
     def _is_usable(self, output: TranslationOutput) -> bool:
         return _has_text(to_single_line(output.text)) and (output.status == "ok" or output.status in self.keep_statuses)
 
@@ -153,16 +168,8 @@ def augment(
     on_progress(sum(1 for _ in islice(lines, output.num_read)))
     while window := list(islice(lines, WINDOW_LINES)):
         translations = translate([pair.source for pair in window], output.num_read)
-        counts: Counter[str] = Counter()
-        output_lines = []
-        for pair, translation in zip(window, translations, strict=True):
-            outcome, result, chosen = augmentation.apply(pair, translation)
-            counts[outcome] += 1
-            if result is not None:
-                if file_format == "tsv" and "\t" in result.source + result.target:
-                    counts[TABS] += 1
-                output_lines.append(_format_line(result, chosen, augmentation.method, file_format))
-        output.append("".join(output_lines), num_read=len(window), counts=counts)
+        text, counts = augmentation.format_pairs(window, translations, file_format)
+        output.append(text, num_read=len(window), counts=counts)
         on_progress(len(window))
     return output.counts
 

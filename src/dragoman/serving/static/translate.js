@@ -11,10 +11,12 @@ const WARNINGS = {
   low_score: "The model was not sure.", variables: "A placeholder differs.", printf: "A placeholder differs.", xmltags: "A tag differs.",
   newlines: "A line break differs.", max_length: "The text is too long.", line_length: "A line is too long.",
   reading_speed: "The subtitle is too fast to read.", unwritable: "The format cannot hold the text.",
+  endpunc: "The end of the sentence may be missing.", terminology: "A term of the glossary is missing.",
 };
 const element = (id) => document.getElementById(id);
 const text = element("text"), output = element("output"), source = element("source"), target = element("target"), state = element("state");
 let targets = {}, names = {}, controller = null, timer = 0, segments = [], translated = "", requestNumber = 0;
+let lastTranslation = Promise.resolve();
 
 function say(message, isError) {
   state.textContent = message;
@@ -59,15 +61,24 @@ async function readError(answer) {
 
 function schedule() {
   clearTimeout(timer);
-  timer = setTimeout(translate, WAIT_MILLISECONDS);
+  timer = setTimeout(translateNow, WAIT_MILLISECONDS);
   element("count").textContent = text.value ? `${text.value.length} characters` : "";
 }
 
-async function translate() {
+// Begin to translate the text; lastTranslation settles when that is done.
+function translateNow() {
   clearTimeout(timer);
+  timer = 0;
+  lastTranslation = translate();
+}
+
+async function translate() {
   if (controller) controller.abort();
   const number = ++requestNumber;
   element("details").hidden = true;
+  // What is shown belongs to the text before until the whole new translation has come.
+  translated = "";
+  element("copy").disabled = true;
   if (!text.value.trim()) {
     show("", []);
     element("detected").textContent = "";
@@ -242,6 +253,7 @@ function select(index, button) {
 }
 
 function replaceSentence(index, alternative) {
+  if (!translated) return; // A new translation is on its way.
   const before = segments[index];
   const others = [before, ...before.alternatives.filter((other) => other !== alternative)];
   const buttons = [...output.querySelectorAll(".sentence")];
@@ -257,7 +269,10 @@ function replaceSentence(index, alternative) {
   }
 }
 
-function swap() {
+// The translation becomes the text. One that is still on its way is waited for.
+async function swap() {
+  if (timer) translateNow();
+  await lastTranslation;
   if (!canSwap()) return;
   const [from, to] = [source.value, target.value];
   source.value = to;
@@ -265,12 +280,13 @@ function swap() {
   target.value = from;
   element("swap").disabled = !canSwap();
   if (translated) text.value = translated;
-  translate();
+  schedule();
+  translateNow();
 }
 
 text.addEventListener("input", schedule);
-source.addEventListener("change", () => { fillTargets(); translate(); });
-target.addEventListener("change", () => { element("swap").disabled = !canSwap(); translate(); });
+source.addEventListener("change", () => { fillTargets(); translateNow(); });
+target.addEventListener("change", () => { element("swap").disabled = !canSwap(); translateNow(); });
 element("swap").addEventListener("click", swap);
 element("copy").addEventListener("click", async () => {
   await navigator.clipboard.writeText(translated);
@@ -278,7 +294,7 @@ element("copy").addEventListener("click", async () => {
 });
 element("languages").addEventListener("submit", (event) => event.preventDefault());
 document.addEventListener("keydown", (event) => {
-  if ((event.ctrlKey || event.metaKey) && event.key === "Enter") translate();
+  if ((event.ctrlKey || event.metaKey) && event.key === "Enter") translateNow();
   if (event.altKey && event.key.toLowerCase() === "s") swap();
   if (event.key === "Escape") { element("details").dataset.pinned = ""; element("details").hidden = true; }
 });
