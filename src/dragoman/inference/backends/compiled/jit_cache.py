@@ -189,7 +189,9 @@ def _write_atomically(path: Path, content: bytes) -> None:
 
 def _flatten(values: Any, words: array[int]) -> None:
     for value in values:
-        if isinstance(value, tuple):
+        if type(value) is int:  # nearly all are addresses, and this test is the cheapest
+            words.append(value)
+        elif isinstance(value, tuple):
             _flatten(value, words)
         elif isinstance(value, float):
             words.frombytes(struct.pack("d", value))
