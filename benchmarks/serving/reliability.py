@@ -1,7 +1,7 @@
 """Reliability of the server: `PYTHONPATH=benchmarks python -m serving.reliability [--quick] [NAME ...]`.
 
-Each section checks one promise, and prints its figures. Without names all sections run, except those that need --bundle or
---schemathesis. The exit status is 1 if a promise is not kept. Linux only.
+Each section checks one promise, and prints its figures. Without names all sections run, except those that need --bundle,
+--lines or --schemathesis. The exit status is 1 if a promise is not kept. Linux only.
 """
 
 from __future__ import annotations
@@ -485,17 +485,75 @@ def check_equality(options: Options) -> Iterator[PromiseCheck]:
         )
 
 
+def check_memory(options: Options) -> Iterator[PromiseCheck]:
+    """Server processes of a real bundle share memory."""
+    if options.bundle is None:
+        raise click.UsageError("memory: needs --bundle")
+    request = write_request(write_fields("Two dogs play in the snow."))
+    command = [sys.executable, "-m", "dragoman", "serve", str(options.bundle), "--port", "0", "--json"]
+    command += ["--precision", options.precision, "--intra-threads", "1"]
+    environment = {**os.environ, "DRAGOMAN_COMPILE": "wait"}
+
+    async def send_many(port: int, number: int) -> None:
+        for _ in range(number // 16):
+            await asyncio.gather(*(send(port, request) for _ in range(16)))
+
+    first = 0.0
+    for number in (1, 2, 4):
+        with subprocess.Popen(
+            [*command, "--processes", str(number)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        ) as process:
+            assert process.stdout is not None
+            try:
+                port = int(re.findall(r":(\d+)/", process.stdout.readline())[0])
+                asyncio.run(send_many(port, 64 * number))
+                time.sleep(RELEASE_SECONDS)
+                processes = list_descendants(process.pid)
+                memory = sum(map(read_shared_memory, processes))
+            finally:
+                process.terminate()
+        first = first or memory
+        yield PromiseCheck(
+            f"{number} server processes, {len(processes)} in all: {memory:.0f} MiB of proportional set size",
+            number == 1 or memory < number * first,
+        )
+
+
+def list_descendants(process_id: int) -> list[int]:
+    """Return the numbers of a process and of all processes that it started, by way of others too."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    numbers = [process_id]
+    for number in numbers:  # grows meanwhile
+        numbers += children.get(number, [])
+    return numbers
+
+
+def read_shared_memory(process_id: int) -> float:
+    """Return the proportional set size in MiB: a page that several processes map counts as a part for each."""
+    rollup = Path(f"/proc/{process_id}/smaps_rollup").read_text(encoding="utf-8")
+    return int(re.findall(r"Pss:\s+(\d+)", rollup)[0]) / 1024
+
+
 def check_schemathesis(options: Options) -> Iterator[PromiseCheck]:
     """Requests made from the OpenAPI description."""
     if options.schemathesis is None:
         raise click.UsageError("schemathesis: needs --schemathesis PROGRAM")
     number = 1000 if options.quick else 10_000
-    program = [str(options.schemathesis), "run", "--checks", "not_a_server_error", "--phases", "examples,coverage,fuzzing"]
+    program = [str(options.schemathesis.absolute()), "run"]
+    program += ["--checks", "not_a_server_error", "--phases", "examples,coverage,fuzzing"]
     load = ["--max-examples", str(number // 10), "--no-shrink", "--continue-on-failure", "--workers", "2"]
     load += ["--seed", str(options.seed)]
-    with run_stand_in() as server:
+    with run_stand_in() as server, tempfile.TemporaryDirectory() as folder:
         result = subprocess.run(
-            [*program, *load, f"http://127.0.0.1:{server.port}/openapi.json"], check=False, capture_output=True
+            [*program, *load, f"http://127.0.0.1:{server.port}/openapi.json"], check=False, capture_output=True, cwd=folder
         )
         metrics = server.read_metrics()
     statuses: Counter[str] = Counter()
@@ -511,7 +569,7 @@ def check_schemathesis(options: Options) -> Iterator[PromiseCheck]:
 
 def check_soak(options: Options) -> Iterator[PromiseCheck]:
     """A simulated day with a million requests."""
-    soak = run_soak(20_000, 60.0, 5_000) if options.quick else run_soak(NUM_REQUESTS, options.soak_seconds, 10_000)
+    soak = run_soak(20_000, 60.0, 5_000) if options.quick else run_soak(NUM_REQUESTS, options.soak_seconds, 50_000)
     for state in soak.states:
         yield PromiseCheck(state.describe(), True)
     yield PromiseCheck(f"{soak.num_requests} requests", len(soak.states) > 1)
@@ -534,17 +592,20 @@ SECTIONS: dict[str, Callable[[Options], Iterator[PromiseCheck]]] = {
     "stops": check_stops,
     "hostile": check_hostile,
     "soak": check_soak,
+    "memory": check_memory,
 }
+OPTION_OF_SECTION = {"equality": "lines", "memory": "bundle", "schemathesis": "schemathesis"}
+"""Option that a section needs."""
 
 
 @click.command(help=__doc__)
 @click.argument("names", nargs=-1, type=click.Choice(list(SECTIONS)))
 @click.option("--quick", is_flag=True, help="Smaller numbers, in about two minutes.")
-@click.option("--bundle", type=click.Path(path_type=Path), help="Bundle from English to German, for equality.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="Bundle from English to German, for equality and memory.")
 @click.option("--lines", type=click.Path(path_type=Path), help="English sentences, one a line, for equality.")
 @click.option("--schemathesis", type=click.Path(path_type=Path), help="Program schemathesis of version 4.")
 @click.option("--soak-seconds", default=7200.0, show_default=True, help="Longest time of the soak; it reports how far it came.")
-@click.option("--precision", default="auto", show_default=True, help="Precision of the bundle, for equality.")
+@click.option("--precision", default="auto", show_default=True, help="Precision of the bundle, for equality and memory.")
 @click.option("--seed", default=31, show_default=True, help="Seed of the requests of schemathesis.")
 def main(
     names: tuple[str, ...],
@@ -558,7 +619,7 @@ def main(
 ) -> None:
     options = Options(quick, bundle, lines, schemathesis, soak_seconds, precision, seed)
     if not names:
-        names = tuple(name for name in SECTIONS if getattr(options, "bundle" if name == "equality" else name, True) is not None)
+        names = tuple(name for name in SECTIONS if getattr(options, OPTION_OF_SECTION.get(name, ""), True) is not None)
     all_kept = True
     for name in names:
         start = time.monotonic()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 from fastapi import FastAPI
@@ -15,10 +17,12 @@ from fastapi.testclient import TestClient
 
 from capital_letters import CapitalTranslator, make_client, make_models, make_service
 from dragoman.errors import RecipeError
+from dragoman.inference.translation_result import STATUSES_WORST_FIRST
 from dragoman.inference.translator import Translator
 from dragoman.serving.model_set import ModelSet, ServedModel, list_pairs
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
+from dragoman.text.guards import Check
 
 
 @pytest.fixture
@@ -106,6 +110,20 @@ def test_stream_sends_each_sentence(client: TestClient) -> None:
     assert json.loads(events[2][1])["text"] == "ONE. TWO."
 
 
+def test_stream_logs_the_cause_of_an_internal_error(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    fields = {"texts": ["One.", "This will fail."], "source": "en", "target": "de"}
+    answer = client.post("/v1/translate/stream", json=fields)
+    name, _, data = answer.text.strip().split("\n\n")[-1].partition("\ndata: ")
+    assert (answer.status_code, name, json.loads(data)["code"]) == (200, "event: error", "internal-error")
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["the translator fails"]
+
+
+def test_deepl_names_a_language_of_three_letters_whole() -> None:
+    client = make_client(TranslationService(make_models((CapitalTranslator(), ("nds", "de"))), ServerLimits()))
+    answer = client.post("/v2/translate", json={"text": ["Moin."], "source_lang": "NDS-DE", "target_lang": "DE"})
+    assert answer.json()["translations"][0]["detected_source_language"] == "NDS"
+
+
 def test_pivot_joins_two_models() -> None:
     first, second = CapitalTranslator("!"), CapitalTranslator("?")
     models = make_models((first, ("de", "en")), (second, ("en", "fr")), pivot="en")
@@ -168,10 +186,13 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"q": "x", "source": "en"}, "Invalid request: missing target parameter"),
     ({"q": "x", "source": "zz", "target": "de"}, "zz is not supported"),
     ({"q": "x", "source": "de", "target": "en"}, "de to en is not supported; the targets of de are: none"),
-    ({"q": 123, "source": "en", "target": "de"}, "q: "),
-    ({"q": None, "source": "en", "target": "de"}, "q: "),
-    ({"q": ["a", 1], "source": "en", "target": "de"}, "q: "),
-    ({"q": {"a": 1}, "source": "en", "target": "de"}, "q: "),
+    ({"q": 123, "source": "en", "target": "de"}, "q: it should be a valid string or a valid list, but it is 123"),
+    ({"q": None, "source": "en", "target": "de"}, "q: it should be a valid string or a valid list, but it is null"),
+    ({"q": ["a", 1], "source": "en", "target": "de"}, "q[1]: it should be a valid string, but it is 1"),
+    (
+        {"q": {"a": True}, "source": "en", "target": "de"},
+        'q: it should be a valid string or a valid list, but it is {"a": true}',
+    ),
     ({"q": "x", "source": [], "target": "de"}, "source: "),
     ({"q": "x", "source": "en", "target": ""}, "target: "),
     ({"q": "x", "source": "en", "target": "de", "alternatives": "x"}, "alternatives: "),
@@ -199,6 +220,29 @@ def test_body_that_is_no_json_object_is_refused(client: TestClient, body: bytes)
         answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
         assert (answer.status_code, list(answer.json())) == (400, [name]), path
     assert set(client.post("/v1/translate", content=body).json()["error"]) == {"code", "message"}
+
+
+def test_form_and_query_that_are_not_utf8_are_refused(client: TestClient, translator: CapitalTranslator) -> None:
+    part = b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+    parts = b"".join(part % pair for pair in ((b"q", b"\xff"), (b"source", b"en"), (b"target", b"de"))) + b"--b--\r\n"
+    answers = [
+        client.get("/translate?q=%ff&source=en&target=de"),
+        client.post("/translate?q=%ff", json={"source": "en", "target": "de"}),
+        client.post(
+            "/translate",
+            content=b"q=%ff&source=en&target=de",
+            headers={"Content-Type": "application/x-www-form-urlencoded"},
+        ),
+        client.post("/translate", content=parts, headers={"Content-Type": "multipart/form-data; boundary=b"}),
+    ]
+    for answer in answers:
+        assert answer.status_code == 400
+        assert "no form in UTF-8" in answer.json()["error"]
+    assert translator.calls == []
+    valid = client.post(
+        "/translate", content=parts.replace(b"\xff", "é".encode()), headers={"Content-Type": "multipart/form-data; boundary=b"}
+    )
+    assert valid.json()["translatedText"] == "É"
 
 
 @pytest.mark.parametrize("text", [[], "x" * 4, ["x"] * 51, 1, None, [None]])

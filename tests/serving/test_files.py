@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +18,8 @@ from fastapi.testclient import TestClient
 
 from capital_letters import CapitalTranslator, listen, make_client, make_models, make_service
 from dragoman.documents.formats import SUFFIXES
+from dragoman.serving.file_jobs import FileJobs, FileRequest
+from dragoman.serving.request_queue import QueueFullError
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
 
@@ -73,6 +79,7 @@ def test_package_of_deepl_translates_documents() -> None:
         while not (status := package.translate_document_get_status(handle)).done:
             time.sleep(0.01)
         assert status.billed_characters == len("One day.")
+        assert package.get_usage().character.count == len("One day.")
         package.translate_document_download(handle, output)
         assert output.getvalue() == b"ONE DAY.\n"
         with pytest.raises(deepl.DeepLException, match="does not exist"):
@@ -93,7 +100,12 @@ def test_wrong_files_are_refused_in_the_shape_of_each_api(client: TestClient) ->
     assert post("/translate_file", target="de") == (400, {"error": "Invalid request: missing source parameter"})
     assert post("/translate_file", "a.json", b"a: b", **pair)[1]["error"].startswith("a.json: line 1")
     assert post("/translate_file", "a.xyz", **pair)[1]["error"].startswith("a.xyz: files that end with")
-    assert post("/v2/document", target_lang="ZZ", source_lang="EN") == (400, {"message": "zz is not supported"})
+    unknown = "zz is not supported; the languages are de, en"
+    assert post("/v2/document", target_lang="ZZ", source_lang="EN") == (400, {"message": unknown})
+    assert post("/v2/document", target_lang="ZZ") == (400, {"message": unknown})
+    assert post("/v2/document", target_lang="DE", glossary_id="x")[1]["message"].startswith("glossary_id: ")
+    assert post("/v2/document", target_lang="DE", formality="less")[1]["message"].startswith("formality: ")
+    assert post("/v1/files", scop="all", **pair)[1]["error"]["message"] == "scop: there is no such field"
     assert post("/v2/document", target_lang="DE", output_format="pdf")[1]["message"].startswith("output_format")
     assert post("/v1/files", content=b"x" * 20_000, **pair)[1]["error"]["code"] == "request-too-large"
     assert post("/v1/files", name="a" * 300 + ".txt", **pair)[0] == 400
@@ -121,6 +133,75 @@ def test_files_expire_and_a_removed_job_ends() -> None:
         assert wait(client, other)["status"] == "done"
         time.sleep(0.6)
         assert client.get(f"/v1/files/{other}").status_code == 404
+
+
+def test_job_ends_with_an_error_if_its_process_or_a_file_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = CapitalTranslator()
+    service = TranslationService(make_models((translator, ("en", "de"))), ServerLimits())
+    fields: dict[str, Any] = {"data": {"source": "en", "target": "de"}, "files": {"file": ("a.txt", b"one\n")}}
+    with make_client(service, ServerSettings(file_dir=tmp_path)) as client:
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        translator.gate.clear()
+        job_id = client.post("/v1/files", **fields).json()["id"]
+        while client.get(f"/v1/files/{job_id}").json()["status"] != "translating":
+            time.sleep(0.01)
+        path = tmp_path / job_id / "state"
+        original = path.read_text(encoding="utf-8")
+        path.write_text(json.dumps({**json.loads(original), "process": ended.pid}), encoding="utf-8")
+        state = client.get(f"/v1/files/{job_id}").json()
+        assert (state["status"], state["error"]["code"]) == ("error", "process-ended")
+        assert client.get(f"/v1/files/{job_id}/content").json()["error"]["code"] == "process-ended"
+        path.write_text(original, encoding="utf-8")
+        translator.gate.set()
+        assert wait(client, job_id)["status"] == "done"
+
+        def lack_a_file(*arguments: object) -> None:
+            raise FileNotFoundError("part of the package")
+
+        monkeypatch.setattr("dragoman.serving.file_jobs.parse_document", lack_a_file)
+        state = wait(client, client.post("/v1/files", **fields).json()["id"])
+        assert (state["status"], state["error"]["code"]) == ("error", "internal-error")
+
+
+def test_uploads_at_the_same_time_do_not_pass_the_limit(tmp_path: Path) -> None:
+    jobs = FileJobs(make_service(max_files=3), tmp_path)
+    request = FileRequest("a.txt", "en", "de")
+
+    async def upload() -> list[object]:
+        results = await asyncio.gather(*(jobs.create(request, b"one\n") for _ in range(8)), return_exceptions=True)
+        await jobs.close()
+        return list(results)
+
+    results = asyncio.run(upload())
+    assert sum(isinstance(result, QueueFullError) for result in results) == 5
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_upload_whose_client_goes_away_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    jobs = FileJobs(make_service(), tmp_path)
+    begins, goes_on = threading.Event(), threading.Event()
+    write_bytes = Path.write_bytes
+
+    def write_slowly(path: Path, content: bytes) -> int:
+        begins.set()
+        goes_on.wait(10)
+        return write_bytes(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write_slowly)
+
+    async def leave() -> None:
+        upload = asyncio.create_task(jobs.create(FileRequest("a.txt", "en", "de"), b"one\n"))
+        await asyncio.to_thread(begins.wait, 10)
+        upload.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await upload
+        goes_on.set()
+        while list(tmp_path.iterdir()):
+            await asyncio.sleep(0.01)
+        await jobs.close()
+
+    asyncio.run(asyncio.wait_for(leave(), 20))
 
 
 def test_pivot_keeps_the_tags_of_a_file() -> None:

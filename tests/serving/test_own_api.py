@@ -53,6 +53,23 @@ def test_wrong_constraints_are_refused(fields: dict[str, Any], code: str) -> Non
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"beamsize": 8}, "beamsize: there is no such field"),
+        ({"constraints": [{"prefix": 1}]}, "constraints[0].prefix: it should be a valid string, but it is 1"),
+        ({"constraints": [None]}, "constraints: has 1 items for 2 texts; give a value or null for each one"),
+        ({"glossary": [{"source": "a"}, {"target": "b"}]}, "glossary[1].source is missing"),
+        ({"glossary": True}, "glossary: it should be a valid string or a valid list, but it is true"),
+        ({"beam_size": 0}, "beam_size: it should be greater than or equal to 1, but it is 0"),
+        ({"texts": ["a", None]}, "texts[1]: it should be a valid string, but it is null"),
+    ],
+)
+def test_problem_names_the_place_in_the_request(fields: dict[str, Any], message: str) -> None:
+    answer = make_client(make_service()).post("/v1/translate", json={"texts": ["a", "b"], **PAIR, **fields})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
+
+
 @pytest.fixture(scope="module")
 def parsing_service(tmp_path_factory: pytest.TempPathFactory) -> TranslationService:
     """Service with the bundle of an untrained parser alone."""

@@ -30,7 +30,7 @@ def test_spans_join_the_trace_of_the_client_and_hold_no_text() -> None:
     models = make_models((CapitalTranslator(), ("en", "de")))
     client = make_client(TranslationService(models, ServerLimits(), telemetry=Telemetry(provider)))
     fields = {"texts": ["A secret. Another one."], "source": "en", "target": "de"}
-    client.post("/v1/translate?key=secret", json=fields, headers={"traceparent": TRACEPARENT})
+    client.post("/v1/translate?source=secret", json=fields, headers={"traceparent": TRACEPARENT})
     client.post("/v1/translate", json={**fields, "texts": ["secret: fail"]}, headers={"traceparent": TRACEPARENT})
     client.get("/secret", headers={"authorization": "Bearer secret"})
     finished: list[Any] = list(exporter.get_finished_spans())

@@ -27,6 +27,8 @@ TRANSLATE_EXAMPLE = {"text": ["Good <b>morning</b>."], "source_lang": "EN", "tar
 GLOSSARY_EXAMPLE = {
     "name": "fruit", "source_lang": "en", "target_lang": "de", "entries": "apple\tApfel", "entries_format": "tsv",
 }  # fmt: skip
+Formality = Literal["default", "prefer_more", "prefer_less"]
+"""Values that ask for a formality only where there is one."""
 LIST_FIELDS = frozenset(("text", "ignore_tags", "splitting_tags", "non_splitting_tags", "outline_detection_tags"))
 
 
@@ -39,7 +41,7 @@ class DeeplFields(RequestFields):
     tag_handling: Literal["xml", "html"] | None = None
     split_sentences: Literal["0", "1", "nonewlines"] | bool | None = None
     ignore_tags: Annotated[list[str], Field(default_factory=list)]
-    formality: Literal["default", "prefer_more", "prefer_less"] | None = None
+    formality: Formality | None = None
     glossary_id: str | None = None
     glossary_ids: list[str] | None = None
 
@@ -93,7 +95,7 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
             {
                 "translations": [
                     {
-                        "detected_source_language": result.source.upper()[:2],
+                        "detected_source_language": get_language(result.source).upper(),
                         "text": result.translation.text,
                         "billed_characters": len(text),
                     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -63,6 +64,7 @@ class FileRequest:
     name: its name, whose ending selects the format
     source: language of the texts, or None to detect it
     scope, accept: see `DocumentOptions`
+    is_counted: add the characters of its texts to the usage that DeepL's API reports
     """
 
     name: str
@@ -70,6 +72,7 @@ class FileRequest:
     target: str
     scope: Scope = "empty"
     accept: bool = False
+    is_counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class JobState:
     flagged, flags: number of texts that fail a check, and the first ones of them
     started: seconds of the clock at the start of the translation
     error, code: reason why there is no translation
+    process: number of the server process that translates the file
     """
 
     id: str
@@ -99,10 +103,12 @@ class JobState:
     started: float = 0.0
     error: str = ""
     code: str = ""
+    process: int = 0
 
     def estimate_seconds(self) -> int | None:
         """Return the time that is left by the speed up to now; None if there is no speed yet."""
-        return round((time.time() - self.started) * (self.total - self.done) / self.done) if self.done else None
+        seconds = max(0.0, time.time() - self.started)  # somebody may have set the clock back
+        return round(seconds * (self.total - self.done) / self.done) if self.done else None
 
 
 class _JobFolders:
@@ -186,6 +192,7 @@ class FileJobs:
         self._threads = ThreadPoolExecutor(MAX_RUNNING, thread_name_prefix="files")
         self._stopped = threading.Event()
         self._running: dict[str, asyncio.Future[None]] = {}
+        self._creation_lock = asyncio.Lock()
 
     async def create(self, request: FileRequest, content: bytes) -> JobState:
         """Start the translation of a file, and return its state.
@@ -196,12 +203,21 @@ class FileJobs:
             raise QueueClosedError
         get_parser(request.name)
         self._service.models.check_translates()
+        self._service.models.check_language(request.target)
         if request.source is not None:
             self._service.models.find_route(request.source, request.target)
-        if await asyncio.to_thread(self._folders.remove_expired) >= self._service.limits.max_files:
-            raise QueueFullError
-        state = JobState(secrets.token_hex(16), name_translation(request), request.source or "", request.target)
-        await asyncio.to_thread(self._folders.create, state, content)
+        state = JobState(
+            secrets.token_hex(16), name_translation(request), request.source or "", request.target, process=os.getpid()
+        )
+        async with self._creation_lock:
+            if await asyncio.to_thread(self._folders.remove_expired) >= self._service.limits.max_files:
+                raise QueueFullError
+            creation = asyncio.ensure_future(asyncio.to_thread(self._folders.create, state, content))
+            try:
+                await asyncio.shield(creation)
+            except BaseException:  # the client went away, or there is no room: the folder must not stay without a job
+                creation.add_done_callback(lambda _: self._folders.remove(state.id))
+                raise
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._threads, self._run, state, request, loop)
         self._running[state.id] = future
@@ -223,6 +239,9 @@ class FileJobs:
         state = self._folders.read(job_id)
         if state is None:
             raise HttpError(404, "the file does not exist, or was removed after its time; send it again", "file-not-found")
+        if state.status in ("queued", "translating") and not _is_running(state.process):
+            message = "the server process that translated the file has ended; send the file again"
+            return replace(state, status="error", error=message, code="process-ended")
         return state
 
     def get_translation(self, job_id: str) -> tuple[Path, str]:
@@ -256,9 +275,13 @@ class FileJobs:
         try:
             state, content = self._translate(state, request, loop)
             (self._folders.path / state.id / TRANSLATION).write_bytes(content)
-        except (_RemovedError, FileNotFoundError):
+            if request.is_counted:
+                loop.call_soon_threadsafe(self._service.usage.add, state.characters)
+        except _RemovedError:
             return
         except Exception as error:
+            if not (self._folders.path / state.id).exists():
+                return  # the job was removed while a step wrote or read its files
             if not isinstance(error, DragomanError | HttpError | QueueClosedError | QueueFullError):
                 logger.exception("translation of a file failed")
             answer = to_http_error(error)
@@ -346,6 +369,19 @@ class FileJobs:
                     translations = list(map(_join_steps, lines, first, translations))
             results += translations
         return results
+
+
+def _is_running(process: int) -> bool:
+    """Return whether a process runs. Windows, where signal 0 is none, has one server process, which runs."""
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class _RemovedError(Exception):

@@ -12,9 +12,10 @@ from pydantic import Field
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from dragoman.serving.deepl_api import Formality
 from dragoman.serving.file_jobs import FileJobs, FileRequest, JobState
 from dragoman.serving.http_errors import HttpError
-from dragoman.serving.request_fields import MAX_FIELDS, FieldsT, RequestFields, check_fields, read_fields
+from dragoman.serving.request_fields import MAX_FIELDS, FieldsT, OwnFields, RequestFields, check_fields, read_fields
 from dragoman.serving.settings import ServerSettings
 
 DOCUMENT_ID_LENGTH = 16
@@ -40,12 +41,14 @@ class LibreTranslateFileFields(RequestFields):
 
 
 class DeeplDocumentFields(RequestFields):
-    """Fields of /v2/document besides the file."""
+    """Fields of /v2/document besides the file. Fields that change the style of a translation have no effect."""
 
     target_lang: Language
     source_lang: Annotated[str, Field(max_length=40)] | None = None
     filename: str | None = None
     output_format: str | None = None
+    formality: Formality | None = None
+    glossary_id: str | None = None
 
 
 class DocumentKeyFields(RequestFields):
@@ -54,7 +57,7 @@ class DocumentKeyFields(RequestFields):
     document_key: str
 
 
-class FileFields(RequestFields):
+class FileFields(OwnFields):
     """Fields of /v1/files besides the file.
 
     Attributes:
@@ -125,8 +128,10 @@ def _build_deepl_router(jobs: FileJobs) -> APIRouter:
         output_format = (fields.output_format or "").lower().lstrip(".")
         if output_format and output_format != PurePath(name).suffix.lower().lstrip("."):
             raise HttpError(400, f"output_format: a {PurePath(name).suffix} file stays in its format; leave it out")
+        if fields.glossary_id:
+            raise HttpError(400, "glossary_id: the server translates files without a glossary; leave it out")
         source = fields.source_lang.lower() if fields.source_lang else None
-        state = await jobs.create(FileRequest(name, source, fields.target_lang.lower()), upload.content)
+        state = await jobs.create(FileRequest(name, source, fields.target_lang.lower(), is_counted=True), upload.content)
         return JSONResponse({"document_id": state.id[:DOCUMENT_ID_LENGTH], "document_key": state.id[DOCUMENT_ID_LENGTH:]})
 
     @router.post("/{document_id}")

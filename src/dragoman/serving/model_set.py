@@ -160,16 +160,21 @@ class ModelSet:
         if not self.models:
             raise DataError("no bundle of this server translates; it parses only", code="unsupported-language")
 
+    def check_language(self, code: str) -> None:
+        """Raise DataError for a language that no pair of a bundle has."""
+        if get_language(code) not in self.codes:
+            served = ", ".join(sorted(self.codes))
+            raise DataError(f"{code[:40]} is not supported; the languages are {served}", code="unsupported-language")
+
     def find_route(self, source: str, target: str) -> tuple[Step, ...]:
         """Return the steps from one language to another: one model, two with the pivot between them, or none if they are equal.
 
         Regions and scripts do not matter: `en-GB` is `en`. Raises DataError for an unknown language and an unserved pair.
         """
         self.check_translates()
+        for code in (source, target):
+            self.check_language(code)
         languages = get_language(source), get_language(target)
-        for code, language in zip((source, target), languages, strict=True):
-            if language not in self.codes:
-                raise DataError(f"{code[:40]} is not supported", code="unsupported-language")
         steps = self._find_steps(*languages)
         if not steps and languages[0] != languages[1]:
             served = ", ".join(self.targets[languages[0]]) or "none"

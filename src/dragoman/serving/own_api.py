@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +18,7 @@ from dragoman.inference.whole_texts import TextOptions, TranslatedSegment
 from dragoman.serving.glossary_store import GlossaryStore, check_number_of_entries
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import MAX_ALTERNATIVES, check_number_of_texts
-from dragoman.serving.request_fields import RequestFields, check_fields, describe_fields, read_fields
+from dragoman.serving.request_fields import OwnFields, check_fields, describe_fields, read_fields
 from dragoman.serving.service import ParseRequest, ServedTranslation, TextRequest, TranslationService
 from dragoman.serving.settings import ServerSettings
 from dragoman.text.glossary import Glossary, GlossaryEntry
@@ -50,12 +51,15 @@ MAX_EXPLAINED_CHARACTERS = 1000
 MAX_PHRASES = 32
 """Phrases that a translation contains, and phrases that it does not contain."""
 WEIGHT_DIGITS = 6
+"""Digits of an attention weight after the point."""
 Phrase = Annotated[str, Field(min_length=1, max_length=1000)]
 Group = Annotated[list[Phrase], Field(min_length=1, max_length=MAX_PHRASES)]
 Language = Annotated[str, Field(min_length=1, max_length=40)]
 
+logger = logging.getLogger("dragoman.serving")
 
-class ConstraintFields(RequestFields):
+
+class ConstraintFields(OwnFields):
     """Constraints on a translation.
 
     Attributes:
@@ -64,8 +68,6 @@ class ConstraintFields(RequestFields):
         exclude: phrases that the translation does not contain
         include_any: groups of phrases, of which the translation contains one each, such as one form of a word; beam search only
     """
-
-    model_config = RequestFields.model_config | {"extra": "forbid"}
 
     prefix: Annotated[str, Field(max_length=1000)] = ""
     include: list[Phrase] = Field(default_factory=list, max_length=MAX_PHRASES)
@@ -79,10 +81,8 @@ class ConstraintFields(RequestFields):
         return None if constraints == TranslationConstraints() else constraints
 
 
-class TermFields(RequestFields):
+class TermFields(OwnFields):
     """Term of a glossary; see `GlossaryEntry`. target: the translation, or a list of the forms that it may have"""
-
-    model_config = RequestFields.model_config | {"extra": "forbid"}
 
     source: str
     target: str | list[str] = Field(default_factory=list)
@@ -95,7 +95,7 @@ class TermFields(RequestFields):
         return GlossaryEntry(self.source, targets, self.case_sensitive, self.do_not_translate)
 
 
-class TranslationFields(RequestFields):
+class TranslationFields(OwnFields):
     """Fields of /v1/translate.
 
     Attributes:
@@ -129,7 +129,7 @@ class TranslationFields(RequestFields):
     strict_terms: bool = False
 
 
-class ParseFields(RequestFields):
+class ParseFields(OwnFields):
     """Fields of /v1/parse.
 
     Attributes:
@@ -205,7 +205,7 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
         """Parse sentences: trees in the format of treebank files, with tags, brackets, scores and statuses."""
         fields = check_fields(ParseFields, await read_fields(request))
         check_number_of_texts(fields.sentences, settings)
-        _check_one_for_each("tags", fields.tags, fields.sentences)
+        _check_one_for_each("tags", fields.tags, fields.sentences, "sentences")
         decoding = _build_decoding(fields.beam_size, fields.alternatives)
         parses = await service.parse(
             ParseRequest(
@@ -236,10 +236,10 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
     return router
 
 
-def _check_one_for_each(name: str, values: Sequence[object], texts: Sequence[object]) -> None:
-    """Raise HttpError if a field has values, but not one for each text."""
+def _check_one_for_each(name: str, values: Sequence[object], texts: Sequence[object], noun: str = "texts") -> None:
+    """Raise HttpError if a field has values, but not one for each text. noun: name of the texts"""
     if values and len(values) != len(texts):
-        raise HttpError(400, f"{name}: has {len(values)} items for {len(texts)} texts; give one or null for each text")
+        raise HttpError(400, f"{name}: has {len(values)} items for {len(texts)} {noun}; give a value or null for each one")
 
 
 def _find_glossary(fields: TranslationFields, glossaries: GlossaryStore) -> Glossary | None:
@@ -357,6 +357,8 @@ async def _stream(service: TranslationService, request: TextRequest, details: De
             events.put_nowait(_write_event("end", {"count": len(request.texts)}))
         except ExceptionGroup as errors:
             error = to_http_error(errors.exceptions[0])
+            if error.status == 500:  # the answer has begun, so the guard before the routes does not see the error
+                logger.error("request failed", exc_info=errors.exceptions[0])
             events.put_nowait(_write_event("error", {"code": error.code, "message": error.message}))
         finally:
             events.put_nowait(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -16,12 +16,20 @@ from dragoman.serving.http_errors import HttpError
 MAX_FIELDS = 2000
 """Fields of a form."""
 MAX_QUOTED = 40
+TYPE_NAMES = frozenset(("str", "int", "bool"))
+"""Names of types that pydantic puts behind the name of a field that has several."""
 
 
 class RequestFields(BaseModel):
     """Base of the fields of a request. Unknown fields are left out, because clients send fields that other servers have."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class OwnFields(RequestFields):
+    """Base of the fields of our own API, which refuses unknown fields."""
+
+    model_config = RequestFields.model_config | {"extra": "forbid"}
 
 
 FieldsT = TypeVar("FieldsT", bound=RequestFields)
@@ -66,23 +74,22 @@ async def read_fields(request: Request, *, list_fields: frozenset[str] = frozens
 
     list_fields: fields that a form may repeat, which become lists
 
-    Raises HttpError for a body that is no JSON object, or no form, in UTF-8.
+    Raises HttpError for a body that is no JSON object, or no form, in UTF-8, and for such a query.
     """
-    fields = _collect(request.query_params.multi_items(), list_fields)
+    # Starlette replaces what is no UTF-8, which would change the text.
+    fields = _collect(_parse_form(request.scope["query_string"], "the query"), list_fields)
     body = await request.body()
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not body:
         return fields
     if content_type == "multipart/form-data":
+        if not _is_utf8(body):  # Starlette reads it as Latin-1
+            raise HttpError(400, "the body is no form in UTF-8")
         async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
             pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         return fields | _collect(pairs, list_fields)
     if content_type == "application/x-www-form-urlencoded":
-        try:
-            pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
-        except (ValueError, UnicodeDecodeError):
-            raise HttpError(400, "the body is no form in UTF-8") from None
-        return fields | _collect(pairs, list_fields)
+        return fields | _collect(_parse_form(body, "the body"), list_fields)
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
@@ -90,6 +97,22 @@ async def read_fields(request: Request, *, list_fields: frozenset[str] = frozens
     if not isinstance(content, dict):
         raise HttpError(400, "the body is no JSON object")
     return fields | content
+
+
+def _parse_form(content: bytes, place: str) -> list[tuple[str, str]]:
+    """Return the fields of a form. Raises HttpError, with the place of the form, for one that is not in UTF-8 or too long."""
+    try:
+        return parse_qsl(content.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
+    except ValueError:
+        raise HttpError(400, f"{place} is no form in UTF-8 with at most {MAX_FIELDS} fields") from None
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _collect(pairs: list[tuple[str, str]], list_fields: frozenset[str]) -> dict[str, Any]:
@@ -114,17 +137,46 @@ def check_fields(model: type[FieldsT], fields: Mapping[str, Any], *, missing: st
     try:
         checked = model.model_validate(dict(fields))
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False)[0]
-        name = ".".join(map(str, problem["loc"][:1]))
-        if problem["type"] == "missing":
-            raise HttpError(400, missing.format(name=name)) from None
-        value = repr(problem["input"])
-        quoted = value if len(value) <= MAX_QUOTED else value[:MAX_QUOTED] + "…"
-        raise HttpError(400, f"{name}: {problem['msg'].lower()}, but it is {quoted}".replace("\n", " ")) from None
+        raise HttpError(400, _describe_problem(error, missing)) from None
     for name, value in checked:
         if not all(map(_is_unicode, _iter_texts(value))):
             raise HttpError(400, f"{name}: the text has half of a surrogate pair, which UTF-8 cannot encode")
     return checked
+
+
+def _describe_problem(error: ValidationError, missing: str) -> str:
+    """Return the problem of the first wrong field in one line.
+
+    A field of several types has a problem for each type. Those of the type that reads furthest into the value count.
+    """
+    problems = error.errors(include_url=False, include_context=False)
+    problems = [problem for problem in problems if problem["loc"][0] == problems[0]["loc"][0]]
+    names = [_name_field(problem["loc"]) for problem in problems]
+    name = max(names, key=lambda name: name.count("[") + name.count("."))
+    problems = [problem for problem, other in zip(problems, names, strict=True) if other == name]
+    kinds = {problem["type"] for problem in problems}
+    if "missing" in kinds:
+        return missing.format(name=name)
+    if "extra_forbidden" in kinds:
+        return f"{name}: there is no such field"
+    messages = dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in problems)
+    # The message of a list's item says "string should have …" and the like.
+    is_type = all(problem["msg"].startswith("Input should be ") for problem in problems)
+    text = f"it should be {' or '.join(messages)}" if is_type else " or ".join(messages)
+    value = json.dumps(problems[0]["input"], ensure_ascii=False, default=str)
+    quoted = value if len(value) <= MAX_QUOTED else value[:MAX_QUOTED] + "…"
+    return f"{name}: {text[0].lower()}{text[1:]}, but it is {quoted}".replace("\n", " ")
+
+
+def _name_field(location: Sequence[int | str]) -> str:
+    """Return the name of a field, such as `constraints[0].prefix`, without the types of a field that has several."""
+    name = str(location[0])
+    for part in location[1:]:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif part.isidentifier() and part not in TYPE_NAMES:
+            name += f".{part}"
+    return name
 
 
 def _iter_texts(value: object) -> Iterator[str]:
