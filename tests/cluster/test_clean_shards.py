@@ -10,8 +10,8 @@ from dragoman.cleaning.deduplication import digest_sources
 from dragoman.cleaning.pipeline import clean_corpora
 from dragoman.cluster.clean import FindRepeats, clean_on_cluster, encode_digests, read_digests
 from dragoman.config import Recipe, make_recipe
-from dragoman.errors import ClusterError, DataError
-from dragoman.formats.object_store import StoreFolder
+from dragoman.errors import ClusterError, DataError, OutputError, WriteError
+from dragoman.formats.object_store import StoreFolder, write_pieces
 from serial_executor import SerialExecutor
 
 
@@ -71,6 +71,41 @@ def test_same_command_continues(recipe: Recipe, tmp_path: Path) -> None:
     assert read_folder(tmp_path / "many") == read_folder(tmp_path / "one")
     # 710 pairs make 9 + 4 + 2 shards, of which 9 + 4 are committed, and each of two searches has 2 partitions.
     assert executor.num_submitted == 2 + 4
+
+
+def test_interrupted_upload_to_a_store_continues(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"memory://{tmp_path.name}"
+    for name in ("a.tsv", "b.tsv", "c.tsv"):
+        write_pieces(f"{url}/raw/{name}", [(tmp_path / name).read_bytes()])
+    remote = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": f"{url}/raw"})})
+
+    def break_off(folder: Path, url: str, *, last: str) -> None:
+        write_pieces(f"{url}/first.tsv", [b"half"])
+        raise WriteError(f"{url}: cannot be written: the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dragoman.cluster.clean.upload_folder", break_off)
+        with pytest.raises(WriteError, match="the store is away"):
+            clean_on_cluster(remote, f"{url}/many", SerialExecutor())
+    executor = SerialExecutor()
+    stats = clean_on_cluster(remote, f"{url}/many", executor)
+    assert executor.num_submitted == 0  # all shards were kept
+    expected_stats = clean_corpora(recipe, tmp_path / "one")
+    assert {name: item.num_kept for name, item in stats.items()} == {
+        name: item.num_kept for name, item in expected_stats.items()
+    }
+    for name in ("first.tsv", "kept.tsv", "last.tsv"):
+        assert StoreFolder(f"{url}/many").read(name) == (tmp_path / "one" / name).read_bytes()
+    assert StoreFolder(f"{url}/many.shards").read_if_exists("request.json") is None
+    with pytest.raises(OutputError, match="exists already"):
+        clean_on_cluster(remote, f"{url}/many", SerialExecutor())
+
+
+def test_missing_corpus_of_a_store_is_named(recipe: Recipe, tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}-empty"
+    remote = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": url})})
+    with pytest.raises(DataError, match=r"a\.tsv: there is no such file"):
+        clean_on_cluster(remote, f"{url}/many", SerialExecutor())
 
 
 def test_standard_input_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,6 +22,22 @@ SETTINGS = [
     "data.cleaning.duplicate_pairs=true",
     "data.cleaning.duplicate_sources=true",
 ]
+
+
+def write_recipe(folder: Path) -> str:
+    """Write a recipe whose filters are quick, and return its path."""
+    path = folder / "recipe.toml"
+    path.write_text("[data.cleaning]\nmax_words = 100\nmax_ratio = 4.0\nnumbers = true\nmarkup = true\n", encoding="utf-8")
+    return str(path)
+
+
+def write_pairs(path: Path, size: int) -> None:
+    """Write pairs of random words, of which a tenth repeats an earlier pair."""
+    rng = random.Random(5)
+    words = [f"word{chr(97 + number % 26)}{chr(97 + number // 26)}" for number in range(300)]
+    lines = [f"{' '.join(rng.choices(words, k=11))}\t{' '.join(rng.choices(words, k=9))}\n" for _ in range(size * 9 // 10)]
+    path.write_text("".join(lines + rng.choices(lines, k=size - len(lines))), encoding="utf-8")
+    os.utime(path, (1e9, 1e9))  # the manifest says whether a file is so new that it may change again
 
 
 @pytest.mark.parametrize("address", ["localhost", "http://localhost:1", "localhost:99999", "ray://localhost"])
@@ -71,8 +88,11 @@ def list_processes(root: int) -> dict[int, str]:
     return {pid: names[pid] for pid in family - {root}}
 
 
-def run_and_kill_workers(arguments: list[str], shards: Path, *, kills: int, status: int = 0) -> set[int]:
-    """Run a command on a local Ray, kill a working worker several times, and return the processes that were started."""
+def run_and_kill_workers(arguments: list[str], shards: Path | None, *, kills: int, status: int = 0) -> set[int]:
+    """Run a command on a local Ray, kill a working worker several times, and return the processes that were started.
+
+    shards: folder of the shards, of which a new one must be finished before the next kill; None for a kill each half second
+    """
     command = [sys.executable, "-m", "dragoman", *arguments, "--cluster", "local"]
     started: set[int] = set()
     num_kills = num_finished = 0
@@ -81,7 +101,7 @@ def run_and_kill_workers(arguments: list[str], shards: Path, *, kills: int, stat
         while process.poll() is None:
             descendants = list_processes(process.pid)
             started |= descendants.keys()
-            finished = sum(1 for _ in shards.glob("*-*.json")) if shards.exists() else 0
+            finished = int(2 * time.monotonic()) if shards is None else count_records(shards)
             workers = [pid for pid, name in descendants.items() if name.startswith("ray::call_function")]
             if workers and finished > num_finished and num_kills < kills:
                 os.kill(workers[0], signal.SIGKILL)
@@ -91,6 +111,10 @@ def run_and_kill_workers(arguments: list[str], shards: Path, *, kills: int, stat
         assert process.returncode == status, errors.read()
     assert num_kills == kills
     return started
+
+
+def count_records(shards: Path) -> int:
+    return sum(1 for _ in shards.glob("*-*.json")) if shards.exists() else 0
 
 
 def assert_all_ended(pids: set[int]) -> None:
@@ -124,16 +148,78 @@ def test_translation_with_three_killed_workers_is_that_of_one_machine(bundle: Pa
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_cleaning_with_three_killed_workers_is_that_of_one_machine(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    words = [f"word{number}" for number in range(300)]
-    pairs = ""
-    for number in range(150_000):
-        source = " ".join(words[(number * step) % 300] for step in range(1, 12))
-        target = " ".join(words[(number + step) % 300] for step in range(9))
-        pairs += f"{source}\t{target}\n"
-    (tmp_path / "pairs.tsv").write_text(pairs, encoding="utf-8")
-    arguments = ["clean", "cleaning", f"data.root={tmp_path}", "data.train.file=pairs.tsv", *SETTINGS]
+    write_pairs(tmp_path / "pairs.tsv", 150_000)
+    arguments = ["clean", write_recipe(tmp_path), f"data.root={tmp_path}", "data.train.file=pairs.tsv", *SETTINGS]
     cli.main([*arguments, "-o", str(tmp_path / "one")], standalone_mode=False)
     started = run_and_kill_workers([*arguments, "-o", str(tmp_path / "many")], tmp_path / "many.shards", kills=3)
     expected = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert expected["train.tsv"].count(b"\n") > 100_000
     assert {path.name: path.read_bytes() for path in (tmp_path / "many").iterdir()} == expected
     assert_all_ended(started)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_preparation_with_three_killed_workers_is_that_of_one_machine(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    write_pairs(tmp_path / "pairs.tsv", 150_000)
+    write_pairs(tmp_path / "valid.tsv", 200)
+    settings = [*SETTINGS, f"data.root={tmp_path}", "data.train.file=pairs.tsv", "data.valid.file=valid.tsv"]
+    arguments = ["prepare", write_recipe(tmp_path), *settings, "tokenizer.vocab_size=600"]
+    cli.main([*arguments, f"run={tmp_path / 'one'}"], standalone_mode=False)
+    started = run_and_kill_workers([*arguments, f"run={tmp_path / 'many'}"], None, kills=3)
+    expected = {path.name: path.read_bytes() for path in (tmp_path / "one" / "data").iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "many" / "data").iterdir()} == expected
+    assert any(name.startswith("train-") for name in expected)
+    assert_all_ended(started)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_synthesis_with_three_killed_workers_is_that_of_one_machine(bundle: Path, corpus: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
+    text = "".join(lines[number % len(lines)] + "\n" for number in range(NUM_LINES))
+    (tmp_path / "text.en").write_text(text, encoding="utf-8")
+    arguments = ["augment", "self-train", str(bundle), str(tmp_path / "text.en"), "--precision", "float32", "method=sample"]
+    cli.main([*arguments, "-o", str(tmp_path / "one.jsonl")], standalone_mode=False)
+    output = tmp_path / "many.jsonl"
+    started = run_and_kill_workers([*arguments, "-o", str(output)], output.with_name("many.jsonl.shards"), kills=3)
+    assert output.read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    assert not output.with_name("many.jsonl.shards").exists()
+    assert_all_ended(started)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a file system")
+def test_full_disk_of_a_worker_is_one_line_and_the_command_continues(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", folder], capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        rows = "".join(f"source {number}\ttarget {number}\n" for number in range(40_000))
+        (tmp_path / "pairs.tsv").write_text(rows, encoding="utf-8")
+        arguments = [
+            "clean",
+            write_recipe(tmp_path),
+            f"data.root={tmp_path}",
+            "data.train.file=pairs.tsv",
+            *SETTINGS,
+            "--cluster",
+            "local",
+        ]
+        command = [sys.executable, "-m", "dragoman", *arguments, "-o", str(folder / "cleaned")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        message = " ".join(result.stderr.split())
+        assert result.returncode != 0
+        assert "the disk is full" in message
+        assert "the same command continues" in message
+        assert "Traceback" not in message
+        subprocess.run(["mount", "-o", "remount,size=60m", folder], check=True)
+        again = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert again.returncode == 0, again.stderr
+        assert (folder / "cleaned" / "train.tsv").read_text(encoding="utf-8") == rows
+    finally:
+        subprocess.run(["umount", folder], check=False)

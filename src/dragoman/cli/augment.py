@@ -225,9 +225,7 @@ def _translate_and_write(
     tokenizer = _choose_bleu_tokenizer(task, bleu_tokenizer, is_checked=is_checked)
     augmentation = replace(augmentation, bleu_tokenizer=tokenizer)
     bundle_folders = [locate_bundle(path) for path in (bundle, *ensemble)]
-    request = describe_request(
-        augmentation, output_format, bundle_folders, files, config, precision=str(translator.precision)
-    )
+    request = describe_request(augmentation, output_format, bundle_folders, files, config, precision=str(translator.precision))
     total_lines = sum(1 for _ in _read_input_pairs(augmentation, files, task))
     if not total_lines:
         raise DataError(f"{files[0]}: is empty; give a file with text")

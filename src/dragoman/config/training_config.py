@@ -127,6 +127,8 @@ class TrainingConfig(RecipeSection):
     """Steps between checkpoints; 0 leaves it to checkpoint_every_minutes."""
     checkpoint_every_minutes: PositiveFloat | None = None
     """Minutes of wall-clock time between checkpoints."""
+    checkpoint_url: str | None = None
+    """Folder of an object store, such as s3://bucket/run, that gets a copy of each checkpoint and of the final bundle."""
     keep_last: PositiveInt = 5
     """Newest checkpoints to keep, at least num_averaged_checkpoints if checkpoint_averaging = 'last'."""
     keep_best: NonNegativeInt = 1

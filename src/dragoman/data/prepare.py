@@ -55,7 +55,7 @@ from dragoman.data.tokenization.pair_tokenizer import (
 from dragoman.data.tokenization.sentencepiece import check_sampling, import_sentencepiece
 from dragoman.data.tokenization.tree_labels import collect_labels, to_source_text
 from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer
-from dragoman.errors import DataError, DragomanError, OutputError, RecipeError, WorkerLostError
+from dragoman.errors import ClusterError, DataError, DragomanError, OutputError, RecipeError, WorkerLostError
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files
 from dragoman.io.storage import lock_dir, to_write_error, write_lines
 from dragoman.runtime.processes import MapFunction, count_cores, map_in_processes
@@ -132,6 +132,7 @@ def prepare(
         DataError: a file cannot be read, does not follow its format, or holds no pairs.
         OutputError: the folder cannot be written.
         WorkerLostError: the system killed a worker process.
+        ClusterError: workers of a cluster were lost repeatedly, or have another version.
     """
     if not recipe.data.training_corpora():
         raise RecipeError(
@@ -158,7 +159,7 @@ def prepare(
                 pair_counts = _build(recipe, work_dir, notify, on_progress, map_items)
                 digests = hash_prepared_files(work_dir)
                 accept(digests)
-            except (WorkerLostError, OutputError):
+            except (WorkerLostError, ClusterError, OutputError):
                 raise
             except DragomanError:
                 shutil.rmtree(work_dir, ignore_errors=True)  # a corrected request cannot use any of it

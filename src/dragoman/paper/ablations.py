@@ -30,7 +30,7 @@ Point = tuple[float, float]
 # Settings of every row. They override the recipe.
 _TRAINING_OVERRIDES: dict[str, Any] = {
     "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none",
-    "loggers": [], "max_epochs": None,
+    "loggers": [], "max_epochs": None, "checkpoint_url": None,
 }  # fmt: skip
 NUM_VALIDATIONS = 20
 """Points of a learning curve, if the budget is in steps."""

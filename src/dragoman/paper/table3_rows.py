@@ -74,7 +74,7 @@ class ModelScale:
 # Settings of every row. They override the recipe.
 _TRAINING_OVERRIDES: dict[str, Any] = {
     "num_validation_translations": 0, "best_metric": "loss", "patience": None, "checkpoint_averaging": "none",
-    "loggers": [], "max_epochs": None,
+    "loggers": [], "max_epochs": None, "checkpoint_url": None,
 }  # fmt: skip
 _DECODING_OVERRIDES: dict[str, Any] = {
     "method": "beam", "beam_size": 4, "length_penalty": "gnmt", "alpha": 0.6, "nbest": 1, "mbr": "none", "mbr_candidates": None,

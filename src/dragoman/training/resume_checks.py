@@ -15,7 +15,8 @@ CHANGEABLE_KEYS = {
     "name", "run", "data.root", "data.test", "data.test_corpora", "data.preprocessing_workers", "data.num_workers", "decoding",
     "training.max_steps", "training.max_epochs", "training.max_minutes", "training.max_flops", "training.patience",
     "training.log_every_steps",
-    "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.keep_last", "training.keep_best",
+    "training.checkpoint_every_steps", "training.checkpoint_every_minutes", "training.checkpoint_url",
+    "training.keep_last", "training.keep_best",
     "training.checkpoint_averaging", "training.num_averaged_checkpoints", "training.parallel",
     "training.distributed_timeout_minutes", "training.loggers", "training.max_consecutive_skips", "training.on_divergence",
 }  # fmt: skip

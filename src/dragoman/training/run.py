@@ -12,6 +12,7 @@ from typing import Any
 
 from dragoman.config import Recipe
 from dragoman.errors import DragomanError, InterruptedRun
+from dragoman.training.checkpoints.upload import with_uploads
 from dragoman.training.distributed.process_group import context_from_environment, init_process_group
 from dragoman.training.distributed.signals import interrupt_on_signals
 from dragoman.training.finalize import finalize
@@ -49,7 +50,7 @@ def train(
             if distributed.is_rank_zero:
                 test_sets = read_test_sets(recipe)
                 exit_stack.enter_context(lock_run_folder(recipe))
-                callback = with_loggers(recipe, callback)
+                callback = with_uploads(recipe, with_loggers(recipe, callback))
         check_same_recipe(recipe, distributed)
         callback = callback if distributed.is_rank_zero else ignore_event
         exit_stack.callback(callback, RunClosed())

@@ -1,0 +1,228 @@
+"""Folders and files on a local path or in an object store, through fsspec. Credentials come from the environment alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DataError, DragomanError, MissingDependencyError, OutputError, WriteError
+from dragoman.formats.text import format_reason
+from dragoman.io.storage import commit_file, make_dirs, sync_dir, to_write_error
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
+_EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3")}
+# Bytes of one read or write of a whole file.
+_COPY_BYTES = 2**22
+
+
+def normalize_url(name: str | Path) -> str:
+    """Return a URL with its two slashes, which pathlib merges into one, or the absolute path of a local file."""
+    match = _URL.fullmatch(str(name))
+    if match is None:
+        return str(Path(name).absolute())
+    scheme, rest = match.groups()
+    return f"/{rest}" if scheme in ("file", "local") else f"{scheme}://{rest}"
+
+
+def is_url(name: str | Path) -> bool:
+    """Return whether a name is the URL of an object store."""
+    return "://" in normalize_url(name)
+
+
+@dataclass(frozen=True)
+class StoreFolder:
+    """Folder on a local path or in an object store. Its files appear completely or not at all.
+
+    url: absolute path or URL
+    """
+
+    url: str
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the folder is on a local path."""
+        return "://" not in self.url
+
+    @cached_property
+    def _filesystem(self) -> Any:
+        return _open_filesystem(self.url)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url}
+
+    def get_url(self, name: str) -> str:
+        """Return the path or the URL of a file in the folder."""
+        return f"{self.url.rstrip('/')}/{name}"
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, and replace an older one. Raises WriteError."""
+        if not self.is_local:
+            with store_errors(self.get_url(name), is_output=True):
+                self._filesystem.pipe_file(self.get_url(name), content)
+            return
+        path = Path(self.url, name)
+        try:
+            make_dirs(path.parent)
+        except OSError as error:
+            raise to_write_error(path, error) from None
+        write_pieces(str(path), [content])
+
+    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of a file, or those from `start` to `end`. Raises DataError."""
+        with store_errors(self.get_url(name)):
+            if not self.is_local:
+                return bytes(self._filesystem.cat_file(self.get_url(name), start=start, end=end))
+            with Path(self.url, name).open("rb") as stream:
+                stream.seek(start or 0)
+                return stream.read(-1 if end is None else end - (start or 0))
+
+    def read_if_exists(self, name: str) -> bytes | None:
+        """Return the bytes of a file, or None if there is none. Raises DataError."""
+        try:
+            return self.read(name)
+        except DataError as error:
+            if error.code == "file-not-found":
+                return None
+            raise
+
+    def delete(self) -> None:
+        """Delete the folder with all its files. Files of the folder that another process deletes meanwhile are no error."""
+        with store_errors(self.url, is_output=True), suppress(FileNotFoundError):
+            self._filesystem.rm(self.url, recursive=True)
+
+
+def exists(url: str) -> bool:
+    """Return whether a file exists. Raises DataError if the store does not answer."""
+    with store_errors(url):
+        return bool(_open_filesystem(url).exists(url))
+
+
+def fetch_file(url: str, path: Path) -> None:
+    """Copy a file of an object store to a local path. Raises DataError."""
+    with store_errors(url), _open_filesystem(url).open(url, "rb") as source, path.open("wb") as sink:
+        while block := source.read(_COPY_BYTES):
+            sink.write(block)
+
+
+def glob_files(url: str) -> list[str]:
+    """Return the URLs of the files that a URL with `*` in its last part matches, sorted. Raises DataError if there are none."""
+    with store_errors(url):
+        scheme = url.partition("://")[0]
+        names = [name if "://" in name else f"{scheme}://{name.lstrip('/')}" for name in _open_filesystem(url).glob(url)]
+    if not names:
+        raise DataError(f"{url}: there is no such file; * matches file names, not folders", code="file-not-found")
+    return sorted(names)
+
+
+def fetch_folder(url: str, folder: Path) -> None:
+    """Copy all files below a folder in an object store into a new local folder. Raises DataError."""
+    with store_errors(url):
+        filesystem = _open_filesystem(url)
+        prefix = filesystem._strip_protocol(url).rstrip("/") + "/"
+        names = [name.removeprefix(prefix) for name in filesystem.find(url)]
+    if not names:
+        raise DataError(f"{url}: there is no such folder; check its name", code="file-not-found")
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fetch_file(f"{url.rstrip('/')}/{name}", path)
+
+
+def upload_folder(folder: Path, url: str, *, last: str) -> None:
+    """Copy the files of a local folder to an object store. The file `last` comes last, so that it marks a complete copy.
+
+    Raises WriteError.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths.sort(key=lambda path: path.relative_to(folder).as_posix() == last)
+    for path in paths:
+        write_pieces(f"{url.rstrip('/')}/{path.relative_to(folder).as_posix()}", _read_blocks(path))
+
+
+def _read_blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while block := stream.read(_COPY_BYTES):
+            yield block
+
+
+def write_pieces(url: str, pieces: Iterable[bytes]) -> None:
+    """Write a file that appears completely or not at all. Raises WriteError."""
+    if "://" in url:
+        with store_errors(url, is_output=True):
+            stream = _open_filesystem(url).open(url, "wb", autocommit=False)
+            try:
+                for piece in pieces:
+                    stream.write(piece)
+                stream.close()
+            except BaseException:
+                stream.discard()
+                raise
+            stream.commit()
+        return
+    path = Path(url)
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with partial.open("wb") as stream:
+            for piece in pieces:
+                stream.write(piece)
+        commit_file(partial, path)
+        sync_dir(path.parent)
+    except OSError as error:
+        raise to_write_error(path, error) from None
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def _open_filesystem(url: str) -> Any:
+    import fsspec
+
+    try:
+        return fsspec.core.url_to_fs(url)[0]
+    except ImportError as error:
+        library, extra = _EXTRAS.get(url.partition("://")[0], ("", ""))
+        if library:
+            raise MissingDependencyError(library, extra, url) from None
+        raise OutputError(f"{url}: {format_reason(str(error))}", code="invalid-output") from None
+    except ValueError as error:
+        raise OutputError(f"{url}: {format_reason(str(error))}; give a local path or s3://", code="invalid-output") from None
+
+
+@contextmanager
+def store_errors(url: str, *, is_output: bool = False) -> Iterator[None]:
+    """Turn the errors of a file system or an object store into DataError, or into WriteError for an output.
+
+    Each library of an object store has exceptions of its own, so that all are caught.
+    """
+    try:
+        yield
+    except DragomanError:
+        raise
+    except FileNotFoundError as error:
+        if is_output:
+            raise WriteError(f"{url}: cannot be written: there is no such bucket or folder") from error
+        raise DataError(f"{url}: there is no such file; check its name", code="file-not-found") from None
+    except OSError as error:
+        if is_output:
+            raise to_write_error(Path(url), error) from None
+        raise DataError(f"{url}: cannot be read: {error.strerror or error}", code="file-unreadable") from None
+    except Exception as error:
+        reason = format_reason(str(error)) or type(error).__name__
+        if is_output:
+            raise WriteError(f"{url}: cannot be written: {reason}; check the credentials in the environment") from None
+        raise DataError(
+            f"{url}: cannot be read: {reason}; check the credentials in the environment", code="file-unreadable"
+        ) from None
+
+
+def check_output_is_free(url: str, *, overwrite: bool) -> None:
+    """Raise OutputError if a file or a folder exists and may not be replaced."""
+    if not overwrite and (os.path.lexists(url) if "://" not in url else exists(url)):
+        raise OutputError(f"{url}: exists already; give another name, or --overwrite to replace it", code="output-exists")

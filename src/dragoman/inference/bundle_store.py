@@ -1,0 +1,47 @@
+"""Bundles in object stores: a bundle is copied once to the cache folder of the machine."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from dragoman.errors import BundleError, WriteError
+from dragoman.formats.object_store import StoreFolder, fetch_folder, is_url, normalize_url
+from dragoman.io.storage import MANIFEST_FILE, make_dirs, to_write_error
+from dragoman.runtime.cache_folder import get_cache_folder
+
+
+def locate_bundle(path: str | Path) -> Path:
+    """Return the local folder of a bundle. A bundle of an object store is copied first, unless this version of it is there.
+
+    Raises BundleError if the store has no such bundle, and WriteError if the cache cannot be written.
+    """
+    if not is_url(path):
+        return Path(path)
+    url = normalize_url(path).rstrip("/")
+    manifest = StoreFolder(url).read_if_exists(MANIFEST_FILE)
+    if manifest is None:
+        raise BundleError(f"{url}: is no bundle, because it has no {MANIFEST_FILE}; check the URL", code="file-not-found")
+    try:
+        parent = get_cache_folder() / "bundles"
+    except RuntimeError:
+        raise WriteError(f"{url}: there is no home folder to copy the bundle to; set XDG_CACHE_HOME to a folder") from None
+    folder = parent / sha256(url.encode() + b"\0" + manifest).hexdigest()
+    if folder.exists():
+        return folder
+    try:
+        make_dirs(parent)
+        partial = Path(tempfile.mkdtemp(prefix=".", dir=parent))
+        try:
+            fetch_folder(url, partial)
+            if not folder.exists():  # another process may have been faster
+                partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        if folder.exists():
+            return folder
+        raise to_write_error(folder, error) from None
+    return folder
