@@ -96,7 +96,7 @@ def make_service(translator: CapitalTranslator | None = None, **limits: Any) -> 
 @contextmanager
 def listen(service: TranslationService, settings: ServerSettings | None = None) -> Iterator[str]:
     """Run an application in a thread; give its address."""
-    server = uvicorn.Server(uvicorn.Config(build_app(service, settings or ServerSettings()), log_config=None))
+    server = uvicorn.Server(uvicorn.Config(build_app(service, settings or ServerSettings()), log_config=None, loop="asyncio"))
     with socket.socket() as server_socket:
         server_socket.bind(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [server_socket]})

@@ -1,0 +1,1 @@
+"""Serving of bundles by deployments of Ray Serve."""
