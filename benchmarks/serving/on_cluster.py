@@ -1,4 +1,4 @@
-"""Overhead of serving on a cluster: `make bench-serving-cluster`, with QUICK=1 in under four minutes, with BUNDLE=… for a bundle.
+"""Overhead of serving on a cluster: `make bench-serving-cluster`, QUICK=1 in under four minutes, BUNDLE=… for a bundle.
 
 The same bundle is served by one process with one thread, and by Ray on this machine with one replica of one thread. The servers
 take turns. The client sends sentences over connections that stay open.
