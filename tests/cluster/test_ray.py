@@ -162,7 +162,7 @@ def test_cleaning_with_three_killed_workers_is_that_of_one_machine(tmp_path: Pat
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_preparation_with_three_killed_workers_is_that_of_one_machine(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    write_pairs(tmp_path / "pairs.tsv", 150_000)
+    write_pairs(tmp_path / "pairs.tsv", 250_000)
     write_pairs(tmp_path / "valid.tsv", 200)
     settings = [*SETTINGS, f"data.root={tmp_path}", "data.train.file=pairs.tsv", "data.valid.file=valid.tsv"]
     arguments = ["prepare", write_recipe(tmp_path), *settings, "tokenizer.vocab_size=600"]

@@ -19,7 +19,7 @@ from dragoman.cli.exit_statuses import INCOMPLETE_LINES
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="Ray is tested on Linux")]
 BUCKET = "corpora"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
-NUM_LINES = 1200
+NUM_LINES = 8_000
 
 
 class Store:
