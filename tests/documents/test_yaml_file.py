@@ -114,3 +114,9 @@ def test_other_content_is_refused(content: bytes, code: str) -> None:
     with pytest.raises(DataError) as caught:
         yaml_file.parse(content)
     assert caught.value.code == code
+
+
+def test_anchor_may_be_set_again() -> None:
+    """YAML 1.2.2, example 7.1, sets an anchor twice. A warning of the library would fail this test."""
+    document = yaml_file.parse(b"first: &anchor Foo\nsecond: *anchor\nnew: &anchor Bar\nreuse: *anchor\n")
+    assert [unit.source for unit in document.units] == ["Foo", "Bar"]

@@ -39,6 +39,7 @@ _AROUND = re.compile(r"<(i|b|u|font|v|c)\b[^<>\n]*>(?=[^<>]*</\1>\Z)", re.IGNORE
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।:]['\"”’»)\]]*$|^\W*$")
 _MARKS = frozenset(",;:.!?，、。；：！？…–—")
 _DIALOGUE = re.compile(r"^[ \t]*[-–—]", re.MULTILINE)
+_TAG_OR_SPACE = re.compile(r"<[^<>]*>|(?<!\s) (?!\s)")
 
 
 @dataclass(frozen=True)
@@ -241,14 +242,23 @@ def _wrap(text: str, width: int) -> list[str]:
     """Return lines of at most this width. A tag is not broken, and no break makes a dialogue, whose lines begin with dashes."""
     if _DIALOGUE.match(text):
         return [text]
-    words = re.split(r"(?<![ \s]) (?![ \s])(?![^<]*>)", text)
     lines: list[str] = []
-    for word in words:
+    for word in _split_words(text):
         if lines and (_DIALOGUE.match(word) or len(_TAG.sub("", f"{lines[-1]} {word}")) <= width):
             lines[-1] += f" {word}"
         else:
             lines.append(word)
     return lines
+
+
+def _split_words(text: str) -> list[str]:
+    """Return the text between single spaces that are not in a tag. The time is linear in the length of the text."""
+    words, start = [], 0
+    for match in _TAG_OR_SPACE.finditer(text):
+        if match[0] == " ":
+            words.append(text[start : match.start()])
+            start = match.end()
+    return [*words, text[start:]]
 
 
 def split_for_cues(text: str, goals: Sequence[float], *, is_spaced: bool) -> list[str]:

@@ -61,8 +61,10 @@ def _compose(text: str) -> list[Node]:
         raise MissingDependencyError("ruamel.yaml", "documents", "YAML") from None
     if _UNPRINTABLE.search(text.replace("\ufeff", "").replace("\r", "")):
         raise DataError("the file has control characters, so it is no YAML", code="invalid-format")
+    reader = YAML(typ="safe", pure=True)
+    reader.composer.warn_double_anchors = False  # YAML 1.2, section 7.1, allows an anchor to be set again
     try:
-        return list(YAML(typ="safe", pure=True).compose_all(text))
+        return list(reader.compose_all(text))
     except (YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"is not YAML: {' '.join(str(error).split())[:200]}", code="invalid-format") from None
 

@@ -23,7 +23,7 @@ def locate_bundle(path: str | Path) -> Path:
     url = normalize_url(path).rstrip("/")
     manifest = StoreFolder(url).read_if_exists(MANIFEST_FILE)
     if manifest is None:
-        raise BundleError(f"{url}: is no bundle, because it has no {MANIFEST_FILE}; check the URL", code="file-not-found")
+        raise BundleError(f"{url}: is no bundle, because it has no {MANIFEST_FILE}; check the URL", code="bundle-not-found")
     try:
         parent = get_cache_folder() / "bundles"
     except RuntimeError:
