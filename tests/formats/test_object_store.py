@@ -9,6 +9,7 @@ from dragoman.formats.object_store import (
     StoreFolder,
     check_output_is_free,
     fetch_file,
+    fetch_folder,
     is_url,
     normalize_url,
     write_pieces,
@@ -88,3 +89,14 @@ def test_missing_library_of_a_store_is_named_with_its_extra(monkeypatch: pytest.
 def test_unknown_scheme_is_one_line() -> None:
     with pytest.raises(OutputError, match="xyz://bucket"):
         StoreFolder("xyz://bucket").read("a")
+
+
+def test_object_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    """S3 allows `..` in the name of an object. Such a name must not choose a place on this machine."""
+    filesystem = pytest.importorskip("fsspec").filesystem("memory")
+    filesystem.pipe_file("/test-outside/bundle/manifest.json", b"{}")
+    filesystem.pipe_file("/test-outside/bundle/../../evil.txt", b"evil")
+    folder = tmp_path / "a" / "b"
+    with pytest.raises(DataError, match=r"evil\.txt', a path outside"):
+        fetch_folder("memory://test-outside/bundle", folder)
+    assert not list(tmp_path.rglob("evil.txt"))

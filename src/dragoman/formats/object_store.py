@@ -131,6 +131,8 @@ def fetch_folder(url: str, folder: Path) -> None:
         raise DataError(f"{url}: there is no such folder; check its name", code="file-not-found")
     for name in names:
         path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise DataError(f"{url}: holds {name!r}, a path outside of it; remove that object", code="invalid-format")
         path.parent.mkdir(parents=True, exist_ok=True)
         fetch_file(f"{url.rstrip('/')}/{name}", path)
 
