@@ -101,6 +101,52 @@ def test_translation_has_formats_and_codes_of_its_tags() -> None:
     )
 
 
+def make_styled_docx(body: str, default_font: str = "Calibri") -> bytes:
+    """Return a DOCX file with a default font, a paragraph style in a monospaced font, and a character style for code."""
+    fonts = '<w:rPr><w:rFonts w:ascii="{}"/></w:rPr>'
+    styles = (
+        f"<w:docDefaults><w:rPrDefault>{fonts.format(default_font)}</w:rPrDefault></w:docDefaults>"
+        f'<w:style w:type="paragraph" w:styleId="Play"><w:name w:val="Screenplay"/>{fonts.format("Courier New")}</w:style>'
+        '<w:style w:type="character" w:styleId="V"><w:name w:val="Verbatim Char"/></w:style>'
+        '<w:style w:type="character" w:styleId="V2"><w:name w:val="Tok"/><w:basedOn w:val="V"/></w:style>'
+    )
+    part = ("wordprocessingml.styles", f"<w:styles {W}>{styles}</w:styles>")
+    return make_docx(body, {"word/styles.xml": part})
+
+
+COURIER = "<w:rPr><w:rFonts w:hAnsi='Courier New' w:ascii='Courier New'/></w:rPr>"
+VERBATIM, TOKEN = (f"<w:rPr><w:rStyle w:val='V{number}'/></w:rPr>" for number in ("", "2"))
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "sources"),
+    [
+        (run("Call ") + run("print", COURIER) + run("(x)", COURIER) + run(" now"), ["Call <x1/> now"]),
+        (run("Call ") + run("print", VERBATIM) + run("(x)", TOKEN), ["Call "]),
+        (run("print(x)", VERBATIM), []),
+        (run("A letter", COURIER), ["A letter"]),
+        (run("A letter", COURIER) + run(" - 1"), ["<g1>A letter</g1> - 1"]),
+        (f"<w:pPr><w:pStyle w:val='Play'/></w:pPr>{run('He ')}{run('runs', COURIER)}", ["He <g1>runs</g1>"]),
+    ],
+)
+def test_code_is_kept(paragraph: str, sources: list[str]) -> None:
+    body = f"<w:p>{paragraph}</w:p><w:p>{run('End')}</w:p>"
+    content = make_styled_docx(body)
+    assert [unit.source for unit in parse_docx(content).units] == [*sources, "End"]
+    if "- 1" not in paragraph:  # a pseudo-translation has words outside, so the run would be code
+        check_document(parse_docx, content, is_bilingual=False)
+
+
+def test_runs_of_code_become_one_run() -> None:
+    body = f"<w:p>{run('Call ')}{run('print', COURIER)}{run('(x)', COURIER)}{run(' now')}</w:p>"
+    assert translate(body, "Nun <x1/>") == f"<w:p>{run('Nun ')}{run('print(x)', COURIER)}</w:p>"
+
+
+def test_monospaced_text_in_a_monospaced_document_is_translated() -> None:
+    content = make_styled_docx(f"<w:p>{run('He ')}{run('runs', COURIER)}</w:p>", "Courier New")
+    assert [unit.source for unit in parse_docx(content).units] == ["He <g1>runs</g1>"]
+
+
 def test_text_box_is_translated_in_its_place() -> None:
     box = f"<w:r><w:pict><w:txbxContent><w:p>{run('Box text')}</w:p></w:txbxContent></w:pict></w:r>"
     body = f"<w:p>{run('Before')}{box}{run(' after')}</w:p>"

@@ -124,6 +124,37 @@ def test_other_content_is_refused(content: bytes, code: str) -> None:
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<p>Use <code>{% if x %}</code> here.</p>",
+        "<pre>{% if x %}</pre><p>Text</p>",
+        "<script>f('<%= x %>')</script><p>Text</p>",
+        "<!-- {% x %} --><p>Text</p>",
+        "<p>Text {%d} {% x</p>",
+    ],
+)
+def test_shown_template_code_is_kept(page: str) -> None:
+    check_laws(html_file.parse, page.encode(), lambda text: text.replace("Text", "Ţext").replace("here", "hier"))
+
+
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [
+        ("<p>Text</p>\n<p>{% if x %}Text{% end %}</p>", "{% if x %}Text{% end %}</p>"),
+        ("<p>Text</p>\n<p class='{% x %}'>Text</p>", "{% x %}'>Text</p>"),
+        ("<p>Text</p>\n<p><%= x %></p>", "<%= x %></p>"),
+        ("<p><code>Text</p>\n<p>{% x %}</p>", "{% x %}</p>"),
+        ("Text\n{% include 'a' %}", "{% include 'a' %}"),
+        ("<p>Text</p>\n<?php echo 1 ?>", "<?php echo 1 ?>"),
+    ],
+)
+def test_template_is_refused_with_its_line(page: str, code: str) -> None:
+    with pytest.raises(DataError, match="line 2: ") as caught:
+        html_file.parse(page.encode())
+    assert repr(code) in str(caught.value)
+
+
 @given(
     st.lists(
         st.sampled_from(

@@ -12,6 +12,7 @@ from expected_errors import raises_code
 
 NAMES = (
     'xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
+    'xmlns:style="urn:oasis:names:tc:opendocument:xmlns:style:1.0" '
     'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" '
     'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
 )
@@ -70,6 +71,36 @@ def test_headings_and_headers_are_translated_and_deleted_texts_are_not() -> None
     document = check_document(parse_odt, content, is_bilingual=False)
     assert [(unit.id, unit.source) for unit in document.units] == [("content.xml/1", "Title"), ("styles.xml/1", "Header")]
     check_other_members(parse_odt, content, {"content.xml", "styles.xml"})
+
+
+def test_code_is_kept() -> None:
+    def style(family: str, name: str, parent: str, font: str = "") -> str:
+        attributes = f'style:family="{family}" style:name="{name}" style:parent-style-name="{parent}"'
+        return f'<style:style {attributes}><style:text-properties style:font-name="{font}"/></style:style>'
+
+    def span(name: str, text: str) -> str:
+        return f'<text:span text:style-name="{name}">{text}</text:span>'
+
+    common = style("text", "Source_20_Text", "") + style("paragraph", "Play", "", "Courier") + "<text:p>{}</text:p>"
+    automatic = style("text", "T1", "", "Liberation Mono1") + style("text", "T2", "Source_20_Text") + style("text", "T3", "T1")
+    paragraphs = [
+        f"Call {span('T1', 'f')}{span('T3', '(x)')} now",
+        f"Call {span('T2', 'f(x)')} now",
+        span("T2", "f(x)"),
+    ]
+    body = automatic + "".join(f"<text:p>{paragraph}</text:p>" for paragraph in paragraphs)
+    body += f'<text:p text:style-name="Play">He {span("T1", "runs")}</text:p>'
+    # In the headers, T1 is another style.
+    content = make_odt(body, style("text", "T1", "", "Arial") + common.format(f"Head {span('T1', 'er')}"))
+    document = check_document(parse_odt, content, is_bilingual=False)
+    assert [unit.source for unit in document.units] == [
+        "Call <x1/><x2/> now",
+        "Call <x1/> now",
+        "He <g1>runs</g1>",
+        "Head <g1>er</g1>",
+    ]
+    whole = make_odt(automatic + f"<text:p>{span('T1', 'Whole text')}</text:p>")
+    assert [unit.source for unit in parse_odt(whole).units] == ["<g1>Whole text</g1>"]
 
 
 @pytest.mark.parametrize(

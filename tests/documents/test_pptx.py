@@ -51,6 +51,13 @@ def test_slide_number_is_kept() -> None:
     assert document.units[0].source == "Slide <x1/> of us"
 
 
+def test_monospaced_run_beside_words_is_kept() -> None:
+    mono = "<a:rPr b='1'><a:latin typeface='Consolas'/></a:rPr>"
+    body = f"<a:p>{run('Call ')}{run('f(x)', mono)}{run(' now')}</a:p><a:p>{run('Whole text', mono)}</a:p>"
+    document = check_document(parse_pptx, make_pptx(body), is_bilingual=False)
+    assert [unit.source for unit in document.units[:2]] == ["Call <x1/> now", "Whole text"]
+
+
 def test_document_of_another_kind_is_refused() -> None:
     with raises_code("unknown-format"):
         parse_pptx(make_docx(""))

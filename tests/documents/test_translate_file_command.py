@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import polib
 import pytest
 from click.testing import CliRunner, Result
+from zip_files import make_package
 
 import dragoman
 from dragoman.cli.translate_file import translate_file
-from dragoman.errors import OutputError
+from dragoman.errors import DataError, OutputError
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -101,6 +106,90 @@ def test_refused_file_leaves_the_others(bundle: Path, catalog: Path, tmp_path: P
     reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert [report.get("code") for report in reports] == ["invalid-format", "file-not-found", None]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.po"]
+
+
+def test_each_file_has_its_own_outcome(bundle: Path, catalog: Path, tmp_path: Path) -> None:
+    files = {
+        "macros.docx": make_package(
+            {"word/document.xml": ("wordprocessingml.document.main", "<w:document/>")}, {"word/vbaProject.bin": b"\xd0\xcf"}
+        ),
+        "password.docx": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500),
+        "picture.txt": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+        "existing.txt": b"one two\n",
+    }
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "existing.txt").write_text("kept", encoding="utf-8")
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    result = run(bundle, *(tmp_path / name for name in files), catalog, "-o", output, "--json")
+    assert result.exit_code == 4
+    assert "Traceback" not in result.output
+    reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert [(Path(report["file"]).name, report.get("code")) for report in reports] == [
+        ("macros.docx", "invalid-format"),
+        ("password.docx", "invalid-format"),
+        ("picture.txt", "invalid-format"),
+        ("existing.txt", "output-exists"),
+        ("a.po", None),
+    ]
+    words = ("has macros", "is protected by a password", "is a PNG picture", "exists already")
+    for report, word in zip(reports[:4], words, strict=True):
+        assert word in report["error"]
+        assert "\n" not in report["error"]
+    assert sorted(path.name for path in output.iterdir()) == ["a.po", "existing.txt"]
+    assert (output / "existing.txt").read_text(encoding="utf-8") == "kept"
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+
+
+def test_output_folder_that_is_a_file_is_one_line(bundle: Path, catalog: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
+    result = run(bundle, catalog, "-o", tmp_path / "file", "--json")
+    assert result.exit_code == 4
+    (report,) = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert (report["status"], report["code"]) == ("refused", "write-failed")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """Yield a folder that other users can read, which pytest's own folders are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Run as a user without rights if the test runs as root, whom no permission stops."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs users of POSIX")
+def test_missing_permissions_are_one_line(bundle: Path, shared_folder: Path) -> None:
+    translator = dragoman.load(bundle, task="translation")
+    (shared_folder / "a.txt").write_text("one two\n", encoding="utf-8")
+    (shared_folder / "secret.txt").write_text("one two\n", encoding="utf-8")
+    (shared_folder / "secret.txt").chmod(0)
+    (shared_folder / "out").mkdir(mode=0o500)
+    shared_folder.chmod(0o555)
+    with without_privileges():
+        with pytest.raises(DataError, match=r"secret\.txt: cannot be read: Permission denied") as unreadable:
+            dragoman.translate_file(translator, shared_folder / "secret.txt", shared_folder / "b.txt")
+        assert unreadable.value.code == "file-unreadable"
+        for output in ("b.txt", "out/a.txt", "new/a.txt"):
+            with pytest.raises(OutputError, match="cannot be written: Permission denied") as unwritable:
+                dragoman.translate_file(translator, shared_folder / "a.txt", shared_folder / output)
+            assert unwritable.value.code == "write-failed"
+    shared_folder.chmod(0o755)
+    assert sorted(path.name for path in shared_folder.rglob("*")) == ["a.txt", "out", "secret.txt"]
+    assert (shared_folder / "a.txt").read_text(encoding="utf-8") == "one two\n"
 
 
 def test_check_needs_no_bundle(catalog: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from dragoman.cli.options import (
     treat_termination_as_interrupt,
     usage_error,
 )
-from dragoman.errors import DragomanError, OutputError
+from dragoman.errors import DragomanError
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def translate_file(
     The ending of a name selects the format: PO, XLIFF, TMX, HTML, Markdown, SRT, VTT, JSON, YAML, properties, strings, Android,
     RESX, TS, DOCX, PPTX, XLSX, ODT, EPUB, text. A translation is written beside its file, as NAME.de.po for German, or into the
     folder of -o. A text that fails a check is named on standard error, and the exit status is 3. A file that cannot be
-    translated is left as it is, and the exit status is 4.
+    translated or written is left out, and the exit status is 4. The other files are translated.
 
     \b
     Example:  dragoman translate-file runs/general-ende/bundle messages.po index.html -o out
@@ -194,8 +194,6 @@ def translate_file(
         with progress_bar(console, path.name, None, unit="texts", hidden=check) as bar:
             try:
                 report = translate(path, bar.set_done)
-            except OutputError:
-                raise
             except DragomanError as error:
                 message = str(error) if str(path) in str(error) else f"{path}: {error}"
                 report = FileReport(str(path), "refused", error=message, code=error.code)

@@ -7,9 +7,11 @@ and a document without changes is the original, byte for byte.
 from __future__ import annotations
 
 import html
+import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 from dragoman.documents.translation_memory import MemoryMatch
@@ -83,7 +85,7 @@ class Edit:
     content: bytes
 
 
-def make_no_edits(translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
+def make_no_edits(translations: Mapping[str, UnitTranslation], language: str) -> Iterable[Edit]:
     """Return no edits, for formats in which each unit is written by itself."""
     return ()
 
@@ -93,16 +95,24 @@ def add_no_plural_forms(language: str) -> Sequence[Edit]:
     return ()
 
 
-def apply_edits(content: bytes, edits: Sequence[Edit]) -> bytes:
+def apply_edits(content: bytes, edits: Iterable[Edit]) -> bytes:
     """Return the bytes with replaced spans. Raises ValueError for spans that overlap, an error of the format's reader."""
-    output: list[bytes] = []
+    return apply_ordered_edits(content, sorted(edits, key=lambda edit: (edit.start, edit.end)))
+
+
+def apply_ordered_edits(content: bytes, edits: Iterable[Edit]) -> bytes:
+    """Return what `apply_edits` does, for edits in the order of their spans, which memory need not hold together."""
+    output = io.BytesIO()
+    source = memoryview(content)
     position = 0
-    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+    for edit in edits:
         if edit.start < position:
             raise ValueError(f"two edits overlap at byte {edit.start}")
-        output += [content[position : edit.start], edit.content]
+        output.write(source[position : edit.start])
+        output.write(edit.content)
         position = edit.end
-    return b"".join([*output, content[position:]])
+    output.write(source[position:])
+    return output.getvalue()
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,8 @@ class Document:
             has and the file lacks, with the text of `other`
         assemble: function from the content and all edits to the new bytes; for a ZIP archive, edits are spans of its members,
             unpacked one after the other
+        iter_units: function that yields the units of new bytes of the document one after the other, for formats whose reader
+            then needs less memory; None for all others
     """
 
     content: bytes
@@ -130,12 +142,13 @@ class Document:
     make_edits: Callable[[Unit, UnitTranslation], Sequence[Edit]] = field(repr=False)
     source_language: str = ""
     target_language: str = ""
-    make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Sequence[Edit]] = field(
+    make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Iterable[Edit]] = field(
         default=make_no_edits, repr=False
     )
     sentence_groups: Sequence[Sequence[str]] = ()
     make_plural_edits: Callable[[str], Sequence[Edit]] = field(default=add_no_plural_forms, repr=False)
-    assemble: Callable[[bytes, Sequence[Edit]], bytes] = field(default=apply_edits, repr=False)
+    assemble: Callable[[bytes, Iterable[Edit]], bytes] = field(default=apply_edits, repr=False)
+    iter_units: Callable[[bytes], Iterable[Unit]] | None = field(default=None, repr=False)
 
 
 def add_plural_forms(document: Document, parse: Callable[[bytes], Document], language: str) -> Document:
@@ -157,8 +170,8 @@ def write_document(document: Document, translations: Mapping[str, UnitTranslatio
     if not translations:
         return document.content
     units = {unit.id: unit for unit in document.units}
-    edits = [edit for name, translation in translations.items() for edit in document.make_edits(units[name], translation)]
-    return document.assemble(document.content, [*edits, *document.make_document_edits(translations, language)])
+    edits = (edit for name, translation in translations.items() for edit in document.make_edits(units[name], translation))
+    return document.assemble(document.content, chain(edits, document.make_document_edits(translations, language)))
 
 
 def check_round_trip(document: Document, parse: Callable[[bytes], Document]) -> None:
@@ -182,20 +195,25 @@ def check_written(
     document: Document, translations: Mapping[str, UnitTranslation], content: bytes, parse: Callable[[bytes], Document]
 ) -> None:
     """Raise UnwritableUnitsError if written bytes do not read as the translations, with every other unit as it was."""
+    num_units = 0
+    differing: list[tuple[Unit, Unit]] = []
     try:
-        units = parse(content).units
+        for number, after in enumerate(document.iter_units(content) if document.iter_units else parse(content).units):
+            num_units += 1
+            if number < len(document.units):
+                before = document.units[number]
+                if not _is_written(document, before, after, translations):
+                    differing.append((before, after))
     except DataError as error:
         raise UnwritableUnitsError(f"the translation cannot be written into the {document.format} file: {error}") from None
-    pairs = zip(document.units, units, strict=False)
-    differing = [(before, after) for before, after in pairs if not _is_written(document, before, after, translations)]
-    if not differing and len(units) == len(document.units):
+    if not differing and num_units == len(document.units):
         return
     detail = "it would have other texts"
     if differing:
         before, after = differing[0]
         detail = f"{before.source[:40]!r} would read {(after.target or after.source)[:40]!r}"
     # If the numbers differ, the units behind the first are others.
-    names = [before.id for before, _ in differing[: None if len(units) == len(document.units) else 1]]
+    names = [before.id for before, _ in differing[: None if num_units == len(document.units) else 1]]
     raise UnwritableUnitsError(
         f"the {document.format} file cannot be written back: {detail}; translate this file by hand", names
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dragoman.documents.code_formatting import FontStyle, FontStyles
 from dragoman.documents.document import Document
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
+from dragoman.documents.xml_spans import XmlElement
 from dragoman.documents.xml_units import UnitList
 from dragoman.documents.zip_document import ZipMembers
 
@@ -12,12 +14,42 @@ _PART_TYPES = tuple(
     f"wordprocessingml.{name}+xml"
     for name in ("document.main", "template.main", "header", "footer", "footnotes", "endnotes", "comments")
 )
+_STYLES_TYPE = "wordprocessingml.styles+xml"
 
 
 def parse_docx(content: bytes) -> Document:
     """Return the document of a DOCX file. Raises DataError for another, a damaged, encrypted or signed one, and macros."""
     members = ZipMembers(content, "docx")
+    names = list_parts(members, _PART_TYPES)
+    styles = _read_styles(members)
     units = UnitList()
-    for name in list_parts(members, _PART_TYPES):
-        add_paragraphs(units, members, name)
+    for name in names:
+        add_paragraphs(units, members, name, styles)
     return units.make_document(content, "docx", assemble=members.assemble)
+
+
+def _read_styles(members: ZipMembers) -> FontStyles:
+    """Return the styles of characters and paragraphs."""
+    styles: dict[str, FontStyle] = {}
+    default = font = ""
+    for name in list_parts(members, (_STYLES_TYPE,)):
+        for element in members.read_xml(name).iter_elements(("style", "rPrDefault")):
+            if element.name == "rPrDefault":
+                font = _get_font(element)
+                continue
+            style_id, parent = element.attributes.get(":styleId", ""), _get_value(element, "basedOn")
+            styles[style_id] = FontStyle(_get_value(element, "name"), parent, _get_font(element))
+            if element.attributes.get(":type") == "paragraph" and element.attributes.get(":default") in ("1", "true", "on"):
+                default = style_id
+    return FontStyles(styles, default, font)
+
+
+def _get_value(element: XmlElement, name: str) -> str:
+    child = element.find(name)
+    return "" if child is None else child.attributes.get(":val", "")
+
+
+def _get_font(element: XmlElement) -> str:
+    properties = element.find("rPr")
+    fonts = None if properties is None else properties.find("rFonts")
+    return "" if fonts is None else fonts.attributes.get(":ascii", "")

@@ -97,7 +97,13 @@ def decode(content: bytes, encoding: str = "utf-8") -> EncodedText:
     try:
         encoding = codecs.lookup(encoding).name
         text = content[start:].decode(encoding)
-        is_exact = text.encode(encoding) == content[start:]
+        # Of these, each text has one encoding, so a large file needs no second copy.
+        is_exact = encoding in ("utf-8", "ascii", "iso8859-1") or text.encode(encoding) == content[start:]
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, start + error.start) + 1
+        raise DataError(
+            f"line {line}: the bytes are not {encoding[:40]}; convert the file to UTF-8", code="invalid-encoding"
+        ) from None
     except (LookupError, UnicodeError, AttributeError, TypeError):
         raise DataError(f"the bytes are not {encoding[:40]}; convert the file to UTF-8", code="invalid-encoding") from None
     # In these encodings, the bytes of a character depend on what stands before it.

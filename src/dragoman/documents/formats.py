@@ -18,7 +18,17 @@ SUFFIXES = (
 )  # fmt: skip
 """Endings of the names of files that can be translated."""
 
-_SIGNATURES = ((b"PK\x03\x04", "a ZIP archive"), (b"\xd0\xcf\x11\xe0", "an old or a protected Office file"), (b"%PDF", "a PDF"))
+_SIGNATURES = (
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"\xd0\xcf\x11\xe0", "an old or a protected Office file"),
+    (b"%PDF", "a PDF"),
+    (b"\x89PNG", "a PNG picture"),
+    (b"\xff\xd8\xff", "a JPEG picture"),
+    (b"GIF87a", "a GIF picture"),
+    (b"GIF89a", "a GIF picture"),
+    (b"\x1f\x8b", "a gzip archive"),
+)
+_ZIP_READERS_SIGNATURES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # their readers tell a protected file from other ones
 _ZIP_SUFFIXES = frozenset((".docx", ".pptx", ".xlsx", ".odt", ".epub"))
 
 
@@ -34,7 +44,7 @@ def parse_document(name: str, content: bytes) -> Document:
     if len(content) > MAX_FILE_BYTES:
         raise DataError(f"{name}: has more than {MAX_FILE_BYTES >> 20} MiB; divide it", code="input-too-long")
     for signature, kind in _SIGNATURES:
-        if content.startswith(signature) and (suffix not in _ZIP_SUFFIXES or signature != b"PK\x03\x04"):
+        if content.startswith(signature) and not (suffix in _ZIP_SUFFIXES and signature in _ZIP_READERS_SIGNATURES):
             raise DataError(f"{name}: is {kind}, not a {suffix} file; give it its right ending", code="invalid-format")
     try:
         return parse(content)

@@ -10,13 +10,14 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from html.parser import HTMLParser
 from itertools import accumulate
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.errors import DataError
-from dragoman.text.inline_codes import BLOCK_TAGS, VOID_TAGS, parse_markup
+from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, parse_markup
 
 TEXT_ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label"))
 BUTTON_TYPES = frozenset(("submit", "button", "reset"))
@@ -34,7 +35,7 @@ _ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*
 _TAG = re.compile(r"<(?:!doctype\s+html|[a-z][a-z0-9]*[\s>/])", re.IGNORECASE)
 _FIRST_WORD = re.compile(r"[^\W\d_]+[\s,;]")  # no tag, placeholder or address
 _OTHER_XML = re.compile(r"\s*<\?xml(?!.{0,2000}<html\b)", re.IGNORECASE | re.DOTALL)
-_TEMPLATE = re.compile(r"\{%|<%|<\?php|<\?=")
+_TEMPLATE = re.compile(r"\{%(?=(?:(?!\{%).){0,1000}%\})|<%|<\?(?:php|=)", re.DOTALL)
 """Marks of languages that make pages, whose code would be read as text."""
 
 
@@ -65,15 +66,6 @@ class _Tag:
     start: int
     end: int
     attributes: Sequence[_Attribute]
-
-
-@dataclass(frozen=True, slots=True)
-class _PlaceOnPage:
-    """Place of a text. tags: tags in it that have attributes with texts of their own"""
-
-    start: int
-    end: int
-    tags: Sequence[_Tag]
 
 
 def _iter_tokens(text: str, chunk_size: int = CHUNK_CHARACTERS) -> Iterator[_HtmlToken]:
@@ -150,35 +142,77 @@ class _Tokenizer(HTMLParser):
 
 def parse(content: bytes) -> Document:
     """Return the document of an HTML file. Raises DataError for a file without a tag, and for a template."""
-    charset = _CHARSET.search(content[:4096])
-    text = decode(content, charset[1].decode("ascii") if charset else "utf-8")
+    text = _decode(content)
     if _OTHER_XML.match(text.text) or not _TAG.search(text.text):
+        if mark := _TEMPLATE.search(text.text):
+            raise _make_template_error(text.text, mark.start())
         raise DataError("the file has no tag of HTML, so it is no HTML file", code="invalid-format")
-    if _TEMPLATE.search(text.text):
-        raise DataError("the file is a template with code; translate the pages that it makes", code="invalid-format")
     reader = _PageReader(text)
+    units = list(reader.read())
     return Document(
         content,
-        reader.units,
+        units,
         "html",
         make_edits=lambda unit, translation: (),
         source_language=reader.languages[0][2] if reader.languages else "",
         make_document_edits=reader.make_edits,
+        assemble=apply_ordered_edits,
+        iter_units=lambda content: _PageReader(_decode(content)).read(),
+    )
+
+
+def _decode(content: bytes) -> EncodedText:
+    charset = _CHARSET.search(content[:4096])
+    return decode(content, charset[1].decode("ascii") if charset else "utf-8")
+
+
+def _make_template_error(text: str, start: int) -> DataError:
+    """Return the error about code of a template that starts there."""
+    line = text.count("\n", 0, start) + 1
+    code = " ".join(text[start : start + 40].split())
+    return DataError(
+        f"line {line}: the file is a template with the code {code!r}; translate the pages that it makes", code="invalid-format"
     )
 
 
 class _PageReader:
-    """Reader of the units, and writer of their edits. languages: start, end and value of the attributes `lang` of the page"""
+    """Reader of the units, and writer of their edits. languages: start, end and value of the attributes `lang` of the page
+
+    The id of a unit is its number.
+    """
 
     def __init__(self, text: EncodedText) -> None:
         self.text = text
-        self.units: list[Unit] = []
         self.languages: list[tuple[int, int, str]] = []
-        self._places: dict[str, _PlaceOnPage] = {}
-        self._attributes: dict[str, _Attribute] = {}
+        self._starts = array("q")
+        self._ends = array("q")
+        self._attributes: dict[int, _Attribute] = {}
+        self._tags: dict[int, Sequence[_Tag]] = {}
+        self._new_units: list[Unit] = []
         self._run: list[tuple[_HtmlToken, str | _Tag]] = []
-        kept_tag, depth = "", 0
+
+    def read(self) -> Iterator[Unit]:
+        """Yield the units of the page."""
+        for _ in self._read_tokens():
+            units, self._new_units = self._new_units, []
+            yield from units
+
+    def _read_tokens(self) -> Iterator[None]:
+        """Read token by token. Memory holds the places of all units, and the texts of those of one block."""
+        text = self.text
+        kept_tag, depth, opaque_depth = "", 0, 0
+        marks = [mark.start() for mark in _TEMPLATE.finditer(text.text)][::-1]
         for token in _iter_tokens(text.text):
+            if marks:
+                if token.name in OPAQUE_TAGS:
+                    opaque_depth += {"start": 1, "end": -1}.get(token.kind, 0)
+                elif token.name in BLOCK_TAGS:
+                    opaque_depth = 0
+                is_kept = kept_tag or token.kind == "comment" or (opaque_depth > 0 and token.kind == "text")
+                while marks and marks[-1] < token.end:
+                    if not is_kept:
+                        raise _make_template_error(text.text, marks[-1])
+                    marks.pop()
             if kept_tag:
                 if token.name == kept_tag:
                     depth += {"start": 1, "end": -1}.get(token.kind, 0)
@@ -200,7 +234,10 @@ class _PageReader:
                 self._end_run()
             else:
                 self._run.append((token, text.text[token.start : token.end]))
+            if self._new_units:
+                yield
         self._end_run()
+        yield
 
     def _read_tag(self, token: _HtmlToken, source: str, values: Mapping[str, str]) -> str | _Tag:
         """Add units for the attributes with text, and return the tag, with references instead of them."""
@@ -218,10 +255,11 @@ class _PageReader:
                 self.languages.append((token.start + start, token.start + end, match[group]))
             value = _collapse(html.unescape(match[group]))
             if name in names and group != 4 and any(map(str.isalpha, value)):
-                attribute = _Attribute(str(len(self.units)), token.start + start, token.start + end)
+                number = self._add_place(token.start + start, token.start + end)
+                attribute = _Attribute(str(number), token.start + start, token.start + end)
                 attributes.append(attribute)
-                self._attributes[attribute.id] = attribute
-                self.units.append(Unit(attribute.id, value, context=f"{token.name} {name}", keep_line_breaks=False))
+                self._attributes[number] = attribute
+                self._new_units.append(Unit(attribute.id, value, context=f"{token.name} {name}", keep_line_breaks=False))
                 shown += f"{source[position:start]}#{attribute.id}"
                 position = end
         return _Tag(shown + source[position:], token.start, token.end, attributes) if attributes else source
@@ -236,9 +274,16 @@ class _PageReader:
             raw = self.text.text[run[0][0].start : run[-1][0].end]
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
-            name = str(len(self.units))
-            self._places[name] = _PlaceOnPage(start, end, tuple(part for _, part in run if isinstance(part, _Tag)))
-            self.units.append(Unit(name, source, markup="html", keep_line_breaks=False))
+            number = self._add_place(start, end)
+            if tags := tuple(part for _, part in run if isinstance(part, _Tag)):
+                self._tags[number] = tags
+            self._new_units.append(Unit(str(number), source, markup="html", keep_line_breaks=False))
+
+    def _add_place(self, start: int, end: int) -> int:
+        """Return the number of a new unit at this place."""
+        self._starts.append(start)
+        self._ends.append(end)
+        return len(self._starts) - 1
 
     def _is_blank(self, token: _HtmlToken) -> bool:
         """Return whether a token at the edge of a run belongs to no text."""
@@ -250,19 +295,25 @@ class _PageReader:
             return part.shown
         return _SPACE.sub(" ", part) if token.kind == "text" else part
 
-    def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
-        """Return the edits of all texts and attributes, and of the language of the page."""
-        edits = [self._make_edit(start, end, language) for start, end, _ in self.languages if language]
-        is_inside: set[str] = set()
-        for name, place in self._places.items():
-            if name in translations:
-                text = self._write_tags(place.tags, translations[name].text, translations)
-                edits.append(self._make_edit(place.start, place.end, text))
-                is_inside.update(attribute.id for tag in place.tags for attribute in tag.attributes)
-        for name, attribute in self._attributes.items():
-            if name in translations and name not in is_inside:
-                edits.append(self._make_edit(attribute.start, attribute.end, html.escape(translations[name].text)))
-        return edits
+    def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
+        """Yield the edits of all texts and attributes, and of the language of the page, in the order of the page."""
+        languages = (self._make_edit(start, end, language) for start, end, _ in self.languages if language)
+        yield from merge(languages, self._make_text_edits(translations), key=lambda edit: edit.start)
+
+    def _make_text_edits(self, translations: Mapping[str, UnitTranslation]) -> Iterator[Edit]:
+        is_inside: set[int] = set()
+        for number, tags in self._tags.items():
+            if str(number) in translations:
+                is_inside.update(int(attribute.id) for tag in tags for attribute in tag.attributes)
+        # An attribute has its number before the text that ends at its tag.
+        for number in sorted(range(len(self._starts)), key=self._starts.__getitem__):
+            if number in is_inside or (translation := translations.get(str(number))) is None:
+                continue
+            if number in self._attributes:
+                text = html.escape(translation.text)
+            else:
+                text = self._write_tags(self._tags.get(number, ()), translation.text, translations)
+            yield self._make_edit(self._starts[number], self._ends[number], text)
 
     def _make_edit(self, start: int, end: int, text: str) -> Edit:
         return self.text.make_edit(start, end, text, escape=lambda character: f"&#{ord(character)};")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dragoman.documents.code_formatting import FontStyles
 from dragoman.documents.document import Document
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
@@ -16,5 +17,5 @@ def parse_pptx(content: bytes) -> Document:
     members = ZipMembers(content, "pptx")
     units = UnitList()
     for name in list_parts(members, _PART_TYPES):
-        add_paragraphs(units, members, name)
+        add_paragraphs(units, members, name, FontStyles())
     return units.make_document(content, "pptx", assemble=members.assemble)

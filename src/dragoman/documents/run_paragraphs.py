@@ -1,7 +1,8 @@
 """Paragraphs of Office Open XML: runs of text with formatting, among fields, links and marks.
 
 Word cuts a sentence into runs without a visible reason, such as the session in which a word was typed. So runs of equal
-formatting are read as one text. The plainest formatting of a paragraph has no tag; each other one is a pair of tags.
+formatting are read as one text. The plainest formatting of a paragraph has no tag; each other one is a pair of tags. Runs of
+code are kept as they are.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, groupby
 
+from dragoman.documents.code_formatting import FontStyles, is_monospaced
 from dragoman.documents.document import Edit, Unit, UnitTranslation
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escape_xml, get_tag_name
 from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, write_pieces
@@ -24,6 +26,8 @@ _MARK = re.compile("(bookmark|commentRange|permission|perm)(Start|End)")
 # What a program notes about the language and the spelling of a run: no formatting that a reader sees.
 _SPELLING_TAGS = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>")
 _SPELLING_ATTRIBUTES = re.compile(r"""\s(?:lang|altLang|dirty|err|smtClean|noProof)=(?:"[^"]*"|'[^']*')""")
+_STYLE = re.compile(r"""<(?:\w+:)?rStyle\b[^<>]*?\bval=["']([^"']*)""")
+_FONT = re.compile(r"""<(?:\w+:)?(?:rFonts\b[^<>]*?\bascii|latin\b[^<>]*?\btypeface)=["']([^"']*)""")
 _NO_PROPERTIES = re.compile(r"<[\w:]+\s*(?:/>|>\s*</[\w:]+>)")
 
 
@@ -47,7 +51,7 @@ class _Item:
     instruction: str = ""
 
 
-def add_paragraphs(units: UnitList, members: ZipMembers, name: str) -> None:
+def add_paragraphs(units: UnitList, members: ZipMembers, name: str, styles: FontStyles) -> None:
     """Add the texts of all paragraphs of a member, those in text boxes also."""
     source = members.read_xml(name)
     number = count(1)
@@ -58,7 +62,8 @@ def add_paragraphs(units: UnitList, members: ZipMembers, name: str) -> None:
         holders = _find_holders(paragraphs[1:], outermost)
         for element in paragraphs:
             runs = _RunWriter.for_paragraph(source, element)
-            _add_paragraph(units, members, name, _ParagraphReader(source, element, runs, holders), next(number))
+            reader = _ParagraphReader(source, element, runs, holders, styles.default)
+            _add_paragraph(units, members, f"{name}/{next(number)}", name, reader, styles)
 
 
 def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Collection[int]:
@@ -72,9 +77,12 @@ def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Co
     return holders
 
 
-def _add_paragraph(units: UnitList, members: ZipMembers, name: str, reader: _ParagraphReader, number: int) -> None:
+def _add_paragraph(
+    units: UnitList, members: ZipMembers, unit_id: str, name: str, reader: _ParagraphReader, styles: FontStyles
+) -> None:
     source, runs = reader.source, reader.runs
-    items = _trim(_join_fields(list(reader.read_children(reader.paragraph)), runs.write))
+    items = _join_fields(list(reader.read_children(reader.paragraph)), runs.write)
+    items = _trim(_keep_code(items, styles, styles.get_font(reader.style) or styles.font, runs.write))
     if not any(character.isalpha() for item in items for character in item.text):
         return
     base = _get_base(items)
@@ -84,7 +92,7 @@ def _add_paragraph(units: UnitList, members: ZipMembers, name: str, reader: _Par
     def write(translation: UnitTranslation) -> Sequence[Edit]:
         return write_pieces(text.split(translation.text), span, source, runs.write, base)
 
-    unit = Unit(f"{name}/{number}", text.text, text.markup, keep_line_breaks=False)
+    unit = Unit(unit_id, text.text, text.markup, keep_line_breaks=False)
     units.add(unit, members.shift(name, write))
 
 
@@ -115,11 +123,21 @@ class _RunWriter:
 class _ParagraphReader:
     """Reader of the items of one paragraph. holders: Python ids of elements that have paragraphs of their own in them"""
 
-    def __init__(self, source: XmlSource, paragraph: XmlElement, runs: _RunWriter, holders: Collection[int]) -> None:
+    def __init__(
+        self, source: XmlSource, paragraph: XmlElement, runs: _RunWriter, holders: Collection[int], default_style: str
+    ) -> None:
         self.source = source
         self.paragraph = paragraph
         self.runs = runs
         self._holders = holders
+        self._default_style = default_style
+
+    @property
+    def style(self) -> str:
+        """Style of the paragraph; empty if it names none and the document has no default."""
+        properties = self.paragraph.find("pPr")
+        style = properties.find("pStyle") if properties else None
+        return self._default_style if style is None else style.attributes.get(":val", "")
 
     def _get_markup(self, element: XmlElement | XmlMarkup) -> str:
         return self.source.get_markup(element.start, element.end)
@@ -200,6 +218,37 @@ def _normalize_properties(markup: str) -> str:
     if markup.startswith("<a:"):
         markup = _SPELLING_ATTRIBUTES.sub("", markup[:end]) + markup[end:]
     return "" if _NO_PROPERTIES.fullmatch(markup) else markup
+
+
+def _keep_code(
+    items: Sequence[_Item], styles: FontStyles, paragraph_font: str, write_run: Callable[[str, str], str]
+) -> list[_Item]:
+    """Return the items with one code for each text that is code, or for neighbors of one formatting."""
+    code_properties: set[str] = set()
+    monospaced_properties: set[str] = set()
+    for properties in {item.properties for item in items if item.code is None}:
+        style, font = (match[1] if (match := pattern.search(properties)) else "" for pattern in (_STYLE, _FONT))
+        if styles.is_code(style):
+            code_properties.add(properties)
+        elif is_monospaced(font or styles.get_font(style)) and not is_monospaced(paragraph_font):
+            monospaced_properties.add(properties)
+    others = (item.text for item in items if item.properties not in code_properties | monospaced_properties)
+    if any(character.isalpha() for text in others for character in text):
+        code_properties |= monospaced_properties
+
+    def get_code_properties(item: _Item) -> str | None:
+        return item.properties if item.properties in code_properties else None
+
+    output: list[_Item] = []
+    for properties_of_code, group in groupby(items, get_code_properties):
+        neighbors = list(group)
+        if properties_of_code is None:
+            output += neighbors
+            continue
+        text = "".join(item.text for item in neighbors)
+        span = (neighbors[0].span[0], neighbors[-1].span[1])
+        output.append(_Item(span, code=Code("point", write_run(text, properties_of_code))))
+    return output
 
 
 def _get_base(items: Sequence[_Item]) -> str:

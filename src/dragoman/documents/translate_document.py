@@ -143,7 +143,9 @@ def translate_document(
     rest = [unit for unit in selected if unit.id not in results]
     for unit, text, failures in _translate_units(document, rest, translate, options, on_progress):
         results[unit.id] = _check_result(unit, text, None, failures, options)
-    return _write(document, parse, [results[unit.id] for unit in selected], options)
+    ordered = [results.pop(unit.id) for unit in selected]
+    del selected, rest, results
+    return _write(document, parse, ordered, options)
 
 
 def check_document(document: Document, options: DocumentOptions) -> list[UnitResult]:

@@ -23,8 +23,8 @@ from dragoman.documents.translate_document import (
 from dragoman.documents.translation_memory import TranslationMemory, read_translations
 from dragoman.errors import OutputError
 from dragoman.formats.glossary_file import resolve_glossary
-from dragoman.inference.whole_texts import RETRY_DECODING, LineRequest, OutputLimits, PlaceholderMethod
-from dragoman.io.storage import atomic_write, check_path_is_free, make_dirs
+from dragoman.inference.whole_texts import LineRequest, OutputLimits, PlaceholderMethod
+from dragoman.io.storage import atomic_write, check_path_is_free, make_dirs, to_write_error
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation
@@ -118,7 +118,7 @@ class FileTranslator:
         output = output or self.name_output(path)
         if output.suffix.lower() != path.suffix.lower():
             raise OutputError(f"{output}: ends otherwise than {path.name}, whose format it has; give another name")
-        if output.exists() and output.samefile(path):
+        if _is_same_file(output, path):
             raise OutputError(f"{output}: is the original, which stays; give another name", code="output-is-input")
         if not overwrite:
             check_path_is_free(output)
@@ -131,7 +131,10 @@ class FileTranslator:
 
         advance(0)
         result = translate_document(document, parse, self._translate_lines, self.options, advance)
-        make_dirs(output.parent)
+        try:
+            make_dirs(output.parent)
+        except OSError as error:
+            raise to_write_error(output, error) from None
         with atomic_write(output, overwrite=overwrite) as stream:
             cast(TextIO, stream).buffer.write(result.content)
         terms = None if self.options.glossary is None else count_terms(result.results, self.options.glossary)
@@ -142,9 +145,17 @@ class FileTranslator:
         return path.with_suffix(f".{self.options.target_language or 'translated'}{path.suffix}")
 
     def _translate_lines(self, request: LineRequest) -> Sequence[Translation]:
-        decoding: dict[str, Any] = {**self._decoding, **(RETRY_DECODING if request.is_retry else {})}
+        decoding: dict[str, Any] = {**self._decoding, **(self._translator.text_retry_decoding if request.is_retry else {})}
         decoding["constraints"] = request.build_constraints()
         return self._translator.translate(request.lines, attention=request.attention, **decoding)
+
+
+def _is_same_file(output: Path, path: Path) -> bool:
+    """Return whether an output is the file itself. Raises OutputError if its folder cannot be read."""
+    try:
+        return output.exists() and output.samefile(path)
+    except OSError as error:
+        raise to_write_error(output, error) from None
 
 
 def translate_file(

@@ -298,9 +298,9 @@ class UnitList:
         *,
         source_language: str = "",
         target_language: str = "",
-        make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Sequence[Edit]] = make_no_edits,
+        make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Iterable[Edit]] = make_no_edits,
         make_plural_edits: Callable[[str], Sequence[Edit]] = add_no_plural_forms,
-        assemble: Callable[[bytes, Sequence[Edit]], bytes] = apply_edits,
+        assemble: Callable[[bytes, Iterable[Edit]], bytes] = apply_edits,
     ) -> Document:
         """Return the document with these units."""
         return Document(

@@ -12,7 +12,7 @@ import struct
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dragoman.documents.document import Edit, UnitTranslation, apply_edits
@@ -175,7 +175,7 @@ class ZipMembers:
         """Return the writer of a unit of the archive, from a writer whose edits are those of a member."""
         return lambda translation: self.shift_edits(name, write(translation))
 
-    def assemble(self, content: bytes, edits: Sequence[Edit]) -> bytes:
+    def assemble(self, content: bytes, edits: Iterable[Edit]) -> bytes:
         """Return the archive with edited members. Without edits, it is the same."""
         changed: dict[str, bytes] = {}
         ordered = sorted(edits, key=lambda edit: edit.start)
