@@ -1,6 +1,7 @@
 """Preparation and synthetic pairs in shards, without Ray."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
 from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
 from dragoman.cluster.shards import ClusterMap
 from dragoman.config import Recipe, make_recipe
+from dragoman.data import store_preparation
 from dragoman.data.prepare import prepare
-from dragoman.errors import ClusterError, DataError, OutputError, WorkerLostError
+from dragoman.data.store_preparation import prepare_with_stores
+from dragoman.errors import ClusterError, DataError, OutputError, RecipeError, WorkerLostError, WriteError
+from dragoman.formats import corpus_copies
+from dragoman.formats.object_store import fetch_file
 from dragoman.formats.pair import Pair
 from dragoman.formats.resumable import resumable_file
 from dragoman.inference.load import load
+from dragoman.runtime.processes import map_in_processes
 from dragoman.tasks import synthetic_data
 from dragoman.tasks.synthetic_data import Augmentation
 from serial_executor import SerialExecutor
@@ -88,7 +94,9 @@ def test_prepared_files_are_those_of_one_machine_with_lost_workers(recipe: Recip
 class BreakingExecutor(SerialExecutor):
     """Executor whose cluster ends after some results."""
 
-    results_left = 12
+    def __init__(self, results_left: int) -> None:
+        super().__init__()
+        self.results_left = results_left
 
     def get_result(self, handle: int) -> Any:
         self.results_left -= 1
@@ -97,9 +105,18 @@ class BreakingExecutor(SerialExecutor):
         return super().get_result(handle)
 
 
-def test_same_preparation_continues_after_the_last_file(recipe: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("num_results", "num_kept"),
+    [
+        (12, 12),  # 16 chunks are filtered, of which 14 are searched for duplicates, and 16 are encoded
+        pytest.param(33, 16 + 3, marks=pytest.mark.slow),  # the digests of the 14 are computed again
+    ],
+)
+def test_same_preparation_continues_after_the_last_chunk(
+    recipe: Recipe, tmp_path: Path, num_results: int, num_kept: int
+) -> None:
     with pytest.raises(ClusterError):
-        prepare(recipe, tmp_path / "many", map_items=ClusterMap(BreakingExecutor()))
+        prepare(recipe, tmp_path / "many", map_items=ClusterMap(BreakingExecutor(num_results)))
     assert not (tmp_path / "many").exists()
     messages: list[str] = []
     executor = SerialExecutor()
@@ -107,8 +124,126 @@ def test_same_preparation_continues_after_the_last_file(recipe: Recipe, tmp_path
     assert "resuming an interrupted preparation" in messages
     whole = SerialExecutor()
     prepare(recipe, tmp_path / "one", map_items=ClusterMap(whole))
-    assert executor.num_submitted < whole.num_submitted
+    assert whole.num_submitted == 16 + 14 + 16
+    assert executor.num_submitted == whole.num_submitted - num_kept
     assert read_prepared(tmp_path / "many") == read_prepared(tmp_path / "one")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Object store in memory, with the corpora of the recipe in raw/, and a cache folder of its own."""
+    filesystem = pytest.importorskip("fsspec").filesystem("memory")
+    for path in tmp_path.glob("*.tsv"):
+        filesystem.pipe_file(f"/raw/{path.name}", path.read_bytes())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield filesystem
+    filesystem.rm("/", recursive=True)
+
+
+def set_urls(recipe: Recipe, *, root: str, run: str) -> Recipe:
+    return recipe.model_copy(update={"run": run, "data": recipe.data.model_copy(update={"root": root})})
+
+
+def read_encoded(folder: Path) -> dict[str, bytes]:
+    """Return the prepared files but for the manifest and the page, which name the folders of the inputs."""
+    return {name: content for name, content in read_prepared(folder).items() if name not in ("prepared.json", "cleaning.html")}
+
+
+@pytest.mark.parametrize("is_cluster", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_preparation_from_and_to_a_store_is_that_of_local_files(
+    recipe: Recipe, store: Any, tmp_path: Path, is_cluster: bool
+) -> None:
+    prepare(recipe, tmp_path / "one")
+    remote = set_urls(recipe, root="memory://raw", run="memory://runs/first")
+    map_items: Any = ClusterMap(SerialExecutor({0, 7})) if is_cluster else map_in_processes
+    prepared = prepare_with_stores(remote, map_items=map_items)
+    assert (prepared.location, prepared.is_new) == ("memory://runs/first/data", True)
+    names = {name.rpartition("/")[2] for name in store.find("/runs")}
+    assert names == {path.name for path in (tmp_path / "one").iterdir()}
+    for name, content in read_encoded(tmp_path / "one").items():
+        assert store.cat_file(f"/runs/first/data/{name}") == content
+    assert not list((tmp_path / "cache" / "dragoman" / "runs").iterdir())
+    again = prepare_with_stores(remote)
+    assert (again.is_new, again.pair_counts) == (False, prepared.pair_counts)
+    store.rm_file("/runs/first/data/source.model")
+    assert prepare_with_stores(remote).is_new
+    assert store.exists("/runs/first/data/source.model")
+
+
+def test_upload_that_was_interrupted_is_done_again_without_stale_files(
+    recipe: Recipe, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = set_urls(recipe, root="memory://raw", run="memory://runs/second")
+    prepare_with_stores(remote)
+    store.pipe_file("/runs/second/data/train.first-00009.arrow", b"of an earlier preparation")
+    store.pipe_file("/runs/second/data/notes.txt", b"of the user")
+    longer = remote.model_copy(update={"data": remote.data.model_copy(update={"max_length": 31})})
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise WriteError("memory://runs: cannot be written")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_preparation, "upload_folder", fail)
+        with pytest.raises(WriteError):
+            prepare_with_stores(longer)
+    assert not store.exists("/runs/second/data/prepared.json")  # the files in the store do not count
+    executor = SerialExecutor()
+    assert prepare_with_stores(longer, map_items=ClusterMap(executor)).is_new
+    assert executor.num_submitted == 0  # only the upload was left
+    assert store.exists("/runs/second/data/prepared.json")
+    assert not store.exists("/runs/second/data/train.first-00009.arrow")
+    assert store.exists("/runs/second/data/notes.txt")
+
+
+def test_local_run_keeps_copies_of_the_corpora_of_a_store(
+    recipe: Recipe, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = set_urls(recipe, root="memory://raw", run=str(tmp_path / "run"))
+    assert prepare_with_stores(remote).is_new
+    fetched: list[str] = []
+
+    def fetch(url: str, path: Path) -> None:
+        fetched.append(url)
+        fetch_file(url, path)
+
+    monkeypatch.setattr(corpus_copies, "fetch_file", fetch)
+    assert not prepare_with_stores(remote).is_new
+    assert not fetched
+    store.pipe_file("/raw/b.tsv", b"w1 w2\tw2 w1\nw3\tw3\n")
+    prepared = prepare_with_stores(remote)
+    assert fetched == ["memory://raw/b.tsv"]
+    assert prepared.pair_counts["second"].read == 2
+
+
+def test_copy_that_no_name_matches_any_more_is_deleted(recipe: Recipe, store: Any, tmp_path: Path) -> None:
+    for name in ("part-1.tsv", "part-2.tsv", ".part-3.tsv"):
+        store.pipe_file(f"/raw/{name}", b"a\tb\n")
+    remote = set_urls(recipe, root="memory://raw/", run="unused")
+    copied = corpus_copies.copy_corpora(remote, ["part-*.tsv", "a.tsv"], tmp_path / "copies")
+    assert copied.data.root == str(tmp_path / "copies")
+    assert sorted(path.name for path in (tmp_path / "copies").glob("*.tsv")) == ["a.tsv", "part-1.tsv", "part-2.tsv"]
+    store.rm_file("/raw/part-1.tsv")
+    corpus_copies.copy_corpora(remote, ["part-*.tsv", "a.tsv"], tmp_path / "copies")
+    assert sorted(path.name for path in (tmp_path / "copies").glob("*.tsv")) == ["a.tsv", "part-2.tsv"]
+
+
+@pytest.mark.parametrize("name", ["../secret.tsv", "/etc/passwd", "memory://other/a.tsv"])
+def test_name_outside_of_the_root_is_refused(recipe: Recipe, store: Any, tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecipeError, match=r"is not below data\.root"):
+        corpus_copies.copy_corpora(set_urls(recipe, root="memory://raw", run="x"), [name], tmp_path / "copies")
+
+
+def test_root_and_run_may_begin_with_file(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, Path]] = []
+
+    def note(recipe: Recipe, folder: Path, *_: Any, **__: Any) -> None:
+        calls.append((recipe.data.root, folder))
+        raise DataError("stop")
+
+    monkeypatch.setattr(store_preparation, "prepare", note)
+    with pytest.raises(DataError, match="stop"):
+        prepare_with_stores(set_urls(recipe, root=f"file://{tmp_path}", run=f"file://{tmp_path / 'run'}"))
+    assert calls == [(str(tmp_path), tmp_path / "run" / "data")]
 
 
 @pytest.mark.parametrize(

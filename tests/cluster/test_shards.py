@@ -9,12 +9,12 @@ from dragoman.cluster import shards as shards_module
 from dragoman.cluster.shards import (
     MAX_ATTEMPTS,
     ShardTask,
-    get_versions,
     open_request,
     read_output,
     run_shards,
     split_lines,
 )
+from dragoman.cluster.versions import get_versions
 from dragoman.errors import ClusterError, DataError, OutputError
 from dragoman.formats.object_store import StoreFolder
 from dragoman.io import storage
@@ -111,10 +111,11 @@ def test_error_of_a_library_becomes_one_line(folder: StoreFolder) -> None:
     assert "\n" not in str(failure.value)
 
 
-def test_worker_with_another_version_refuses_to_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["dragoman", "torch"])
+def test_worker_with_another_version_refuses_to_work(tmp_path: Path, library: str) -> None:
     shard = next(split_lines(LINES, lines_per_shard=3))
-    task = ShardTask(upper, StoreFolder(str(tmp_path)), {**get_versions(), "dragoman": "0.0.1"})
-    with pytest.raises(ClusterError, match=r"but the command has 0\.0\.1; install") as failure:
+    task = ShardTask(upper, StoreFolder(str(tmp_path)), {**get_versions(), library: "0.0.1"})
+    with pytest.raises(ClusterError, match=rf"has {library} .*, but the command has 0\.0\.1; install") as failure:
         task(shard)
     assert failure.value.code == "cluster-mismatch"
     assert not list(tmp_path.iterdir())

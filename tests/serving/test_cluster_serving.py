@@ -267,18 +267,34 @@ def test_two_bundles_for_one_pair_are_one_line(local_ray: LocalRay, tmp_path: Pa
         pass
 
 
-def test_command_serves_until_sigterm(bundle_copy: Path) -> None:
+def test_command_reloads_at_sighup_and_finishes_a_request_at_sigterm(bundle_copy: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dragoman", "serve", str(bundle_copy), "--cluster", "local", "--port", "0", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DRAGOMAN_COMPILE": "wait"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    log = tmp_path / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+        ThreadPoolExecutor() as pool,
+    ):
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, process.stderr.read() if process.stderr else ""
+            assert line, log.read_text()
             url = httpx.URL(json.loads(line)["url"])
-            answer = httpx.post(url.join("translate"), json={**FIELDS, "q": "one red two"}, timeout=60)
-            assert answer.status_code == 200
+
+            def translate(num_texts: int) -> httpx.Response:
+                fields = {**FIELDS, "q": [f"one red {'two ' * (number % 9)}" for number in range(num_texts)]}
+                return httpx.post(url.join("translate"), json=fields, timeout=60)
+
+            assert translate(1).status_code == 200
+            assert httpx.get(url.join("readyz"), timeout=30).json() == {"status": "ok"}
+            process.send_signal(signal.SIGHUP)
+            wait_until(lambda: "redeployed 0 of 1 deployments" in log.read_text(), seconds=30)
+            answer = pool.submit(translate, 500)
+            time.sleep(0.3)
             process.send_signal(signal.SIGTERM)
             assert process.wait(40) == 0
+            assert answer.result().status_code == 200
+            assert len(answer.result().json()["translatedText"]) == 500
         finally:
             process.kill()

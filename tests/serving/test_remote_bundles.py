@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,12 +15,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from dragoman.cli.main import cli
 from dragoman.errors import BundleError, RecipeError
 from dragoman.inference.whole_texts import OutputLimits
-from dragoman.serving.cluster.remote_bundle import build_models
+from dragoman.serving.cluster import remote_bundle
+from dragoman.serving.cluster.remote_bundle import ClusterService, RemoteBundle, build_models
 from dragoman.serving.cluster.replica import BundleDescription, StepDescription
 from dragoman.serving.cluster.replica_metrics import MAX_ENDED_REPLICAS, ReplicaMetrics
 from dragoman.serving.cluster.token_policy import UNFINISHED_TOKENS, TokenPolicy
 from dragoman.serving.metrics import ServerMetrics
-from dragoman.serving.model_set import Pair
+from dragoman.serving.model_set import LineKey, Pair
+from dragoman.serving.request_queue import QueueFullError, estimate_tokens
+from dragoman.serving.service import RequestTimes
+from dragoman.serving.settings import ServerLimits
 
 
 def describe(name: str, *pairs: Pair) -> BundleDescription:
@@ -46,6 +53,99 @@ def test_second_parser_and_unknown_pivot_are_refused() -> None:
         build_models([describe("a"), describe("b")], str, pivot=None)
     with pytest.raises(RecipeError, match="--pivot fr: is no language of the bundles; their languages are de, en"):
         build_models([describe("a", ("en", "de"))], str, pivot="fr")
+
+
+class WaitingReplicas:
+    """Stand-in for the handles of several deployments, whose calls end when a test lets them."""
+
+    def __init__(self) -> None:
+        self.is_over = asyncio.Event()
+        self.num_calls = 0
+        self.is_lost = False
+
+    async def call(self, method: str, *arguments: object) -> list[str]:
+        if self.is_lost:
+            await asyncio.sleep(60)
+        if method == "ping":
+            return []
+        self.num_calls += 1
+        await self.is_over.wait()
+        return ["done"]
+
+
+@pytest.fixture
+def replicas(monkeypatch: pytest.MonkeyPatch) -> WaitingReplicas:
+    class LostError(Exception):
+        pass
+
+    exceptions = SimpleNamespace(RayActorError=LostError, DeploymentUnavailableError=LostError)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(exceptions=exceptions))
+    monkeypatch.setitem(sys.modules, "ray.serve.exceptions", exceptions)
+    replicas = WaitingReplicas()
+    monkeypatch.setattr(RemoteBundle, "call", lambda _, method, *arguments: replicas.call(method, *arguments))
+    return replicas
+
+
+def build_service(**limits: float) -> ClusterService:
+    bundles = [describe("first", ("en", "de")), describe("second", ("en", "fr"))]
+    return ClusterService(build_models(bundles, str, pivot=None), ServerLimits(**limits))  # type: ignore[arg-type]
+
+
+async def search(service: ClusterService, target: str, num_lines: int, *, wait_seconds: float) -> Any:
+    """Translate lines of one token by the bundle of a pair."""
+    now = time.monotonic()
+    (step,) = service.models.find_route("en", target)
+    return await service.translate_lines(LineKey(step), ["x"] * num_lines, RequestTimes(now + wait_seconds, now + 60))
+
+
+def test_queue_limit_holds_for_all_deployments_together(replicas: WaitingReplicas) -> None:
+    one_line = estimate_tokens("x")
+
+    async def run() -> None:
+        service = build_service(max_queue_tokens=10 * one_line)
+        calls = [asyncio.create_task(search(service, target, 5, wait_seconds=30)) for target in ("de", "fr")]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert replicas.num_calls == 2
+        assert await service.check_state() == "busy"
+        with pytest.raises(QueueFullError):
+            await search(service, "de", 1, wait_seconds=0)
+        waiting = asyncio.create_task(search(service, "fr", 50, wait_seconds=30))  # more than the limit
+        await asyncio.sleep(0.05)
+        assert replicas.num_calls == 2
+        replicas.is_over.set()
+        assert await asyncio.gather(*calls, waiting) == [["done"]] * 3
+        assert await service.check_state() == "ok"
+        await service.close()
+
+    asyncio.run(run())
+
+
+def test_canceled_request_leaves_its_room_to_others(replicas: WaitingReplicas) -> None:
+    async def run() -> None:
+        service = build_service(max_queue_tokens=1)
+        first = asyncio.create_task(search(service, "de", 9, wait_seconds=30))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        replicas.is_over.set()
+        assert await search(service, "fr", 9, wait_seconds=0) == ["done"]
+        await service.close()
+
+    asyncio.run(run())
+
+
+def test_server_is_not_ready_without_a_replica_that_answers(replicas: WaitingReplicas, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_bundle, "PING_SECONDS", 0.05)
+
+    async def run() -> None:
+        service = build_service()
+        assert await service.check_state() == "ok"
+        replicas.is_lost = True
+        assert await service.check_state() == "starting"
+        await service.close()
+
+    asyncio.run(run())
 
 
 def test_replicas_are_tokens_over_tokens_per_replica() -> None:

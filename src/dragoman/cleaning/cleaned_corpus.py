@@ -2,7 +2,7 @@
 
     files → Pairs → filtered chunks → NAME-00000.arrow, NAME-00001.arrow, … → mask of repeated rows
 
-A finished file has its statistics in a JSON file beside it. An interrupted run continues after the last finished file.
+A finished file has its statistics in a JSON file beside it. An interrupted run continues after the last chunk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,9 @@ from dragoman.config import CleaningConfig, CorpusConfig, FilterName, Recipe
 from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import list_corpus_files, read_pairs
+from dragoman.formats.resumable_arrow import resumable_arrow_file
 from dragoman.formats.text import BYTE_COUNTER
-from dragoman.io.storage import commit_file, write_json
+from dragoman.io.storage import write_json
 from dragoman.runtime.processes import MapFunction, map_in_processes
 
 # Size of a chunk, which one process filters or encodes at once: the first limit that is reached counts.
@@ -88,6 +89,31 @@ class FilterPipeline:
         return pa.record_batch(arrays, schema=SCHEMA), stats
 
 
+class BatchReference(NamedTuple):
+    """Place of a record batch on disk, which is cheaper to send to a process of this machine than its rows.
+
+    keep_mask: mask over the rows, True for those that count; None if all do
+    """
+
+    path: Path
+    batch_index: int
+    keep_mask: npt.NDArray[np.bool_] | None = None
+
+    def read_all(self) -> pa.RecordBatch:
+        """Return all rows of the batch."""
+        return pa.ipc.open_file(pa.memory_map(str(self.path))).get_batch(self.batch_index)
+
+    def read(self) -> pa.RecordBatch:
+        """Return the rows that count."""
+        batch = self.read_all()
+        return batch if self.keep_mask is None else batch.filter(pa.array(self.keep_mask))
+
+
+def read_batch(batch: BatchReference | pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows of a reference. A batch, which a worker on another machine gets, comes back unchanged."""
+    return batch.read() if isinstance(batch, BatchReference) else batch
+
+
 @dataclass
 class CleanedCorpus:
     """Cleaned text of one corpus.
@@ -115,38 +141,32 @@ class CleanedCorpus:
         newly_dropped = mask & ~already_repeated
         self.stats.add_filter(filter_name)
         row_offset = 0
-        for path, index, _ in self.iter_batches():
-            batch = read_batch(path, index)
+        for reference in self.iter_batches():
+            batch = reference.read_all()
             for pair in _batch_to_pairs(batch.filter(pa.array(newly_dropped[row_offset : row_offset + batch.num_rows]))):
                 self.stats.count_drop(filter_name, pair)
             row_offset += batch.num_rows
         self.is_repeated = already_repeated | mask
 
-    def iter_batches(self, file_index: int | None = None) -> Iterator[tuple[Path, int, npt.NDArray[np.bool_] | None]]:
-        """Yield file, index and mask of kept rows of each record batch, or of those in one file. A mask of None keeps all."""
+    def iter_batches(self, file_index: int | None = None) -> Iterator[BatchReference]:
+        """Yield the reference of each record batch, or of those in one file."""
         row_offset = 0
         for current_file, path in enumerate(self.files):
             for batch_index, num_rows in enumerate(_count_batch_rows(path)):
                 keep_mask = None if self.is_repeated is None else ~self.is_repeated[row_offset : row_offset + num_rows]
                 row_offset += num_rows
                 if file_index in (None, current_file):
-                    yield path, batch_index, keep_mask
+                    yield BatchReference(path, batch_index, keep_mask)
 
     def iter_pairs(self) -> Iterator[Pair]:
         """Yield the kept pairs in order."""
         for batch_reference in self.iter_batches():
-            yield from _batch_to_pairs(read_batch(*batch_reference))
+            yield from _batch_to_pairs(batch_reference.read())
 
 
 def _batch_to_pairs(batch: pa.RecordBatch) -> Iterator[Pair]:
     for source, target, origin in zip(*(batch.column(column_index).to_pylist() for column_index in range(3)), strict=True):
         yield Pair(source, target, origin)
-
-
-def read_batch(path: Path, batch_index: int, keep_mask: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
-    """Return the kept rows of one record batch."""
-    batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(batch_index)
-    return batch if keep_mask is None else batch.filter(pa.array(keep_mask))
 
 
 def _count_batch_rows(path: Path) -> list[int]:
@@ -165,37 +185,41 @@ def clean_corpus(
     on_progress: ProgressCallback,
     map_items: MapFunction = map_in_processes,
 ) -> CleanedCorpus:
-    """Filter a corpus into files in `folder`, and continue after the files that are finished."""
+    """Filter a corpus into files in `folder`, and continue after the chunks that are finished."""
     finished = [] if corpus.reads_standard_input else _read_finished_records(folder, name)
     files = [folder / f"{name}-{number:05d}.arrow" for number in range(len(finished))]
     stats = CleaningStats.merge_all(CleaningStats.from_dict(record["stats"]) for record in finished)
     if finished and finished[-1]["is_last"]:
         return CleanedCorpus(name, files, stats)
-    pairs = read_pairs(
-        corpus, root, source_language=filter_pipeline.source_language, target_language=filter_pipeline.target_language
-    )
     estimator = TotalEstimator(corpus, root)
-    if not stats.num_read:
-        on_progress(f"cleaning {name}", 0, None)
-    chunks = split_into_chunks(islice(estimator.count(pairs), stats.num_read, None), start_number=stats.num_read + 1)
-    # The filter for empty sides alone is faster than sending the pairs to another process.
-    results = map_items(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
+    results: Iterator[tuple[pa.RecordBatch, CleaningStats]] | None = None
+
+    def filter_after(num_read: int) -> Iterator[tuple[pa.RecordBatch, CleaningStats]]:
+        pairs = read_pairs(
+            corpus, root, source_language=filter_pipeline.source_language, target_language=filter_pipeline.target_language
+        )
+        chunks = split_into_chunks(islice(estimator.count(pairs), num_read, None), start_number=num_read + 1)
+        # The filter for empty sides alone is faster than sending the pairs to another process.
+        return map_items(filter_pipeline, chunks, num_processes=processes if len(filter_pipeline.filters) > 1 else 1)
+
     is_last = False
     while not is_last:
         path = folder / f"{name}-{len(files):05d}.arrow"
-        file_stats = CleaningStats()
-        partial_path = path.with_suffix(".partial")
-        with pa.OSFile(str(partial_path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            is_last = True
-            for batch, batch_stats in results:
-                writer.write_batch(batch)
-                file_stats = file_stats.merge(batch_stats)
+        with resumable_arrow_file(path, SCHEMA) as file:
+            file_stats = CleaningStats.merge_all(map(CleaningStats.from_dict, file.summaries))
+            if results is None:
                 num_read = stats.num_read + file_stats.num_read
-                on_progress(f"cleaning {name}", num_read, estimator.estimate())
+                if not num_read:
+                    on_progress(f"cleaning {name}", 0, None)
+                results = filter_after(num_read)
+            is_last = file_stats.num_read < PAIRS_PER_FILE
+            for batch, batch_stats in results if is_last else ():
+                file.append(batch, batch_stats.to_dict())
+                file_stats = file_stats.merge(batch_stats)
+                on_progress(f"cleaning {name}", stats.num_read + file_stats.num_read, estimator.estimate())
                 if file_stats.num_read >= PAIRS_PER_FILE:
                     is_last = False
                     break
-        commit_file(partial_path, path)
         write_json(path.with_suffix(".json"), {"is_last": is_last, "stats": file_stats.to_dict()}, overwrite=True)
         files.append(path)
         stats = stats.merge(file_stats)
@@ -276,7 +300,9 @@ def mark_duplicates(
         if not is_enabled:
             continue
         batch_references = [
-            batch_reference[:2] for cleaned_corpus in cleaned_corpora for batch_reference in cleaned_corpus.iter_batches()
+            batch_reference._replace(keep_mask=None)
+            for cleaned_corpus in cleaned_corpora
+            for batch_reference in cleaned_corpus.iter_batches()
         ]
         with DuplicateFinder(folder / filter_name) as finder:
             compute = partial(_compute_digests, filter_name)
@@ -291,8 +317,8 @@ def mark_duplicates(
                 cleaned_corpus.drop_rows(filter_name, mask)
 
 
-def _compute_digests(filter_name: FilterName, batch_reference: tuple[Path, int]) -> npt.NDArray[np.uint64]:
-    return digest_batch(filter_name, read_batch(*batch_reference))
+def _compute_digests(filter_name: FilterName, batch: BatchReference | pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    return digest_batch(filter_name, read_batch(batch))
 
 
 def digest_batch(filter_name: FilterName, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:

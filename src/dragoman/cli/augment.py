@@ -17,7 +17,6 @@ from dragoman.cli.options import (
     CommandT,
     bleu_tokenizer_option,
     bundle_argument,
-    check_output_paths,
     cluster_option,
     device_option,
     ensemble_option,
@@ -32,6 +31,7 @@ from dragoman.cli.options import (
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
+    from dragoman.cli.augment_stores import InputFile
     from dragoman.cli.json_outputs import AugmentOutput
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
@@ -81,8 +81,8 @@ def augment() -> None:
     After an interruption, the same command resumes. Every line is written, or counted with the reason for its loss. The exit
     status is 3 if no line gives a pair. A .jsonl also holds the origin of each pair and the score of the model.
 
-    With --cluster, the workers need the bundle and the folder of the output under the same path. -o may also be a URL of an
-    object store, such as s3://bucket/name.jsonl.
+    Files, bundle and -o may be URLs of an object store, such as s3://bucket/name.jsonl. With --cluster, the workers need the
+    bundle and the folder of the output under the same path, or URLs.
 
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
@@ -187,7 +187,7 @@ def distill(
 def _translate_and_write(
     augmentation: Augmentation,
     bundle: Path,
-    files: Sequence[Path],
+    files: Sequence[str],
     decoding: dict[str, Any],
     *,
     output: Path,
@@ -200,23 +200,60 @@ def _translate_and_write(
     best_of: int | None = None,
     bleu_tokenizer: str = "auto",
 ) -> None:
-    """Translate the lines of the files and write their pairs."""
+    """Translate the lines of the files, and write their pairs. Files and output may be URLs."""
+    from dragoman.cli.augment_stores import check_output_location, locate_inputs
+
+    check_output_location(output, files, [bundle, *ensemble], overwrite=overwrite)
+    with locate_inputs(files) as inputs:
+        _translate_inputs(
+            augmentation,
+            bundle,
+            inputs,
+            decoding,
+            output=output,
+            overwrite=overwrite,
+            ensemble=ensemble,
+            device=device,
+            precision=precision,
+            cluster=cluster,
+            as_json=as_json,
+            best_of=best_of,
+            bleu_tokenizer=bleu_tokenizer,
+        )
+
+
+def _translate_inputs(
+    augmentation: Augmentation,
+    bundle: Path,
+    inputs: Sequence[InputFile],
+    decoding: dict[str, Any],
+    *,
+    output: Path,
+    overwrite: bool,
+    ensemble: tuple[Path, ...],
+    device: str,
+    precision: str,
+    cluster: str | None,
+    as_json: bool,
+    best_of: int | None,
+    bleu_tokenizer: str,
+) -> None:
+    """Translate the lines of local files, and write their pairs."""
     from dataclasses import replace
 
+    from dragoman.cli.augment_stores import resumable_output
     from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
     from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.cluster.ray_executor import connect
     from dragoman.errors import DataError, InterruptedRun
     from dragoman.formats.object_store import normalize_url
-    from dragoman.formats.resumable import resumable_file
     from dragoman.inference.bundle_store import locate_bundle
     from dragoman.inference.load import load
     from dragoman.tasks.synthetic_data import augment as write_pairs
     from dragoman.tasks.synthetic_data import describe_request
 
     output_format = _get_output_format(output)
-    check_output_paths(output, overwrite=overwrite, input_paths=[*files, bundle, *ensemble])
     translator = load(bundle, *ensemble, task="translation", device=device, precision=precision)
     task = translator.recipe.task
     decoding = _set_best_of(translator, decoding, best_of)
@@ -225,10 +262,11 @@ def _translate_and_write(
     tokenizer = _choose_bleu_tokenizer(task, bleu_tokenizer, is_checked=is_checked)
     augmentation = replace(augmentation, bleu_tokenizer=tokenizer)
     bundle_folders = [locate_bundle(path) for path in (bundle, *ensemble)]
-    request = describe_request(augmentation, output_format, bundle_folders, files, config, precision=str(translator.precision))
-    total_lines = sum(1 for _ in _read_input_pairs(augmentation, files, task))
+    paths = [input_file.path for input_file in inputs]
+    request = describe_request(augmentation, output_format, bundle_folders, paths, config, precision=str(translator.precision))
+    total_lines = sum(1 for _ in _read_input_pairs(augmentation, inputs, task))
     if not total_lines:
-        raise DataError(f"{files[0]}: is empty; give a file with text")
+        raise DataError(f"{inputs[0].name}: is empty; give a file with text")
     start_time = time.monotonic()
     treat_termination_as_interrupt()
     if cluster is not None:
@@ -238,7 +276,7 @@ def _translate_and_write(
         function = AugmentShard(model, augmentation, decoding, output_format)
         with progress_bar(stderr_console(), "translating", total_lines) as bar, connect(cluster) as executor:
             status_counts: Mapping[str, int] = augment_on_cluster(
-                _read_input_pairs(augmentation, files, task),
+                _read_input_pairs(augmentation, inputs, task),
                 function,
                 output,
                 request,
@@ -249,13 +287,13 @@ def _translate_and_write(
         _finish(bundle, task, _summarize(output, 0, time.monotonic() - start_time, total_lines, status_counts), as_json)
         return
     with (
-        resumable_file(output, request, overwrite=overwrite) as output_file,
+        resumable_output(output, request, overwrite=overwrite) as output_file,
         progress_bar(stderr_console(), "translating", total_lines) as bar,
     ):
         resumed_lines = output_file.num_read
         try:
             status_counts = write_pairs(
-                _read_input_pairs(augmentation, files, task),
+                _read_input_pairs(augmentation, inputs, task),
                 augmentation,
                 lambda lines, start_index: translator.translate(lines, start_index=start_index, **decoding),
                 output_file,
@@ -313,11 +351,12 @@ def _summarize(
     output: Path, resumed_lines: int, seconds: float, total_lines: int, status_counts: Mapping[str, int]
 ) -> AugmentOutput:
     from dragoman.cli.json_outputs import AugmentOutput
+    from dragoman.formats.object_store import format_location
     from dragoman.tasks.synthetic_data import TABS
 
     reference_pairs = status_counts.get("original", 0)
     return AugmentOutput(
-        output=str(output),
+        output=format_location(output),
         resumed_lines=resumed_lines,
         seconds=seconds,
         lines=total_lines,
@@ -348,18 +387,28 @@ def _get_output_format(output: Path) -> PairFileFormat:
     return "tsv" if output.suffix == ".tsv" else "jsonl"
 
 
-def _split_arguments(arguments: Sequence[str], max_files: int) -> tuple[list[Path], dict[str, Any]]:
-    """Return the files and the decoding options. An argument with an equals sign is an option, unless such a file exists."""
-    files = [Path(argument) for argument in arguments if "=" not in argument or Path(argument).exists()]
-    decoding = parse_decoding_overrides(argument for argument in arguments if Path(argument) not in files)
+def _split_arguments(arguments: Sequence[str], max_files: int) -> tuple[list[str], dict[str, Any]]:
+    """Return files and URLs, and the decoding options. An argument with an equals sign is an option, unless it is a file."""
+    from dragoman.cli.cluster_translate import split_urls
+
+    urls, _ = split_urls(arguments)
+    files = [argument for argument in arguments if argument in urls or "=" not in argument or Path(argument).exists()]
+    decoding = parse_decoding_overrides(argument for argument in arguments if argument not in files)
     if not 1 <= len(files) <= max_files:
         allowed = "one file" if max_files == 1 else "SOURCE and TARGET, or one file that holds both"
         raise usage_error(f"{len(files)} files are given; allowed: {allowed}")
     return files, decoding
 
 
-def _read_input_pairs(augmentation: Augmentation, files: Sequence[Path], task: TaskConfig) -> Iterator[Pair]:
-    """Return the input: lines of one language, the pairs of two files, or the pairs of one file that holds both sides."""
+def _read_input_pairs(augmentation: Augmentation, inputs: Sequence[InputFile], task: TaskConfig) -> Iterator[Pair]:
+    """Return the input with the names of its files as origins."""
+    from dragoman.cli.augment_stores import rename_origins
+
+    return rename_origins(_read_files(augmentation, [input_file.path for input_file in inputs], task), inputs)
+
+
+def _read_files(augmentation: Augmentation, files: Sequence[Path], task: TaskConfig) -> Iterator[Pair]:
+    """Return lines of one language, the pairs of two files, or the pairs of one file that holds both sides."""
     from dragoman.errors import DataError
     from dragoman.formats.pair import Pair
     from dragoman.formats.readers import SUFFIX_FORMATS, detect_format, get_format_suffix, read_file, read_sides

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.windows import FILE_WINDOW
-from dragoman.cluster.shards import Executor, ShardRecord, get_versions, open_request, read_output, run_shards, split_lines
+from dragoman.cluster.shards import Executor, ShardRecord, open_request, read_output, run_shards, split_lines
+from dragoman.cluster.versions import get_versions
 from dragoman.formats.object_store import StoreFolder, check_output_is_free, fetch_file, is_url, normalize_url, write_pieces
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from dragoman.cli.options import (
     overwrite_option,
     recipe_argument,
     treat_termination_as_interrupt,
+    usage_error,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def clean(
     filters, or to get cleaned text for other programs.
 
     With --cluster, the workers need the folder of the output under the same path. -o and data.root may also be URLs of an
-    object store, such as s3://bucket/name. The same command continues after an interruption.
+    object store, such as s3://bucket/name; on one machine, use --cluster local. The same command continues after an
+    interruption.
 
     \b
     Example:  dragoman clean cleaning data.train.file=pairs.tsv task.source_language=en task.target_language=de -o cleaned
@@ -67,12 +69,15 @@ def clean(
     from dragoman.cluster.clean import clean_on_cluster
     from dragoman.cluster.ray_executor import connect
     from dragoman.config import read_recipe
-    from dragoman.formats.object_store import is_url
+    from dragoman.formats.object_store import format_location, is_url
     from dragoman.runtime.progress import Heartbeat
 
-    if cluster is None or not is_url(output):
-        check_output_paths(output, overwrite=True)
     settings = read_recipe(recipe, overrides)
+    if cluster is None and (is_url(output) or is_url(settings.data.root)):
+        url = output if is_url(output) else settings.data.root
+        raise usage_error(f"{format_location(url)}: object stores need --cluster; add --cluster local for this machine")
+    if not is_url(output):
+        check_output_paths(output, overwrite=True)
     console = stderr_console()
     progress_bar = PreparationProgressBar(console)
     try:
@@ -98,10 +103,11 @@ def clean(
     for warning in find_warnings(stats_by_corpus):
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if as_json:
-        print_json(CleanOutput(str(output), {name: stats.to_dict() for name, stats in stats_by_corpus.items()}))
+        print_json(CleanOutput(format_location(output), {name: stats.to_dict() for name, stats in stats_by_corpus.items()}))
         return
     header, rows = format_table(stats_by_corpus)
-    print_table(f"{output}: pairs that each filter dropped (examples in {output / 'cleaning.html'})", header, rows)
+    location = format_location(output)
+    print_table(f"{location}: pairs that each filter dropped (examples in {location}/cleaning.html)", header, rows)
 
 
 @click.command()
@@ -115,7 +121,8 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
     If nothing has changed since the last time, the command does nothing. After an interruption it resumes. Training does all
     this by itself.
 
-    With --cluster, workers filter and encode the pairs, and they need the run folder under the same path.
+    With --cluster, workers filter and encode the pairs. data.root and run may be URLs of an object store, such as
+    s3://bucket/name. The corpora are then copied to the run folder, and run is written when it is complete.
 
     \b
     Example:  dragoman prepare multi30k-ende data.root=path/to/multi30k/tok
@@ -125,12 +132,11 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
     from dragoman.cluster.ray_executor import connect
     from dragoman.cluster.shards import ClusterMap
     from dragoman.config import read_recipe
-    from dragoman.data.prepare import prepare as prepare_corpora
+    from dragoman.data.store_preparation import prepare_with_stores
     from dragoman.runtime.processes import map_in_processes
     from dragoman.runtime.progress import Heartbeat
 
     settings = read_recipe(recipe, overrides)
-    folder = Path(settings.run) / "data"
     console = stderr_console()
     progress_bar = PreparationProgressBar(console)
 
@@ -145,12 +151,12 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
             if cluster is not None:
                 treat_termination_as_interrupt()
                 map_items = ClusterMap(stack.enter_context(connect(cluster)))
-            prepared = prepare_corpora(settings, folder, notice, on_progress=progress_bar.update, map_items=map_items)
+            prepared = prepare_with_stores(settings, notice, on_progress=progress_bar.update, map_items=map_items)
     finally:
         progress_bar.close()
     if as_json:
         counts_by_corpus = {name: vars(pair_counts) for name, pair_counts in prepared.pair_counts.items()}
-        print_json(PrepareOutput(str(folder), prepared.is_new, counts_by_corpus))
+        print_json(PrepareOutput(prepared.location, prepared.is_new, counts_by_corpus))
         return
     for name, pair_counts in prepared.pair_counts.items():
         for message in pair_counts.summarize(settings.data.overlong_pairs):
@@ -167,6 +173,6 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
         )
         for name, pair_counts in prepared.pair_counts.items()
     ]
-    title = f"{folder}: {'prepared' if prepared.is_new else 'nothing changed, nothing to do'}"
+    title = f"{prepared.location}: {'prepared' if prepared.is_new else 'nothing changed, nothing to do'}"
     header = ["corpus", "pairs read", "dropped", "over-long", "pairs", "source tokens", "target tokens"]
     print_table(title, header, rows)

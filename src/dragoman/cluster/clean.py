@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,19 +35,12 @@ from dragoman.cleaning.cleaned_corpus import (
 from dragoman.cleaning.deduplication import RECORD_DTYPE, Records, split_repeats
 from dragoman.cleaning.pipeline import clean_corpora
 from dragoman.cleaning.statistics import CleaningStats
-from dragoman.cluster.shards import Executor, Shard, ShardRecord, get_versions, open_request, read_output, run_shards
-from dragoman.config import FilterName, Recipe, as_list
+from dragoman.cluster.shards import Executor, Shard, ShardRecord, open_request, read_output, run_shards
+from dragoman.cluster.versions import get_versions
+from dragoman.config import CorpusConfig, FilterName, Recipe
 from dragoman.errors import DataError
-from dragoman.formats.object_store import (
-    StoreFolder,
-    check_output_is_free,
-    exists,
-    fetch_file,
-    glob_files,
-    is_url,
-    normalize_url,
-    upload_folder,
-)
+from dragoman.formats.corpus_copies import copy_corpora, list_corpus_names
+from dragoman.formats.object_store import StoreFolder, check_output_is_free, exists, is_url, normalize_url, upload_folder
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import check_files_exist, read_pairs
 from dragoman.formats.writers import WritableFormat
@@ -58,6 +51,7 @@ ROWS_PER_PARTITION = 2**22
 """Rows whose digests a worker holds at once. A row needs 24 bytes, and sorting four times as much."""
 LAST_FILE = "cleaning.json"
 """File of the output that an object store receives last."""
+EVALUATION_SPLITS: tuple[Literal["valid", "test"], ...] = ("valid", "test")
 _HEADER_BYTES = 8 * (NUM_BUCKETS + 1)
 
 
@@ -155,14 +149,12 @@ def clean_on_cluster(
     request = {"command": "clean", "recipe": json.loads(recipe.data.model_dump_json()), "versions": get_versions()}
     is_remote = is_url(url)
     with ExitStack() as stack:
-        if is_remote or is_url(root_url):
-            temporary_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-clean-")))
+        temporary_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-clean-")))
         folder = temporary_folder / "output" if is_remote else Path(url)
         # An upload that was interrupted has no cleaning.json, which is written last, and its shards are still there.
         is_interrupted = is_remote and exists(shard_folder.url) and not exists(f"{url}/{LAST_FILE}")
         check_output_is_free(url, overwrite=overwrite or is_interrupted)
-        if is_url(root_url):
-            recipe = fetch_corpora(recipe, root_url, temporary_folder / "input")
+        recipe = copy_corpora(recipe, list_corpus_names(list_corpora(recipe)), temporary_folder / "input")
         check_files_exist(recipe, recipe.data.training_corpora().values())
         open_request(shard_folder, request, overwrite=overwrite)
 
@@ -184,20 +176,13 @@ def clean_on_cluster(
     return stats_by_corpus
 
 
-def fetch_corpora(recipe: Recipe, root_url: str, folder: Path) -> Recipe:
-    """Copy the corpora that the filters need from an object store, and return the recipe with the folder as their root."""
-    data = recipe.data
-    corpora = [*data.training_corpora().values()]
-    if data.cleaning.eval_overlap:
-        corpora += [corpus for split in ("valid", "test") for corpus in data.evaluation_corpora(split).values()]
-    for corpus in corpora:
-        for name in [*as_list(corpus.source), *as_list(corpus.target), *as_list(corpus.file)]:
-            file_url = f"{root_url.rstrip('/')}/{name}"
-            for url in glob_files(file_url) if "*" in file_url else [file_url]:
-                path = folder / Path(name).parent / url.rpartition("/")[2]
-                path.parent.mkdir(parents=True, exist_ok=True)
-                fetch_file(url, path)
-    return recipe.model_copy(update={"data": data.model_copy(update={"root": str(folder)})})
+def list_corpora(recipe: Recipe) -> list[CorpusConfig]:
+    """Return the corpora that the filters read: the training corpora, and those of the evaluation if they count as overlap."""
+    corpora = [*recipe.data.training_corpora().values()]
+    if recipe.data.cleaning.eval_overlap:
+        for split in EVALUATION_SPLITS:
+            corpora += recipe.data.evaluation_corpora(split).values()
+    return corpora
 
 
 def clean_training_shards(

@@ -12,7 +12,6 @@ record. Equal inputs make equal outputs, so a shard that two workers process doe
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,9 +20,10 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
+from dragoman.cleaning.cleaned_corpus import BatchReference
+from dragoman.cluster.versions import check_versions, get_versions
 from dragoman.errors import ClusterError, DragomanError, OutputError, WorkerLostError
 from dragoman.formats.object_store import StoreFolder
-from dragoman.version import __version__
 
 MAX_ATTEMPTS = 4
 """Number of times that a shard is tried, whether it fails or its worker is lost."""
@@ -95,7 +95,7 @@ class ShardTask:
 
     function: ShardFunction
     folder: StoreFolder
-    versions: Mapping[str, str] = field(default_factory=lambda: get_versions())
+    versions: Mapping[str, str] = field(default_factory=get_versions)
 
     def __call__(self, shard: Shard) -> ShardRecord:
         """Process a shard. Raises ClusterError for other versions, WriteError for a full disk, or an error of the function."""
@@ -109,22 +109,6 @@ class ShardTask:
         record = ShardRecord(shard.name, shard.digest, files, summary, shard.num_units, time.perf_counter() - start)
         self.folder.write(f"{shard.name}.json", json.dumps(vars(record)).encode())
         return record
-
-
-def get_versions() -> dict[str, str]:
-    """Return the versions that driver and workers must share."""
-    return {"dragoman": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
-
-
-def check_versions(expected: Mapping[str, str]) -> None:
-    """Raise ClusterError if this process has other versions than the command."""
-    for name, version in get_versions().items():
-        if version != expected.get(name):
-            raise ClusterError(
-                f"worker {platform.node()}: has {name} {version}, but the command has {expected.get(name)}; install "
-                "one version on all machines",
-                code="cluster-mismatch",
-            )
 
 
 def open_request(folder: StoreFolder, request: Mapping[str, Any], *, overwrite: bool) -> None:
@@ -238,7 +222,8 @@ def run_shards(
 class ClusterMap:
     """Map over the workers of a cluster, in the place of `dragoman.runtime.processes.map_in_processes`.
 
-    The results stay in memory until they are yielded, so the caller writes and records them.
+    The results stay in memory until they are yielded, so the caller writes and records them. Workers get rows instead of
+    references to batches, so they need no folder of the command's machine.
     """
 
     executor: Executor
@@ -257,6 +242,7 @@ class ClusterMap:
         iterator = iter(items)
         while True:
             for item in islice(iterator, 2 * max(1, self.executor.count_workers()) - len(pending)):
+                item = item.read() if isinstance(item, BatchReference) else item
                 pending.append((self.executor.submit(task, item), item, 1))
             if not pending:
                 return
@@ -278,7 +264,7 @@ class VersionedCall:
     """Function of a worker that refuses to work with other versions than those of the command."""
 
     function: Callable[[Any], Any]
-    versions: Mapping[str, str] = field(default_factory=lambda: get_versions())
+    versions: Mapping[str, str] = field(default_factory=get_versions)
 
     def __call__(self, item: Any) -> Any:
         """Return the function's result. Raises ClusterError for other versions."""

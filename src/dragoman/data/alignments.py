@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.cleaning.cleaned_corpus import CleanedCorpus, ProgressCallback, read_batch
+from dragoman.cleaning.cleaned_corpus import CleanedCorpus, ProgressCallback
 from dragoman.config import CorpusConfig, Recipe, as_list
 from dragoman.data.encode import MAX_LISTED_ORIGINS
 from dragoman.data.encoded_corpus import Corpus
@@ -175,7 +175,7 @@ class AlignmentFiles:
 
     def _iter_texts(self) -> Iterator[tuple[int, str, str]]:
         for batch_reference in self.cleaned_corpus.iter_batches():
-            text = read_batch(*batch_reference)
+            text = batch_reference.read()
             yield from zip(*(text.column(name).to_pylist() for name in ("number", "source", "target")), strict=True)
 
     def _iter_lines(self) -> Iterator[tuple[int, list[Link], str]]:

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from dragoman.cleaning.cleaned_corpus import CleanedCorpus, ProgressCallback, read_batch
-from dragoman.data.encoded_corpus import build_pair_batch, build_pair_schema, get_pair_file, write_batches
+from dragoman.cleaning.cleaned_corpus import BatchReference, CleanedCorpus, ProgressCallback, read_batch
+from dragoman.data.encoded_corpus import build_pair_batch, build_pair_schema, get_pair_file
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.tree_labels import TreeLabels, to_source_text
 from dragoman.errors import DataError
-from dragoman.io.storage import commit_file, write_json
+from dragoman.formats.resumable_arrow import resumable_arrow_file
+from dragoman.io.storage import write_json
 from dragoman.runtime.processes import MapFunction, map_in_processes
 from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import get_leaves
@@ -137,9 +137,9 @@ class PairEncoder:
         """Columns of the files of pairs."""
         return build_pair_schema(max(len(self.tokenizer.source), len(self.tokenizer.target)))
 
-    def __call__(self, batch_reference: tuple[Path, int, npt.NDArray[np.bool_] | None]) -> tuple[pa.RecordBatch, PairStats]:
+    def __call__(self, batch: BatchReference | pa.RecordBatch) -> tuple[pa.RecordBatch, PairStats]:
         """Return the encoded rows of a batch, and their statistics."""
-        text, stats = read_batch(*batch_reference), PairStats()
+        text, stats = read_batch(batch), PairStats()
         if isinstance(self.tokenizer.target, TreeLabels):
             sources, targets = self._encode_trees(self.tokenizer.target, text, stats)
         else:
@@ -167,11 +167,11 @@ class PairEncoder:
         for source, target in zip(sources, targets, strict=True):
             source[:0], target[:0] = source_prefix, target_prefix
             source += eos_ids
-        batch = build_pair_batch(sources, targets, pair_numbers, self.schema)
+        encoded = build_pair_batch(sources, targets, pair_numbers, self.schema)
         stats.kept = len(pair_numbers)
-        stats.source_tokens = len(batch.column(0).values)
-        stats.target_tokens = len(batch.column(1).values) + len(pair_numbers)
-        return batch, stats
+        stats.source_tokens = len(encoded.column(0).values)
+        stats.target_tokens = len(encoded.column(1).values) + len(pair_numbers)
+        return encoded, stats
 
     def _encode_trees(
         self, labels: TreeLabels, text: pa.RecordBatch, stats: PairStats
@@ -250,23 +250,20 @@ def encode_corpus(
         else:
             pending_parts.append(part)
     batch_references = {part: list(cleaned_corpus.iter_batches(part)) for part in pending_parts}
-    results = map_items(
-        encoder,
-        (batch_reference for part in pending_parts for batch_reference in batch_references[part]),
-        num_processes=num_workers,
-    )
+    results: Iterator[tuple[pa.RecordBatch, PairStats]] | None = None
     for part in pending_parts:
-        stats = PairStats()
-
-        def iter_batches(part: int = part, stats: PairStats = stats) -> Iterator[pa.RecordBatch]:
-            for batch, batch_stats in islice(results, len(batch_references[part])):
+        path = get_pair_file(folder, name, part)
+        with resumable_arrow_file(path, encoder.schema) as file:
+            stats, num_encoded = PairStats(), len(file.summaries)
+            for summary in file.summaries:
+                stats.add(PairStats.from_dict(summary))
+            if results is None:  # only the first pending file may have batches of an interrupted preparation
+                pending = (reference for pending_part in pending_parts for reference in batch_references[pending_part])
+                results = map_items(encoder, islice(pending, num_encoded, None), num_processes=num_workers)
+            for batch, batch_stats in islice(results, len(batch_references[part]) - num_encoded):
+                file.append(batch, asdict(batch_stats))
                 stats.add(batch_stats)
                 on_progress(f"encoding {cleaned_corpus.name}", total_stats.kept + stats.kept, len(cleaned_corpus))
-                yield batch
-
-        path = get_pair_file(folder, name, part)
-        write_batches(path.with_suffix(".partial"), iter_batches(), encoder.schema)
-        commit_file(path.with_suffix(".partial"), path)
         write_json(path.with_suffix(".json"), asdict(stats))
         total_stats.add(stats)
     return total_stats

@@ -21,6 +21,8 @@ from dragoman.io.storage import write_json
 
 MANIFEST = "prepared.json"
 VERSION = 3
+PREPARED_FILES = ("*.arrow", "*.model", "*.tokens.json", "*.vocab.json", LABELS_FILE)
+"""Patterns of the names of prepared files."""
 # A file that was modified less long ago may change again without a later time stamp, so its digest is not reused.
 MIN_MTIME_AGE_SECONDS = 2.0
 
@@ -44,11 +46,19 @@ def write_manifest(
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the content of `prepared.json`, or None if it is missing or damaged."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        return parse_manifest((folder / MANIFEST).read_bytes())
+    except OSError:
+        return None
+
+
+def parse_manifest(content: bytes) -> dict[str, Any] | None:
+    """Return the content of a manifest, or None if it is damaged."""
+    try:
+        manifest = json.loads(content)
         pair_counts = {name: PairStats.from_dict(stats) for name, stats in manifest["pair_counts"].items()}
         inputs = {name: {**entry, "sha256": str(entry["sha256"])} for name, entry in manifest["inputs"].items()}
         return {"digest": manifest["digest"], "inputs": inputs, "files": manifest["files"], "pair_counts": pair_counts}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
@@ -59,8 +69,7 @@ def list_input_digests(inputs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ..
 
 def list_prepared_files(folder: Path) -> list[str]:
     """Return the names of the prepared files in a folder."""
-    patterns = ("*.arrow", "*.model", "*.tokens.json", "*.vocab.json", LABELS_FILE)
-    return sorted(path.name for pattern in patterns for path in folder.glob(pattern))
+    return sorted(path.name for pattern in PREPARED_FILES for path in folder.glob(pattern))
 
 
 def hash_prepared_files(folder: Path) -> dict[str, str]:
@@ -81,10 +90,11 @@ def _list_input_files(recipe: Recipe) -> list[list[Path]]:
     if recipe.training.init_from is not None:
         models += list_tokenizer_files(locate_initial_bundle(recipe.training.init_from, recipe.run))
     links = [path for corpus in data.training_corpora().values() for path in list_alignment_files(corpus, root)]
-    return [*(list_corpus_files(corpus, root) for corpus in _list_corpora(recipe)), models, *([links] if links else [])]
+    return [*(list_corpus_files(corpus, root) for corpus in list_corpora(recipe)), models, *([links] if links else [])]
 
 
-def _list_corpora(recipe: Recipe) -> list[CorpusConfig]:
+def list_corpora(recipe: Recipe) -> list[CorpusConfig]:
+    """Return the corpora that a preparation reads."""
     data = recipe.data
     splits: tuple[Literal["valid", "test"], ...] = ("valid", "test") if data.cleaning.eval_overlap else ("valid",)
     evaluation_corpora = [corpus for split in splits for corpus in data.evaluation_corpora(split).values()]
@@ -105,7 +115,7 @@ def hash_inputs(recipe: Recipe, previous_inputs: dict[str, Any]) -> dict[str, di
     Raises:
         DataError: a file cannot be read.
     """
-    check_files_exist(recipe, _list_corpora(recipe))
+    check_files_exist(recipe, list_corpora(recipe))
     inputs: dict[str, dict[str, Any]] = {}
     for path in chain.from_iterable(_list_input_files(recipe)):
         name = _get_input_name(path)

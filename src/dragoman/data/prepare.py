@@ -3,7 +3,7 @@
     files → CleanedCorpus → PairTokenizer (source.model, target.model) → train-00000.arrow, …, train.lengths.arrow
 
 A second call with the same request and unchanged files does nothing (see `manifest`). After an interruption, the next call
-continues after the last complete file.
+continues after the last complete chunk of a file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from dragoman.cleaning.cleaned_corpus import (
     ProgressCallback,
     clean_corpus,
     clean_training_corpora,
-    read_batch,
 )
 from dragoman.cleaning.cleaning_report import render_cleaning_report
 from dragoman.config import CleaningConfig, CorpusConfig, Direction, Recipe, locate_initial_bundle
@@ -377,7 +376,7 @@ def _sample_evenly(cleaned_corpora: Sequence[CleanedCorpus], side: int, num_pair
     """Yield one side of `limit` pairs, spread evenly over all pairs; of all pairs if there are fewer."""
     row = 0
     for cleaned_corpus in cleaned_corpora:
-        for batch in (read_batch(*batch_reference) for batch_reference in cleaned_corpus.iter_batches()):
+        for batch in (batch_reference.read() for batch_reference in cleaned_corpus.iter_batches()):
             rows = np.arange(row, row + batch.num_rows)
             row += batch.num_rows
             selected = (

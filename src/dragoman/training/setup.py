@@ -12,8 +12,9 @@ from pathlib import Path
 from dragoman.config import Recipe
 from dragoman.data.dataloader import BatchStream, TrainingBatches
 from dragoman.data.prepare import PreparedData, prepare
-from dragoman.errors import DataError, RankError
+from dragoman.errors import DataError, RankError, RecipeError
 from dragoman.evaluation.bleu_tokenizer import check_bleu_tokenizer
+from dragoman.formats.object_store import is_url
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import check_files_exist, list_corpus_files
 from dragoman.io.storage import lock_dir, make_dirs, to_write_error, write_json
@@ -37,6 +38,11 @@ from dragoman.training.validation import build_validator, read_direction
 @contextmanager
 def lock_run_folder(recipe: Recipe) -> Iterator[None]:
     """Keep other runs out of the run folder. Raise OutputError if another process uses it."""
+    if is_url(recipe.run):
+        raise RecipeError(
+            f"run = {recipe.run!r}: training writes to a folder; give one, and the URL as training.checkpoint_url",
+            code="invalid-option",
+        )
     folder = Path(recipe.run)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Check that all machines of a cluster have the same bundles and one version of dragoman. It imports little in each worker."""
+"""Check that all machines of a cluster have the same bundles and versions. It imports little in each worker."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dragoman.cluster.versions import get_versions
 from dragoman.errors import BundleError, ClusterError
 from dragoman.formats.text import format_reason
 from dragoman.io.storage import read_digests, verify_checksums
-from dragoman.version import __version__
 
 
 def check_bundles(bundles: Sequence[str]) -> dict[str, str]:
     """Return the digest of each bundle, after each machine of the cluster with cores has verified all of them.
 
-    Raises BundleError if a machine lacks a bundle or has a damaged or another one, and ClusterError if a machine has another
-    version of dragoman.
+    Raises BundleError if a machine lacks a bundle or has a damaged or another one, and ClusterError if a machine has other
+    versions.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -43,11 +43,12 @@ def check_bundles(bundles: Sequence[str]) -> dict[str, str]:
             ) from None
         except ray.exceptions.RayError as error:
             raise ClusterError(f"{machine}: does not work: {format_reason(str(error))}; see `ray status`") from None
-        if report.version != __version__:
-            raise ClusterError(
-                f"{machine}: has dragoman {report.version}, not {__version__}; install one version on all machines",
-                code="cluster-mismatch",
-            )
+        for name, present in get_versions().items():
+            if report.versions.get(name) != present:
+                raise ClusterError(
+                    f"{machine}: has {name} {report.versions.get(name)}, not {present}; install one version on all machines",
+                    code="cluster-mismatch",
+                )
         if report.problem is not None:
             raise BundleError(f"machine {machine}: {report.problem}", code=report.code)
         reports.append(report)
@@ -65,7 +66,7 @@ def check_bundles(bundles: Sequence[str]) -> dict[str, str]:
 class BundleReport:
     """Bundles of a machine. problem: what is wrong with one of them, with its code"""
 
-    version: str
+    versions: dict[str, str]
     digests: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
     code: str | None = None
@@ -79,5 +80,5 @@ def digest_bundles(bundles: Sequence[str]) -> BundleReport:
             verify_checksums(Path(bundle), BundleError)
             digests[bundle] = sha256(json.dumps(read_digests(Path(bundle), BundleError), sort_keys=True).encode()).hexdigest()
         except BundleError as error:
-            return BundleReport(__version__, problem=str(error), code=error.code)
-    return BundleReport(__version__, digests)
+            return BundleReport(get_versions(), problem=str(error), code=error.code)
+    return BundleReport(get_versions(), digests)

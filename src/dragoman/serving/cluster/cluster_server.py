@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,9 @@ METRICS_INTERVAL_SECONDS = 1.0
 PROBE_SECONDS = 5.0
 """Longest wait for the metrics of all replicas of a deployment."""
 HEALTH_CHECK_SECONDS = 5.0
+STOP_MARGIN_SECONDS = 10.0
+"""Time for the application to end after the time for its requests in progress."""
+POLL_SECONDS = 0.2
 
 
 def serve_on_cluster(
@@ -102,6 +106,7 @@ class ClusterServer:
         self._deployments = self._plan_deployments()
         self._digests: dict[str, str] = {}
         self._redeploy_lock = threading.Lock()
+        self._is_stopping = False
         self._metrics = ReplicaMetrics()
         self._is_started = False
 
@@ -214,6 +219,9 @@ class ClusterServer:
         """Redeploy the bundles whose files have changed. If that fails, the present replicas stay, and the log says why."""
         serve = _import_serve()
         with self._redeploy_lock:
+            if self._is_stopping:
+                return
+            outcome = "the present bundles stay"
             try:
                 digests = check_bundles(self._bundles)
                 changed = [
@@ -221,11 +229,13 @@ class ClusterServer:
                 ]
                 if changed:
                     self._deploy(changed)
+                outcome = "the application keeps the languages and options of the former bundles"
                 self._describe()
-                serve.get_app_handle(APPLICATION).broadcast("refresh").results()
+                with _cluster_errors("the application"):
+                    serve.get_app_handle(APPLICATION).broadcast("refresh").results()
                 self._digests = digests
             except DragomanError as error:
-                logger.error("redeploy failed, the present bundles stay: %s", error)
+                logger.error("redeploy failed, %s: %s", outcome, error)
                 return
             logger.info("redeployed %d of %d deployments", len(changed), len(self._deployments))
 
@@ -253,12 +263,19 @@ class ClusterServer:
         return [result for result in results if not isinstance(result, BaseException)]
 
     def stop(self) -> None:
-        """Let the application finish its requests, and remove everything that was deployed."""
+        """Let the application finish its requests, and remove everything that was deployed, after a redeploy in progress.
+
+        A request that takes longer than `drain_seconds` is lost.
+        """
         serve = _import_serve()
+        self._is_stopping = True
         if not self._is_started:
             return
-        with _cluster_errors("Ray Serve"):
-            serve.delete(APPLICATION)
+        with self._redeploy_lock, _cluster_errors("Ray Serve", action="removed"):
+            serve.delete(APPLICATION, _blocking=False)  # else Ray waits for 60 seconds at most, and raises an error
+            end = time.monotonic() + self._settings.limits.drain_seconds + STOP_MARGIN_SECONDS
+            while APPLICATION in serve.status().applications and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
             serve.shutdown()
 
 
@@ -281,7 +298,7 @@ def _is_serve_running() -> bool:
 
 
 @contextmanager
-def _cluster_errors(name: str) -> Iterator[None]:
+def _cluster_errors(name: str, *, action: str = "deployed") -> Iterator[None]:
     """Turn the errors of Ray into ClusterError with one line, but for those of dragoman."""
     ray: Any = import_module("ray")
     try:
@@ -295,4 +312,4 @@ def _cluster_errors(name: str) -> Iterator[None]:
     except Exception as error:  # Ray Serve has exceptions of several libraries
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1] if lines else type(error).__name__
-        raise ClusterError(f"{name}: cannot be deployed: {reason}; `serve status` and Ray's logs say more") from None
+        raise ClusterError(f"{name}: cannot be {action}: {reason}; `serve status` and Ray's logs say more") from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -12,8 +13,16 @@ from dragoman.errors import BundleError, RecipeError
 from dragoman.languages import get_language
 from dragoman.serving.cluster.replica import BundleDescription, SearchCall
 from dragoman.serving.model_set import LineKey, ModelSet, Pair, ServedModel, ServedParser, Step
-from dragoman.serving.request_queue import DeadlineError
-from dragoman.serving.service import ARRIVAL, OnLine, ParseRequest, RequestTimes, TranslationService
+from dragoman.serving.request_queue import DeadlineError, QueueFullError, estimate_tokens
+from dragoman.serving.service import (
+    ARRIVAL,
+    POLL_SECONDS,
+    WAITING_PER_POLL,
+    OnLine,
+    ParseRequest,
+    RequestTimes,
+    TranslationService,
+)
 
 if TYPE_CHECKING:
     from dragoman.inference.parse_result import Parse
@@ -25,6 +34,8 @@ ResultT = TypeVar("ResultT")
 
 RETRY_SECONDS = 0.2
 """Time before a search goes to another replica, after its replica has died."""
+PING_SECONDS = 2.0
+"""Longest wait for the answer of a deployment to a question about its state."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +101,11 @@ class RemoteBundle:
 class ClusterService(TranslationService):
     """Service whose models are `RemoteBundle`s. It divides texts into lines, and replicas translate the lines in batches.
 
-    A search whose replica dies goes to another one. Lines that were reported already are then reported again.
+    A search whose replica dies goes to another one. Lines that were reported already are then reported again. The limit of
+    the queue holds for the unfinished tokens on all replicas together.
     """
+
+    _unfinished_tokens = 0
 
     async def translate_lines(
         self, key: LineKey, lines: Sequence[str], times: RequestTimes, on_line: OnLine | None = None
@@ -112,20 +126,63 @@ class ClusterService(TranslationService):
                 return await bundle.stream(call, on_line)
             return cast("list[Translation]", await bundle.call("search", call))
 
-        results = await _call_until(search, times.answer_by)
+        async with self._reserve(lines, min(times.start_by, times.answer_by)):
+            results = await _call_until(search, times.answer_by)
         times.start_by = times.answer_by  # a request that has begun is not refused any more
         return results
+
+    @asynccontextmanager
+    async def _reserve(self, lines: Iterable[str], start_by: float) -> AsyncIterator[None]:
+        """Wait for room in the queues of the replicas, and hold it for a call.
+
+        A call that is larger than the limit has room if there is no other one. Raises QueueFullError if there is no room at
+        `start_by`.
+        """
+        num_tokens = sum(map(estimate_tokens, lines))
+        self._num_waiting += 1
+        try:
+            while self._unfinished_tokens and self._unfinished_tokens + num_tokens > self.limits.max_queue_tokens:
+                if time.monotonic() >= start_by:
+                    raise QueueFullError
+                await asyncio.sleep(POLL_SECONDS * (1 + self._num_waiting // WAITING_PER_POLL))
+        finally:
+            self._num_waiting -= 1
+        self._unfinished_tokens += num_tokens
+        try:
+            yield
+        finally:
+            self._unfinished_tokens -= num_tokens
+
+    def describe_state(self) -> str:
+        """Return "ok" if a new request has room on the replicas, and otherwise the reason why it waits."""
+        if self._unfinished_tokens >= self.limits.max_queue_tokens:
+            return "busy"
+        return super().describe_state()
+
+    async def check_state(self) -> str:
+        """Return "ok" if a new request has room and each deployment has a replica that answers."""
+        if (state := self.describe_state()) != "ok":
+            return state
+        bundles = [_get_remote(model) for model in self.models.models]
+        bundles += [] if self.models.parser is None else [cast(RemoteBundle, self.models.parser.parser)]
+        pings = (asyncio.wait_for(bundle.call("ping"), PING_SECONDS) for bundle in bundles)
+        answers = await asyncio.gather(*pings, return_exceptions=True)
+        return "starting" if any(isinstance(answer, BaseException) for answer in answers) else "ok"
 
     async def parse(self, request: ParseRequest) -> list[Parse]:
         """Parse the sentences of a request on a replica; see `TranslationService.parse`."""
         if (model := self.models.parser) is None:
             return await super().parse(request)
         bundle, start = cast(RemoteBundle, model.parser), time.monotonic()
-        seconds = start - ARRIVAL.get(start)
-        return cast(
-            "list[Parse]",
-            await _call_until(lambda: bundle.call("parse", bundle.name, request, seconds), start + self.limits.request_seconds),
-        )
+        arrival = ARRIVAL.get(start)
+        lines = [" ".join(sentence) for sentence in request.sentences]
+        async with self._reserve(lines, arrival + self.limits.queue_seconds):
+
+            async def parse() -> list[Parse]:
+                answer = await bundle.call("parse", bundle.name, request, time.monotonic() - arrival)
+                return cast("list[Parse]", answer)
+
+            return await _call_until(parse, start + self.limits.request_seconds)
 
     async def explain_step(self, step: Step, text: str) -> str:
         """Return the attention page of a sentence, which a replica makes."""
@@ -139,13 +196,14 @@ def _get_remote(model: ServedModel) -> RemoteBundle:
 
 
 async def _call_until(call: Callable[[], Awaitable[ResultT]], deadline: float) -> ResultT:
-    """Return the result of a call, which is made again if its replica dies before the deadline."""
+    """Return the result of a call. Until the deadline, it is made again if its replica dies, or if its deployment has none."""
     import ray
+    from ray.serve.exceptions import DeploymentUnavailableError
 
     while True:
         try:
             return await call()
-        except ray.exceptions.RayActorError:
+        except (ray.exceptions.RayActorError, DeploymentUnavailableError):
             if time.monotonic() + RETRY_SECONDS >= deadline:
                 raise DeadlineError from None
             await asyncio.sleep(RETRY_SECONDS)

@@ -106,6 +106,9 @@ class Replica:
         spare_objects()
         return LoadedBundle(service)
 
+    async def ping(self) -> None:
+        """Do nothing: an answer shows that a replica of the deployment is ready."""
+
     async def describe(self, bundle: str) -> BundleDescription:
         """Return the description of a bundle."""
         models = (await self.load_bundle(bundle)).service.models
