@@ -18,6 +18,7 @@ from dragoman.bundle import BundleMetadata
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.translator import Translator
+from dragoman.inference.whole_texts import RETRY_DECODING
 from dragoman.serving.app import build_app
 from dragoman.serving.model_set import ModelSet, Pair, ServedModel
 from dragoman.serving.service import TranslationService
@@ -39,7 +40,7 @@ class CapitalTranslator:
         self.gate.set()
         self.metadata = BundleMetadata()
         self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
-
+        self.text_retry_decoding = RETRY_DECODING
         self.reads_terms = False
 
     def uses_mask(self) -> bool:

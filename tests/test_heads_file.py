@@ -70,6 +70,17 @@ def test_heads_of_other_weights_are_refused(accelerated: Path, bundle_copy: Path
         read_bundle(bundle_copy)
 
 
+def test_heads_of_another_vocabulary_are_refused(accelerated: Path) -> None:
+    """The weights are the same, but a token has another text."""
+    path = accelerated / "source.model"
+    pieces, changed = path.read_bytes(), load_bundle(accelerated).tokenizer.source.ids_to_pieces([12])[0].encode()
+    path.write_bytes(pieces.replace(changed, changed[:-1] + b"#", 1))
+    assert path.read_bytes() != pieces
+    reseal(accelerated)
+    with raises_code("heads-mismatch", "another vocabulary"):
+        read_bundle(accelerated)
+
+
 @pytest.mark.parametrize(
     "tensors",
     [

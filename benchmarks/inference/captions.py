@@ -74,7 +74,7 @@ def find_captions(
     forms = convert_bundle(bundle, work / f"forms-{name}")
     _, _, metadata = read_config(forms.bundle)
     description = f"{metadata.parameters or 0:,} parameters, {metadata.steps or 0:,} steps"
-    pairs = list(zip(_lines(text / f"{TEST}.en.gz"), _lines(text / f"{TEST}.de.gz"), strict=True))
+    pairs = list(zip(read_gzip_lines(text / f"{TEST}.en.gz"), read_gzip_lines(text / f"{TEST}.de.gz"), strict=True))
     pairs = pairs[: 2 * QUICK_LINES] if quick else pairs
     has_end = _find_ended(forms.bundle, [source for source, _ in pairs])
     ended = [pair for pair, is_ended in zip(pairs, has_end, strict=True) if is_ended]
@@ -115,7 +115,8 @@ def _train_model(text: Path, folder: Path, steps: int, batch_tokens: int) -> Non
     run_commands(command, limit_seconds=TRAINING_LIMIT_SECONDS, environment={"OMP_NUM_THREADS": str(os.cpu_count() or 1)})
 
 
-def _lines(path: Path) -> list[str]:
+def read_gzip_lines(path: Path) -> list[str]:
+    """Return the lines of a compressed text file."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         return stream.read().splitlines()
 

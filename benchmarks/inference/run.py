@@ -22,14 +22,15 @@ from common.usage import CommandError, adopt_orphans, limit_cores, run_commands
 
 from .captions import Captions, MissingCaptionsError, find_captions, measure_captions
 from .fixed import CELLS, measure_fixed
+from .heads import AcceleratedBundle, accelerate_captions, measure_heads
 from .memory import measure_memory
 from .models import BASE, ModelFormats, RandomModel, build_imported_model, build_random_model
 from .systems import ALL, CORES, open_systems
 
-SECTIONS = ("fixed", "captions", "memory")
+SECTIONS = ("fixed", "captions", "heads", "memory")
 # Seconds of a quick run, and the share of the time left that a section gets. A stopped request may take some seconds more.
 QUICK_SECONDS = 200.0
-QUICK_SHARES = {"fixed": 0.55, "captions": 0.6, "memory": 1.0}
+QUICK_SHARES = {"fixed": 0.55, "captions": 0.5, "heads": 0.3, "memory": 1.0}
 
 
 @click.command()
@@ -53,6 +54,7 @@ QUICK_SHARES = {"fixed": 0.55, "captions": 0.6, "memory": 1.0}
 @click.option(
     "--bundle", type=click.Path(path_type=Path), help="Trained bundle for `captions`; without it, the benchmark trains one."
 )
+@click.option("--base", type=click.Path(path_type=Path), help="Trained base-size bundle with prediction heads, for `heads`.")
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for environment, models and outputs.")
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
@@ -65,6 +67,7 @@ def main(
     rounds: int | None,
     seconds: float | None,
     bundle: Path | None,
+    base: Path | None,
     shared: Path | None,
     work: Path | None,
     report: Path | None,
@@ -108,6 +111,11 @@ def main(
         except MissingCaptionsError:
             return None
 
+    @cache
+    def list_accelerated() -> list[AcceleratedBundle]:
+        bundles = [accelerate_captions(captions().forms.bundle, shared, work, on_progress=print_progress)]
+        return bundles if base is None else [*bundles, AcceleratedBundle("base", base.resolve())]
+
     def warm_up() -> None:
         """Make what a machine keeps, so that it does not count: compiled kernels and models."""
         run_commands([Path(sys.executable).parent / "dragoman", "warm-up", "--json"])
@@ -115,6 +123,8 @@ def main(
             build_forms(model)
         if "captions" in selected:
             find_captions_or_none()
+        if "heads" in selected and find_captions_or_none() is not None:
+            list_accelerated()
 
     sections: dict[str, Section] = {}
     with open_systems(work, named or ALL) as systems:
@@ -143,6 +153,15 @@ def main(
                 quick=quick,
                 rounds=num_rounds,
                 budget=section_budgets["captions"],
+            ),
+            "heads": lambda: measure_heads(
+                systems,
+                list_accelerated(),
+                shared,
+                on_progress=print_progress,
+                quick=quick,
+                rounds=num_rounds,
+                budget=section_budgets["heads"],
             ),
             "memory": lambda: measure_memory(
                 build_forms(BASE),

@@ -21,6 +21,7 @@ from typing import Any, cast
 from dragoman.bundle import BundleMetadata
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.translator import Translator
+from dragoman.inference.whole_texts import RETRY_DECODING
 from dragoman.serving.model_set import ModelSet, ServedModel
 from dragoman.serving.server import serve
 from dragoman.serving.settings import ServerLimits, ServerSettings
@@ -35,6 +36,7 @@ class StandInTranslator:
         self.num_lines = 0
         self.metadata = BundleMetadata()
         self.reads_terms = False
+        self.text_retry_decoding = RETRY_DECODING
         self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
 
     def uses_mask(self) -> bool:

@@ -258,6 +258,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("export-unsupported", BundleError, "The other engine cannot run this model."),
     ErrorCode("no-self-attention", BundleError, "The encoder of the model has no self-attention."),
     ErrorCode("no-cross-attention", BundleError, "The decoder of the model has no attention to the source."),
+    ErrorCode("not-autoregressive", BundleError, "The model predicts all tokens at once, so it cannot do this."),
     ErrorCode("conversion-unsupported", BundleError, "A model of another toolkit has a feature that dragoman does not have."),
     # Devices
     ErrorCode("device-unavailable", DeviceError, "The device is not known or not available on this machine."),

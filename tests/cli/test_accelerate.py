@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import dragoman
@@ -15,6 +16,7 @@ from conftest import edit_config
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.errors import DragomanError
+from dragoman.inference.explain.explain_translation import explain
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translator import Translator
 
@@ -66,6 +68,7 @@ def test_heads_do_not_change_the_output(translator: Translator) -> None:
         assert line.token_log_probs == pytest.approx(reference.token_log_probs, abs=1e-4)
         assert reference.tokens_per_step is None
         assert (line.tokens_per_step is None) == (not reference.tokens)
+        assert sum(line.step_lengths or ()) == len(line.token_log_probs)
         assert 1.0 <= (line.tokens_per_step or 1.0) <= 3.0
     assert [line.text for line in translator.translate(LINES, method="greedy")] == [line.text for line in expected]
 
@@ -73,6 +76,7 @@ def test_heads_do_not_change_the_output(translator: Translator) -> None:
 def test_segments_of_a_line_share_their_tokens_per_step(translator: Translator) -> None:
     (line,) = translator.translate(["one two three. four five six."], method="greedy", speculative="on", max_source_tokens=8)
     assert line.num_segments > 1
+    assert sum(line.step_lengths or ()) == len(line.token_log_probs)
     assert line.tokens_per_step is not None
     assert 1.0 <= line.tokens_per_step <= 3.0
 
@@ -81,6 +85,7 @@ def test_segments_of_a_line_share_their_tokens_per_step(translator: Translator) 
     ("options", "reason"),
     [
         ({"method": "beam"}, "method"),
+        ({"method": "sample"}, "method"),
         ({"method": "greedy", "repetition_penalty": 1.5}, "repetition_penalty"),
         ({"method": "greedy", "constraints": [TranslationConstraints("drei")]}, "constraints"),
     ],
@@ -104,6 +109,29 @@ def test_bundle_without_heads_and_ensemble_say_so(bundle: Path, fast: Path, capl
         both = dragoman.load(fast, bundle, task="translation", device="cpu", precision="float32")
         both.translate(["one"], method="greedy", speculative="on")
     assert ["accelerate" in caplog.messages[0], "ensemble" in caplog.messages[1]] == [True, True]
+
+
+def test_explanation_has_the_tokens_of_each_step(translator: Translator) -> None:
+    options: dict[str, Any] = {"method": "greedy", "speculative": "on"}
+    (line,) = translator.translate(["five six seven"], **options)
+    explanation = explain(translator, "five six seven", **options)
+    assert explanation.step_lengths == line.step_lengths
+    assert sum(explanation.step_lengths) == len(explanation.output_tokens)
+    assert explain(translator, "five six seven", method="greedy", speculative="off").step_lengths == ()
+
+
+def test_two_seeds_train_other_heads(bundle: Path, fast: Path, corpus: Path, tmp_path: Path) -> None:
+    """The outputs stay those of greedy search for any proposals."""
+    options = ["--num-heads", "2", "--device", "cpu", "--precision", "float32", "--seed", "2", "--json"]
+    run_command("accelerate", bundle, corpus / "train.en", "-o", tmp_path / "second", *options)
+    first, second = (load_bundle(folder).heads for folder in (fast, tmp_path / "second"))
+    assert first is not None
+    assert second is not None
+    assert not torch.equal(next(first.parameters()), next(second.parameters()))
+    translator = dragoman.load(tmp_path / "second", task="translation", device="cpu", precision="float32")
+    expected = translator.translate(LINES, method="greedy", speculative="off")
+    outputs = translator.translate(LINES, method="greedy", speculative="on")
+    assert [line.tokens for line in outputs] == [line.tokens for line in expected]
 
 
 def test_json_lines_have_tokens_per_step(fast: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +107,10 @@ def test_outputs_are_those_of_greedy_search(opened: Bundle, backend: str, rules:
             assert output.has_repetition == hypothesis.has_repetition
             assert output.score == pytest.approx(hypothesis.score, abs=1e-4)
             assert output.token_log_probs == pytest.approx(hypothesis.token_log_probs, abs=1e-4)
-            assert output.num_steps is not None
-            assert output.num_steps <= len(output.token_log_probs)
+            assert output.step_lengths is not None
+            assert min(output.step_lengths) >= 1
+            assert max(output.step_lengths) <= block_size
+            assert sum(output.step_lengths) == len(output.token_log_probs)
 
 
 @pytest.mark.parametrize("backend", ["eager", "packed"])
@@ -125,7 +129,41 @@ def test_right_proposals_are_all_accepted(opened: Bundle, backend: str) -> None:
     perfect = PerfectModel(block_model, [tokens], num_heads=2)
     (output,) = block_greedy_search(perfect, source_BS, request, block_size=3)
     assert output.tokens == expected.tokens
-    assert output.num_steps == 1 + -(-(len(tokens) - 1) // 3)
+    assert output.step_lengths is not None
+    assert len(output.step_lengths) == 1 + -(-(len(tokens) - 1) // 3)
+    assert output.step_lengths[:2] == (1, 3)
+
+
+@pytest.mark.parametrize("backend", ["eager", "packed"])
+def test_typical_acceptance_keeps_likely_proposals(opened: Bundle, backend: str) -> None:
+    """Each kept token is the best one, or its probability exceeds the limit, which is computed here from all logits."""
+    block_model, _ = build_block_model(backend, opened)
+    settings = SearchSettings(start_id=BEGIN_ID, end_id=END_ID, forbidden_ids=(PADDING_ID, BEGIN_ID))
+    sources = [opened.tokenizer.encode_source(line) for line in LINES]
+    request = build_request(settings, [], max_lengths=[20] * len(sources))
+    assert request is not None
+    lossless = block_greedy_search(block_model, pad_sequences(sources), request, block_size=4)
+    counts = []
+    for threshold in (1e-9, 0.05):
+        typical = replace(request, typical_threshold=threshold)
+        outputs = block_greedy_search(block_model, pad_sequences(sources), typical, block_size=4)
+        num_other = 0
+        for source, output in zip(sources, outputs, strict=True):
+            tokens = [*output.tokens, *([END_ID] if output.finished else [])]
+            inputs_BT = torch.tensor([[BEGIN_ID, *tokens[:-1]]])
+            logits_TV = opened.model(torch.tensor([source]), inputs_BT)[0].detach()
+            logits_TV[:, [PADDING_ID, BEGIN_ID]] = -torch.inf
+            for token, log_prob, logits_V in zip(tokens, output.token_log_probs, logits_TV, strict=True):
+                probs_V = logits_V.softmax(-1)
+                entropy = -float(torch.special.xlogy(probs_V, probs_V).sum())
+                limit = min(threshold, threshold**0.5 * math.exp(-entropy))
+                is_best = token == int(probs_V.argmax())
+                assert is_best or float(probs_V[token]) > limit * 0.99
+                assert log_prob == pytest.approx(math.log(float(probs_V[token])), abs=0.5)  # the sum includes excluded tokens
+                num_other += not is_best
+        counts.append((num_other, sum(len(output.step_lengths or ()) for output in outputs)))
+    assert counts[0][0] > counts[1][0]
+    assert counts[0][1] < sum(len(output.step_lengths or ()) for output in lossless)
 
 
 def test_search_without_sentences_returns_no_outputs(opened: Bundle) -> None:

@@ -127,7 +127,7 @@ def test_measured_acceptance_is_that_of_the_search(inputs: DecoderInputs, output
     for block_size, tokens_per_step in acceptance.items():
         hypotheses = block_greedy_search(block_model, source_BS, request, block_size=block_size)
         num_tokens = sum(len(hypothesis.token_log_probs) for hypothesis in hypotheses)
-        num_steps = sum(hypothesis.num_steps or 0 for hypothesis in hypotheses)
+        num_steps = sum(len(hypothesis.step_lengths or ()) for hypothesis in hypotheses)
         assert tokens_per_step == pytest.approx(num_tokens / num_steps, rel=0.02)
     assert acceptance[2] > 1.0
 

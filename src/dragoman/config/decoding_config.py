@@ -76,8 +76,10 @@ class DecodingConfig(RecipeSection):
     """Language of the translation, for a model of many languages; by default task.target_language."""
     zero_shot: bool = False
     """Whether a model of many languages translates between a pair of its languages that it was not trained on."""
-    speculative: Literal["auto", "on", "off"] = "auto"
-    """Use of the bundle's prediction heads in greedy search, which keep its output: where they are faster, always, or never."""
+    speculative: Literal["auto", "on", "off", "typical"] = "auto"
+    """Use of prediction heads in greedy search: where they are faster, always, never, or lossy (typical acceptance)."""
+    typical_threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 0.3
+    """Probability ε from which on `speculative = "typical"` keeps a proposal, lowered to √ε · exp(−entropy) if that is less."""
     batch_tokens: PositiveInt = 4096
     """Most source tokens in a batch, padding included, times the beam size."""
 
@@ -141,6 +143,22 @@ class DecodingConfig(RecipeSection):
             raise ValueError(
                 f"nbest = {self.nbest} is more than the {self.effective_mbr_candidates} candidates that mbr compares"
             )
+
+    def find_ctc_problem(self) -> str | None:
+        """Return the first option that does not fit a CTC decoder, as an error message, or None."""
+        for is_invalid, message in (
+            (
+                self.method != "greedy",
+                f"method = {self.method!r}: model.decoder = 'ctc' predicts all tokens at once; set method = 'greedy'",
+            ),
+            (self.min_length, "min_length: model.decoder = 'ctc' has no end token to delay; drop it"),
+            (self.no_repeat_ngram_size, "no_repeat_ngram_size: model.decoder = 'ctc' does not see its own output; drop it"),
+            (self.repetition_penalty != 1.0, "repetition_penalty: model.decoder = 'ctc' does not see its own output; drop it"),
+            (self.replace_unknowns, "replace_unknowns: model.decoder = 'ctc' has no alignment; drop it"),
+        ):
+            if is_invalid:
+                return message
+        return None
 
     def find_parsing_problem(self) -> str | None:
         """Return the first option that does not fit a search for trees, as an error message, or None."""

@@ -29,6 +29,11 @@ class ModelConfig(RecipeSection):
     encoder_mixer: Literal["attention", "recurrent", "convolution", "dilated"] = "attention"
     """Layer that combines positions in the encoder: self-attention, LSTMs (GNMT, Deep-Att), gated convolutions (ConvS2S), or
     dilated convolutions (ByteNet)."""
+    decoder: Literal["autoregressive", "ctc"] = "autoregressive"
+    """Decoder: one token after the other, or `ctc`: all tokens at once, trained by connectionist temporal classification
+    (Libovický and Helcl 2018)."""
+    ctc_upsampling: Annotated[Integer, Field(ge=1, le=8)] = 2
+    """Positions that a CTC decoder has for each source token; an output has at most as many tokens."""
     decoder_mixer: Literal["attention", "recurrent", "convolution", "dilated"] = "attention"
     """Layer that combines positions in the decoder, with the choices of encoder_mixer."""
     cross_attention: Literal["every", "multi_step", "first", "unfold"] = "every"
@@ -114,12 +119,15 @@ class ModelConfig(RecipeSection):
 
     @property
     def num_cross_attentions(self) -> int:
-        """Return the number of decoder layers with cross-attention."""
+        """Return the number of decoder layers in which output tokens attend to the source; a CTC decoder has none."""
+        if self.decoder == "ctc":
+            return 0
         return {"first": 1, "unfold": 0}.get(self.cross_attention, self.decoder_layers)
 
     def find_unusual_layers(self) -> list[str]:
         """Return the keys that change the layers of the Transformer, with their values, such as "residual = False"."""
         names = [
+            "decoder",
             "encoder_mixer",
             "decoder_mixer",
             "feed_forward",
@@ -167,6 +175,36 @@ class ModelConfig(RecipeSection):
             raise ValueError(f"d_model = {self.d_model} is odd, but its layers have parts of half the width; make it even")
         if self.final_norm and self.normalization in ("weight", "none"):
             raise ValueError(f"final_norm = true has no effect with normalization = {self.normalization!r}: drop it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ctc(self) -> Self:
+        if self.decoder != "ctc":
+            if (
+                "ctc_upsampling" in self.model_fields_set
+                and self.ctc_upsampling != type(self).model_fields["ctc_upsampling"].default
+            ):
+                raise ValueError(
+                    f"ctc_upsampling = {self.ctc_upsampling} is for decoder = 'ctc': set it, or drop ctc_upsampling"
+                )
+            return self
+        for is_invalid, message in (
+            (
+                self.decoder_mixer != "attention",
+                f"decoder_mixer = {self.decoder_mixer!r}: a CTC decoder has self-attention; drop it",
+            ),
+            (self.pointer, "pointer = true: a CTC decoder reads no words; drop one of the two"),
+            (
+                self.position_encoding == "learned",
+                "position_encoding = 'learned': a CTC decoder has more positions than its source; choose sinusoids or none",
+            ),
+            (
+                self.tie_embeddings == "none",
+                "tie_embeddings = 'none': a CTC decoder reads no target tokens, so it has no embedding; set 'all' or 'decoder'",
+            ),
+        ):
+            if is_invalid:
+                raise ValueError(f"decoder = 'ctc' with {message}")
         return self
 
     @model_validator(mode="after")

@@ -224,6 +224,37 @@ class Recipe(RecipeSection):
         return self
 
     @model_validator(mode="after")
+    def _check_ctc(self) -> Self:
+        if self.model.decoder != "ctc":
+            return self
+        training = self.training
+        for is_invalid, message in (
+            (self.task.kind == "parsing", "task.kind = 'parsing': trees need a decoder that sees its own output"),
+            (
+                training.label_smoothing,
+                f"training.label_smoothing = {training.label_smoothing:g}: the CTC loss has none; set label_smoothing = 0",
+            ),
+            (training.r_drop_alpha, "training.r_drop_alpha compares next tokens; drop it"),
+            (training.kl_to_init, "training.kl_to_init compares next tokens; drop it"),
+            (training.sequence_loss is not None, "training.sequence_loss scores outputs token by token; drop it"),
+            (training.guided_alignment_weight, "training.guided_alignment_weight needs an attention of output tokens; drop it"),
+            (
+                training.lora is not None,
+                "training.lora is for decoders that predict token by token; drop it, and train all weights",
+            ),
+            (self.data.noise.terminology, "data.noise.terminology needs searches with constraints; drop it"),
+            (self.data.noise.placeholders, "data.noise.placeholders needs searches with constraints; drop it"),
+            (
+                self.tokenizer.language_token is not None and self.tokenizer.language_token_placement == "both",
+                "tokenizer.language_token_placement = 'both': a CTC decoder reads no tokens; set 'source'",
+            ),
+            (problem := self.decoding.find_ctc_problem(), f"decoding.{problem}"),
+        ):
+            if is_invalid:
+                raise ValueError(message if "model.decoder" in message else f"model.decoder = 'ctc' with {message}")
+        return self
+
+    @model_validator(mode="after")
     def _check_guided_alignment(self) -> Self:
         training, model = self.training, self.model
         corpora = {f"data.corpora.{name}": corpus for name, corpus in self.data.corpora.items()}

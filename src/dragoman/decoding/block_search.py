@@ -4,11 +4,15 @@ The source is Stern et al. 2018, sections 3 and 4. A step reads a block of k tok
 k − 1 proposals. The model's next token after each of them shows how many proposals are those of greedy search. The output keeps
 these, and the model's own token behind them. So the output is that of greedy search, and a step adds 1 to k tokens to it.
 
+Typical acceptance (Cai et al. 2024, section 2.3.1) is a lossy mode for requests with a threshold ε. It keeps a proposal whose
+probability exceeds min(ε, √ε · exp(−H)), where H is the entropy of the model's next token.
+
     k block size    others as in `dragoman.decoding`
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -22,6 +26,9 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating
 from dragoman.decoding.topk import TopK
+
+MIN_LOG_PROB = -1e4
+"""Log-probability of a token that the request excludes, whose share of the entropy is zero."""
 
 
 class BlockState(Protocol):
@@ -60,6 +67,11 @@ class BlockModel(Protocol):
 class BlockSearch(Protocol):
     """Greedy search over blocks for one model, and the block size that is fastest on this machine."""
 
+    @property
+    def can_accept_typical(self) -> bool:
+        """Return whether the search supports typical acceptance."""
+        ...
+
     def choose_block_size(self, num_sentences: int, *, may_be_one: bool) -> int:
         """Return the fastest k for a batch of this many sentences. may_be_one: whether k may be 1, search without heads"""
         ...
@@ -71,18 +83,18 @@ class BlockSearch(Protocol):
 
 @dataclass
 class _Output:
-    """Output of one sentence. num_steps: steps that have read a block for it"""
+    """Output of one sentence. step_lengths: tokens that each step has added to it"""
 
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    num_steps: int = 0
+    step_lengths: list[int] = field(default_factory=list)
     has_repetition: bool = False
     is_done: bool = False
 
 
 @torch.no_grad()
 def block_greedy_search(model: BlockModel, source_BS: Tensor, request: SearchRequest, *, block_size: int) -> list[Hypothesis]:
-    """Return the greedy output of each source, as `decode_tokens` does, except for ties by rounding.
+    """Return the greedy output of each source, as `decode_tokens` does, except for ties by rounding and typical acceptance.
 
     source_BS: source ids, padded on the right
     block_size: k, at most the number of heads plus 1
@@ -119,6 +131,7 @@ def block_greedy_search(model: BlockModel, source_BS: Tensor, request: SearchReq
             next_B = torch.tensor([outputs[sentence].tokens[-1] for sentence in active], device=model.device)
             proposals_BI = model.propose(outputs_XD[torch.tensor(last_rows, device=model.device)], next_B)
             tokens_BK = torch.cat([next_B[:, None], proposals_BI[:, : block_size - 1]], dim=1)
+            searcher.has_proposals = True
     return [
         replace(
             to_hypothesis(
@@ -128,7 +141,7 @@ def block_greedy_search(model: BlockModel, source_BS: Tensor, request: SearchReq
                 end_id=request.end_id,
                 length_penalty=request.length_penalty,
             ),
-            num_steps=output.num_steps,
+            step_lengths=tuple(output.step_lengths),
         )
         for output in outputs
     ]
@@ -140,6 +153,7 @@ class _BlockSearch:
     def __init__(self, model: BlockModel, request: SearchRequest, outputs: Sequence[_Output]) -> None:
         self.request, self.outputs, self.device = request, outputs, model.device
         self.topk_impl = model.make_topk()
+        self.has_proposals = False  # the first block is filled with end tokens
         self.suppressed_C = torch.tensor(list(request.suppress_tokens), dtype=torch.long, device=model.device)
 
     def verify(self, active: Sequence[int], blocks: list[list[int]], logits_XV: Tensor, num_certain: int) -> list[int]:
@@ -156,18 +170,39 @@ class _BlockSearch:
         token_X = self.topk_impl.topk(logits_XV[:, None], None, 1)[:, 0]
         log_prob_X = (logits_XV.gather(1, token_X[:, None])[:, 0] - log_sum_X).float()
         tokens, log_probs = token_X.tolist(), log_prob_X.tolist()
+        if self.request.typical_threshold and self.has_proposals:
+            self._accept_typical(blocks, logits_XV, log_sum_X, tokens, log_probs)
         num_accepted = []
         for row, sentence in enumerate(active):
             output, last = self.outputs[sentence], num_certain - 1
-            output.num_steps += 1
+            length = len(output.tokens)
             while True:
                 index = row * block_size + last
                 self._append(sentence, tokens[index] if log_probs[index] > NEG_INF else NO_TOKEN, log_probs[index])
                 if output.is_done or last + 1 == block_size or blocks[row][last + 1] != output.tokens[-1]:
                     break
                 last += 1
+            output.step_lengths.append(len(output.tokens) - length)
             num_accepted.append(last + 1)
         return num_accepted
+
+    def _accept_typical(
+        self, blocks: list[list[int]], logits_XV: Tensor, log_sum_X: Tensor, tokens: list[int], log_probs: list[float]
+    ) -> None:
+        """Replace the best token after each row by the proposal that follows in the block, if it is likely enough."""
+        block_size, threshold = len(blocks[0]), self.request.typical_threshold
+        rows = [row for row in range(len(tokens)) if (row + 1) % block_size]
+        proposals = [blocks[row // block_size][row % block_size + 1] for row in rows]
+        index_X = torch.tensor(rows, device=self.device)
+        log_probs_XV = logits_XV[index_X].log_softmax(-1)
+        entropy_X = -(log_probs_XV.exp() * log_probs_XV.clamp(min=MIN_LOG_PROB)).sum(-1)
+        limit_X = (0.5 * math.log(threshold) - entropy_X).clamp(max=math.log(threshold))
+        proposal_X = torch.tensor(proposals, device=self.device)
+        is_kept = (log_probs_XV.gather(1, proposal_X[:, None])[:, 0] > limit_X).tolist()
+        own_log_probs = (logits_XV[index_X, proposal_X] - log_sum_X[index_X]).tolist()
+        for row, proposal, kept, log_prob in zip(rows, proposals, is_kept, own_log_probs, strict=True):
+            if kept:
+                tokens[row], log_probs[row] = proposal, log_prob
 
     def _append(self, sentence: int, token: int, log_prob: float) -> None:
         """Append a token to an output, and end the output if it is the last one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -76,7 +75,8 @@ class Translation(_Explainable):
         segments
     confidence: on request, the share of the bundle's calibration translations that are no better, from 0 to 1; the lowest
         of the segments of a line in several segments
-    tokens_per_step: tokens that each step of the search has added on average, with prediction heads; None without them
+    step_lengths: tokens that each step of the search has added, with prediction heads; None without them. Their sum is the
+        number of `token_log_probs`
     alternatives: the other hypotheses, best first; empty for several segments
     pivot: first step of a pivot translation, whose text the second step has translated; None for one step
     """
@@ -93,7 +93,7 @@ class Translation(_Explainable):
     unmet_constraints: tuple[str, ...] = ()
     mbr_score: float | None = None
     confidence: float | None = None
-    tokens_per_step: float | None = None
+    step_lengths: tuple[int, ...] | None = None
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
     pivot: Translation | None = field(default=None, repr=False)
 
@@ -124,6 +124,11 @@ class Translation(_Explainable):
         if explanation.target != self.text:
             explanation = explain(self.text)
         return AttentionPage(render_attention_page(explanation), height)
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Tokens that each step of the search has added on average, with prediction heads; None without them."""
+        return sum(self.step_lengths) / len(self.step_lengths) if self.step_lengths else None
 
     @property
     def coverage(self) -> float | None:
@@ -169,17 +174,16 @@ def merge_segments(
         attention=attention,
         alignment=alignment,
         confidence=min((segment.confidence for segment in segments if segment.confidence is not None), default=None),
-        tokens_per_step=_merge_tokens_per_step(segments),
+        step_lengths=_merge_step_lengths(segments),
     )
 
 
-def _merge_tokens_per_step(segments: Sequence[Translation]) -> float | None:
-    """Return the tokens per step of all segments together; None if a segment was decoded without prediction heads."""
-    searched = [segment for segment in segments if segment.token_log_probs]
-    num_steps = sum(len(segment.token_log_probs) / (segment.tokens_per_step or math.inf) for segment in searched)
-    if not searched or any(segment.tokens_per_step is None for segment in searched):
+def _merge_step_lengths(segments: Sequence[Translation]) -> tuple[int, ...] | None:
+    """Return the tokens of the steps of all segments; None if a segment was decoded without prediction heads."""
+    searched = [segment.step_lengths for segment in segments if segment.token_log_probs]
+    if not searched or any(step_lengths is None for step_lengths in searched):
         return None
-    return sum(len(segment.token_log_probs) for segment in searched) / num_steps
+    return tuple(chain.from_iterable(step_lengths or () for step_lengths in searched))
 
 
 def _is_empty_segment(segment: Translation) -> bool:

@@ -42,6 +42,7 @@ from dragoman.inference.whole_texts import (
     TextTranslation,
     translate_texts,
 )
+from dragoman.model.ctc import check_predicts_by_steps, is_ctc
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration, compute_signals
 from dragoman.tasks.generation import score_pairs
@@ -168,6 +169,11 @@ class Translator:
         """Return whether the first model was trained to read annotated terms, see `dragoman.text.term_annotation`."""
         return self.recipe.data.noise.terminology > 0 and self.bundle.tokenizer.marked is not None
 
+    @property
+    def text_retry_decoding(self) -> Mapping[str, Any]:
+        """Return the decoding options for the second search of a segment of a text; none for a model without another search."""
+        return {} if is_ctc(self.models[0]) else TEXT_RETRY_DECODING
+
     def with_adapter(self, name: str | None) -> Translator:
         """Return the translator with one of the adapters that `dragoman.load` opened, or this one for None.
 
@@ -263,10 +269,21 @@ class Translator:
             return self.with_adapter(adapter).translate(texts, start_index=start_index, **options, **decoding)
         check_lines("translate", texts, start_index=start_index)
         config = self.resolve_decoding(decoding)
+        if any(line_constraints is not None for line_constraints in constraints or ()):
+            check_predicts_by_steps(self.models[0], "constraints")
+        if attention:
+            check_predicts_by_steps(self.models[0], "attention")
+        if confidence:
+            check_predicts_by_steps(self.models[0], "confidence")
         if confidence:
             self._get_calibration()
-        if config.speculative == "on" and (obstacle := self._find_heads_obstacle(config, constraints)):
-            _log.warning("speculative = 'on': decodes without prediction heads, because %s", obstacle)
+        if config.speculative in ("on", "typical"):
+            if obstacle := self._find_heads_obstacle(config, constraints):
+                _log.warning("speculative = %r: decodes without prediction heads, because %s", config.speculative, obstacle)
+            elif config.speculative == "typical" and not self._can_accept_typical():
+                _log.warning(
+                    "speculative = 'typical': decodes like 'on', because compiled kernels keep the output of greedy search"
+                )
         if config.unknown_dictionary is not None:
             read_dictionary(config.unknown_dictionary)
         marked_lines = _list_marked_lines(constraints)
@@ -286,6 +303,10 @@ class Translator:
             translation.set_explain_fn(partial(self._explain, text, decoding))
         return translations
 
+    def _can_accept_typical(self) -> bool:
+        block_search = self.inference_model.block_search
+        return block_search is not None and block_search.can_accept_typical
+
     def _find_heads_obstacle(
         self, config: DecodingConfig, constraints: Sequence[TranslationConstraints | None] | None
     ) -> str | None:
@@ -293,6 +314,7 @@ class Translator:
         has_constraints = any(line_constraints is not None for line_constraints in constraints or ())
         block_search = self.inference_model.block_search
         for is_present, reason in (
+            (is_ctc(self.models[0]), "model.decoder = 'ctc' predicts all tokens at once"),
             (len(self.models) > 1, "an ensemble has none"),
             (self.bundle.heads is None, "the bundle has none; dragoman accelerate trains them"),
             (config.method != "greedy", f"method = {config.method!r} does not use them; choose greedy"),
@@ -410,7 +432,7 @@ class Translator:
         """
         final_results = list(results)
         retry_indices = [index for index, result in enumerate(results) if result.status == "repetition"]
-        if retry_indices:
+        if retry_indices and not is_ctc(self.models[0]):  # a CTC decoder has no other search
             beam_size = max(RETRY_BEAM_SIZE, config.nbest, config.beam_size if config.method == "beam" else 1)
             retry_config = update_section(config, {**RETRY_DECODING, "beam_size": beam_size}, where="decoding")
             retried = self._search(segments.select(retry_indices), retry_config)
@@ -606,7 +628,7 @@ class Translator:
         )
 
         def translate(request: LineRequest) -> list[Translation]:
-            changes: dict[str, Any] = {**decoding, **(TEXT_RETRY_DECODING if request.is_retry else {})}
+            changes: dict[str, Any] = {**decoding, **(self.text_retry_decoding if request.is_retry else {})}
             changes["constraints"] = request.build_constraints()
             return self.translate(request.lines, adapter=adapter, attention=request.attention, **changes)
 

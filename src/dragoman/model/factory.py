@@ -10,6 +10,7 @@ from torch import nn
 from dragoman.config import ModelConfig
 from dragoman.model.attention import Attention
 from dragoman.model.attention_scores import AdditiveScore, AttentionScore, DotScore, MultiplicativeScore
+from dragoman.model.ctc import CtcDecoder
 from dragoman.model.experts import Experts
 from dragoman.model.initialization import initialize
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
@@ -138,6 +139,14 @@ class _PartBuilder:
 
     def build_decoder(self, weight: nn.Parameter, words: WordTables | None) -> Decoder:
         config = self.config
+        if config.decoder == "ctc":
+            return CtcDecoder(
+                embedding=self.build_embedding(weight, None),
+                layers=self.build_decoder_layers(),
+                norm=self.build_final_norm(),
+                window=config.attention_window,
+                upsampling=config.ctc_upsampling,
+            )
         pointer = Pointer(d_model=config.d_model, words=words) if words is not None and config.pointer else None
         if config.decoder_mixer != "attention":
             return MixerDecoder(
@@ -158,19 +167,22 @@ class _PartBuilder:
             )
         return Decoder(
             embedding=self.build_embedding(weight, None),
-            layers=[
-                DecoderLayer(
-                    attention=self.build_attention(),
-                    cross_attention=self.build_attention(),
-                    feed_forward=self.build_feed_forward(),
-                    build_residual=self.build_residual,
-                )
-                for _ in range(self.config.decoder_layers)
-            ],
+            layers=self.build_decoder_layers(),
             norm=self.build_final_norm(),
             window=self.config.attention_window,
             pointer=pointer,
         )
+
+    def build_decoder_layers(self) -> list[DecoderLayer]:
+        return [
+            DecoderLayer(
+                attention=self.build_attention(),
+                cross_attention=self.build_attention(),
+                feed_forward=self.build_feed_forward(),
+                build_residual=self.build_residual,
+            )
+            for _ in range(self.config.decoder_layers)
+        ]
 
     def build_embedding(self, weight: nn.Parameter, target_space_embedding: nn.Parameter | None) -> Embedding:
         return Embedding(

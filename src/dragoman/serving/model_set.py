@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dragoman.errors import BundleError, DataError, RecipeError
-from dragoman.inference.whole_texts import RETRY_DECODING, OutputLimits
+from dragoman.inference.whole_texts import OutputLimits
 from dragoman.languages import get_language
 
 if TYPE_CHECKING:
@@ -231,12 +231,14 @@ def search_lines(key: LineKey | ParseKey, lines: Sequence[str]) -> Sequence[Tran
     if isinstance(key, ParseKey):
         tags = None if key.tags is None else [key.tags] * len(lines)
         return key.model.parser.parse(lines, tags=tags, constrained=key.is_constrained, **dict(key.decoding))
-    decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding), **(RETRY_DECODING if key.is_retry else {})}
+    translator = key.step.model.translator
+    retry_decoding = translator.text_retry_decoding if key.is_retry else {}
+    decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding), **retry_decoding}
     if key.constraints is not None:
         decoding["constraints"] = [key.constraints] * len(lines)
         if key.constraints.include or key.constraints.include_any:
             decoding["method"] = "beam"
-    return key.step.model.translator.translate(lines, attention=key.attention, **decoding)
+    return translator.translate(lines, attention=key.attention, **decoding)
 
 
 def iter_language_names(codes: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -105,7 +105,7 @@ class TranslationFields(OwnFields):
         markup: `none` for plain text; `html` and `xml` keep tags
         split_sentences: translate each sentence by itself
         alternatives: other translations of each segment
-        beam_size: hypotheses of beam search; by default those of the bundle
+        beam_size: hypotheses of beam search, 1 for greedy search; by default the search of the bundle
         alignment: also return, for each word of a translation, the word of its source with the most attention
         attention: also return the tokens and the attention weights: one row for each token of a translation
         constraints: constraints on the translation of each text, or null for a text without. A text with constraints is one
@@ -256,7 +256,7 @@ def _find_glossary(fields: TranslationFields, glossaries: GlossaryStore) -> Glos
 def _build_decoding(chosen_beam_size: int | None, alternatives: int) -> dict[str, Any]:
     decoding: dict[str, Any] = {}
     if chosen_beam_size is not None:
-        decoding |= {"method": "beam", "beam_size": chosen_beam_size}
+        decoding |= {"method": "greedy" if chosen_beam_size == 1 else "beam", "beam_size": chosen_beam_size}
     if alternatives:
         beam_size = chosen_beam_size or max(4, alternatives + 1)
         if beam_size <= alternatives:
@@ -306,8 +306,13 @@ def describe_segment(segment: TranslatedSegment, details: Details) -> dict[str, 
 
 
 def describe_hypothesis(text: str, translation: Translation, details: Details) -> dict[str, Any]:
-    """Return the text with its markup, the score, and the details of a hypothesis."""
+    """Return the text with its markup, the score, and the details of a hypothesis.
+
+    tokens_per_step: tokens that each step of the search has added on average, with prediction heads
+    """
     fields: dict[str, Any] = {"text": text, "score": translation.score}
+    if translation.tokens_per_step is not None:
+        fields["tokens_per_step"] = translation.tokens_per_step
     if details.alignment and translation.alignment is not None:
         fields["alignment"] = [list(link) for link in translation.alignment]
     if details.attention and translation.attention is not None:

@@ -28,6 +28,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.evaluation.correlation import spearman_correlation
 from dragoman.evaluation.metrics import sentence_chrf
+from dragoman.model.ctc import check_predicts_by_steps
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import OnProgress, compute_cross_attentions, score_pairs
@@ -245,8 +246,10 @@ def calibrate_model(
 
     references: for the rank correlation with sentence chrF
     head: attention head that coverage comes from; by default the mean of the last layer
-    Return None if fewer than `MIN_CALIBRATION_SENTENCES` lines have a translation.
+    Return None if fewer than `MIN_CALIBRATION_SENTENCES` lines have a translation. Raise BundleError for a model that predicts
+    all tokens at once.
     """
+    check_predicts_by_steps(model, "the calibration of the confidence")
     if len(sources) < MIN_CALIBRATION_SENTENCES:
         return None
     translated = translate_lines(

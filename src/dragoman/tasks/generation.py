@@ -19,6 +19,7 @@ from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.block_search import BlockSearch
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokensFn, DecodingConstraints, SentenceConstraints
+from dragoman.decoding.ctc import merge_path
 from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty, score_targets
@@ -26,8 +27,9 @@ from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import NativeSearch, SearchRequest, build_request
 from dragoman.errors import BundleError
 from dragoman.model.attention import Attention, record_attention
+from dragoman.model.ctc import check_predicts_by_steps, refuse_steps
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.inference_model import InferenceModel, prompt_decoder
+from dragoman.tasks.inference_model import FramePredictor, InferenceModel, prompt_decoder
 
 FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
 # Sample i draws from stream seed · SEED_STRIDE + i, so that its number, and not its batch, determines the draws.
@@ -241,8 +243,12 @@ class BatchSearch:
             decoding_constraints=decoding_constraints,
             repetition_penalty=self.config.repetition_penalty,
         )
+        if inference_model.predict_frames is not None:
+            return self._search_all_at_once(inference_model.predict_frames, source_BS, limits, settings, constraints)
         if inference_model.block_search is not None and self.can_use_heads:
             request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
+            if request is not None and self.config.speculative == "typical" and inference_model.block_search.can_accept_typical:
+                request = replace(request, typical_threshold=self.config.typical_threshold)
             if request is not None and (block_size := self._choose_block_size(inference_model.block_search, len(limits))) > 1:
                 return [[output] for output in inference_model.block_search.greedy(source_BS, request, block_size=block_size)]
         if inference_model.native_search is not None and self.is_native:
@@ -274,6 +280,37 @@ class BatchSearch:
         )
         groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+    def _search_all_at_once(
+        self,
+        predict_frames: FramePredictor,
+        source_BS: Tensor,
+        limits: Sequence[int],
+        settings: SearchSettings,
+        constraints: Sequence[SentenceConstraints],
+    ) -> list[list[Hypothesis]]:
+        """Return the output of a model that predicts all tokens at once. Raise BundleError for another search than greedy."""
+        if self.config.method != "greedy" or self.return_alternatives or self.prompt:
+            refuse_steps("this search")
+        if self.constraint_factory is not None or not all(constraint.is_supported for constraint in constraints):
+            refuse_steps("constraints")
+        suppressed = [BEGIN_ID, END_ID, *settings.decoding_constraints.suppress_tokens]
+        frames = predict_frames(source_BS.to(self.inference_model.device), suppressed)
+        tokens, log_probs, num_frames = (tensor.tolist() for tensor in frames)
+        may_repeat = [constraint.allow_repetition for constraint in constraints] or [False] * len(limits)
+        return [
+            [
+                merge_path(
+                    tokens[row][:length],
+                    log_probs[row][:length],
+                    blank_id=PADDING_ID,
+                    max_length=limits[row],
+                    allow_repetition=may_repeat[row],
+                    settings=settings,
+                )
+            ]
+            for row, length in enumerate(num_frames)
+        ]
 
     def _search_natively(
         self, native_search: NativeSearch, source_BS: Tensor, request: SearchRequest
@@ -380,7 +417,11 @@ def score_pairs(
     prompt: Sequence[int] = (),
     on_progress: OnProgress = lambda _: None,
 ) -> list[Hypothesis]:
-    """Return each target as a scored hypothesis of its source (forced decoding). prompt: see `generate`"""
+    """Return each target as a scored hypothesis of its source (forced decoding). prompt: see `generate`
+
+    Raises BundleError for a model that predicts all tokens at once.
+    """
+    check_predicts_by_steps(model, "the score of a given target")
     results: dict[int, Hypothesis] = {}
     penalty = LengthPenalty(config.length_penalty, config.alpha, len(prompt))
     lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, targets, strict=True)]
@@ -414,8 +455,9 @@ def compute_cross_attentions(
     finished: whether each target ends with the end token, which then has a row
     transform: applied to the weights of each pair; only its result is kept in memory
 
-    Raises BundleError for a model without cross-attention.
+    Raises BundleError for a model without cross-attention, and for one that predicts all tokens at once.
     """
+    check_predicts_by_steps(model, "an alignment")
     attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
     if not attentions:
         raise BundleError(

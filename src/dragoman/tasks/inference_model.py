@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,8 +16,12 @@ from dragoman.decoding.interface import EnsembleState, SearchState, StepFn, ense
 from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.prompt import PromptedState, prompted_step
 from dragoman.decoding.topk import TopK, TorchTopK
+from dragoman.model.ctc import is_ctc, predict_frames
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
+
+FramePredictor = Callable[[Tensor, Sequence[int]], tuple[Tensor, Tensor, Tensor]]
+"""(source_BS, suppressed ids) → predictions (B, F), their log-probabilities (B, F), positions of each sentence (B,)."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class InferenceModel:
     make_topk: makes the object that finds the likeliest tokens of a search
     native_search: search in machine code for common requests; None if Python does every search
     block_search: greedy search with prediction heads; None for a model without them
+    predict_frames: maps source ids and suppressed ids to the prediction of each position, as `ctc.predict_frames` does; None
+        for a model that predicts token by token
     restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to the token
         ids (W,) of that vocabulary, special tokens first. It is None without a shortlist.
     """
@@ -40,6 +47,7 @@ class InferenceModel:
     make_topk: Callable[[], TopK] = TorchTopK
     native_search: NativeSearch | None = None
     block_search: BlockSearch | None = None
+    predict_frames: FramePredictor | None = None
     restrict_vocabulary: Callable[[Tensor, Sequence[int]], tuple[InferenceModel, Tensor]] | None = None
 
 
@@ -47,7 +55,8 @@ def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
     """Return an inference model that calls these models unchanged; several form an ensemble."""
     device, max_positions = models[0].output.device, get_max_positions(models)
     if len(models) == 1:
-        return InferenceModel(models[0].start, models[0].step, device, max_positions)
+        frame_predictor = partial(predict_frames, models[0]) if is_ctc(models[0]) else None
+        return InferenceModel(models[0].start, models[0].step, device, max_positions, predict_frames=frame_predictor)
     return ensemble([InferenceModel(model.start, model.step, device, max_positions) for model in models])
 
 

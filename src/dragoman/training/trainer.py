@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from dragoman.training.compute_plan import measure_peak_flops
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.distributed.signals import stop_on_signals
 from dragoman.training.early_stopping import EarlyStopping
+from dragoman.training.losses.ctc import measure_fit
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import (
     Callback,
@@ -44,7 +46,7 @@ from dragoman.training.monitoring.throughput import Throughput
 from dragoman.training.monitoring.training_macs import count_training_macs
 from dragoman.training.train_state import TrainState
 from dragoman.training.train_step import TrainStep
-from dragoman.training.validation import compute_perplexity
+from dragoman.training.validation import compute_perplexity, count_learned_tokens
 
 # After this many rollbacks without recovery the run ends.
 MAX_ROLLBACKS = 3
@@ -92,6 +94,7 @@ class Trainer:
         self.pace = RecentRate(window_seconds=PACE_WINDOW_SECONDS, clock=lambda: 60.0 * self.state.minutes)
         self.peak_flops: float | None = None
         self._skipped_logged = trainer_state.skipped_steps
+        self._infeasible_logged = trainer_state.infeasible_pairs
         # The sum is in float64, so it does not depend on the order of the steps.
         self._nll_since_log = torch.tensor(trainer_state.nll_since_log, device=self.plan.device, dtype=torch.float64)
         self._tokens_since_log = torch.tensor(trainer_state.tokens_since_log, device=self.plan.device)
@@ -201,6 +204,8 @@ class Trainer:
         if should_validate or step % (1 if self.plan.device.type == "cpu" else self.config.max_consecutive_skips) == 0:
             self._check_skipped_steps()  # first, so that a rollback precedes the validation
         should_log = step % self.config.log_every_steps == 0
+        if should_log or is_budget_spent:
+            self._report_infeasible_pairs()
         if should_log:
             self._log_step(gradient_norm)
         scheduled = self.checkpointer.is_due(self.state) or (should_log and self.checkpointer.pending)
@@ -240,9 +245,14 @@ class Trainer:
         parts = [part for _, group in batches for part in group]
         cost = sum(map(self._compute_cost, parts), BatchCost())
         totals = self.distributed.all_reduce_sum(
-            sum(part.num_target_tokens for part in parts), cost.flops, cost.tokens, cost.padded_tokens
+            sum(count_learned_tokens(self.model, part) for part in parts),
+            cost.flops,
+            cost.tokens,
+            cost.padded_tokens,
+            self._count_infeasible_pairs(parts),
         )
-        tokens, cost = int(totals[0]), BatchCost(totals[1], int(totals[2]), int(totals[3]))
+        # A step without any token to learn has the loss 0, whatever it is divided by.
+        tokens, cost = max(int(totals[0]), 1), BatchCost(totals[1], int(totals[2]), int(totals[3]))
         self._set_lr(step)
         try:
             norm, applied, nll = self.train_step(step, batches, tokens=tokens)
@@ -258,10 +268,28 @@ class Trainer:
             step=step,
             data_position=self.stream.position,
             target_tokens=self.state.target_tokens + tokens,
+            infeasible_pairs=self.state.infeasible_pairs + int(totals[4]),
             flops=self.state.flops + cost.flops,
             data_wait_minutes=self.state.data_wait_minutes + data_wait_seconds / 60.0,
         )
         return norm
+
+    def _count_infeasible_pairs(self, parts: Sequence[Batch]) -> int:
+        """Return the pairs whose target does not fit into the positions of a CTC decoder."""
+        model = self.recipe.model
+        return sum(measure_fit(part, model.ctc_upsampling).num_infeasible for part in parts) if model.decoder == "ctc" else 0
+
+    def _report_infeasible_pairs(self) -> None:
+        """Report the pairs that a CTC decoder could not learn since the last report, if there are any."""
+        num_pairs = self.state.infeasible_pairs
+        if num_pairs == self._infeasible_logged:
+            return
+        self.log_event(
+            "infeasible_pairs",
+            f"step {self.state.step}: {num_pairs - self._infeasible_logged} pairs had no loss, because their targets have more "
+            f"tokens than the CTC decoder has positions; {num_pairs} so far; raise model.ctc_upsampling to learn them",
+        )
+        self._infeasible_logged = num_pairs
 
     def _compute_cost(self, batch: Batch) -> BatchCost:
         return compute_batch_cost(

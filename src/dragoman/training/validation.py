@@ -22,15 +22,17 @@ from dragoman.data.prepare import VALID, PreparedData, check_task_formats
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.subword_nmt import join_pieces
 from dragoman.data.tokenization.word_boundaries import PairTokens
-from dragoman.errors import RecipeError
+from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.metrics import Score, mean_score
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.formats.readers import read_pairs
+from dragoman.model.ctc import CtcDecoder, is_ctc
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
 from dragoman.tasks.parsing import parse_sentences, read_gold_tree, score_parses
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
 from dragoman.training.compute_plan import ComputePlan
+from dragoman.training.losses.ctc import ctc_loss, measure_fit
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.events import Sample
 from dragoman.trees.ptb import format_tree
@@ -112,10 +114,10 @@ class Validator:
     def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
         """Return the negative log-likelihood per token of a subset, with its own sources and with shuffled ones.
 
-        Both are None if the set has only one pair.
+        Both are None if the set has only one pair, and for a CTC decoder.
         """
         config, rows = self.recipe.training, [pair for pair in self.shuffled_pairs if pair[0] != pair[1]]
-        if not rows:
+        if not rows or is_ctc(model):  # a CTC decoder reads no target tokens, so it cannot ignore its source
             return None, None
 
         def compute_nll(column: int) -> float:
@@ -220,17 +222,32 @@ def _average_loss(
     for cpu_batch in batches:
         batch = cpu_batch.to(plan.device)
         with plan.autocast():
-            loss, nll = batch_loss(
-                model,
-                batch,
-                epsilon=config.label_smoothing,
-                smoothing_mode=config.label_smoothing_mode,
-                pos_loss_weight=pos_loss_weight,
-            )
+            if isinstance(model.decoder, CtcDecoder):
+                loss, nll = ctc_loss(model, batch)
+            else:
+                loss, nll = batch_loss(
+                    model,
+                    batch,
+                    epsilon=config.label_smoothing,
+                    smoothing_mode=config.label_smoothing_mode,
+                    pos_loss_weight=pos_loss_weight,
+                )
         loss_sum += loss.item()
         nll_sum += nll.item()
-        num_tokens += batch.num_target_tokens
+        num_tokens += count_learned_tokens(model, cpu_batch)
+    if not num_tokens:
+        raise DataError(
+            "data.valid: no target fits into the positions of the CTC decoder; raise model.ctc_upsampling, or give other pairs",
+            code="empty-data",
+        )
     return loss_sum / num_tokens, nll_sum / num_tokens
+
+
+def count_learned_tokens(model: Transformer, batch: Batch) -> int:
+    """Return the target tokens of a batch that the loss is over: all, or those of targets that fit a CTC decoder."""
+    if not isinstance(model.decoder, CtcDecoder):
+        return batch.num_target_tokens
+    return measure_fit(batch, model.decoder.upsampling).num_target_tokens
 
 
 def compute_perplexity(nll: float) -> float:

@@ -279,7 +279,7 @@
   const steps = { rows: [], columns: [] };
 
   function prepareSteps() {
-    steps.rows = [...document.querySelectorAll("#steps tbody tr")];
+    steps.rows = [...document.querySelectorAll("#steps tbody tr:not(.group)")];
     const group = document.querySelector("#steps .columns");
     if (group) {
       const [left, top, wide, high] = [group.dataset.left, group.dataset.top, group.dataset.wide, group.dataset.high].map(Number);

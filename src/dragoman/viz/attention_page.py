@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Iterator
 from importlib.resources import files
+from itertools import accumulate
 
 from dragoman.viz.attention_svg import (
     DARK_HEAD_COLORS,
@@ -218,7 +219,11 @@ def _render_tree_section(explanation: Explanation) -> Iterator[str]:
 def _render_decoding_section(explanation: Explanation) -> Iterator[str]:
     yield '<section id="steps"><h2>Step by step</h2>'
     yield '<p class="hint">Each row is a step: the output token, then the most probable tokens, with their probabilities.</p>'
-    rows = []
+    if explanation.step_lengths:
+        yield "<p>Prediction heads proposed tokens, so a step of the search added one or several. A line marks each step.</p>"
+    num_columns = max(len(prediction.candidates) for prediction in explanation.predictions)
+    first_tokens = dict(zip(accumulate(explanation.step_lengths, initial=1), explanation.step_lengths, strict=False))
+    rows: list[str] = []
     for step_number, prediction in enumerate(explanation.predictions, start=1):
         cells = "".join(
             f'<td class="b{_quantize_probability(candidate.log_prob)}{" output" if rank == prediction.rank else ""}">'
@@ -227,8 +232,12 @@ def _render_decoding_section(explanation: Explanation) -> Iterator[str]:
         )
         output_cell = f"<b>{_render_candidate(prediction.output)}</b>"
         rank_note = f" <i>no. {prediction.rank}</i>" if prediction.rank > len(prediction.candidates) else ""
+        if (count := first_tokens.get(step_number)) is not None:
+            search_step = list(first_tokens).index(step_number) + 1
+            label = f"step {search_step} of the search: {count} token{'' if count == 1 else 's'}"
+            start = "</tbody><tbody>\n" if rows else ""
+            rows.append(f'{start}<tr class="group"><td></td><th scope=rowgroup colspan={num_columns + 1}>{label}</th></tr>')
         rows.append(f"<tr><td>{step_number}</td><th scope=row>{output_cell}{rank_note}</th>{cells}</tr>")
-    num_columns = max(len(prediction.candidates) for prediction in explanation.predictions)
     header_cells = "".join(f"<th scope=col>{rank}</th>" for rank in range(1, num_columns + 1))
     table = (
         f"<table><thead><tr><th></th><th>output</th>{header_cells}</tr></thead><tbody>\n" + "\n".join(rows) + "</tbody></table>"

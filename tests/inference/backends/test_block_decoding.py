@@ -39,7 +39,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., BlockDecoding]:
             num_searches[0] += 1
             num_steps = request.max_lengths[0]
             clock.seconds += ENCODER_SECONDS + step_seconds[block_size] * num_steps
-            return [Hypothesis((5,), (0.0,), 0.0, True, num_steps=num_steps)] * len(source_BS)
+            return [Hypothesis((5,), (0.0,), 0.0, True, step_lengths=(1,) * num_steps)] * len(source_BS)
 
         def search_plainly(source_BS: Tensor, request: SearchRequest) -> list[Hypothesis]:
             return search(source_BS, request, block_size=1)
@@ -95,7 +95,7 @@ def test_measurement_uses_the_search_itself() -> None:
 
     def search(source_BS: Tensor, request: SearchRequest, *, block_size: int) -> list[Hypothesis]:
         search_plainly(source_BS, request)
-        return [Hypothesis((5,), (0.0,), 0.0, True, num_steps=1)]
+        return [Hypothesis((5,), (0.0,), 0.0, True, step_lengths=(1,))]
 
     decoding = BlockDecoding(search, search_plainly, {2: 1.5}, "test", 50)
     assert decoding._measure(4, [1, 2]) in (1, 2)

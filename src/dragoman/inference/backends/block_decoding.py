@@ -47,6 +47,7 @@ class BlockDecoding:
     acceptance: acceptance of each block size that the heads allow; the most useful ones come from the training of the heads
     cache_key: name of the model and the back end in the cache of measurements
     source_vocab_size: number of source tokens
+    can_accept_typical: whether the search supports typical acceptance
     """
 
     search: SearchFn
@@ -54,6 +55,7 @@ class BlockDecoding:
     acceptance: AcceptanceRates
     cache_key: str
     source_vocab_size: int
+    can_accept_typical: bool = False
     _choices: dict[tuple[int, bool], int] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -81,7 +83,8 @@ class BlockDecoding:
                 topk_impl=inference_model.make_topk(),
             )
 
-        return cls(search, search_plainly, acceptance, describe_model(model, backend), len(model.encoder.embedding.weight))
+        cache_key, source_vocab_size = describe_model(model, backend), len(model.encoder.embedding.weight)
+        return cls(search, search_plainly, acceptance, cache_key, source_vocab_size, can_accept_typical=True)
 
     def greedy(self, source_BS: Tensor, request: SearchRequest, *, block_size: int) -> list[Hypothesis]:
         """Return the greedy output of each source; sources are padded on the right."""
@@ -143,7 +146,7 @@ class BlockDecoding:
             self.search_plainly(source_BS, request)
         else:
             outputs = self.search(source_BS, request, block_size=block_size)
-            num_steps = max(output.num_steps or 1 for output in outputs)
+            num_steps = max(len(output.step_lengths or ()) for output in outputs)
         middle = time.perf_counter()
         self.search_plainly(source_BS, replace(request, max_lengths=[1] * len(source_BS), min_length=0))
         seconds = middle - start - (time.perf_counter() - middle)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from dragoman.inference.backends.protocol import has_unusual_layers
 from dragoman.inference.backends.shared import InferenceEmbedding
+from dragoman.model.ctc import is_ctc
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.prediction_heads import PredictionHeads, Proposer
 from dragoman.model.transformer import Embedding, Transformer
@@ -14,6 +15,7 @@ from dragoman.model.transformer import Embedding, Transformer
 def find_unsupported_part(model: Transformer) -> str | None:
     """Return the part of a model that excludes prediction heads, or None."""
     for is_present, part in (
+        (is_ctc(model), "a CTC decoder"),
         (model.decoder.pointer is not None, "a pointer"),
         (model.decoder.window is not None, "an attention window"),
         (has_unusual_layers(model), "layers other than the paper's"),

@@ -10,6 +10,7 @@ from torch import nn
 
 from dragoman.inference.backends.shared import Precision
 from dragoman.model.attention import Attention
+from dragoman.model.ctc import is_ctc
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 from dragoman.model.normalization import WeightNormLinear
 from dragoman.model.positional_encoding import NoPositionalEmbedding
@@ -111,6 +112,8 @@ class ModelTraits:
 def has_unusual_layers(model: Transformer) -> bool:
     """Return whether a layer differs from the paper's, which no back end but the eager one computes."""
     layers = [*model.encoder.layers, *model.decoder.layers]
+    if is_ctc(model):
+        return True
     if not all(isinstance(layer, EncoderLayer | DecoderLayer) for layer in layers):
         return True
     positions = (model.encoder.embedding.positions, model.decoder.embedding.positions)

@@ -24,6 +24,7 @@ from dragoman.errors import BundleError, DataError
 from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
 from dragoman.model.attention import Attention, AttentionObserver, KeyValue, observe_attention
+from dragoman.model.ctc import check_predicts_by_steps
 from dragoman.model.local_attention import Mask
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead
@@ -73,24 +74,28 @@ def explain(
         cross-attention, and all heads of the last layer elsewhere.
     decoding: keys of the recipe's [decoding] section to change
 
-    Raises DataError for a line that cannot be explained, with the limit if it is too long.
+    Raises DataError for a line that cannot be explained, with the limit if it is too long, and BundleError for a model that
+    predicts all tokens at once.
     """
-    config = translator.resolve_decoding(decoding)
     model = translator.bundle.model
+    check_predicts_by_steps(model, "explain")
+    config = translator.resolve_decoding(decoding)
     tokenizer = translator.bundle.tokenizer.select_languages(
         config.source_language, config.target_language, zero_shot=config.zero_shot
     )
     prompt = tokenizer.decoder_prompt
     source = encode_source_line(translator, text, config)
     beam: tuple[BeamNode, ...] = ()
+    step_lengths: tuple[int, ...] = ()
     notes: list[str] = []
     if target is not None:
         output_ids, finished, output_text = _encode_forced_target(tokenizer.target, target), True, target
         notes.append("The translation is forced, so there was no search.")
     else:
-        output_ids, finished, output_text, beam = _translate_and_trace(
+        translation, output_ids, finished, beam = _translate_and_trace(
             translator, text, source, prompt, config, decoding, notes
         )
+        output_text, step_lengths = translation.text, translation.step_lengths or ()
     if prompt:
         pieces = " ".join(tokenizer.target.ids_to_pieces(prompt))
         notes.insert(0, f"The decoder reads the language token {pieces} before its output.")
@@ -108,7 +113,13 @@ def explain(
         suppressed_ids=suppressed_ids,
     )
     return replace(
-        explanation, source=text, target=output_text, beam=beam, teacher_forced=target is not None, notes=tuple(notes)
+        explanation,
+        source=text,
+        target=output_text,
+        beam=beam,
+        teacher_forced=target is not None,
+        step_lengths=step_lengths,
+        notes=tuple(notes),
     )
 
 
@@ -329,8 +340,8 @@ def _translate_and_trace(
     config: DecodingConfig,
     decoding: DecodingOptions,
     notes: list[str],
-) -> tuple[list[int], bool, str, tuple[BeamNode, ...]]:
-    """Return the translator's output as ids, whether it is finished, its text, and the nodes of the beam."""
+) -> tuple[Translation, list[int], bool, tuple[BeamNode, ...]]:
+    """Return the translation, its output as ids, whether it is finished, and the nodes of the beam."""
     translation = translator.translate([text], **decoding)[0]
     vocabulary = translator.bundle.tokenizer.target
     finished = len(translation.token_log_probs) > len(translation.tokens)
@@ -340,7 +351,7 @@ def _translate_and_trace(
     ids = [id_by_piece[piece] for piece in translation.tokens]
     if config.method == "sample":
         notes.append("The translation was sampled, so there is no beam to show.")
-        return ids, finished, translation.text, ()
+        return translation, ids, finished, ()
     trace = trace_search(
         translator.bundle.model,
         source,
@@ -351,5 +362,5 @@ def _translate_and_trace(
     )
     if trace.ids != [*ids, END_ID][: len(ids) + finished]:
         notes.append("The recorded search found another output than the translation, so its beam is not shown.")
-        return ids, finished, translation.text, ()
-    return ids, finished, translation.text, trace.to_branches(vocabulary)
+        return translation, ids, finished, ()
+    return translation, ids, finished, trace.to_branches(vocabulary)

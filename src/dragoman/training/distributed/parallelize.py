@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.data.collate import Batch
+from dragoman.model.ctc import is_ctc
 from dragoman.model.experts import record_balance_losses
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.mixers.stacks import MixerDecoderLayer, MixerEncoderLayer
 from dragoman.model.transformer import Transformer
 from dragoman.training.distributed.process_group import DistributedContext
+from dragoman.training.losses.ctc import ctc_loss
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_loss, record_head_weights
 from dragoman.training.losses.kl_to_initial import kl_regularized_loss
 from dragoman.training.losses.label_smoothing import batch_loss, strip_tags
@@ -90,6 +92,8 @@ class ModelLoss(nn.Module):
 
     def _compute_base_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss and the likelihood without guided alignment."""
+        if is_ctc(self.model):
+            return ctc_loss(self.model, batch)
         if self.r_drop_alpha:
             batch = strip_tags(self.model, batch)
             return r_drop_loss(

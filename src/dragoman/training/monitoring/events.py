@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, WithJsonSchema
 
 EventKind = Literal[
-    "resumed", "checkpoint", "checkpoint_failed", "skipped_steps", "rolled_back", "oom_split", "early_stop", "budget_spent",
-    "stopped", "failed",
+    "resumed", "checkpoint", "checkpoint_failed", "skipped_steps", "rolled_back", "oom_split", "infeasible_pairs", "early_stop",
+    "budget_spent", "stopped", "failed",
 ]  # fmt: skip
 
 LoggedFloat = Annotated[
@@ -168,6 +168,7 @@ class RunEvent:
     skipped_steps: updates were skipped because of a non-finite number or a gradient spike
     rolled_back: the weights of an earlier checkpoint were restored after divergence
     oom_split: a batch was split because of a shortage of memory
+    infeasible_pairs: a CTC decoder has too few positions for the targets of some pairs, which had no loss
     early_stop, budget_spent: training is complete
     stopped, failed: the run ended because of a request or an error
     """

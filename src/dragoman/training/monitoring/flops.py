@@ -113,35 +113,41 @@ def count_forward_macs(model: ModelConfig, target_vocab_size: int) -> Macs:
     pair_macs = score_macs + values
     encoder_attentions = model.encoder_layers if model.encoder_mixer == "attention" else 0
     decoder_attentions = model.decoder_layers if model.decoder_mixer == "attention" else 0
+    is_ctc = model.decoder == "ctc"
+    cross_attentions = model.decoder_layers if is_ctc else model.num_cross_attentions
     macs = np.zeros(len(Size))
     macs[Size.SOURCE_TOKENS] = (
         sum(count_encoder_mixer_macs(model, layer) for layer in range(model.encoder_layers))
         + encoder_attentions * query_macs
         + model.encoder_layers * count_feed_forward_macs(model)
-        + model.num_cross_attentions * key_value_macs
+        + cross_attentions * key_value_macs
+        + (model.ctc_upsampling * model.d_model**2 if is_ctc else 0)
     )
     macs[Size.TARGET_TOKENS] = (
         sum(count_decoder_mixer_macs(model, layer) for layer in range(model.decoder_layers))
         + decoder_attentions * query_macs
         + model.decoder_layers * count_feed_forward_macs(model)
-        + model.num_cross_attentions * query_output_macs
+        + cross_attentions * query_output_macs
         + model.d_model * target_vocab_size
         + (model.d_model**2 if model.cross_attention == "unfold" else 0)
     )
     macs[Size.ENCODER_PAIRS] = encoder_attentions * pair_macs
     macs[Size.DECODER_PAIRS] = decoder_attentions * pair_macs
-    macs[Size.CROSS_PAIRS] = model.num_cross_attentions * pair_macs
+    macs[Size.CROSS_PAIRS] = cross_attentions * pair_macs
     return macs
 
 
 def _measure_sizes(model: ModelConfig, sources: Lengths, targets: Lengths) -> npt.NDArray[np.float64]:
-    """Return the sizes of a batch in the order of `Size`."""
+    """Return the sizes of a batch in the order of `Size`. The positions of a CTC decoder count as its target tokens."""
+    is_ctc = model.decoder == "ctc"
+    if is_ctc:
+        targets = model.ctc_upsampling * sources
     return np.array(
         [
             sources.sum(),
             targets.sum(),
             _count_visible_pairs(sources, model.attention_window, bidirectional=True),
-            _count_visible_pairs(targets, model.attention_window, bidirectional=False),
+            _count_visible_pairs(targets, model.attention_window, bidirectional=is_ctc),
             (sources * targets).sum(),
             1.0,
         ]

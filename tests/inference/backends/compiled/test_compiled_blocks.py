@@ -93,8 +93,9 @@ def search(inference_model: InferenceModel, block_size: int, **options: Any) -> 
 
 
 def check_equal(outputs: list[Hypothesis], expected: list[Hypothesis]) -> None:
-    assert [replace(output, num_steps=None) for output in outputs] == expected
-    assert all(1 <= (output.num_steps or 0) <= len(output.token_log_probs) for output in outputs)
+    assert [replace(output, step_lengths=None) for output in outputs] == expected
+    assert all(sum(output.step_lengths or ()) == len(output.token_log_probs) for output in outputs)
+    assert all(min(output.step_lengths or ()) >= 1 for output in outputs)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -106,7 +107,7 @@ def test_blocks_equal_greedy_search(inference_models: dict[str, InferenceModel],
     for block_size in (2, 5):
         outputs = search(inference_models[name], block_size, **options)
         check_equal(outputs, expected)
-        assert any((output.num_steps or 0) < len(output.token_log_probs) for output in outputs)
+        assert any(len(output.step_lengths or ()) < len(output.token_log_probs) for output in outputs)
 
 
 def test_prompt_is_read_before_the_first_block(inference_models: dict[str, InferenceModel]) -> None:

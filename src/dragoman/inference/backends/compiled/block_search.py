@@ -90,7 +90,7 @@ def build_block_search(compiled_model: object, model: Transformer, heads: Predic
 class _BlockTensors:
     """Tensors of `BlockBuffers` for the threads of a group."""
 
-    def __init__(self, num_sentences: int, block_size: int, width: int, num_threads: int) -> None:
+    def __init__(self, num_sentences: int, max_length: int, block_size: int, width: int, num_threads: int) -> None:
         num_rows = num_sentences * block_size
         self.block_size = block_size
         self.shared_tensors = {
@@ -100,9 +100,15 @@ class _BlockTensors:
             "longest": torch.zeros(1, **I64_OPTIONS),
             "row_sentence_ids": torch.zeros(num_rows, **I32_OPTIONS),
             "num_steps": torch.zeros(num_sentences, **I64_OPTIONS),
+            "step_lengths": torch.empty(num_sentences, max_length, **I32_OPTIONS),
             "head_outputs": torch.empty(num_rows * width, **F32_OPTIONS),
         }
         self.head_inputs = [torch.empty(num_sentences * 2 * width, **F32_OPTIONS) for _ in range(num_threads)]
+
+    def list_step_lengths(self) -> list[tuple[int, ...]]:
+        """Return the tokens that each step has added to the output of each sentence."""
+        rows, counts = (self.shared_tensors[name].tolist() for name in ("step_lengths", "num_steps"))
+        return [tuple(row[:count]) for row, count in zip(rows, counts, strict=True)]
 
     def to_buffers(self, num_positions: int) -> list[BlockBuffers]:
         """Return the addresses for each thread. num_positions: rows of the table of positions"""
@@ -137,7 +143,7 @@ class CompiledBlockSearch:
         state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_sentences)
         num_threads = len(state.workspace.workspaces)
         buffers = SearchBuffers(num_rows, 1, model.num_outputs, request.start_id, num_threads)
-        block_tensors = _BlockTensors(num_sentences, block_size, state.workspace.width, num_threads)
+        block_tensors = _BlockTensors(num_sentences, max(request.max_lengths), block_size, state.workspace.width, num_threads)
         num_active, is_first = num_sentences, 1
         while num_active:
             if threads.canceled.is_set():
@@ -173,9 +179,9 @@ class CompiledBlockSearch:
                 )
             )
             is_first = 0
-        num_steps = block_tensors.shared_tensors["num_steps"].tolist()
         return [
-            replace(hypothesis, num_steps=steps) for hypothesis, steps in zip(results.to_hypotheses(), num_steps, strict=True)
+            replace(hypothesis, step_lengths=step_lengths)
+            for hypothesis, step_lengths in zip(results.to_hypotheses(), block_tensors.list_step_lengths(), strict=True)
         ]
 
 

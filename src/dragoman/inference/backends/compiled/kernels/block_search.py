@@ -203,7 +203,7 @@ def verify_blocks(num_active, self_kv, row_buffers, options, greedy_buffers, blo
     for sentence_row in range(num_active):
         sentence, first_row = load_i32(self_kv.sentence_ids, sentence_row), sentence_row * block_size
         length, row = load_i64(block_buffers.output_lengths, sentence_row), first_row
-        store_i64(block_buffers.num_steps, sentence, load_i64(block_buffers.num_steps, sentence) + 1)
+        start_length, step = length, load_i64(block_buffers.num_steps, sentence)
         is_done = append_token(sentence_row, sentence, row, length, row_buffers, options, greedy_buffers)
         length += 1
         while (
@@ -214,6 +214,8 @@ def verify_blocks(num_active, self_kv, row_buffers, options, greedy_buffers, blo
             row += 1
             is_done = append_token(sentence_row, sentence, row, length, row_buffers, options, greedy_buffers)
             length += 1
+        store_i64(block_buffers.num_steps, sentence, step + 1)
+        store_i32(block_buffers.step_lengths, sentence * options.max_length + step, np.int32(length - start_length))
         if is_done:
             continue
         store_i64(block_buffers.last_rows, num_kept, row)

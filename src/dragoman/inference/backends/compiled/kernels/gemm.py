@@ -71,7 +71,6 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 )
 
 SIGNED_OFFSET, NONNEGATIVE_OFFSET = (INSTRUCTION_SET.get_input_offset(nonnegative) for nonnegative in (False, True))
-ROWS_AT_ONCE = INSTRUCTION_SET.rows_at_once
 # Whether `dot_accumulate` reads magnitudes and signs of inputs. Its sums lack the magnitudes of negative inputs, so they begin
 # with these, and nothing has an offset to compensate.
 HAS_MAGNITUDES = INSTRUCTION_SET.dot_inputs == "magnitudes"
@@ -140,12 +139,19 @@ def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_co
 
 
 @kernel
-def multiply_four_rows(linear, first, workspace, row, num_quads):
-    """Compute the sums of four rows and 64 outputs. The first eight rows prefetch the weights of the next 64 outputs."""
+def multiply_four_rows(linear, first, workspace, row, num_rows, num_quads):
+    """Compute the sums of up to four rows and 64 outputs, and prefetch the weights of the next 64 outputs.
+
+    num_rows: rows from `row` on. If there are less than four, the last one takes the places of the others.
+        The first four rows prefetch all these weights, or half of them if four others follow.
+    """
     panel_size, input_stride = num_quads * VECTOR_BYTES, workspace.input_stride
     weights, accumulators = linear.weights, workspace.accumulators
     prefetch_offset = first + (4 + min(row // 2, 2)) * panel_size
     prefetch_step = VECTOR_BYTES if row < 8 else 0
+    later_offset, later_step = first + 6 * panel_size, VECTOR_BYTES if row == 0 and num_rows < 8 else 0
+    last = num_rows - 1
+    second, third, fourth = min(last, 1) * input_stride, min(last, 2) * input_stride, min(last, 3) * input_stride
     zero = splat_i32(0)
     a = b = c = d = (zero, zero, zero, zero)
     for quad in range(num_quads):
@@ -158,10 +164,12 @@ def multiply_four_rows(linear, first, workspace, row, num_quads):
         )
         prefetch(weights, prefetch_offset + quad * prefetch_step)
         prefetch(weights, prefetch_offset + panel_size + quad * prefetch_step)
+        prefetch(weights, later_offset + quad * later_step)
+        prefetch(weights, later_offset + panel_size + quad * later_step)
         a = _accumulate_four(a, _load_inputs(workspace, input_offset), panel_weights)
-        b = _accumulate_four(b, _load_inputs(workspace, input_offset + input_stride), panel_weights)
-        c = _accumulate_four(c, _load_inputs(workspace, input_offset + 2 * input_stride), panel_weights)
-        d = _accumulate_four(d, _load_inputs(workspace, input_offset + 3 * input_stride), panel_weights)
+        b = _accumulate_four(b, _load_inputs(workspace, input_offset + second), panel_weights)
+        c = _accumulate_four(c, _load_inputs(workspace, input_offset + third), panel_weights)
+        d = _accumulate_four(d, _load_inputs(workspace, input_offset + fourth), panel_weights)
     for row_offset, row_sums in enumerate((a, b, c, d)):
         for panel in range(4):
             store_i32x16(accumulators, panel * ACCUMULATOR_STRIDE + row_offset * LANES, row_sums[panel])
@@ -237,15 +245,22 @@ def _load_inputs(workspace, index):
     return load_splat_i8x4(workspace.quantized_inputs, index), load_splat_i8x4(workspace.input_signs, index)
 
 
-multiply_several_rows = multiply_four_rows if ROWS_AT_ONCE == 4 else multiply_two_rows
+@inline_kernel
+def multiply_rows_by_fours(linear, first, workspace, row, num_rows, num_quads):
+    """Compute the sums of some of the rows and 64 outputs, and return their number. The sums of four rows stay in registers."""
+    if num_rows == 1:
+        multiply_one_row(linear, first, workspace, row, num_quads)
+        return 1
+    multiply_four_rows(linear, first, workspace, row, num_rows, num_quads)
+    return min(num_rows, 4)
 
 
 @inline_kernel
-def multiply_rows_in_registers(linear, first, workspace, row, num_rows, num_quads):
-    """Compute the sums of some of the rows and 64 outputs, and return their number. All these sums stay in registers."""
-    if num_rows >= ROWS_AT_ONCE:
-        multiply_several_rows(linear, first, workspace, row, num_quads)
-        return ROWS_AT_ONCE
+def multiply_rows_by_twos(linear, first, workspace, row, num_rows, num_quads):
+    """Compute the sums of some of the rows and 64 outputs, and return their number. The sums of two rows stay in registers."""
+    if num_rows >= 2:
+        multiply_two_rows(linear, first, workspace, row, num_quads)
+        return 2
     multiply_one_row(linear, first, workspace, row, num_quads)
     return 1
 
@@ -262,6 +277,7 @@ def multiply_rows_in_chunks(linear, first, workspace, row, num_rows, num_quads):
     return num_done
 
 
+multiply_rows_in_registers = multiply_rows_by_fours if INSTRUCTION_SET.rows_at_once == 4 else multiply_rows_by_twos
 multiply_rows = multiply_rows_in_chunks if HAS_MAGNITUDES else multiply_rows_in_registers
 
 

@@ -363,6 +363,7 @@ class BlockBuffers(NamedTuple):
     longest: the longest output of an active sentence
     row_sentence_ids: (C · k,), the source of each row
     num_steps: (B,), steps by sentence
+    step_lengths: (B, M), tokens that each step has added to the output of a sentence
     head_outputs: ((k - 1) · C, D)
 
     Own memory of a thread:
@@ -377,6 +378,7 @@ class BlockBuffers(NamedTuple):
     longest: Address
     row_sentence_ids: Address
     num_steps: Address
+    step_lengths: Address
     head_outputs: Address
     head_inputs: Address
 
