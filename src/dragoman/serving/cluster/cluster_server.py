@@ -186,8 +186,7 @@ class ClusterServer:
     def _build_application(self, serve: Any, deployment: Deployment) -> Any:
         """Return the deployment as Ray Serve describes it."""
         cluster = self._cluster
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the interval has only an environment variable besides
+        with _without_deprecation_warnings():
             autoscaling = serve.config.AutoscalingConfig(
                 min_replicas=cluster.min_replicas,
                 max_replicas=max(cluster.min_replicas, cluster.max_replicas),
@@ -274,7 +273,7 @@ class ClusterServer:
         with self._redeploy_lock, _cluster_errors("Ray Serve", action="removed"):
             serve.delete(APPLICATION, _blocking=False)  # else Ray waits for 60 seconds at most, and raises an error
             end = time.monotonic() + self._settings.limits.drain_seconds + STOP_MARGIN_SECONDS
-            while APPLICATION in serve.status().applications and time.monotonic() < end:
+            while _is_deployed(serve) and time.monotonic() < end:
                 time.sleep(POLL_SECONDS)
             serve.shutdown()
 
@@ -285,6 +284,20 @@ def _import_serve() -> Any:
         return import_module("ray.serve")
     except ImportError as error:
         raise MissingDependencyError(error.name or "ray", "ray", "dragoman serve --cluster") from None
+
+
+@contextmanager
+def _without_deprecation_warnings() -> Iterator[None]:
+    """Ignore Ray's warning about the interval of metrics, for which it has only an environment variable besides."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def _is_deployed(serve: Any) -> bool:
+    """Return whether Ray Serve still has the application."""
+    with _without_deprecation_warnings():
+        return APPLICATION in serve.status().applications
 
 
 def _is_serve_running() -> bool:
