@@ -110,11 +110,11 @@ def test_translation_from_and_to_a_store_resumes_and_is_that_of_one_machine(
     ]
     with subprocess.Popen([sys.executable, "-m", "dragoman", *many], env=environment, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 200
-        while len(records := list_records(store)) < 3 and process.poll() is None and time.monotonic() < deadline:
+        while len(records := list_records(store)) < 1 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         errors = process.communicate()[1].decode()
-    assert len(records) >= 3, errors
+    assert records, errors
     assert "out/many.de" not in store.list_keys()
     again = store.run(*many, environment=environment)
     assert again.returncode == INCOMPLETE_LINES, again.stderr
