@@ -39,7 +39,7 @@ from dragoman.model.layers import DecoderLayer
 from dragoman.model.prediction_heads import PredictionHeads
 from dragoman.model.transformer import Decoder, Transformer
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.training.head_training import Output, choose_proposed_tokens, choose_target_tokens, count_steps
+from dragoman.training.head_training import Output, choose_proposed_tokens, choose_target_tokens, count_steps, make_batches
 
 from .domains import read_domains
 
@@ -99,9 +99,8 @@ class Draft(nn.Module):
 
     def __init__(self, model: Transformer, token_ids_W: Tensor) -> None:
         super().__init__()
-        layer = copy.deepcopy(model.decoder.layers[-1])
-        norm = copy.deepcopy(model.decoder.norm)
-        layer.requires_grad_(True), norm.requires_grad_(True)
+        layer = copy.deepcopy(model.decoder.layers[-1]).requires_grad_(True)
+        norm = copy.deepcopy(model.decoder.norm).requires_grad_(True)
         self.decoder = Decoder(embedding=model.decoder.embedding, layers=[layer], norm=norm, window=None)
 
     def forward(self, model: Transformer, batch: DecoderBatch) -> list[Tensor]:
@@ -146,24 +145,13 @@ class DraftOverOutputs(nn.Module):
 WAYS: dict[str, Callable[[Transformer, Tensor], nn.Module]] = {"heads": Heads, "draft": Draft, "draft over h": DraftOverOutputs}
 
 
-def make_batches(outputs: Sequence[Output]) -> list[list[int]]:
-    order = sorted(range(len(outputs)), key=lambda index: (len(outputs[index].output), len(outputs[index].source), index))
-    batches: list[list[int]] = [[]]
-    for index in order:
-        longest = max(len(outputs[index].output), len(outputs[index].source))
-        if batches[-1] and longest * (len(batches[-1]) + 1) > BATCH_TOKENS:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
-
-
 def train(
     way: nn.Module, model: Transformer, outputs: Sequence[Output], token_ids_W: Tensor, start_id: int, target_tokens: int
 ) -> None:
     """Train by cross-entropy, with the learning rates and batches of the heads. Tokens that are not proposed are no targets."""
     parameters = [parameter for parameter in way.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=PEAK_LR, betas=(0.9, 0.98))
-    batches = make_batches(outputs)
+    batches = make_batches(outputs, BATCH_TOKENS)
     num_steps = max(1, round(target_tokens / sum(len(item.output) for item in outputs) * len(batches)))
     local_V = torch.full((len(model.output),), -1)
     local_V[token_ids_W] = torch.arange(len(token_ids_W))
@@ -207,7 +195,7 @@ def measure(
     output_WD = model.output.detach()[token_ids_W]
     steps, tokens = [0] * NUM_PROPOSALS, 0
     hits, places = torch.zeros(NUM_PROPOSALS, top), torch.zeros(NUM_PROPOSALS)
-    for rows in make_batches(outputs):
+    for rows in make_batches(outputs, BATCH_TOKENS):
         batch = read_batch(model, [outputs[row] for row in rows], start_id)
         likeliest = [token_ids_W[(x_BTD @ output_WD.T).topk(top).indices] for x_BTD in way(model, batch)]
         is_open_BT = batch.y_BT >= 0

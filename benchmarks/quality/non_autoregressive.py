@@ -13,11 +13,8 @@ Finished parts stay and interrupted runs resume; `--only measure` trains nothing
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +22,7 @@ from pathlib import Path
 import dragoman
 from dragoman.evaluation.metrics import bleu, chrf
 from dragoman.inference.translator import Translator
+from quality.sequence_level import read_lines, run_dragoman
 
 SHARED = (
     "task.tokenized=false",
@@ -48,19 +46,6 @@ SYSTEMS = {
 CORPORA = ("distilled", "original")
 ROWS = tuple(f"{system}-{corpus}" for corpus in CORPORA for system in SYSTEMS)
 BATCH_SIZES = (1, 32)
-
-
-def run_dragoman(*arguments: str) -> None:
-    """Run the command, and end with its exit status if it fails. Status 3, for some incomplete lines, is no failure."""
-    finished = subprocess.run([sys.executable, "-m", "dragoman", *arguments], check=False)
-    if finished.returncode not in (0, 3):
-        sys.exit(finished.returncode)
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a gzipped file."""
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        return stream.read().splitlines()
 
 
 def distill(teacher: Path, data: Path, folder: Path, max_pairs: int | None) -> Path:

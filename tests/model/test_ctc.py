@@ -20,9 +20,8 @@ from dragoman.errors import BundleError
 from dragoman.model.ctc import compute_frame_outputs, predict_frames
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.training.losses.ctc import ctc_loss, measure_fit
+from dragoman.training.losses.ctc import count_learned, ctc_loss, measure_fit
 from dragoman.training.monitoring.flops import count_forward_flops
-from dragoman.training.validation import count_learned_tokens
 
 PAD, UNK, BEGIN, END = range(4)
 VOCAB_SIZE = 8
@@ -85,7 +84,7 @@ def test_infeasible_target_is_counted_and_has_no_loss() -> None:
     fit = measure_fit(batch, 2)
     assert fit.fits_B.tolist() == [True, False, False, False]
     assert (fit.num_target_tokens, fit.num_infeasible) == (3, 3)
-    assert count_learned_tokens(model, batch) == 3
+    assert count_learned(model, batch) == (3, 3)
     loss, _ = ctc_loss(model, batch)
     alone, _ = ctc_loss(model, collate([[4]], [[6, 7]], start_id=BEGIN))
     assert loss.item() == pytest.approx(alone.item(), rel=1e-5)

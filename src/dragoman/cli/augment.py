@@ -201,47 +201,9 @@ def _translate_and_write(
     bleu_tokenizer: str = "auto",
 ) -> None:
     """Translate the lines of the files, and write their pairs. Files and output may be URLs."""
-    from dragoman.cli.augment_stores import check_output_location, locate_inputs
-
-    check_output_location(output, files, [bundle, *ensemble], overwrite=overwrite)
-    with locate_inputs(files) as inputs:
-        _translate_inputs(
-            augmentation,
-            bundle,
-            inputs,
-            decoding,
-            output=output,
-            overwrite=overwrite,
-            ensemble=ensemble,
-            device=device,
-            precision=precision,
-            cluster=cluster,
-            as_json=as_json,
-            best_of=best_of,
-            bleu_tokenizer=bleu_tokenizer,
-        )
-
-
-def _translate_inputs(
-    augmentation: Augmentation,
-    bundle: Path,
-    inputs: Sequence[InputFile],
-    decoding: dict[str, Any],
-    *,
-    output: Path,
-    overwrite: bool,
-    ensemble: tuple[Path, ...],
-    device: str,
-    precision: str,
-    cluster: str | None,
-    as_json: bool,
-    best_of: int | None,
-    bleu_tokenizer: str,
-) -> None:
-    """Translate the lines of local files, and write their pairs."""
     from dataclasses import replace
 
-    from dragoman.cli.augment_stores import resumable_output
+    from dragoman.cli.augment_stores import check_output_location, locate_inputs, resumable_output
     from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
     from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
     from dragoman.cli.console import progress_bar, stderr_console
@@ -253,58 +215,62 @@ def _translate_inputs(
     from dragoman.tasks.synthetic_data import augment as write_pairs
     from dragoman.tasks.synthetic_data import describe_request
 
-    output_format = _get_output_format(output)
-    translator = load(bundle, *ensemble, task="translation", device=device, precision=precision)
-    task = translator.recipe.task
-    decoding = _set_best_of(translator, decoding, best_of)
-    config = translator.resolve_decoding(decoding)
-    is_checked = best_of is not None and augmentation.similarity == "bleu"
-    tokenizer = _choose_bleu_tokenizer(task, bleu_tokenizer, is_checked=is_checked)
-    augmentation = replace(augmentation, bleu_tokenizer=tokenizer)
-    bundle_folders = [locate_bundle(path) for path in (bundle, *ensemble)]
-    paths = [input_file.path for input_file in inputs]
-    request = describe_request(augmentation, output_format, bundle_folders, paths, config, precision=str(translator.precision))
-    total_lines = sum(1 for _ in _read_input_pairs(augmentation, inputs, task))
-    if not total_lines:
-        raise DataError(f"{inputs[0].name}: is empty; give a file with text")
-    start_time = time.monotonic()
-    treat_termination_as_interrupt()
-    if cluster is not None:
-        bundles = tuple(normalize_url(path) for path in [bundle, *ensemble])
-        device_options: DeviceOptions = {"device": device, "precision": str(translator.precision)}
-        model = WorkerTranslator(bundles, on_one_thread(device_options))
-        function = AugmentShard(model, augmentation, decoding, output_format)
-        with progress_bar(stderr_console(), "translating", total_lines) as bar, connect(cluster) as executor:
-            status_counts: Mapping[str, int] = augment_on_cluster(
-                _read_input_pairs(augmentation, inputs, task),
-                function,
-                output,
-                request,
-                executor,
-                overwrite=overwrite,
-                on_progress=lambda done: bar.set_done(done, total_lines),
-            )
-        _finish(bundle, task, _summarize(output, 0, time.monotonic() - start_time, total_lines, status_counts), as_json)
-        return
-    with (
-        resumable_output(output, request, overwrite=overwrite) as output_file,
-        progress_bar(stderr_console(), "translating", total_lines) as bar,
-    ):
-        resumed_lines = output_file.num_read
-        try:
-            status_counts = write_pairs(
-                _read_input_pairs(augmentation, inputs, task),
-                augmentation,
-                lambda lines, start_index: translator.translate(lines, start_index=start_index, **decoding),
-                output_file,
-                file_format=output_format,
-                on_progress=bar.advance,
-            )
-        except KeyboardInterrupt:
-            resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}"
-            raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
-    summary = _summarize(output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
-    _finish(bundle, task, summary, as_json)
+    check_output_location(output, files, [bundle, *ensemble], overwrite=overwrite)
+    with locate_inputs(files) as inputs:
+        output_format = _get_output_format(output)
+        translator = load(bundle, *ensemble, task="translation", device=device, precision=precision)
+        task = translator.recipe.task
+        decoding = _set_best_of(translator, decoding, best_of)
+        config = translator.resolve_decoding(decoding)
+        is_checked = best_of is not None and augmentation.similarity == "bleu"
+        tokenizer = _choose_bleu_tokenizer(task, bleu_tokenizer, is_checked=is_checked)
+        augmentation = replace(augmentation, bleu_tokenizer=tokenizer)
+        bundle_folders = [locate_bundle(path) for path in (bundle, *ensemble)]
+        paths = [input_file.path for input_file in inputs]
+        request = describe_request(
+            augmentation, output_format, bundle_folders, paths, config, precision=str(translator.precision)
+        )
+        total_lines = sum(1 for _ in _read_input_pairs(augmentation, inputs, task))
+        if not total_lines:
+            raise DataError(f"{inputs[0].name}: is empty; give a file with text")
+        start_time = time.monotonic()
+        treat_termination_as_interrupt()
+        if cluster is not None:
+            bundles = tuple(normalize_url(path) for path in [bundle, *ensemble])
+            device_options: DeviceOptions = {"device": device, "precision": str(translator.precision)}
+            model = WorkerTranslator(bundles, on_one_thread(device_options))
+            function = AugmentShard(model, augmentation, decoding, output_format)
+            with progress_bar(stderr_console(), "translating", total_lines) as bar, connect(cluster) as executor:
+                status_counts: Mapping[str, int] = augment_on_cluster(
+                    _read_input_pairs(augmentation, inputs, task),
+                    function,
+                    output,
+                    request,
+                    executor,
+                    overwrite=overwrite,
+                    on_progress=lambda done: bar.set_done(done, total_lines),
+                )
+            _finish(bundle, task, _summarize(output, 0, time.monotonic() - start_time, total_lines, status_counts), as_json)
+            return
+        with (
+            resumable_output(output, request, overwrite=overwrite) as output_file,
+            progress_bar(stderr_console(), "translating", total_lines) as bar,
+        ):
+            resumed_lines = output_file.num_read
+            try:
+                status_counts = write_pairs(
+                    _read_input_pairs(augmentation, inputs, task),
+                    augmentation,
+                    lambda lines, start_index: translator.translate(lines, start_index=start_index, **decoding),
+                    output_file,
+                    file_format=output_format,
+                    on_progress=bar.advance,
+                )
+            except KeyboardInterrupt:
+                resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}"
+                raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
+        summary = _summarize(output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
+        _finish(bundle, task, summary, as_json)
 
 
 def _finish(bundle: Path, task: TaskConfig, summary: AugmentOutput, as_json: bool) -> None:

@@ -154,7 +154,7 @@ def clean_on_cluster(
         # An upload that was interrupted has no cleaning.json, which is written last, and its shards are still there.
         is_interrupted = is_remote and exists(shard_folder.url) and not exists(f"{url}/{LAST_FILE}")
         check_output_is_free(url, overwrite=overwrite or is_interrupted)
-        recipe = copy_corpora(recipe, list_corpus_names(list_corpora(recipe)), temporary_folder / "input")
+        recipe = copy_corpora(recipe, list_corpus_names(list_filter_corpora(recipe)), temporary_folder / "input")
         check_files_exist(recipe, recipe.data.training_corpora().values())
         open_request(shard_folder, request, overwrite=overwrite)
 
@@ -176,7 +176,7 @@ def clean_on_cluster(
     return stats_by_corpus
 
 
-def list_corpora(recipe: Recipe) -> list[CorpusConfig]:
+def list_filter_corpora(recipe: Recipe) -> list[CorpusConfig]:
     """Return the corpora that the filters read: the training corpora, and those of the evaluation if they count as overlap."""
     corpora = [*recipe.data.training_corpora().values()]
     if recipe.data.cleaning.eval_overlap:

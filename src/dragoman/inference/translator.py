@@ -269,12 +269,10 @@ class Translator:
             return self.with_adapter(adapter).translate(texts, start_index=start_index, **options, **decoding)
         check_lines("translate", texts, start_index=start_index)
         config = self.resolve_decoding(decoding)
-        if any(line_constraints is not None for line_constraints in constraints or ()):
-            check_predicts_by_steps(self.models[0], "constraints")
-        if attention:
-            check_predicts_by_steps(self.models[0], "attention")
-        if confidence:
-            check_predicts_by_steps(self.models[0], "confidence")
+        has_constraints = any(line_constraints is not None for line_constraints in constraints or ())
+        for is_requested, feature in ((has_constraints, "constraints"), (attention, "attention"), (confidence, "confidence")):
+            if is_requested:
+                check_predicts_by_steps(self.models[0], feature)
         if confidence:
             self._get_calibration()
         if config.speculative in ("on", "typical"):

@@ -378,7 +378,7 @@ class TranslationService:
         return "busy" if self.queue.num_tokens >= self.limits.max_queue_tokens else "ok"
 
     async def check_state(self) -> str:
-        """Return what `describe_state` does, after a look at the processes that translate, if they are other ones."""
+        """Return the state of `describe_state`. A service whose models run in other processes asks these as well."""
         return self.describe_state()
 
     async def close(self) -> None:

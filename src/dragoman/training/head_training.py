@@ -167,7 +167,7 @@ class HeadTrainer:
         order = random.Random(f"{options.seed} held out").sample(range(len(self.outputs)), len(self.outputs))
         self.held_out = [self.outputs[index] for index in sorted(order[:num_held_out])]
         self.training = [self.outputs[index] for index in sorted(order[num_held_out:])] or self.held_out
-        self.batches = _make_batches(self.training, options.batch_tokens)
+        self.batches = make_batches(self.training, options.batch_tokens)
         tokens_per_epoch = sum(len(output.output) for output in self.training)
         self.num_steps = max(1, round(options.target_tokens / tokens_per_epoch * len(self.batches)))
         token_ids_W = choose_proposed_tokens(self.training, options.coverage)
@@ -241,7 +241,7 @@ class HeadTrainer:
         """
         lengths = Counter[int]()
         steps: Counter[int] = Counter()
-        for rows in _make_batches(self.held_out, self.options.batch_tokens):
+        for rows in make_batches(self.held_out, self.options.batch_tokens):
             batch = [self.held_out[row] for row in rows]
             h_BTD, y_BT, _ = self.inputs.read(batch)
             inputs_XID = self.heads(h_BTD.flatten(0, 1), self.inputs.embed(y_BT.flatten()))
@@ -312,7 +312,7 @@ def count_steps(output: Sequence[int], proposals: Sequence[Sequence[int]], block
     return num_steps
 
 
-def _make_batches(outputs: Sequence[Output], batch_tokens: int) -> list[list[int]]:
+def make_batches(outputs: Sequence[Output], batch_tokens: int) -> list[list[int]]:
     """Return the indices of batches of similar lengths, each within a budget of padded tokens."""
     order = sorted(range(len(outputs)), key=lambda index: (len(outputs[index].output), len(outputs[index].source), index))
     batches: list[list[int]] = []

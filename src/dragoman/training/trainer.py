@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from dragoman.training.compute_plan import measure_peak_flops
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.distributed.signals import stop_on_signals
 from dragoman.training.early_stopping import EarlyStopping
-from dragoman.training.losses.ctc import measure_fit
+from dragoman.training.losses.ctc import count_learned
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import (
     Callback,
@@ -46,7 +45,7 @@ from dragoman.training.monitoring.throughput import Throughput
 from dragoman.training.monitoring.training_macs import count_training_macs
 from dragoman.training.train_state import TrainState
 from dragoman.training.train_step import TrainStep
-from dragoman.training.validation import compute_perplexity, count_learned_tokens
+from dragoman.training.validation import compute_perplexity
 
 # After this many rollbacks without recovery the run ends.
 MAX_ROLLBACKS = 3
@@ -244,12 +243,13 @@ class Trainer:
         data_wait_seconds = time.monotonic() - started
         parts = [part for _, group in batches for part in group]
         cost = sum(map(self._compute_cost, parts), BatchCost())
+        learned = [count_learned(self.model, part) for part in parts]
         totals = self.distributed.all_reduce_sum(
-            sum(count_learned_tokens(self.model, part) for part in parts),
+            sum(num_tokens for num_tokens, _ in learned),
             cost.flops,
             cost.tokens,
             cost.padded_tokens,
-            self._count_infeasible_pairs(parts),
+            sum(num_infeasible for _, num_infeasible in learned),
         )
         # A step without any token to learn has the loss 0, whatever it is divided by.
         tokens, cost = max(int(totals[0]), 1), BatchCost(totals[1], int(totals[2]), int(totals[3]))
@@ -273,11 +273,6 @@ class Trainer:
             data_wait_minutes=self.state.data_wait_minutes + data_wait_seconds / 60.0,
         )
         return norm
-
-    def _count_infeasible_pairs(self, parts: Sequence[Batch]) -> int:
-        """Return the pairs whose target does not fit into the positions of a CTC decoder."""
-        model = self.recipe.model
-        return sum(measure_fit(part, model.ctc_upsampling).num_infeasible for part in parts) if model.decoder == "ctc" else 0
 
     def _report_infeasible_pairs(self) -> None:
         """Report the pairs that a CTC decoder could not learn since the last report, if there are any."""

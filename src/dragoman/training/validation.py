@@ -26,13 +26,13 @@ from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.metrics import Score, mean_score
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.formats.readers import read_pairs
-from dragoman.model.ctc import CtcDecoder, is_ctc
+from dragoman.model.ctc import is_ctc
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
 from dragoman.tasks.parsing import parse_sentences, read_gold_tree, score_parses
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
 from dragoman.training.compute_plan import ComputePlan
-from dragoman.training.losses.ctc import ctc_loss, measure_fit
+from dragoman.training.losses.ctc import count_learned, ctc_loss
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.events import Sample
 from dragoman.trees.ptb import format_tree
@@ -222,7 +222,7 @@ def _average_loss(
     for cpu_batch in batches:
         batch = cpu_batch.to(plan.device)
         with plan.autocast():
-            if isinstance(model.decoder, CtcDecoder):
+            if is_ctc(model):
                 loss, nll = ctc_loss(model, batch)
             else:
                 loss, nll = batch_loss(
@@ -234,20 +234,13 @@ def _average_loss(
                 )
         loss_sum += loss.item()
         nll_sum += nll.item()
-        num_tokens += count_learned_tokens(model, cpu_batch)
+        num_tokens += count_learned(model, cpu_batch)[0]
     if not num_tokens:
         raise DataError(
             "data.valid: no target fits into the positions of the CTC decoder; raise model.ctc_upsampling, or give other pairs",
             code="empty-data",
         )
     return loss_sum / num_tokens, nll_sum / num_tokens
-
-
-def count_learned_tokens(model: Transformer, batch: Batch) -> int:
-    """Return the target tokens of a batch that the loss is over: all, or those of targets that fit a CTC decoder."""
-    if not isinstance(model.decoder, CtcDecoder):
-        return batch.num_target_tokens
-    return measure_fit(batch, model.decoder.upsampling).num_target_tokens
 
 
 def compute_perplexity(nll: float) -> float:

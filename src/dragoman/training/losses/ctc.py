@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
-from dragoman.model.ctc import compute_frame_outputs
+from dragoman.model.ctc import CtcDecoder, compute_frame_outputs
 from dragoman.model.transformer import Transformer
 from dragoman.training.losses.chunked import Sums, chunked_loss, fold_output_bias, iter_row_blocks
 from dragoman.training.losses.label_smoothing import softmax_in_place
@@ -54,6 +54,17 @@ def measure_fit(batch: Batch, upsampling: int) -> CtcFit:
     num_needed_B = num_tokens_B - 1 + is_repeated_BT.sum(dim=1)  # without the end token
     fits_B = num_needed_B <= upsampling * (batch.source_BS != PADDING_ID).sum(dim=1)
     return CtcFit(fits_B, int(num_tokens_B[fits_B].sum()), int((~fits_B).sum()))
+
+
+def count_learned(model: Transformer, batch: Batch) -> tuple[int, int]:
+    """Return the target tokens that the loss of a batch is over, and the pairs without a loss.
+
+    A pair has no loss if its target does not fit into the positions of a CTC decoder. Other decoders learn all pairs.
+    """
+    if not isinstance(model.decoder, CtcDecoder):
+        return batch.num_target_tokens, 0
+    fit = measure_fit(batch, model.decoder.upsampling)
+    return fit.num_target_tokens, fit.num_infeasible
 
 
 def ctc_loss(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
