@@ -776,8 +776,6 @@ if __name__ == "__main__":
         train(recipe_from_dict(json.loads(Path(sys.argv[1]).read_bytes()), where="recipe"))
     except WorkerLostError as error:
         seconds = time.monotonic() - killed[0]
-        for process in multiprocessing.active_children():
-            process.join(5)  # the kernel closes the files of a killed process before the process has ended
         print(json.dumps([error.code, str(error), len(killed), seconds, len(multiprocessing.active_children())]))
 """
 

@@ -7,10 +7,12 @@ together read the same sequence for any number of ranks. A position in it is two
 from __future__ import annotations
 
 import atexit
+import multiprocessing
+import multiprocessing.connection
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
@@ -275,9 +277,24 @@ def translate_worker_errors() -> Iterator[None]:
     except (RuntimeError, ConnectionError, EOFError) as error:
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
+        _reap_ended_worker()
         raise WorkerLostError(
             "data.num_workers: a worker process was killed, perhaps for lack of memory; lower it or set it to 0"
         ) from None
+
+
+def _reap_ended_worker() -> None:
+    """Wait until the system has ended the lost worker.
+
+    The system closes the connections of a killed process first, and sends SIGCHLD later. The handler of torch raises
+    RuntimeError wherever the main thread is then.
+    """
+    with suppress(RuntimeError):
+        workers = {process.sentinel: process for process in multiprocessing.active_children()}
+        ended = multiprocessing.connection.wait(list(workers), timeout=5) if workers else []
+        for sentinel, process in workers.items():
+            if sentinel in ended:
+                process.join(5)
 
 
 def _prefetch_batches(
