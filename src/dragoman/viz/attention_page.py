@@ -218,7 +218,7 @@ def _render_tree_section(explanation: Explanation) -> Iterator[str]:
 
 def _render_decoding_section(explanation: Explanation) -> Iterator[str]:
     yield '<section id="steps"><h2>Step by step</h2>'
-    yield '<p class="hint">Each row is a step: the output token, then the most probable tokens, with their probabilities.</p>'
+    yield '<p class="hint">Each row shows an output token, then the most probable tokens at its place.</p>'
     if explanation.step_lengths:
         yield "<p>Prediction heads proposed tokens, so a step of the search added one or several. A line marks each step.</p>"
     num_columns = max(len(prediction.candidates) for prediction in explanation.predictions)
