@@ -17,22 +17,12 @@ from dragoman.model.factory import build_model
 from dragoman.model.mixers.convolution import Convolution, DilatedConvolution, GatedConvolution
 from dragoman.model.mixers.recurrent import Lstm, OneWayLayer, TwoWayLayer, reverse_tokens
 from dragoman.model.transformer import Transformer
+from table2_models import NO_DROPOUT, SYSTEM_NAMES, make_system_config
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 PAD, START, END, ROWS = 0, 2, 1, 14
-NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-GNMT = {"encoder_mixer": "recurrent", "decoder_mixer": "recurrent", "cross_attention": "first", "feed_forward": "none",
-        "attention_score": "additive", "position_encoding": "none", "normalization": "none"}  # fmt: skip
-SYSTEMS: dict[str, dict[str, Any]] = {
-    "gnmt": GNMT,
-    "deep-att": GNMT | {"fast_forward": True, "recurrent_directions": "interleaved"},
-    "convs2s": {"encoder_mixer": "convolution", "decoder_mixer": "convolution", "cross_attention": "multi_step",
-                "feed_forward": "none", "normalization": "weight", "residual_scale": 0.5**0.5, "initialization": "convs2s",
-                "attention_score": "dot", "position_encoding": "learned", "max_positions": 40},
-    "bytenet": {"encoder_mixer": "dilated", "decoder_mixer": "dilated", "cross_attention": "unfold", "feed_forward": "none",
-                "norm": "pre", "position_encoding": "none"},
-    "moe": GNMT | {"feed_forward": "moe", "num_experts": 4, "experts_per_token": 2},
+MODELS: dict[str, dict[str, Any]] = {
     "recurrent with attention in each layer": {"encoder_mixer": "recurrent", "decoder_mixer": "recurrent",
                                                "recurrent_directions": "bidirectional"},
     "self-attention and convolutions": {"decoder_mixer": "convolution", "kernel_size": 4},
@@ -40,11 +30,18 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "experts": {"feed_forward": "moe", "num_experts": 4, "experts_per_token": 2},
     "additive score": {"attention_score": "additive", "feed_forward": "none"},
 }  # fmt: skip
+SIZES: dict[str, Any] = {"encoder_layers": 3, "decoder_layers": 3, "d_model": 16, "d_ff": 24, "num_heads": 2}
 
 
 def make_config(**changes: Any) -> ModelConfig:
-    sizes = {"encoder_layers": 3, "decoder_layers": 3, "d_model": 16, "d_ff": 24, "num_heads": 2}
-    return ModelConfig.model_validate({**sizes, **NO_DROPOUT, **changes})
+    return ModelConfig.model_validate({**SIZES, **NO_DROPOUT, **changes})
+
+
+def make_any_model(name: str) -> Transformer:
+    """Return the model of a system of Table 2, whose layers and initial weights are those of its recipe, or one of `MODELS`."""
+    config = make_system_config(name, **SIZES) if name in SYSTEM_NAMES else make_config(**MODELS[name])
+    torch.manual_seed(0)
+    return build_model(config, source_vocab_size=ROWS, target_vocab_size=ROWS, padding_id=PAD).eval()
 
 
 def make_model(**changes: Any) -> Transformer:
@@ -183,23 +180,23 @@ def test_dilations_double_and_begin_again() -> None:
     assert dilations == [1, 2, 4, 1, 2, 4, 1]
 
 
-# Every system
+# Every model
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_gradient_reaches_every_parameter(system: str) -> None:
-    model = make_model(**SYSTEMS[system]).train()
+@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
+def test_gradient_reaches_every_parameter(name: str) -> None:
+    model = make_any_model(name).train()
     source_BS, inputs_BT = sentences(6, 4, 2), sentences(5, 5, 3)
     model(source_BS, inputs_BT).logsumexp(-1).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_later_inputs_change_no_earlier_output(system: str) -> None:
-    model = make_model(**SYSTEMS[system])
+def test_later_inputs_change_no_earlier_output(name: str) -> None:
+    model = make_any_model(name)
     source_BS, inputs_BT = sentences(6, 4), sentences(7, 7)
     other_BT = inputs_BT.clone()
     other_BT[:, 4] = 3 + (inputs_BT[:, 4] - 2) % (ROWS - 3)
@@ -208,20 +205,20 @@ def test_later_inputs_change_no_earlier_output(system: str) -> None:
     assert (after[:, 4] - before[:, 4]).abs().amax() > 1e-5
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_padding_changes_no_output(system: str) -> None:
-    model = make_model(**SYSTEMS[system])
+def test_padding_changes_no_output(name: str) -> None:
+    model = make_any_model(name)
     source_BS, inputs_BT = sentences(4, 4), sentences(5, 5)
     padded = F.pad(source_BS, (0, 3), value=PAD)
     torch.testing.assert_close(model(padded, inputs_BT), model(source_BS, inputs_BT), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_cached_decoding_equals_full_decoding(system: str) -> None:
+def test_cached_decoding_equals_full_decoding(name: str) -> None:
     """Decode in parts of one, two and three tokens, beyond the source's length, with two rows for each source."""
-    model = make_model(**SYSTEMS[system]).double()
+    model = make_any_model(name).double()
     source_BS, inputs_NT = sentences(5, 3), sentences(*[9] * 4)
     full = model(source_BS.repeat_interleave(2, dim=0), inputs_NT)
     state, parts = model.start(source_BS), []
@@ -231,11 +228,11 @@ def test_cached_decoding_equals_full_decoding(system: str) -> None:
     torch.testing.assert_close(torch.cat(parts, dim=1), full, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_reordered_state_equals_fresh_state(system: str) -> None:
+def test_reordered_state_equals_fresh_state(name: str) -> None:
     """Exchange the hypotheses of the first sentence, then leave the first sentence out."""
-    model = make_model(**SYSTEMS[system])
+    model = make_any_model(name)
     source_BS, inputs_NT, rows_N = sentences(5, 3), sentences(*[4] * 4), torch.tensor([1, 0, 2, 2])
     _, state = model.decoder(inputs_NT[:, :3], model.start(source_BS))
     _, expected = model.decoder(inputs_NT[rows_N, :3], model.start(source_BS))
@@ -246,10 +243,10 @@ def test_reordered_state_equals_fresh_state(system: str) -> None:
     torch.testing.assert_close(last, reordered[2:], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_beam_of_one_equals_greedy_search(system: str) -> None:
-    model, source_BS = make_model(**SYSTEMS[system]), sentences(5, 3, 4)
+def test_beam_of_one_equals_greedy_search(name: str) -> None:
+    model, source_BS = make_any_model(name), sentences(5, 3, 4)
     settings, lengths = SearchSettings(start_id=START, end_id=END, forbidden_ids=(PAD, START)), [8, 8, 8]
     greedy = decode_tokens(model.step, model.start(source_BS), max_lengths=lengths, settings=settings, device=source_BS.device)
     for beam_size in (1, 3):

@@ -28,6 +28,7 @@ from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.masks import causal_mask
 from dragoman.model.normalization import BatchNorm, WeightNormLinear
 from dragoman.model.transformer import Transformer
+from table2_models import make_system_config
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -193,10 +194,29 @@ def test_model_without_residuals_and_norms_computes_sublayers_alone() -> None:
 # Initial weights
 
 
-def test_gnmt_weights_are_within_its_limit() -> None:
-    model = make_model(initialization="gnmt", encoder_mixer="recurrent", normalization="none")
+@pytest.mark.parametrize(("d_model", "limit"), [(16, 0.32), (64, 0.16), (1024, 0.04)])
+def test_gnmt_weights_are_within_its_limit(d_model: int, limit: float) -> None:
+    """Wu et al. 2016, section 8.3: ±0.04 at a width of 1024. A product has the same variance at another width."""
+    keys: dict[str, Any] = {"encoder_mixer": "recurrent", "normalization": "none", "encoder_layers": 1, "decoder_layers": 1}
+    model = make_model(initialization="gnmt", d_model=d_model, **keys)
     weights = [parameter for parameter in model.parameters() if parameter.dim() == 2 or parameter.shape == (64,)]
-    assert all(0.03 < float(weight.detach().abs().max()) <= 0.04 for weight in weights)
+    assert all(0.75 * limit < float(weight.detach().abs().max()) <= limit for weight in weights)
+
+
+@pytest.mark.parametrize("system", ["gnmt", "moe"])
+def test_attention_gets_a_gradient_of_the_same_size_at_each_width(system: str) -> None:
+    """Compare widths of 64 and 256. A limit of 0.04 at both makes the first gradient a thirtieth of the second one."""
+    generator = torch.Generator().manual_seed(1)
+    source_BS, inputs_BT, targets_BT = (torch.randint(3, 200, (8, 9), generator=generator) for _ in range(3))
+    sizes = []
+    for d_model in (64, 256):
+        torch.manual_seed(0)
+        model = build_model(make_system_config(system, d_model=d_model), source_vocab_size=200, target_vocab_size=200)
+        F.cross_entropy(model(source_BS, inputs_BT).mT, targets_BT).backward()  # type: ignore[no-untyped-call]
+        gradient = model.decoder.get_parameter("layers.0.cross_attention.key.weight").grad
+        assert gradient is not None
+        sizes.append(float(gradient.norm()))
+    assert sizes[0] > 0.5 * sizes[1]
 
 
 def test_convs2s_weights_have_its_standard_deviation() -> None:

@@ -84,8 +84,18 @@ def test_model_without_attention_has_no_alignments(tiny: Any, tmp_path: Path) ->
     ("settings", "problem"),
     [
         (["training.guided_alignment_weight=0.1", *(f"model.{key}" for key in BYTENET)], "guided_alignment_weight needs"),
-        (["decoding.coverage_penalty=0.1", *(f"model.{key}" for key in BYTENET)], "coverage_penalty"),
-        (["training.alignment_layer=2", "training.guided_alignment_weight=0.1", *(f"model.{key}" for key in GNMT)], "has 1"),
+        (
+            ["decoding.coverage_penalty=0.1", *(f"model.{key}" for key in BYTENET)],
+            "coverage_penalty = 0.1 needs cross-attention",
+        ),
+        (
+            ["decoding.replace_unknowns=true", *(f"model.{key}" for key in BYTENET)],
+            "replace_unknowns = true needs cross-attention",
+        ),
+        (
+            ["training.alignment_layer=2", "training.guided_alignment_weight=0.1", *(f"model.{key}" for key in GNMT)],
+            "the decoder has 1; give 1$",
+        ),
         (["training.parallel=fsdp", "model.normalization=batch"], "set parallel = 'ddp'"),
     ],
 )

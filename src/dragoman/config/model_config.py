@@ -86,8 +86,8 @@ class ModelConfig(RecipeSection):
     scale_embeddings: bool = True
     """Whether embeddings are multiplied by √d_model (section 3.4)."""
     initialization: Literal["glorot", "torch", "normal", "gnmt", "convs2s"] = "glorot"
-    """Initial weights: Glorot uniform, PyTorch's default, N(0, 0.02), uniform between ±0.04 (GNMT), or by the inputs and the
-    dropout of a layer (ConvS2S); only the last three include the embeddings."""
+    """Initial weights: Glorot uniform, PyTorch's default, N(0, 0.02), uniform between ±0.04·√(1024/d_model) (GNMT), or by
+    inputs and dropout of a layer (ConvS2S); only the last three include embeddings."""
     residual_dropout: Probability = 0.1
     """Dropout on each sub-layer's output before the residual sum, P_drop (section 5.4)."""
     embedding_dropout: Probability = 0.1

@@ -287,17 +287,20 @@ class Recipe(RecipeSection):
             ("alignment_head", training.alignment_head, model.num_heads),
         ):
             if value > limit:
-                raise ValueError(f"training.{option} = {value}: the decoder has {limit}; give a number from 1 to {limit}")
+                allowed = "1" if limit == 1 else f"a number from 1 to {limit}"
+                raise ValueError(f"training.{option} = {value}: the decoder has {limit}; give {allowed}")
         return self
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
         training, model = self.training, self.model
-        if self.decoding.coverage_penalty and not model.num_cross_attentions:
-            raise ValueError(
-                f"decoding.coverage_penalty = {self.decoding.coverage_penalty} needs cross-attention, which "
-                f"model.cross_attention = {model.cross_attention!r} has not: drop it"
-            )
+        for option in ("coverage_penalty", "replace_unknowns"):
+            value = getattr(self.decoding, option)
+            if value and not model.num_cross_attentions:
+                raise ValueError(
+                    f"decoding.{option} = {str(value).lower()} needs cross-attention, which "
+                    f"model.cross_attention = {model.cross_attention!r} has not: drop it"
+                )
         if training.lora is not None and model.normalization == "weight":
             raise ValueError("training.lora is not for model.normalization = 'weight': drop it, and train all weights")
         if training.parallel == "fsdp" and model.normalization == "batch":

@@ -15,8 +15,8 @@ from dragoman.model.normalization import WeightNormLinear
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
 
-GNMT_LIMIT = 0.04
-"""Largest magnitude of all trained parameters at the start (Wu et al. 2016, section 5.3)."""
+GNMT_LIMIT, GNMT_WIDTH = 0.04, 1024
+"""Largest magnitude of all trained parameters at the start, and the width of its layers (Wu et al. 2016, section 8.3)."""
 CONVS2S_EMBEDDING_STD = 0.1
 """Standard deviation of embeddings (Gehring et al. 2017, section 4.2)."""
 
@@ -28,7 +28,11 @@ def initialize(model: Transformer, config: ModelConfig) -> None:
     Embeddings are N(0, 1/√d), or N(0, 0.02) for "normal", uniform for "gnmt", and N(0, 0.1) for "convs2s", where positions have
     the same deviation. Matrices follow `initialization`. Biases are zero, but uniform for "gnmt", and PyTorch's own draws for
     "torch". Gates of experts begin with zeros.
+
+    GNMT's limit is for its width of 1024. For another width it is multiplied by √(1024 / d_model), so that a product has the
+    same variance. With ±0.04 at a width of 64, the gradient of the attention's keys is a thousandth of that at 1024.
     """
+    gnmt_limit = GNMT_LIMIT * math.sqrt(GNMT_WIDTH / config.d_model)
     gated = {id(module.convolution.linear) for module in model.modules() if isinstance(module, GatedConvolution)}
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -38,13 +42,13 @@ def initialize(model: Transformer, config: ModelConfig) -> None:
                 case "normal":
                     nn.init.normal_(module.weight, std=0.02)
                 case "gnmt":
-                    nn.init.uniform_(module.weight, -GNMT_LIMIT, GNMT_LIMIT)
+                    nn.init.uniform_(module.weight, -gnmt_limit, gnmt_limit)
                 case "convs2s":
                     # A gated unit keeps a quarter of the variance, and dropout of its input changes it (section 3.5).
                     gain = 4.0 * (1.0 - config.activation_dropout) if id(module) in gated else 1.0
                     nn.init.normal_(module.weight, std=math.sqrt(gain / module.in_features))
             if module.bias is not None and config.initialization == "gnmt":
-                nn.init.uniform_(module.bias, -GNMT_LIMIT, GNMT_LIMIT)
+                nn.init.uniform_(module.bias, -gnmt_limit, gnmt_limit)
             elif module.bias is not None and config.initialization != "torch":
                 nn.init.zeros_(module.bias)
     for module in model.modules():
@@ -60,13 +64,13 @@ def initialize(model: Transformer, config: ModelConfig) -> None:
     if model.encoder.embedding.target_space_embedding is not None:
         embeddings.append(model.encoder.embedding.target_space_embedding)
     for embedding in {id(embedding): embedding for embedding in embeddings}.values():
-        _draw_embedding(embedding, config)
+        _draw_embedding(embedding, config, gnmt_limit)
 
 
-def _draw_embedding(embedding: Tensor, config: ModelConfig) -> None:
+def _draw_embedding(embedding: Tensor, config: ModelConfig, gnmt_limit: float) -> None:
     match config.initialization:
         case "gnmt":
-            nn.init.uniform_(embedding, -GNMT_LIMIT, GNMT_LIMIT)
+            nn.init.uniform_(embedding, -gnmt_limit, gnmt_limit)
         case "normal":
             nn.init.normal_(embedding, std=0.02)
         case "convs2s":
