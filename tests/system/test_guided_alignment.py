@@ -206,7 +206,7 @@ def test_truncated_pair_keeps_remaining_links(tiny: MakeRecipe, tmp_path: Path) 
     [
         (["data.train.alignments=x"], r"data.train.alignments has no effect without training.guided_alignment_weight: set it"),
         ([GUIDED, "data.valid.alignments=x"], "alignments is for training corpora"),
-        ([GUIDED, "training.alignment_layer=2"], r"training.alignment_layer = 2: the decoder has 1; give a number from 1 to 1"),
+        ([GUIDED, "training.alignment_layer=2"], r"training.alignment_layer = 2: the decoder has 1; give 1"),
         ([GUIDED, "training.alignment_head=3"], r"training.alignment_head = 3: the decoder has 2"),
         (["training.guided_alignment_weight=-1"], r"guided_alignment_weight"),
     ],
