@@ -1,5 +1,6 @@
 import errno
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,27 @@ def test_record_has_the_digests_of_input_and_output(folder: StoreFolder) -> None
     assert record["digest"] == DIGEST_IN
     assert record["files"] == {"txt": DIGEST_OUT}
     assert record["num_units"] == 1
+
+
+class InterruptingReference:
+    """Object whose destructor receives Ctrl-C. Python drops the exception there."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupt_in_a_destructor_stops_the_work(folder: StoreFolder) -> None:
+    def interrupt(num_done: int) -> None:
+        reference = InterruptingReference()
+        del reference
+
+    executor, handler = SerialExecutor(num_workers=1), signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_shards(upper, split_lines(LINES, lines_per_shard=3), folder, executor, on_progress=interrupt)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert executor.num_submitted < 4
+    assert run(folder, SerialExecutor()) == EXPECTED

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from dragoman.cleaning.cleaned_corpus import BatchReference
+from dragoman.cluster.interruption import remember_interrupts
 from dragoman.cluster.versions import check_versions, get_versions
 from dragoman.errors import ClusterError, DragomanError, OutputError, WorkerLostError
 from dragoman.formats.object_store import StoreFolder
@@ -199,20 +200,24 @@ def run_shards(
                 return
             failures.append((shard.name, error))
 
-    for index, shard in enumerate(shards):
-        record = read_record(folder, shard)
-        if record is not None:
-            records[index] = record
-            num_done += shard.num_units
-            on_progress(num_done)
-            continue
-        while len(pending) >= 2 * max(1, executor.count_workers()):
+    with remember_interrupts() as check_interrupt:
+        for index, shard in enumerate(shards):
+            check_interrupt()
+            record = read_record(folder, shard)
+            if record is not None:
+                records[index] = record
+                num_done += shard.num_units
+                on_progress(num_done)
+                continue
+            while len(pending) >= 2 * max(1, executor.count_workers()):
+                finish_one()
+            if len(failures) >= MAX_FAILED_SHARDS:
+                break
+            pending[executor.submit(task, shard)] = index, shard, 1
+        while pending:
+            check_interrupt()
             finish_one()
-        if len(failures) >= MAX_FAILED_SHARDS:
-            break
-        pending[executor.submit(task, shard)] = index, shard, 1
-    while pending:
-        finish_one()
+        check_interrupt()
     if failures:
         raise _to_cluster_error(failures, len(records), folder)
     return [records[index] for index in sorted(records)]
