@@ -1,6 +1,6 @@
 """Differences between a recipe and the paper, item by item.
 
-A run's header and its bundle list the deviations of `config.paper_settings`. This module adds the items that are no recipe
+A run's header and its bundle list the deviations of `config.paper_settings`. This module adds the items that have no recipe
 key: those that hold for every recipe, and those that the corpus decides.
 """
 
