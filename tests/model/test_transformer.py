@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import dragoman.model
+import dragoman.model.linear as linear_module
 from dragoman.config import ModelConfig, make_recipe
 from dragoman.config.presets import SIZES
 from dragoman.model.attention import (
@@ -445,6 +446,36 @@ def test_padded_matmul_multiplies_transposed_matrices() -> None:
         x, y = noise(50, outer).bfloat16(), noise(50, inner, seed=3).bfloat16()
         result, expected = padded_matmul(x.t(), y.t(), None), x.double().t() @ y.double()
         assert (result.double() - expected).norm() <= 2**-7 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    "gradient", [noise(7, 12)[:, 3:9], noise(1, 6).expand(7, 6), noise(1, 1).expand(7, 6), noise(6, 7).t()]
+)
+def test_onednn_matmul_gets_dense_matrices(gradient: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN multiplies a slice or an expanded gradient some 300 times slower."""
+    product = linear_module._onednn_linear
+    operands: list[Tensor] = []
+
+    def record_operands(x: Tensor, weight: Tensor, *others: Any) -> Tensor:
+        operands.extend([x, weight])
+        return product(x, weight, *others)
+
+    monkeypatch.setattr(linear_module, "_onednn_linear", record_operands)
+    x, weight = noise(7, 5).requires_grad_(), noise(9, 8, seed=3)[:6, :5].requires_grad_()
+    grads = torch.autograd.grad(onednn_matmul(x, weight, None), [x, weight], gradient)
+    assert len(operands) >= 6
+    assert all(operand.is_contiguous() or operand.t().is_contiguous() for operand in operands)
+    for grad, expected in zip(grads, [gradient @ weight, gradient.t() @ x], strict=True):
+        torch.testing.assert_close(grad, expected, rtol=0, atol=1e-5)
+
+
+def test_onednn_matmul_without_rows() -> None:
+    """An expert without tokens has no rows."""
+    x, weight, bias = (tensor.requires_grad_() for tensor in (noise(0, 5), noise(6, 5, seed=3), noise(6, seed=4)))
+    result = onednn_matmul(x, weight, bias, relu=True)
+    assert result.shape == (0, 6)
+    grads = torch.autograd.grad(result.sum(), [x, weight, bias])
+    assert [(grad.shape, grad.any().item()) for grad in grads] == [((0, 5), False), ((6, 5), False), ((6,), False)]
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (33, 70), (70, 33)])

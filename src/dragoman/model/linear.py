@@ -58,8 +58,11 @@ def fused_linear(linears: Sequence[Linear], x: Tensor) -> Sequence[Tensor]:
 
 
 def onednn_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
-    """Return x·Wᵀ + b from oneDNN in float32, equal up to rounding; other types use PyTorch's default. → (…, O)"""
-    if x.dtype != torch.float32 or weight.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
+    """Return x·Wᵀ + b from oneDNN in float32, equal up to rounding; other types use PyTorch's default. → (…, O)
+
+    oneDNN has no product without rows, such as that of an expert without tokens, so PyTorch computes it.
+    """
+    if x.dtype != torch.float32 or weight.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type) or not x.numel():
         return torch_matmul(x, weight, bias, relu=relu)
     return cast(Tensor, _OneDNNMatMul.apply(x, weight, bias, relu))  # type: ignore[no-untyped-call]
 
@@ -68,6 +71,14 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, post_op: str 
     if not x.is_contiguous() and x.numel() > weight.numel() and bias is None and post_op == "none":
         return _onednn_linear(weight, x, None).t()  # the first operand is copied, so the smaller one takes its role
     return cast(Tensor, torch.ops.mkldnn._linear_pointwise(contiguous_rows(x), weight, bias, post_op, [], ""))
+
+
+def _make_dense(x_XO: Tensor) -> Tensor:
+    """Return x without gaps or repeated numbers between its rows or columns.
+
+    A slice or an expanded gradient has them. oneDNN multiplies such a matrix without SIMD instructions, some 300 times slower.
+    """
+    return x_XO if x_XO.is_contiguous() or x_XO.t().is_contiguous() else x_XO.contiguous()
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
@@ -83,7 +94,7 @@ def contiguous_rows(x: Tensor) -> Tensor:
 class _OneDNNMatMul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-        result = _onednn_linear(x, weight, bias, "relu" if relu else "none")
+        result = _onednn_linear(x, _make_dense(weight), bias, "relu" if relu else "none")
         ctx.save_for_backward(x, weight, result if relu else None)
         return result
 
@@ -91,9 +102,10 @@ class _OneDNNMatMul(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         x, weight, result = ctx.saved_tensors
         grad_result = grads[0] if result is None else torch.ops.aten.threshold_backward(grads[0], result, 0)
-        x_XI, grad_result_XO = x.reshape(-1, x.shape[-1]), grad_result.reshape(-1, grad_result.shape[-1])
+        x_XI = _make_dense(x.reshape(-1, x.shape[-1]))
+        grad_result_XO = _make_dense(grad_result.reshape(-1, grad_result.shape[-1]))
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        grad_x = _onednn_linear(grad_result_XO, weight.t(), None).view_as(x) if needs_x else None
+        grad_x = _onednn_linear(grad_result_XO, _make_dense(weight).t(), None).view_as(x) if needs_x else None
         grad_weight = contiguous_rows(_onednn_linear(grad_result_XO.t(), x_XI.t(), None)) if needs_weight else None
         return grad_x, grad_weight, grad_result_XO.sum(0) if needs_bias else None, None
 
