@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,8 +15,9 @@ from click.testing import CliRunner, Result
 
 from dragoman.cli.main import cli
 from dragoman.config import ModelConfig, read_recipe
-from dragoman.errors import DataError, DragomanError, RecipeError, RunError
+from dragoman.errors import DataError, DragomanError, RecipeError, RunError, WorkerLostError
 from dragoman.model.factory import build_model
+from dragoman.paper.parallel_runs import _RunProcess
 from dragoman.paper.table2_results import Table2
 from dragoman.paper.table2_runs import train_table2
 from dragoman.paper.table2_systems import (
@@ -166,6 +170,19 @@ def test_outputs_of_other_bundles_are_replaced(recipe_file: Path, tmp_path: Path
         renewed = json.loads(path.read_text(encoding="utf-8"))
         assert renewed["origin"] == outputs["origin"]
         assert renewed["ensemble"]["translations"] == outputs["ensemble"]["translations"]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "error", "message"), [(1, RunError, "error printed above"), (-9, WorkerLostError, "killed")]
+)
+def test_message_of_a_failed_process_says_whether_it_was_killed(
+    exit_code: int, error: type[DragomanError], message: str
+) -> None:
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    sender.close()
+    process = cast(SpawnProcess, SimpleNamespace(join=lambda: None, exitcode=exit_code))
+    with pytest.raises(error, match=message):
+        _RunProcess("gnmt, seed 1", process, receiver).raise_on_failure()
 
 
 def test_input_that_cannot_be_used_is_one_line(recipe_file: Path, tmp_path: Path) -> None:

@@ -37,7 +37,12 @@ class _RunProcess:
         self.process.join()
         with suppress(EOFError):  # the process sent no error
             raise RunError(f"{self.name}: {self.connection.recv()}")
-        if self.process.exitcode != 0:
+        exit_code = self.process.exitcode or 0
+        if exit_code > 0:
+            raise RunError(
+                f"{self.name}: stopped with the error printed above; run the same command to resume after the last checkpoint"
+            )
+        if exit_code < 0:
             raise WorkerLostError(
                 f"{self.name}: its process was killed, perhaps because memory was short; run the same command to resume, with "
                 "fewer --processes"
