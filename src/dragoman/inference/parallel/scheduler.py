@@ -189,10 +189,9 @@ class BatchScheduler:
 
     def _choose_native_layout(self, num_items: int) -> WorkerLayout:
         """Return a layout with one thread for each batch, or with several if there are fewer batches than threads."""
-        num_cores = min(count_threads(), count_cores())
         if self.inter_threads is not None:
-            return WorkerLayout(self.inter_threads, self.intra_threads or max(1, num_cores // self.inter_threads))
-        num_threads = self.intra_threads or num_cores
+            return WorkerLayout(self.inter_threads, self.intra_threads or max(1, _count_usable_cores() // self.inter_threads))
+        num_threads = self.intra_threads or _count_usable_cores()
         num_workers = max(1, min(num_threads, num_items))
         return WorkerLayout(num_workers, num_threads // num_workers)
 
@@ -286,6 +285,12 @@ class BatchScheduler:
         """Return the results of all items in this layout."""
         can_use_processes = self._can_use_processes(layout, fn)
         return list(self._map_with_processes(layout, fn, items) if can_use_processes else layout.map(fn, items))
+
+
+def _count_usable_cores() -> int:
+    """Return the number of threads, or of cores if there are fewer. Counting the cores reads a file."""
+    num_threads = count_threads()
+    return num_threads if num_threads == 1 else min(num_threads, count_cores())
 
 
 def _is_native(fn: object) -> bool:

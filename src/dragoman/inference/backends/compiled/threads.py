@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -183,6 +183,7 @@ def _run_or_cancel(task: Callable[[], ResultT], cancel: Callable[[], None]) -> R
         raise
 
 
+@cache
 def _find_yield_fn() -> int:
     """Return the address of the function that yields a core to other threads, or 0 if the system has none."""
     sched_yield = get_c_function("sched_yield")
