@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -113,27 +114,25 @@ class CompiledTransformer:
         """
         encoder, head_layout, (num_sentences, num_positions) = self.encoder, self.head_layout, source_BS.shape
         token_mask_BS = source_BS != encoder.embedding.padding_id
-        length_B = token_mask_BS.sum(1)
+        length_B = token_mask_BS.sum(1, dtype=torch.int32)
+        lengths = length_B.tolist()
         shape = self.decoder.layers.num_layers, num_sentences, num_positions
         keys_LBSK, values_LBSU = (
             torch.empty(*shape, width, **F16_OPTIONS) for width in (head_layout.key_width, head_layout.value_width)
         )
-        length_i32_B = length_B.int()
-        cross_kv = CrossKVCache(
-            keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_i32_B.data_ptr(), num_sentences, num_positions
-        )
-        blocks = list(_iter_token_blocks(length_B.tolist()))
-        max_rows = max(int(length_B[first:after].sum()) for first, after in blocks)
+        cross_kv = CrossKVCache(keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_B.data_ptr(), num_sentences, num_positions)
+        blocks = list(_iter_token_blocks(lengths))
+        max_rows = max(sum(lengths[first:after]) for first, after in blocks)
         workspace = self._allocate_workspace(max_rows, _compute_initial_capacity(num_positions), workers)
-        num_outputs = 0 if self.pointer is None else int(length_B.sum())
+        num_outputs = 0 if self.pointer is None else sum(lengths)
         memory_ND = torch.empty(num_outputs, workspace.width, **F32_OPTIONS)
-        self._encode_blocks(source_BS, token_mask_BS, blocks, cross_kv, memory_ND, workspace)
+        self._encode_blocks(source_BS, token_mask_BS, lengths, blocks, cross_kv, memory_ND, workspace)
         sentence_N = torch.arange(num_sentences, dtype=torch.int32, device="cpu")
         pointer_state = None if self.pointer is None else self.pointer.start(memory_ND, source_BS, token_mask_BS)
         return CompiledState(
             keys_LBSK,
             values_LBSU,
-            length_i32_B,
+            length_B,
             cross_kv,
             workspace,
             num_sentences,
@@ -145,6 +144,7 @@ class CompiledTransformer:
         self,
         source_BS: Tensor,
         token_mask_BS: Tensor,
+        lengths: Sequence[int],
         blocks: Sequence[tuple[int, int]],
         cross_kv: CrossKVCache,
         memory_ND: Tensor,
@@ -152,6 +152,7 @@ class CompiledTransformer:
     ) -> None:
         """Write the keys and values of the sources into `cross_kv`, and a parser's encoder outputs into `memory_ND`.
 
+        lengths: number of tokens of each source
         blocks: the first sentence of each block, and the one after its last
         cross_kv: addresses of tensors that the caller keeps alive
         """
@@ -165,12 +166,12 @@ class CompiledTransformer:
             self.head_layout,
         )
         tokens_N, position_N = source_BS[token_mask_BS], token_mask_BS.nonzero()[:, 1].contiguous()
-        start_B = F.pad(token_mask_BS.sum(1).cumsum(0), (1, 0))  # of the sentences, and the end of the last one
+        starts = [0, *accumulate(lengths)]  # of the sentences, and the end of the last one
         sentence_B = torch.arange(len(source_BS), device="cpu")
         keep_alive = self, tokens_N, position_N, sentence_B, positions_SD, memory_ND, workspace
         for first, after in blocks:
-            first_row, end_row = int(start_B[first]), int(start_B[after])
-            block_start_C = start_B[first : after + 1] - first_row
+            first_row, end_row = starts[first], starts[after]
+            block_start_C = torch.tensor(starts[first : after + 1], device="cpu") - first_row
             batch = EncoderBatch(
                 token_ids=tokens_N[first_row:].data_ptr(),
                 position_ids=position_N[first_row:].data_ptr(),
