@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,6 +29,19 @@ class NodeRef:
     column: int
 
 
+class TraceableHistory(Protocol):
+    """History whose nodes can be read back."""
+
+    @property
+    def num_columns(self) -> int:
+        """Number of candidates of each sentence, X."""
+        ...
+
+    def trace_back(self, nodes: Sequence[NodeRef]) -> list[tuple[list[int], list[float]]]:
+        """Return the tokens of each node, and their log-probabilities."""
+        ...
+
+
 @dataclass
 class BeamHistory:
     """Candidates and survivors of each step, for the sentences that are in the batch at that step.
@@ -42,6 +56,11 @@ class BeamHistory:
     log_probs: list[Tensor] = field(default_factory=list)
     alive: list[Tensor] = field(default_factory=list)
     batch_rows: list[IntArray] = field(default_factory=list)
+
+    @property
+    def num_columns(self) -> int:
+        """Number of candidates of each sentence, X."""
+        return self.tokens[0].shape[1] if self.tokens else 0
 
     def add(self, parent_BX: Tensor, token_BX: Tensor, log_prob_BX: Tensor, alive_BR: Tensor, batch_rows: IntArray) -> None:
         """Append one step."""
@@ -117,7 +136,7 @@ class _RankedNode:
 
 def finalize(
     finished_sentences: Sequence[FinishedSentence],
-    history: BeamHistory,
+    history: TraceableHistory,
     *,
     end_id: int,
     length_penalty: LengthPenalty,
@@ -131,11 +150,10 @@ def finalize(
     required_groups: groups of each sentence of which an output must contain one phrase; empty if no sentence has any
     nbest: most hypotheses of a sentence to return; None for all. Only these are read back from the history.
     """
-    num_columns = history.tokens[0].shape[1] if history.tokens else 0
     ranked_nodes = [
         ranked_node
         for sentence, finished_sentence in enumerate(finished_sentences)
-        for ranked_node in _rank_nodes(sentence, finished_sentence, num_columns, length_penalty)[:nbest]
+        for ranked_node in _rank_nodes(sentence, finished_sentence, history.num_columns, length_penalty)[:nbest]
     ]
     outputs = history.trace_back([ranked_node.node for ranked_node in ranked_nodes])
     hypotheses: list[list[Hypothesis]] = [[] for _ in finished_sentences]

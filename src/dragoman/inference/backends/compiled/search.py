@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.decoding.beam_history import BeamHistory, FinishedSentence, NodeRef, finalize
+from dragoman.decoding.beam_history import FinishedSentence, NodeRef, finalize
 from dragoman.decoding.constraints import NEG_INF
 from dragoman.decoding.greedy import to_hypothesis
 from dragoman.decoding.hypothesis import Hypothesis
@@ -305,6 +306,39 @@ class GreedyTensors:
         ]
 
 
+@dataclass(frozen=True)
+class _NativeHistory:
+    """Candidates of each step that a beam kernel has written. Every sentence keeps its row, unlike in `BeamHistory`.
+
+    parent_MBX, token_MBX, log_prob_MBX: candidates of each sentence
+    alive_MBR: columns of the candidates that stay in the beam
+    """
+
+    parent_MBX: NDArray[np.int32]
+    token_MBX: NDArray[np.int32]
+    log_prob_MBX: NDArray[np.float32]
+    alive_MBR: NDArray[np.int32]
+
+    @property
+    def num_columns(self) -> int:
+        return int(self.token_MBX.shape[2])
+
+    def trace_back(self, nodes: Sequence[NodeRef]) -> list[tuple[list[int], list[float]]]:
+        """Return the tokens of each node, and their log-probabilities."""
+        return [self._trace_node(node) for node in nodes]
+
+    def _trace_node(self, node: NodeRef) -> tuple[list[int], list[float]]:
+        sentence, column = node.sentence, node.column
+        tokens, log_probs = [0] * node.length, [0.0] * node.length
+        for step in range(node.length - 1, -1, -1):
+            tokens[step] = self.token_MBX.item(step, sentence, column)
+            log_probs[step] = self.log_prob_MBX.item(step, sentence, column)
+            if step:
+                rank = self.parent_MBX.item(step, sentence, column)
+                column = self.alive_MBR.item(step - 1, sentence, rank)
+        return tokens, log_probs
+
+
 class _BeamTensors:
     """Tensors of `BeamBuffers`, and their conversion to hypotheses."""
 
@@ -348,8 +382,9 @@ class _BeamTensors:
     def finalize(self, nbest: int) -> list[list[Hypothesis]]:
         """Return the `nbest` hypotheses of each sentence, best first."""
         num_steps, penalty = int(self.tensors["lengths"].max()), self.request.length_penalty
-        steps = {name: list(self.tensors[name][:num_steps].unbind()) for name in ("parents", "tokens", "log_probs", "alive")}
-        history = BeamHistory(**steps, batch_rows=[np.arange(len(self.request.max_lengths))] * num_steps)
+        history = _NativeHistory(
+            *(self.tensors[name][:num_steps].numpy() for name in ("parents", "tokens", "log_probs", "alive"))
+        )
         repetitions: list[list[tuple[float, NodeRef]]] = [[] for _ in self.request.max_lengths]
         for check_index, sentence, rank in self.tensors["is_repetition"].nonzero().tolist():
             length = (check_index + 1) * CHECK_INTERVAL
