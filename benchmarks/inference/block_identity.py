@@ -1,4 +1,4 @@
-"""Greedy outputs with and without prediction heads, line by line, on real text.
+"""Greedy outputs with and without prediction heads or a draft decoder, line by line, on real text.
 
     PYTHONPATH=benchmarks python -m inference.block_identity BUNDLE            10,000 lines, several hours on one core
     PYTHONPATH=benchmarks python -m inference.block_identity BUNDLE --quick    300 lines
@@ -66,13 +66,13 @@ class Comparison:
 
 
 def build_backend(name: str, bundle: Bundle) -> InferenceModel:
-    """Return the inference model of a back end, with the heads of the bundle."""
-    assert bundle.heads is not None
-    assert bundle.metadata.heads is not None
-    acceptance = bundle.metadata.heads.tokens_per_step
+    """Return the inference model of a back end, with the prediction heads or the draft decoder of the bundle."""
+    assert bundle.proposer is not None
+    assert bundle.metadata.proposal_training is not None
+    acceptance = bundle.metadata.proposal_training.tokens_per_step
     if name == "eager-float32":
         inference_model = as_inference_model([bundle.model])
-        block_model = EagerBlockModel(bundle.model, bundle.heads)
+        block_model = EagerBlockModel(bundle.model, bundle.proposer)
         blocks = BlockDecoding.from_block_model(block_model, bundle.model, inference_model, acceptance, "eager")
         return replace(inference_model, block_search=blocks)
     return build_inference_model(
@@ -80,7 +80,7 @@ def build_backend(name: str, bundle: Bundle) -> InferenceModel:
         torch.device("cpu"),
         BACKENDS[name],  # type: ignore[arg-type]
         None,
-        heads=bundle.heads,
+        proposer=bundle.proposer,
         acceptance=acceptance,
     )
 
@@ -88,7 +88,7 @@ def build_backend(name: str, bundle: Bundle) -> InferenceModel:
 def search(
     bundle: Bundle, inference_model: InferenceModel, sources: Sequence[Sequence[int]], batch_size: int, block_size: int
 ) -> list[Hypothesis]:
-    """Return the greedy output of each source, in batches of this many sources of similar length. block_size: 1 for no heads"""
+    """Return the greedy output of each source, in batches of this many sources of similar length. block_size: 1 for none"""
     config = DecodingConfig(method="greedy", nbest=1, speculative="off" if block_size == 1 else "on", batch_tokens=10**9)
     block_search = inference_model.block_search
     if block_size > 1:
@@ -198,12 +198,12 @@ def main(
     instruction_set: str | None,
     shared: Path | None,
 ) -> None:
-    """Compare greedy outputs of BUNDLE with and without its prediction heads."""
+    """Compare greedy outputs of BUNDLE with and without its prediction heads or draft decoder."""
     limit_to(instruction_set)
     shared = (shared or Path(__file__).resolve().parents[3] / "shared" / "data").resolve()
     opened = load_bundle(bundle)
-    if opened.heads is None:
-        raise click.ClickException(f"{bundle}: has no prediction heads; dragoman accelerate trains them")
+    if opened.proposer is None:
+        raise click.ClickException(f"{bundle}: has no prediction heads and no draft decoder; dragoman accelerate trains them")
     print(describe_instruction_set())
     domains = encode_domains(opened, shared, lines or (QUICK_LINES if quick else FULL_LINES))
     print(", ".join(f"{len(sources):,} lines of {domain}" for domain, sources in domains.items()))
@@ -217,7 +217,7 @@ def main(
             name,
             domains,
             batch_sizes,
-            block_sizes or range(2, opened.heads.num_heads + 2),
+            block_sizes or range(2, opened.proposer.num_proposals + 2),
             lambda row: print(row, flush=True),
         )
     ]

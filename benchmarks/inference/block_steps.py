@@ -5,8 +5,8 @@
 The models have random weights, which do not change the time of a step. Three tables belong together:
 
     heads           a step that verifies a block of k tokens, and proposes the next block with prediction heads
+    draft           the same with a draft decoder
     verification    a step that reads k tokens of each sentence, without proposing any
-    draft           a step of a decoder of one layer, which would propose one token of a block
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dragoman.decoding.hypothesis import NO_LENGTH_PENALTY, Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.inference.backends.block_decoding import BlockDecoding
 from dragoman.inference.backends.select import build_inference_model
+from dragoman.model.draft_decoder import DraftDecoder, Proposer
 from dragoman.model.factory import build_model
 from dragoman.model.prediction_heads import PredictionHeads
 
@@ -66,17 +67,17 @@ def time_step(search: Callable[[torch.Tensor, SearchRequest], list[Hypothesis]],
     return (times["all"] - times["first"]) / (num_steps - 1)
 
 
-def build_decoding(keys: dict[str, Any], vocabulary: int, num_proposed: int) -> BlockDecoding:
-    """Return the searches with and without heads of a compiled model with random weights."""
+def build_decoding(keys: dict[str, Any], vocabulary: int, num_proposed: int, *, has_draft: bool) -> BlockDecoding:
+    """Return the searches with and without proposals of a compiled model with random weights."""
     torch.manual_seed(0)
     model = build_model(ModelConfig(**keys), source_vocab_size=vocabulary, target_vocab_size=vocabulary, padding_id=0).eval()
-    d_model = keys["d_model"]
-    heads = PredictionHeads(
-        num_heads=len(BLOCK_SIZES), d_model=d_model, d_inner=d_model, token_ids_W=torch.arange(4, 4 + num_proposed)
-    )
+    d_model, token_ids_W = keys["d_model"], torch.arange(4, 4 + num_proposed)
+    proposer: Proposer = PredictionHeads(num_heads=len(BLOCK_SIZES), d_model=d_model, d_inner=d_model, token_ids_W=token_ids_W)
+    if has_draft:
+        proposer = DraftDecoder.from_model(model, token_ids_W=token_ids_W, num_proposals=len(BLOCK_SIZES))
     acceptance = dict.fromkeys(BLOCK_SIZES, 1.0)
     inference_model = build_inference_model(
-        [model], torch.device("cpu"), "int8", None, heads=heads.eval(), acceptance=acceptance
+        [model], torch.device("cpu"), "int8", None, proposer=proposer.eval(), acceptance=acceptance
     )
     decoding = inference_model.block_search
     assert isinstance(decoding, BlockDecoding), "the compiled back end does not run here"
@@ -84,7 +85,7 @@ def build_decoding(keys: dict[str, Any], vocabulary: int, num_proposed: int) -> 
 
 
 def make_block_search(decoding: BlockDecoding, size: int) -> Callable[[torch.Tensor, SearchRequest], list[Hypothesis]]:
-    """Return the search with heads for blocks of one size."""
+    """Return the search for blocks of one size."""
     return lambda source_BS, request: decoding.greedy(source_BS, request, block_size=size)
 
 
@@ -94,17 +95,17 @@ def main(instruction_set: str | None) -> None:
     """Print a row for each model and number of sentences."""
     limit_to(instruction_set)
     print(describe_instruction_set())
-    print("| model | sentences | greedy step | heads, k = 2, 3, 4, 5 | verification, k = 2, 3, 4, 5 | draft |")
+    print("| model | sentences | greedy step | heads, k = 2, 3, 4, 5 | draft, k = 2, 3, 4, 5 | verification, k = 2, 3, 4, 5 |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     for name, (keys, vocabulary, num_proposed) in MODELS.items():
-        decoding = build_decoding(keys, vocabulary, num_proposed)
-        draft = build_decoding({**keys, "encoder_layers": 1, "decoder_layers": 1}, num_proposed, num_proposed - 10)
+        decoding = build_decoding(keys, vocabulary, num_proposed, has_draft=False)
+        draft = build_decoding(keys, vocabulary, num_proposed, has_draft=True)
         for num_sentences in NUM_SENTENCES:
             plain = time_step(decoding.search_plainly, num_sentences)
             with_heads = [time_step(make_block_search(decoding, size), num_sentences) / plain for size in BLOCK_SIZES]
             rows = [time_step(decoding.search_plainly, size * num_sentences) / plain for size in BLOCK_SIZES]
-            draft_step = time_step(draft.search_plainly, num_sentences) / plain
-            columns = [", ".join(f"{ratio:.2f}" for ratio in ratios) for ratios in (with_heads, rows, [draft_step])]
+            with_draft = [time_step(make_block_search(draft, size), num_sentences) / plain for size in BLOCK_SIZES]
+            columns = [", ".join(f"{ratio:.2f}" for ratio in ratios) for ratios in (with_heads, with_draft, rows)]
             print(f"| {name} | {num_sentences} | {1000 * plain:.3f} ms | {' | '.join(columns)} |", flush=True)
 
 

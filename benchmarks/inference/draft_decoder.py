@@ -35,11 +35,13 @@ from dragoman.inference.greedy_outputs import read_source_lines, write_greedy_ou
 from dragoman.inference.load import load
 from dragoman.inference.translator import Translator
 from dragoman.model.attention import KeyValue
+from dragoman.model.draft_decoder import DraftDecoder
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.prediction_heads import PredictionHeads
-from dragoman.model.transformer import Decoder, Transformer
+from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.training.head_training import Output, choose_proposed_tokens, choose_target_tokens, count_steps, make_batches
+from dragoman.training.proposal_objectives import Output
+from dragoman.training.proposal_training import choose_proposed_tokens, choose_target_tokens, count_steps, make_batches
 
 from .domains import read_domains
 
@@ -95,17 +97,16 @@ class Heads(nn.Module):
 
 
 class Draft(nn.Module):
-    """Decoder of one layer. Its output behind y does not depend on where the block began."""
+    """Draft decoder of `dragoman accelerate`. Its output behind y does not depend on where the block began."""
 
     def __init__(self, model: Transformer, token_ids_W: Tensor) -> None:
         super().__init__()
-        layer = copy.deepcopy(model.decoder.layers[-1]).requires_grad_(True)
-        norm = copy.deepcopy(model.decoder.norm).requires_grad_(True)
-        self.decoder = Decoder(embedding=model.decoder.embedding, layers=[layer], norm=norm, window=None)
+        self.draft = DraftDecoder.from_model(model, token_ids_W=token_ids_W, num_proposals=NUM_PROPOSALS)
 
     def forward(self, model: Transformer, batch: DecoderBatch) -> list[Tensor]:
         """Return the inputs of the output embedding for each proposal (B, T, D)."""
-        outputs_BTD, _ = self.decoder(batch.inputs_BT, self.decoder.start(batch.memory_BSD, batch.source_BS))
+        decoder = self.draft.to_decoder(model.decoder.embedding)
+        outputs_BTD, _ = decoder(batch.inputs_BT, decoder.start(batch.memory_BSD, batch.source_BS))
         length = batch.y_BT.shape[1]
         return [
             F.pad(outputs_BTD[:, distance:], (0, 0, 0, min(distance, length)))[:, :length]

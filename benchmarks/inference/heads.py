@@ -66,7 +66,7 @@ def measure_heads(
     (candidate,) = candidates
     for bundle in bundles:
         _, _, metadata = read_config(bundle.path)
-        training = metadata.heads
+        training = metadata.proposal_training
         if training is not None:
             section.notes.append(
                 f"{bundle.name}: heads of {training.target_tokens:,} tokens, {training.seconds:.0f} s of training for "

@@ -4,7 +4,8 @@
     weights.safetensors  each parameter once, under its first name; a parser's word tables
     source.model         SentencePiece model of the source, or of both sides if they share it
     target.model         SentencePiece model of the target, if it is separate; labels.json for a parser
-    heads.safetensors    prediction heads that `dragoman accelerate` has trained, if there are any
+    heads.safetensors    prediction heads that `dragoman accelerate` has trained, if there are any; or
+    draft.safetensors    its draft decoder
     manifest.json        size and SHA-256 of each file
 
 Loading parses JSON and tensors; it never executes anything from a bundle.
@@ -16,7 +17,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,12 +31,12 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
-from dragoman.heads_file import HEADS_FILE, read_heads, write_heads
 from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
+from dragoman.model.draft_decoder import Proposer
 from dragoman.model.factory import assemble_model
-from dragoman.model.prediction_heads import PredictionHeads
 from dragoman.model.transformer import Transformer
+from dragoman.proposer_file import PROPOSER_FILES, read_proposer, write_proposer
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
 from dragoman.text.length_ratios import LengthRatios
@@ -68,11 +69,11 @@ class ModelOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadTraining:
-    """Training of the prediction heads of a bundle.
+class ProposalTraining:
+    """Training of the prediction heads or of the draft decoder of a bundle.
 
     Attributes:
-        lines: lines of the corpus whose greedy outputs the heads have learned
+        lines: lines of the corpus whose greedy outputs were learned
         target_tokens: tokens of these outputs in all steps
         steps: optimizer steps
         seconds: time of the steps in seconds
@@ -120,6 +121,7 @@ class BundleMetadata:
         interpolated_bundles: folders of the bundles whose weighted mean the weights are, with their shares
         adapter: folder of the adapter that was merged into the weights
         heads: training of the prediction heads
+        draft: training of the draft decoder
         dragoman: version of dragoman
         torch: version of PyTorch
         finished: end of the training in UTC, in ISO 8601
@@ -153,10 +155,20 @@ class BundleMetadata:
     init_digest: str | None = None
     interpolated_bundles: dict[str, float] | None = None
     adapter: str | None = None
-    heads: HeadTraining | None = None
+    heads: ProposalTraining | None = None
+    draft: ProposalTraining | None = None
     dragoman: str | None = None
     torch: str | None = None
     finished: str | None = None
+
+    @property
+    def proposal_training(self) -> ProposalTraining | None:
+        """Return the training of the prediction heads or of the draft decoder; None if the bundle has neither."""
+        return self.heads or self.draft
+
+    def with_proposal_training(self, training: ProposalTraining, *, is_draft: bool) -> BundleMetadata:
+        """Return the metadata with this training in place of an older one."""
+        return replace(self, heads=None if is_draft else training, draft=training if is_draft else None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the known fields as `config.json` holds them."""
@@ -184,7 +196,7 @@ class Bundle:
         model: the model with its weights, in evaluation mode
         metadata: the origin of the model
         release: releases the memory of the mapped weights; a later use reads them from disk again
-        heads: prediction heads, which make greedy search faster; None without them
+        proposer: prediction heads or a draft decoder, which make greedy search faster; None without them
     """
 
     recipe: Recipe
@@ -192,7 +204,7 @@ class Bundle:
     model: Transformer
     metadata: BundleMetadata = field(default_factory=BundleMetadata)
     release: Callable[[], None] = lambda: None
-    heads: PredictionHeads | None = None
+    proposer: Proposer | None = None
 
 
 def collect_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -320,25 +332,25 @@ def replace_metadata(path: Path, metadata: BundleMetadata) -> None:
     Raises BundleError if the bundle is damaged, and OutputError if the system refuses to write.
     """
     check_bundle(path)
-    _copy_bundle(path, path, metadata, heads=None, overwrite=True)
+    _copy_bundle(path, path, metadata, proposer=None, overwrite=True)
 
 
-def add_heads(path: Path, output: Path, heads: PredictionHeads, metadata: BundleMetadata, *, overwrite: bool = False) -> None:
-    """Write a copy of a bundle with these prediction heads, which replace older ones.
+def add_proposer(path: Path, output: Path, proposer: Proposer, metadata: BundleMetadata, *, overwrite: bool = False) -> None:
+    """Write a copy of a bundle with this proposer, which replaces an older one.
 
     Raises BundleError if the bundle is damaged, and OutputError if the output exists or the system refuses to write.
     """
     check_bundle(path)
     if overwrite:
         _check_replaceable(output)
-    _copy_bundle(path, output, metadata, heads=heads, overwrite=overwrite)
+    _copy_bundle(path, output, metadata, proposer=proposer, overwrite=overwrite)
 
 
-def _copy_bundle(path: Path, output: Path, metadata: BundleMetadata, *, heads: PredictionHeads | None, overwrite: bool) -> None:
-    """Copy the files of a bundle, with other metadata, and with other heads if there are any."""
+def _copy_bundle(path: Path, output: Path, metadata: BundleMetadata, *, proposer: Proposer | None, overwrite: bool) -> None:
+    """Copy the files of a bundle, with other metadata, and with another proposer if there is one."""
     recipe, (source_size, target_size), _ = read_config(path)
     base_digests = read_digests(path, BundleError)
-    replaced_files = {CONFIG_FILE, MANIFEST_FILE, *([HEADS_FILE] if heads is not None else [])}
+    replaced_files = {CONFIG_FILE, MANIFEST_FILE, *(PROPOSER_FILES if proposer is not None else ())}
     names = [name for name in base_digests if name not in replaced_files]
     digests = {name: base_digests[name] for name in names}
     size = sum((path / name).stat().st_size for name in names)
@@ -346,8 +358,9 @@ def _copy_bundle(path: Path, output: Path, metadata: BundleMetadata, *, heads: P
         for name in names:
             shutil.copyfile(path / name, folder / name)
         _write_config(folder, recipe, (source_size, target_size), metadata)
-        if heads is not None:
-            digests[HEADS_FILE] = write_heads(folder, heads, base_digest=compute_bundle_digest(path))
+        if proposer is not None:
+            name, digest = write_proposer(folder, proposer, base_digest=compute_bundle_digest(path))
+            digests[name] = digest
 
 
 def _write_config(folder: Path, recipe: Recipe, vocabulary: tuple[int, int], metadata: BundleMetadata) -> None:
@@ -378,10 +391,10 @@ def check_bundle(path: Path) -> None:
 def compute_bundle_digest(path: Path) -> str:
     """Return the SHA-256 that identifies the weights and the tokenizer of a bundle, from the digests in its manifest.
 
-    The config and the prediction heads do not count: they change no output. Raise BundleError if there is no bundle.
+    The config and the proposer do not count: they change no output. Raise BundleError if there is no bundle.
     """
     digests = read_digests(path, BundleError)
-    digests = {name: digest for name, digest in digests.items() if name not in (CONFIG_FILE, HEADS_FILE)}
+    digests = {name: digest for name, digest in digests.items() if name not in (CONFIG_FILE, *PROPOSER_FILES)}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
@@ -423,15 +436,10 @@ def read_bundle(path: Path) -> Bundle:
         raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     model = _build_meta_model(recipe, vocabulary, weights, location=path / CONFIG_FILE)
     load_weights(model, weights, location=path / WEIGHTS_FILE, release=weights.release)
-    heads = None
-    if (path / HEADS_FILE).exists():
-        heads = read_heads(
-            path,
-            base_digest=compute_bundle_digest(path),
-            d_model=recipe.model.d_model,
-            target_vocab_size=vocabulary[1],
-        )
-    return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release, heads)
+    proposer = None
+    if any((path / name).exists() for name in PROPOSER_FILES):
+        proposer = read_proposer(path, model.eval(), base_digest=compute_bundle_digest(path))
+    return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release, proposer)
 
 
 def list_language_pairs(recipe: Recipe, metadata: BundleMetadata) -> list[tuple[str, str]]:

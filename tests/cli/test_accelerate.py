@@ -47,7 +47,7 @@ def fast(bundle: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -
     output = tmp_path_factory.mktemp("fast") / "bundle"
     options = ["--num-heads", "2", "--device", "cpu", "--precision", "float32", "--json"]
     facts = json.loads(run_command("accelerate", bundle, corpus / "train.en", "-o", output, *options))
-    assert (facts["bundle"], facts["base"], facts["num_heads"], facts["lines"]) == (str(output), str(bundle), 2, 60)
+    assert (facts["bundle"], facts["base"], facts["num_proposals"], facts["lines"]) == (str(output), str(bundle), 2, 60)
     trained_tokens = load_bundle(bundle).metadata.target_tokens
     assert trained_tokens is not None
     assert facts["target_tokens"] == pytest.approx(trained_tokens / 10, rel=0.1)
@@ -98,7 +98,7 @@ def test_search_without_heads_says_so_in_one_line(
         (expected,) = translator.translate(["three"], speculative="off", **options)
     assert line == expected
     (message,) = caplog.messages
-    assert "without prediction heads" in message
+    assert "token by token" in message
     assert reason in message
 
 
@@ -124,7 +124,7 @@ def test_two_seeds_train_other_heads(bundle: Path, fast: Path, corpus: Path, tmp
     """The outputs stay those of greedy search for any proposals."""
     options = ["--num-heads", "2", "--device", "cpu", "--precision", "float32", "--seed", "2", "--json"]
     run_command("accelerate", bundle, corpus / "train.en", "-o", tmp_path / "second", *options)
-    first, second = (load_bundle(folder).heads for folder in (fast, tmp_path / "second"))
+    first, second = (load_bundle(folder).proposer for folder in (fast, tmp_path / "second"))
     assert first is not None
     assert second is not None
     assert not torch.equal(next(first.parameters()), next(second.parameters()))
@@ -132,6 +132,17 @@ def test_two_seeds_train_other_heads(bundle: Path, fast: Path, corpus: Path, tmp
     expected = translator.translate(LINES, method="greedy", speculative="off")
     outputs = translator.translate(LINES, method="greedy", speculative="on")
     assert [line.tokens for line in outputs] == [line.tokens for line in expected]
+
+
+def test_draft_does_not_change_the_output(bundle: Path, corpus: Path, tmp_path: Path) -> None:
+    options = ["--method", "draft", "--num-proposals", "2", "--device", "cpu", "--precision", "float32", "--json"]
+    facts = json.loads(run_command("accelerate", bundle, corpus / "train.en", "-o", tmp_path / "draft", *options))
+    assert (facts["method"], facts["num_proposals"]) == ("draft", 2)
+    translator = dragoman.load(tmp_path / "draft", task="translation", device="cpu", precision="float32")
+    expected = translator.translate(LINES, method="greedy", speculative="off")
+    outputs = translator.translate(LINES, method="greedy", speculative="on")
+    assert [line.tokens for line in outputs] == [line.tokens for line in expected]
+    assert all(line.tokens_per_step is not None for line in outputs if line.tokens)
 
 
 def test_json_lines_have_tokens_per_step(fast: Path, tmp_path: Path) -> None:
@@ -151,7 +162,7 @@ def test_wrong_input_is_refused(bundle: Path, fast: Path, corpus: Path, tmp_path
     assert "at most a tenth" in fail_command("accelerate", bundle, train, "-o", output, "--tokens", "1000000000")
     assert str(fast) in fail_command("accelerate", bundle, train, "-o", fast)
     assert "is an input" in fail_command("accelerate", bundle, train, "-o", bundle, "--overwrite")
-    assert "num-heads" in fail_command("accelerate", bundle, train, "-o", output, "--num-heads", "16")
+    assert "num-proposals" in fail_command("accelerate", bundle, train, "-o", output, "--num-heads", "16")
     unfinished = tmp_path / "out.part"
     unfinished.mkdir()
     (unfinished / "own.txt").write_text("text")

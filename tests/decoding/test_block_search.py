@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dragoman.bundle import Bundle, load_bundle
+from dragoman.config import ModelConfig
 from dragoman.data.collate import pad_sequences
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.block_search import BlockModel, block_greedy_search
@@ -22,6 +23,8 @@ from dragoman.decoding.prompt import PromptedState, prompted_step
 from dragoman.inference.backends.eager_blocks import EagerBlockModel
 from dragoman.inference.backends.packed.blocks import PackedBlockModel
 from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.model.draft_decoder import DraftDecoder
+from dragoman.model.factory import build_model
 from dragoman.model.prediction_heads import PredictionHeads
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -52,6 +55,16 @@ def make_heads(bundle: Bundle, num_heads: int = 3) -> PredictionHeads:
     return heads.eval()
 
 
+def make_draft(bundle: Bundle) -> DraftDecoder:
+    """Return a draft that is the model's last layer with noise, whose proposals are often wrong."""
+    torch.manual_seed(3)
+    size = len(bundle.model.output)
+    draft = DraftDecoder.from_model(bundle.model, token_ids_W=torch.arange(2, size), num_proposals=3)
+    for parameter in draft.parameters():
+        parameter.data.add_(0.2 * torch.randn_like(parameter))
+    return draft
+
+
 class PerfectModel:
     """Block model whose proposals are the tokens of outputs that are known, so that every one of them is accepted."""
 
@@ -60,21 +73,24 @@ class PerfectModel:
         self.device, self.make_topk, self.start, self.read = inner.device, inner.make_topk, inner.start, inner.read
         self.position = 0
 
-    def propose(self, outputs_BD: torch.Tensor, tokens_B: torch.Tensor) -> torch.Tensor:
+    def propose(
+        self, outputs_BD: torch.Tensor, tokens_B: torch.Tensor, state: Any, num_proposals: int
+    ) -> tuple[torch.Tensor, Any]:
         start = 1 + self.position
         self.position += self.num_heads + 1
-        return torch.tensor([(output[start:] + [END_ID] * self.num_heads)[: self.num_heads] for output in self.outputs])
+        return torch.tensor([(output[start:] + [END_ID] * self.num_heads)[: self.num_heads] for output in self.outputs]), state
 
 
 def build_block_model(name: str, bundle: Bundle) -> tuple[BlockModel, Any]:
     """Return the block model of a back end, and the model whose step greedy search calls."""
-    if name == "eager":
-        return EagerBlockModel(bundle.model, make_heads(bundle)), bundle.model
+    proposer = make_draft(bundle) if "draft" in name else make_heads(bundle)
+    if name.startswith("eager"):
+        return EagerBlockModel(bundle.model, proposer), bundle.model
     packed = pack_model(bundle.model, "float32")
-    return PackedBlockModel(packed, bundle.model, make_heads(bundle)), packed
+    return PackedBlockModel(packed, bundle.model, proposer), packed
 
 
-@pytest.mark.parametrize("backend", ["eager", "packed"])
+@pytest.mark.parametrize("backend", ["eager", "packed", "eager draft", "packed draft"])
 @pytest.mark.parametrize("rules", RULES)
 def test_outputs_are_those_of_greedy_search(opened: Bundle, backend: str, rules: str) -> None:
     block_model, model = build_block_model(backend, opened)
@@ -132,6 +148,33 @@ def test_right_proposals_are_all_accepted(opened: Bundle, backend: str) -> None:
     assert output.step_lengths is not None
     assert len(output.step_lengths) == 1 + -(-(len(tokens) - 1) // 3)
     assert output.step_lengths[:2] == (1, 3)
+
+
+@pytest.mark.parametrize("prompt", [(), (7, 9, 8, 10, 11)])
+@pytest.mark.parametrize("backend", ["eager", "packed"])
+def test_draft_that_is_the_model_is_always_right(backend: str, prompt: tuple[int, ...]) -> None:
+    """The draft of a model with one layer begins as that layer. So each step but the first writes a whole block."""
+    torch.manual_seed(5)
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2)
+    model = build_model(config, source_vocab_size=40, target_vocab_size=40, padding_id=PADDING_ID).eval()
+    for parameter in model.parameters():
+        parameter.data.add_(0.3 * torch.randn_like(parameter))
+    token_ids_W = torch.tensor([1, *range(4, 40)])  # without the excluded ones
+    draft = DraftDecoder.from_model(model, token_ids_W=token_ids_W, num_proposals=3)
+    settings = SearchSettings(
+        start_id=BEGIN_ID,
+        end_id=END_ID,
+        forbidden_ids=(PADDING_ID, BEGIN_ID),
+        decoding_constraints=DecodingConstraints(suppress_tokens=(END_ID,)),
+    )
+    source_BS = pad_sequences([[5, 6, 7, 8, END_ID], [9, END_ID], [10, 11, 12, END_ID]])
+    request = build_request(settings, [], max_lengths=[17, 5, 13], prompt=prompt)
+    assert request is not None
+    block_model: BlockModel = EagerBlockModel(model, draft)
+    if backend == "packed":
+        block_model = PackedBlockModel(pack_model(model, "float32"), model, draft)
+    outputs = block_greedy_search(block_model, source_BS, request, block_size=4)
+    assert [output.step_lengths for output in outputs] == [(1, 4, 4, 4, 4), (1, 4), (1, 4, 4, 4)]
 
 
 @pytest.mark.parametrize("backend", ["eager", "packed"])

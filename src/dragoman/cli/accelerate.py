@@ -1,10 +1,10 @@
-"""Command `accelerate`: train prediction heads, which make greedy search faster and do not change its output."""
+"""Command `accelerate`: train prediction heads or a draft decoder. Both make greedy search faster with equal output."""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -25,7 +25,22 @@ from dragoman.cli.options import (
 @click.argument("corpus", type=PATH_TYPE)
 @output_path_option("Bundle to write.", required=True)
 @overwrite_option("Replace a bundle that exists.")
-@click.option("--num-heads", type=click.IntRange(1, 15), default=4, show_default=True, help="Prediction heads.")
+@click.option(
+    "--method",
+    type=click.Choice(["heads", "draft"]),
+    default="heads",
+    show_default=True,
+    help="Prediction heads, which propose all tokens at once, or a draft decoder of one layer.",
+)
+@click.option(
+    "--num-proposals",
+    "--num-heads",
+    "num_proposals",
+    type=click.IntRange(1, 15),
+    default=4,
+    show_default=True,
+    help="Tokens that are proposed for one step, at most.",
+)
 @click.option(
     "--tokens",
     type=click.IntRange(min=1),
@@ -41,19 +56,20 @@ def accelerate(
     corpus: Path,
     output: Path,
     overwrite: bool,
-    num_heads: int,
+    method: str,
+    num_proposals: int,
     tokens: int | None,
     seed: int,
     device: str,
     precision: str,
     as_json: bool,
 ) -> None:
-    """Train prediction heads on BUNDLE's own greedy outputs for the source side of CORPUS, and write both as a bundle.
+    """Train prediction heads or a draft decoder on BUNDLE's own greedy outputs for CORPUS, and write both as a bundle.
 
-    CORPUS is a text file in the source language, or a file of pairs: TSV, JSON lines, TMX, XLIFF, PO or Parquet. The weights of
-    BUNDLE stay as they are. Greedy search then proposes several tokens at once and verifies them in one step. Its output is the
-    same, and a large model is faster with single sentences. The same command
-    resumes a training that has stopped, from OUTPUT.part.
+    CORPUS is a text file in the source language, or a file of pairs: TSV, JSON lines, TMX, XLIFF, PO or Parquet. Only its
+    source side is read. The weights of BUNDLE stay as they are. Greedy search then proposes several tokens and verifies them in
+    one step. Its output is the same, and a large model is faster with single sentences. The same command resumes a training
+    that has stopped, from OUTPUT.part.
 
     \b
     Example:  dragoman accelerate runs/multi30k-ende/bundle train.en.gz -o multi30k-fast
@@ -67,25 +83,30 @@ def accelerate(
     treat_termination_as_interrupt()
     folder, console = output.with_name(f"{output.name}.part"), stderr_console()
 
-    from dragoman.bundle import add_heads, compute_bundle_digest  # the import of torch takes seconds
+    from dragoman.bundle import add_proposer, compute_bundle_digest  # the import of torch takes seconds
     from dragoman.inference.backends.proposals import find_unsupported_part
     from dragoman.inference.greedy_outputs import claim_folder, hash_lines, read_source_lines, write_greedy_outputs
     from dragoman.inference.load import load
     from dragoman.io.storage import lock_dir
     from dragoman.tasks.inference_model import get_decoder_start_id
-    from dragoman.training.head_training import DecoderInputs, HeadOptions, HeadTrainer, Output, choose_target_tokens
+    from dragoman.training.proposal_objectives import DecoderInputs, Output
+    from dragoman.training.proposal_training import Method, ProposalOptions, ProposalTrainer, choose_target_tokens
 
     translator = load(bundle, task="translation", device=device, precision=precision)
     if (part := find_unsupported_part(translator.models[0])) is not None:
         raise BundleError(
-            f"{bundle}: has {part}, which prediction heads do not support; translate without them", code="heads-unsupported"
+            f"{bundle}: has {part}, which excludes prediction heads and a draft decoder; translate without them",
+            code="proposer-unsupported",
         )
     metadata, task = translator.metadata, translator.recipe.task
     target_tokens = choose_target_tokens(tokens, metadata.target_tokens)
     lines = read_source_lines(corpus, source_language=task.source_language, target_language=task.target_language)
-    options = HeadOptions(num_heads=num_heads, target_tokens=target_tokens, seed=seed)
+    options = ProposalOptions(method=cast(Method, method), num_proposals=num_proposals, target_tokens=target_tokens, seed=seed)
     request = {"bundle": compute_bundle_digest(bundle), "corpus": hash_lines(lines), "precision": translator.precision}
-    claim_folder(folder, request | {"num_heads": num_heads, "number_of_tokens": target_tokens, "seed": seed})
+    claim_folder(
+        folder,
+        request | {"method": method, "number_of_proposals": num_proposals, "number_of_tokens": target_tokens, "seed": seed},
+    )
     try:
         with lock_dir(folder):
             with progress_bar(console, "greedy outputs", len(lines)) as bar:
@@ -97,7 +118,7 @@ def accelerate(
                     seed=seed,
                     on_progress=bar.advance,
                 )
-            trainer = HeadTrainer(
+            trainer = ProposalTrainer(
                 DecoderInputs(
                     translator.models[0],
                     get_decoder_start_id(translator.recipe.model),
@@ -109,16 +130,18 @@ def accelerate(
             )
             with progress_bar(console, "training", trainer.num_steps, unit="steps") as bar:
                 trainer.on_step = lambda _: bar.advance(1)
-                heads = trainer.train()
+                proposer = trainer.train()
             training = trainer.describe()
-            add_heads(bundle, output, heads, replace(metadata, heads=training), overwrite=overwrite)
+            new_metadata = metadata.with_proposal_training(training, is_draft=method == "draft")
+            add_proposer(bundle, output, proposer, new_metadata, overwrite=overwrite)
     except KeyboardInterrupt:
         raise InterruptedRun(f"interrupted: {folder} keeps the progress; run the same command to resume") from None
     shutil.rmtree(folder, ignore_errors=True)
     result = AccelerateOutput(
         str(output),
         str(bundle),
-        num_heads,
+        method,
+        num_proposals,
         training.lines,
         training.target_tokens,
         training.steps,
@@ -129,6 +152,6 @@ def accelerate(
         print_json(result)
         return
     rates = ", ".join(f"{rate:.2f} with blocks of {size}" for size, rate in training.tokens_per_step.items())
-    facts = {"bundle": output, "base": bundle, "heads": num_heads, "lines": f"{training.lines:,}"}
+    facts = {"bundle": output, "base": bundle, "method": method, "proposals": num_proposals, "lines": f"{training.lines:,}"}
     facts |= {"training": f"{training.steps:,} steps, {training.target_tokens:,} tokens, {training.seconds:.0f} s"}
     print_facts("accelerate", facts | {"tokens per step": rates})

@@ -95,7 +95,7 @@ class TranslationLine:
     """One line of `dragoman translate --json`. Lines count from 1.
 
     terms: those of --glossary
-    tokens_per_step: tokens that each step of the search has added on average, with prediction heads
+    tokens_per_step: tokens that each step of the search has added on average, with prediction heads or a draft decoder
     """
 
     line: int
@@ -361,14 +361,17 @@ class MergeAdapterOutput:
 class AccelerateOutput:
     """Output of `dragoman accelerate --json`.
 
-    bundle, base: folders of the new bundle and of the one without heads
+    bundle, base: folders of the new bundle and of the one that it accelerates
+    method: heads or draft
+    num_proposals: tokens that are proposed for one step, at most
     lines, target_tokens, steps, seconds: lines with an output, tokens of all steps, and the training
     tokens_per_step: for each block size, tokens that a step adds to a held-out output on average
     """
 
     bundle: str
     base: str
-    num_heads: int
+    method: str
+    num_proposals: int
     lines: int
     target_tokens: int
     steps: int

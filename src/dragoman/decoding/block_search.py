@@ -44,7 +44,7 @@ class BlockState(Protocol):
 
 
 class BlockModel(Protocol):
-    """Model with prediction heads that reads k tokens of each sentence in one step."""
+    """Model with prediction heads or a draft decoder, which reads k tokens of each sentence in one step."""
 
     @property
     def device(self) -> torch.device: ...
@@ -59,8 +59,12 @@ class BlockModel(Protocol):
         """Read a block and return the logits after each token (B · k, V), the decoder's outputs (B · k, D), and the state."""
         ...
 
-    def propose(self, outputs_BD: Tensor, tokens_B: Tensor) -> Tensor:
-        """Return a proposal of each head for the tokens behind `tokens_B`, which the model predicts there. → (B, heads)"""
+    def propose(self, outputs_BD: Tensor, tokens_B: Tensor, state: Any, num_proposals: int) -> tuple[Tensor, Any]:
+        """Return proposals for the tokens behind `tokens_B` (B, num_proposals), and the state.
+
+        outputs_BD: outputs of the decoder at the last accepted tokens
+        tokens_B: tokens that the model predicts there
+        """
         ...
 
 
@@ -97,7 +101,7 @@ def block_greedy_search(model: BlockModel, source_BS: Tensor, request: SearchReq
     """Return the greedy output of each source, as `decode_tokens` does, except for ties by rounding and typical acceptance.
 
     source_BS: source ids, padded on the right
-    block_size: k, at most the number of heads plus 1
+    block_size: k, at most the number of proposals plus 1
     """
     assert min(request.max_lengths, default=1) >= 1
     outputs = [_Output() for _ in request.max_lengths]
@@ -129,8 +133,9 @@ def block_greedy_search(model: BlockModel, source_BS: Tensor, request: SearchReq
         if active:
             last_rows = [row * block_size + count - 1 for row, count in zip(kept, num_accepted, strict=True)]
             next_B = torch.tensor([outputs[sentence].tokens[-1] for sentence in active], device=model.device)
-            proposals_BI = model.propose(outputs_XD[torch.tensor(last_rows, device=model.device)], next_B)
-            tokens_BK = torch.cat([next_B[:, None], proposals_BI[:, : block_size - 1]], dim=1)
+            last_outputs_BD = outputs_XD[torch.tensor(last_rows, device=model.device)]
+            proposals_BI, state = model.propose(last_outputs_BD, next_B, state, block_size - 1)
+            tokens_BK = torch.cat([next_B[:, None], proposals_BI], dim=1)
             searcher.has_proposals = True
     return [
         replace(

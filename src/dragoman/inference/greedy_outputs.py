@@ -1,6 +1,6 @@
 """Greedy outputs of a bundle for the lines of a corpus, in a file that a killed command continues.
 
-Prediction heads learn from these outputs (`dragoman.training.head_training`).
+Prediction heads and draft decoders learn from these outputs (`dragoman.training.proposal_training`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GREEDY_OPTIONS: dict[str, Any] = {
     "mbr_model": None,
     "speculative": "off",
 }
-"""Options of the search whose outputs heads propose."""
+"""Options of the search whose outputs are learned."""
 
 
 def read_source_lines(path: Path, *, source_language: str, target_language: str) -> list[str]:

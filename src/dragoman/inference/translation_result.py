@@ -179,7 +179,7 @@ def merge_segments(
 
 
 def _merge_step_lengths(segments: Sequence[Translation]) -> tuple[int, ...] | None:
-    """Return the tokens of the steps of all segments; None if a segment was decoded without prediction heads."""
+    """Return the tokens of the steps of all segments; None if a segment was decoded token by token."""
     searched = [segment.step_lengths for segment in segments if segment.token_log_probs]
     if not searched or any(step_lengths is None for step_lengths in searched):
         return None

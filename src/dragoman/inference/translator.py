@@ -276,8 +276,8 @@ class Translator:
         if confidence:
             self._get_calibration()
         if config.speculative in ("on", "typical"):
-            if obstacle := self._find_heads_obstacle(config, constraints):
-                _log.warning("speculative = %r: decodes without prediction heads, because %s", config.speculative, obstacle)
+            if obstacle := self._find_proposal_obstacle(config, constraints):
+                _log.warning("speculative = %r: decodes token by token, because %s", config.speculative, obstacle)
             elif config.speculative == "typical" and not self._can_accept_typical():
                 _log.warning(
                     "speculative = 'typical': decodes like 'on', because compiled kernels keep the output of greedy search"
@@ -305,16 +305,19 @@ class Translator:
         block_search = self.inference_model.block_search
         return block_search is not None and block_search.can_accept_typical
 
-    def _find_heads_obstacle(
+    def _find_proposal_obstacle(
         self, config: DecodingConfig, constraints: Sequence[TranslationConstraints | None] | None
     ) -> str | None:
-        """Return the reason why a search does not use prediction heads, or None."""
+        """Return the reason why a search does not use the bundle's prediction heads or draft decoder, or None."""
         has_constraints = any(line_constraints is not None for line_constraints in constraints or ())
         block_search = self.inference_model.block_search
         for is_present, reason in (
             (is_ctc(self.models[0]), "model.decoder = 'ctc' predicts all tokens at once"),
-            (len(self.models) > 1, "an ensemble has none"),
-            (self.bundle.heads is None, "the bundle has none; dragoman accelerate trains them"),
+            (len(self.models) > 1, "an ensemble has no prediction heads and no draft decoder"),
+            (
+                self.bundle.proposer is None,
+                "the bundle has no prediction heads and no draft decoder; dragoman accelerate trains them",
+            ),
             (config.method != "greedy", f"method = {config.method!r} does not use them; choose greedy"),
             (self.session.shortlist is not None, "a shortlist excludes them"),
             (config.repetition_penalty != 1.0, "repetition_penalty excludes them"),

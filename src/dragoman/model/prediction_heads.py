@@ -34,7 +34,7 @@ class PredictionHead(nn.Module):
 class PredictionHeads(nn.Module):
     """All heads of a decoder.
 
-    token_ids_W: tokens that heads propose. Rare tokens are left out, because they cost more time than they save.
+    token_ids_W: tokens that heads propose
     """
 
     token_ids_W: Tensor
@@ -46,8 +46,8 @@ class PredictionHeads(nn.Module):
         self.register_buffer("token_ids_W", token_ids_W)
 
     @property
-    def num_heads(self) -> int:
-        """Return the number of heads, I."""
+    def num_proposals(self) -> int:
+        """Return the number of heads, I. Each proposes one token."""
         return len(self.heads)
 
     def forward(self, h_XD: Tensor, y_XD: Tensor) -> Tensor:
@@ -57,28 +57,3 @@ class PredictionHeads(nn.Module):
         y_XD: scaled embeddings of the tokens that it predicts there
         """
         return torch.stack([head(h_XD, y_XD) for head in self.heads], dim=1)
-
-
-class Proposer:
-    """Prediction heads with the embedding and the output embedding of their model, for inference.
-
-    embedding_VD, scale_V: embeddings of the decoder's inputs, and their factors
-    """
-
-    def __init__(
-        self, heads: PredictionHeads, *, embedding_VD: Tensor, scale_V: Tensor, output_VD: Tensor, output_bias_V: Tensor | None
-    ) -> None:
-        self.heads, self.embedding_VD, self.scale_V = heads, embedding_VD, scale_V
-        self.token_ids_W = heads.token_ids_W
-        self.output_WD = output_VD.detach()[self.token_ids_W]
-        self.output_bias_W = None if output_bias_V is None else output_bias_V.detach()[self.token_ids_W]
-
-    @torch.no_grad()
-    def __call__(self, h_XD: Tensor, tokens_X: Tensor) -> Tensor:
-        """Return the most probable proposal of each head. → (X, I)
-
-        h_XD: outputs of the decoder
-        tokens_X: tokens that it predicts there
-        """
-        y_XD = self.embedding_VD[tokens_X] * self.scale_V[tokens_X, None]
-        return self.token_ids_W[F.linear(self.heads(h_XD, y_XD), self.output_WD, self.output_bias_W).argmax(-1)]

@@ -308,7 +308,7 @@ def describe_segment(segment: TranslatedSegment, details: Details) -> dict[str, 
 def describe_hypothesis(text: str, translation: Translation, details: Details) -> dict[str, Any]:
     """Return the text with its markup, the score, and the details of a hypothesis.
 
-    tokens_per_step: tokens that each step of the search has added on average, with prediction heads
+    tokens_per_step: tokens that each step of the search has added on average, with prediction heads or a draft decoder
     """
     fields: dict[str, Any] = {"text": text, "score": translation.score}
     if translation.tokens_per_step is not None:

@@ -201,8 +201,8 @@ class BatchSearch:
         return config.method == "greedy" or (config.num_beam_groups == 1 and config.beam_size <= native_search.max_beam_size)
 
     @property
-    def can_use_heads(self) -> bool:
-        """Return whether prediction heads give the exact output of this search, apart from sentence constraints."""
+    def can_use_blocks(self) -> bool:
+        """Return whether a search over blocks gives the exact output of this search, apart from sentence constraints."""
         return (
             self.config.method == "greedy"
             and self.config.speculative != "off"
@@ -245,7 +245,7 @@ class BatchSearch:
         )
         if inference_model.predict_frames is not None:
             return self._search_all_at_once(inference_model.predict_frames, source_BS, limits, settings, constraints)
-        if inference_model.block_search is not None and self.can_use_heads:
+        if inference_model.block_search is not None and self.can_use_blocks:
             request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
             if request is not None and self.config.speculative == "typical" and inference_model.block_search.can_accept_typical:
                 request = replace(request, typical_threshold=self.config.typical_threshold)

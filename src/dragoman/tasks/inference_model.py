@@ -33,7 +33,7 @@ class InferenceModel:
     max_positions: number of tokens that the model has positions for; None if positions never end
     make_topk: makes the object that finds the likeliest tokens of a search
     native_search: search in machine code for common requests; None if Python does every search
-    block_search: greedy search with prediction heads; None for a model without them
+    block_search: greedy search with prediction heads or a draft decoder; None for a model without them
     predict_frames: maps source ids and suppressed ids to the prediction of each position, as `ctc.predict_frames` does; None
         for a model that predicts token by token
     restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to the token

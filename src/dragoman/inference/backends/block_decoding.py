@@ -1,4 +1,4 @@
-"""Greedy search with prediction heads on one back end, and the choice of the block size by measurement."""
+"""Greedy search with prediction heads or a draft decoder on one back end, and the choice of the block size by measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCH_SIZES = (1, 4, 16, 64)
 """Numbers of sentences that are measured. A batch takes the choice of the nearest one."""
 # Tokens of the measured sources and outputs, most rounds of the measurement, and the time after which no further one begins.
 PROBE_LENGTH, PROBE_ROUNDS, PROBE_SECONDS = 16, 9, 0.3
-# Heads must be this much faster, because a tie by rounding may change an output.
+# Blocks must be this much faster, because a tie by rounding may change an output.
 MIN_SPEEDUP = 1.05
 
 
@@ -40,11 +40,11 @@ class SearchFn(Protocol):
 
 @dataclass
 class BlockDecoding:
-    """Search with the prediction heads of one model.
+    """Search with the prediction heads or the draft decoder of one model.
 
     search: search over blocks
-    search_plainly: greedy search without heads
-    acceptance: acceptance of each block size that the heads allow; the most useful ones come from the training of the heads
+    search_plainly: greedy search token by token
+    acceptance: acceptance of each block size, from the training of the heads or of the draft
     cache_key: name of the model and the back end in the cache of measurements
     source_vocab_size: number of source tokens
     can_accept_typical: whether the search supports typical acceptance
@@ -93,7 +93,7 @@ class BlockDecoding:
     def choose_block_size(self, num_sentences: int, *, may_be_one: bool) -> int:
         """Return the block size that adds most tokens in a second. The first call measures it, or reads it from the cache.
 
-        may_be_one: whether 1, greedy search without heads, is allowed
+        may_be_one: whether 1, greedy search token by token, is allowed
         """
         if not self.acceptance:
             return 1

@@ -1,19 +1,21 @@
-"""Parts that all back ends need for prediction heads: proposals, and inputs at positions that differ between sentences."""
+"""Parts that all back ends need for proposals: the models without them, and inputs at positions that differ."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from dragoman.inference.backends.protocol import has_unusual_layers
 from dragoman.inference.backends.shared import InferenceEmbedding
 from dragoman.model.ctc import is_ctc
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
-from dragoman.model.prediction_heads import PredictionHeads, Proposer
+from dragoman.model.prediction_heads import PredictionHeads
+from dragoman.model.proposal_output import ProposalOutput
 from dragoman.model.transformer import Embedding, Transformer
 
 
 def find_unsupported_part(model: Transformer) -> str | None:
-    """Return the part of a model that excludes prediction heads, or None."""
+    """Return the part of a model that excludes prediction heads and a draft decoder, or None."""
     for is_present, part in (
         (is_ctc(model), "a CTC decoder"),
         (model.decoder.pointer is not None, "a pointer"),
@@ -25,15 +27,23 @@ def find_unsupported_part(model: Transformer) -> str | None:
     return None
 
 
-def build_proposer(embedding: InferenceEmbedding, model: Transformer, heads: PredictionHeads) -> Proposer:
-    """Return the proposer of a model's heads. embedding: that of its decoder"""
-    return Proposer(
-        heads.to(model.output.device),
-        embedding_VD=embedding.weight_VD,
-        scale_V=embedding.scale_V,
-        output_VD=model.output,
-        output_bias_V=model.output_bias,
-    )
+class HeadProposer:
+    """Prediction heads with the embedding and the output embedding of their model, for inference."""
+
+    def __init__(self, heads: PredictionHeads, model: Transformer, embedding: InferenceEmbedding) -> None:
+        """Take the heads of a model. embedding: that of its decoder"""
+        self.heads, self.embedding = heads.to(model.output.device), embedding
+        self.output = ProposalOutput.from_model(model, heads.token_ids_W)
+
+    @torch.no_grad()
+    def __call__(self, h_XD: Tensor, tokens_X: Tensor) -> Tensor:
+        """Return the most probable proposal of each head. → (X, heads)
+
+        h_XD: outputs of the decoder
+        tokens_X: tokens that it predicts there
+        """
+        y_XD = self.embedding.weight_VD[tokens_X] * self.embedding.scale_V[tokens_X, None]
+        return self.output.choose(self.heads(h_XD, y_XD))
 
 
 def get_num_positions(embedding: Embedding) -> int | None:

@@ -15,6 +15,7 @@ from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.backends.select import build_inference_model
+from dragoman.model.draft_decoder import DraftDecoder, Proposer
 from dragoman.model.factory import build_model
 from dragoman.model.prediction_heads import PredictionHead, PredictionHeads
 from dragoman.tasks.generation import generate
@@ -55,7 +56,7 @@ def without_gradients(one_core: None) -> Iterator[None]:
         yield
 
 
-def build_accelerated_model(keys: dict[str, Any]) -> InferenceModel:
+def build_accelerated_model(keys: dict[str, Any], proposer_kind: str = "heads") -> InferenceModel:
     """Return a random model with heads of which many propose its tokens: the inputs of the output embedding hardly differ."""
     torch.manual_seed(2)
     shape: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 48, "d_ff": 64, "tie_embeddings": "none"}
@@ -70,13 +71,19 @@ def build_accelerated_model(keys: dict[str, Any]) -> InferenceModel:
     for head in heads.heads:
         torch.nn.init.normal_(cast(PredictionHead, head).outer.weight, std=0.3)
     acceptance = {2: 1.5, 3: 1.7, 4: 1.8, 5: 1.9}
-    return build_inference_model([model], torch.device("cpu"), "int8", None, heads=heads.eval(), acceptance=acceptance)
+    proposer: Proposer = heads.eval()
+    if proposer_kind != "heads":
+        proposer = DraftDecoder.from_model(model, token_ids_W=torch.arange(3, VOCABULARY), num_proposals=4)
+        for parameter in proposer.parameters():
+            parameter.add_((0.02 if proposer_kind == "draft" else 0.0) * torch.randn_like(parameter))
+    return build_inference_model([model], torch.device("cpu"), "int8", None, proposer=proposer, acceptance=acceptance)
 
 
 @pytest.fixture(scope="module")
 def inference_models(one_core: None) -> dict[str, InferenceModel]:
     with torch.no_grad():
-        return {name: build_accelerated_model(keys) for name, keys in MODELS.items()}
+        models = {name: build_accelerated_model(keys) for name, keys in MODELS.items()}
+        return models | {f"draft, {name}": build_accelerated_model(keys, "draft") for name, keys in MODELS.items()}
 
 
 def search(inference_model: InferenceModel, block_size: int, **options: Any) -> list[Hypothesis]:
@@ -98,7 +105,7 @@ def check_equal(outputs: list[Hypothesis], expected: list[Hypothesis]) -> None:
     assert all(min(output.step_lengths or ()) >= 1 for output in outputs)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *(f"draft, {name}" for name in MODELS)])
 @pytest.mark.parametrize("rules", RULES)
 def test_blocks_equal_greedy_search(inference_models: dict[str, InferenceModel], name: str, rules: str) -> None:
     constraints = [SentenceConstraints(allow_repetition=index % 3 == 0) for index in range(NUM_SOURCES)]
@@ -116,15 +123,16 @@ def test_prompt_is_read_before_the_first_block(inference_models: dict[str, Infer
         check_equal(search(inference_model, 3, prompt=(7, 8, 9, 10, 11)), expected)
 
 
+@pytest.mark.parametrize("name", ["post-norm", "draft, post-norm"])
 @pytest.mark.parametrize("rows_per_group", [2 * NUM_SOURCES, 8, 1])
 def test_thread_groups_equal_one_thread(
-    inference_models: dict[str, InferenceModel], rows_per_group: int, monkeypatch: pytest.MonkeyPatch
+    inference_models: dict[str, InferenceModel], rows_per_group: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five threads search in one group of three, in groups of several, or each alone."""
     monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 5)
     monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_PER_THREAD", 16)
     monkeypatch.setattr("dragoman.inference.backends.compiled.search.ROWS_PER_GROUP", rows_per_group)
-    inference_model = inference_models["post-norm"]
+    inference_model = inference_models[name]
     expected = search(inference_model, 1)
     torch.set_num_threads(5)
     try:
@@ -134,10 +142,25 @@ def test_thread_groups_equal_one_thread(
     check_equal(outputs, expected)
 
 
+@pytest.mark.parametrize("prompt", [(), (7, 9, 8, 10, 11)])
+def test_draft_that_is_the_model_is_always_right(prompt: tuple[int, ...]) -> None:
+    """The draft of a model with one layer begins as that layer. So each step but the first and the last writes a block."""
+    keys = {"decoder_layers": 1, "num_heads": 2}
+    with torch.no_grad():
+        inference_model = build_accelerated_model(keys, "copy")
+    for block_size in (2, 4):
+        outputs = search(inference_model, block_size, prompt=prompt)
+        check_equal(outputs, search(inference_model, 1, prompt=prompt))
+        for output in outputs:
+            first, *others = output.step_lengths or ()
+            assert first == 1
+            assert all(length == block_size for length in others[:-1])
+
+
 def test_wide_heads_are_not_compiled() -> None:
     torch.manual_seed(1)
     config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=32, d_ff=48, num_heads=2)
     model = build_model(config, source_vocab_size=40, target_vocab_size=40, padding_id=PADDING_ID).eval()
     heads = PredictionHeads(num_heads=1, d_model=32, d_inner=500, token_ids_W=torch.arange(40)).eval()
-    inference_model = build_inference_model([model], torch.device("cpu"), "int8", None, heads=heads, acceptance={2: 1.5})
+    inference_model = build_inference_model([model], torch.device("cpu"), "int8", None, proposer=heads, acceptance={2: 1.5})
     assert inference_model.block_search is None

@@ -1,4 +1,4 @@
-"""Search over blocks of a compiled model: its heads in int8, the memory of the search, and the calls of its kernel.
+"""Search over blocks of a compiled model: its heads or draft in int8, the memory of the search, and the calls of its kernel.
 
 C sentences    k block size    others as in `search`
 """
@@ -21,11 +21,16 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL_U8,
     RELU,
     BlockBuffers,
-    HeadWeights,
+    CrossKVCache,
+    DecoderWeights,
+    Int8Weights,
+    ProposerWeights,
     RowBuffers,
+    SelfKVCache,
     Workspace,
 )
 from dragoman.inference.backends.compiled.model import CompiledTransformer
+from dragoman.inference.backends.compiled.pack import compile_draft
 from dragoman.inference.backends.compiled.search import (
     F32_OPTIONS,
     I32_OPTIONS,
@@ -36,15 +41,21 @@ from dragoman.inference.backends.compiled.search import (
     SearchThreads,
     build_search_options,
 )
+from dragoman.inference.backends.compiled.state import CompiledState
 from dragoman.inference.backends.compiled.threads import Canceled
 from dragoman.inference.backends.compiled.weights import Int8Packer, pack_output, round_up
 from dragoman.inference.backends.proposals import get_num_positions
 from dragoman.inference.backends.shared import LazyWeight
+from dragoman.model.draft_decoder import DraftDecoder, Proposer
 from dragoman.model.prediction_heads import PredictionHead, PredictionHeads
+from dragoman.model.proposal_output import ProposalOutput
 from dragoman.model.transformer import Transformer
 
 # Steps of one call. Python handles Ctrl-C between calls.
 MAX_STEPS_PER_CALL = 64
+
+
+NO_PRODUCT = Int8Weights(0, 0, 0, 0, 0, 0, 0)
 
 
 class CompiledHeads:
@@ -65,8 +76,9 @@ class CompiledHeads:
         output, output_tensors = pack_output(
             model.output.detach()[ids_W], None if model.output_bias is None else model.output_bias.detach()[ids_W]
         )
-        self.d_inner, self.num_heads = heads.d_inner, heads.num_heads
-        self.weights = HeadWeights(
+        self.d_inner, self.num_proposals = heads.d_inner, heads.num_proposals
+        self.weights = ProposerWeights(
+            has_draft=False,
             inner=packer.pack_int8(inner_weights, [head.inner.bias for head in modules], RELU),
             outer=packer.pack_int8(outer_weights, [head.outer.bias for head in modules], ADD_RESIDUAL_U8),
             output=output,
@@ -75,16 +87,37 @@ class CompiledHeads:
         self.tensors = [*packer.tensors, *output_tensors]
 
 
-def build_block_search(compiled_model: object, model: Transformer, heads: PredictionHeads) -> CompiledBlockSearch | None:
-    """Return the search over blocks of a compiled model, or None if the workspace of its products is too narrow for the heads.
+class CompiledDraft:
+    """Draft decoder in int8. weights: addresses of `tensors`"""
+
+    def __init__(self, draft: DraftDecoder, model: Transformer) -> None:
+        """Pack the draft of a trained model."""
+        self.decoder, packer = compile_draft(model, draft), Int8Packer()
+        output = ProposalOutput.from_model(model, draft.token_ids_W)
+        output_weights, output_tensors = pack_output(output.output_WD, output.bias_W)
+        token_ids = packer.add_tensor(draft.token_ids_W.to(**I64_OPTIONS))
+        self.weights = ProposerWeights(True, NO_PRODUCT, NO_PRODUCT, output_weights, token_ids)
+        self.tensors = [*packer.tensors, *output_tensors, *self.decoder.owned_tensors]
+
+    def extend_model(self, model: CompiledTransformer) -> CompiledTransformer:
+        """Return the model whose states hold the draft's keys and values behind those of the decoder."""
+        cross_attention = model.cross_attention._replace(kv=self.decoder.cross_kv)
+        return replace(model, cross_attention=cross_attention, num_draft_layers=1)
+
+
+def build_block_search(compiled_model: object, model: Transformer, proposer: Proposer) -> CompiledBlockSearch | None:
+    """Return the search over blocks of a compiled model, or None if the workspace of its products is too narrow for heads.
 
     model: the trained model that the compiled one was made from
     """
     assert isinstance(compiled_model, CompiledTransformer)
-    if max(2 * round_up(heads.d_model), round_up(heads.d_inner)) > compiled_model.max_outputs:
-        return None
     max_positions = get_num_positions(model.decoder.embedding)
-    return CompiledBlockSearch(compiled_model, CompiledHeads(heads, model), max_positions)
+    if isinstance(proposer, DraftDecoder):
+        draft = CompiledDraft(proposer, model)
+        return CompiledBlockSearch(draft.extend_model(compiled_model), draft, max_positions)
+    if max(2 * round_up(proposer.d_model), round_up(proposer.d_inner)) > compiled_model.max_outputs:
+        return None
+    return CompiledBlockSearch(compiled_model, CompiledHeads(proposer, model), max_positions)
 
 
 class _BlockTensors:
@@ -98,7 +131,7 @@ class _BlockTensors:
             "last_rows": torch.zeros(num_sentences, **I64_OPTIONS),
             "output_lengths": torch.zeros(num_sentences, **I64_OPTIONS),
             "longest": torch.zeros(1, **I64_OPTIONS),
-            "row_sentence_ids": torch.zeros(num_rows, **I32_OPTIONS),
+            "draft_ids": torch.zeros(2 * num_sentences, **I64_OPTIONS),
             "num_steps": torch.zeros(num_sentences, **I64_OPTIONS),
             "step_lengths": torch.empty(num_sentences, max_length, **I32_OPTIONS),
             "head_outputs": torch.empty(num_rows * width, **F32_OPTIONS),
@@ -127,7 +160,7 @@ class CompiledBlockSearch:
     """
 
     model: CompiledTransformer
-    heads: CompiledHeads
+    proposer: CompiledHeads | CompiledDraft
     max_positions: int | None
 
     def __call__(self, source_BS: Tensor, request: SearchRequest, *, block_size: int) -> list[Hypothesis]:
@@ -149,7 +182,8 @@ class CompiledBlockSearch:
             if threads.canceled.is_set():
                 raise Canceled
             longest = int(block_tensors.shared_tensors["longest"])
-            while num_prompt_tokens + longest + block_size > state.ancestors_NT.shape[1]:
+            # A draft writes behind a block that a step has verified.
+            while num_prompt_tokens + longest + 2 * block_size > state.ancestors_NT.shape[1]:
                 state = state.double_capacity()
             state = model.ensure_workspace(state, num_rows)
             num_positions = state.ancestors_NT.shape[1]
@@ -164,9 +198,10 @@ class CompiledBlockSearch:
                 state.cross_kv,
                 state.self_kv_cache(),
             )
-            keep_alive = model, self.heads, state, buffers, block_tensors, option_tensors, positions_TD, results
+            keep_alive = model, self.proposer, state, buffers, block_tensors, option_tensors, positions_TD, results
             buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails
-            last_arguments = (options, results.buffers, self.heads.weights)
+            draft_arguments = self._get_draft_arguments(state, model.get_decoder_weights(positions_TD))
+            last_arguments = (options, results.buffers, self.proposer.weights, *draft_arguments)
             num_active = state.workspace.step_group.run(
                 partial(
                     _run_kernel,
@@ -183,6 +218,18 @@ class CompiledBlockSearch:
             replace(hypothesis, step_lengths=step_lengths)
             for hypothesis, step_lengths in zip(results.to_hypotheses(), block_tensors.list_step_lengths(), strict=True)
         ]
+
+    def _get_draft_arguments(
+        self, state: CompiledState, decoder: DecoderWeights
+    ) -> tuple[DecoderWeights, CrossKVCache, SelfKVCache]:
+        """Return the weights and the caches of the draft, or those of the decoder, which nothing reads, for heads."""
+        cross_kv, self_kv = state.cross_kv, state.self_kv_cache()
+        if isinstance(self.proposer, CompiledHeads):
+            return decoder, cross_kv, self_kv
+        draft, layer = self.proposer.decoder, self.model.decoder.layers.num_layers
+        cross_kv = cross_kv._replace(keys=state.keys_LBSK[layer].data_ptr(), values=state.values_LBSU[layer].data_ptr())
+        self_kv = self_kv._replace(keys=state.self_keys[layer].data_ptr(), values=state.self_values[layer].data_ptr())
+        return decoder._replace(layers=draft.layers, cross_attention=draft.cross_attention), cross_kv, self_kv
 
 
 def _run_kernel(

@@ -96,6 +96,7 @@ class CompiledTransformer:
 
     pointer: pointer of a parser; None in other models
     owned_tensors: all tensors whose addresses the other fields hold
+    num_draft_layers: layers of a draft, whose keys and values are behind those of the decoder; see `block_search`
     """
 
     encoder: StackWeights
@@ -106,6 +107,7 @@ class CompiledTransformer:
     pointer: CompiledPointer | None
     owned_tensors: Sequence[Tensor]
     make_topk: type[CompiledTopK] = CompiledTopK
+    num_draft_layers: int = 0
 
     def start(self, source_BS: Tensor, workers: Sequence[WorkerThread] = ()) -> CompiledState:
         """Encode the sources, padded on the right, and return the state before the first target token.
@@ -116,7 +118,7 @@ class CompiledTransformer:
         token_mask_BS = source_BS != encoder.embedding.padding_id
         length_B = token_mask_BS.sum(1, dtype=torch.int32)
         lengths = length_B.tolist()
-        shape = self.decoder.layers.num_layers, num_sentences, num_positions
+        shape = self.num_decoder_layers, num_sentences, num_positions
         keys_LBSK, values_LBSU = (
             torch.empty(*shape, width, **F16_OPTIONS) for width in (head_layout.key_width, head_layout.value_width)
         )
@@ -162,7 +164,7 @@ class CompiledTransformer:
             positions_SD.data_ptr(),
             self.encoder.layers,
             self.cross_attention.kv,
-            self.decoder.layers.num_layers,
+            self.num_decoder_layers,
             self.head_layout,
         )
         tokens_N, position_N = source_BS[token_mask_BS], token_mask_BS.nonzero()[:, 1].contiguous()
@@ -213,6 +215,11 @@ class CompiledTransformer:
         return state.logits_NV, state._replace(length=position + 1, pointer=pointer_state)
 
     @property
+    def num_decoder_layers(self) -> int:
+        """Number of layers with keys and values: those of the decoder and of a draft."""
+        return self.decoder.layers.num_layers + self.num_draft_layers
+
+    @property
     def num_outputs(self) -> int:
         """Number of output words, V."""
         return self.output.num_outputs
@@ -249,7 +256,7 @@ class CompiledTransformer:
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """Return the state with slots for the outputs of this many rows."""
         num_positions = _compute_initial_capacity(state.cross_kv.num_positions)
-        shape = self.decoder.layers.num_layers, num_rows, num_positions
+        shape = self.num_decoder_layers, num_rows, num_positions
         return state._replace(
             self_keys=torch.empty(*shape, self.head_layout.key_width, **F16_OPTIONS),
             self_values=torch.empty(*shape, self.head_layout.value_width, **F16_OPTIONS),

@@ -239,16 +239,38 @@ class PackedTransformer:
 
         rows_N: indices of the tokens' rows among the stored rows; None if these are all rows
         """
-        assert state.self_kv is not None
         assert state.ancestors_CRW is not None
-        num_stored, memory_bias, beam_size = state.num_stored, state.memory_bias, state.ancestors_CRW.shape[1]
+        beam_size = state.ancestors_CRW.shape[1]
         slots = slice(state.num_used_slots, state.num_used_slots + beam_size)
+        x_ND = self.run_layers(self.decoder, 0, x_ND, rows_N, state, slots, state.ancestors_CRW)
+        return x_ND, replace(state, num_used_slots=slots.stop, length=state.length + 1)
+
+    def run_layers(
+        self,
+        stack: PackedStack,
+        first: int,
+        x_ND: Tensor,
+        rows_N: Tensor | None,
+        state: PackedState,
+        slots: slice,
+        bias_CRW: Tensor,
+    ) -> Tensor:
+        """Return the outputs of a stack for embedded tokens, sentence by sentence, with padding rows.
+
+        first: number of the stack's first layer in the state
+        rows_N: as in `run_decoder`
+        slots: slots that the tokens write, R for each sentence
+        bias_CRW: 0 for the slots that each token attends to, -inf for the others
+        """
+        assert state.self_kv is not None
+        num_stored, memory_bias, beam_size = state.num_stored, state.memory_bias, bias_CRW.shape[1]
         if rows_N is not None:  # inactive sentences have rows of zeros
             x_ND = x_ND.new_zeros(num_stored * beam_size, x_ND.shape[1]).index_copy_(0, rows_N, x_ND)
         x_MD = x_ND.view(num_stored, beam_size, -1).transpose(0, 1).reshape(num_stored * beam_size, -1)
         num_heads = self.decoder.layers[0].attention.num_heads
-        bias_YRW = state.ancestors_CRW[:, None].expand(-1, num_heads, -1, -1).flatten(0, 1)
-        for layer, self_kv, cross_kv in zip(self.decoder.layers, state.self_kv, state.cross_kv, strict=True):
+        bias_YRW = bias_CRW[:, None].expand(-1, num_heads, -1, -1).flatten(0, 1)
+        layer_kv = zip(state.self_kv[first:], state.cross_kv[first:], strict=True)
+        for layer, (self_kv, cross_kv) in zip(stack.layers, layer_kv, strict=False):
 
             def write_kv(new_kv: KeyValue, self_kv: KeyValue = self_kv) -> KeyValue:
                 self_kv.key[:, slots].copy_(new_kv.key)
@@ -258,14 +280,13 @@ class PackedTransformer:
             x_MD = layer.apply_self_attention(x_MD, write_kv, bias_YRW, num_stored, beam_size)
             x_MD = layer.apply_cross_attention(x_MD, cross_kv, memory_bias, num_stored)
             x_MD = layer.feed_forward(x_MD)
-        x_MD = self.decoder.norm(x_MD)
+        x_MD = stack.norm(x_MD)
         if beam_size > 1:
             x_MD = x_MD.view(beam_size, num_stored, -1).transpose(0, 1).reshape(len(x_MD), -1)
-        next_state = replace(state, num_used_slots=slots.stop, length=state.length + 1)
         if rows_N is not None:
             num_rows = len(rows_N)
             x_MD = x_MD.index_select(0, F.pad(rows_N, (0, min(round_up_rows(num_rows), len(x_MD)) - num_rows)))
-        return x_MD, next_state
+        return x_MD
 
     def build_native_search(self, vocab_ids_W: Tensor | None = None) -> None:
         """Return None: Python runs every search of this model."""

@@ -51,7 +51,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     CrossKVCache,
     DecoderWeights,
     GreedyBuffers,
-    HeadWeights,
+    ProposerWeights,
     RowBuffers,
     SearchOptions,
     SelfKVCache,
@@ -62,20 +62,20 @@ I32_BYTES, F32_BYTES = 4, 4
 
 
 @kernel
-def apply_block_self_attention(head_layout, layer, block_size, self_kv, workspace, output_lengths, options, num_rows):
+def apply_block_self_attention(head_layout, layer, block_size, start, self_kv, workspace, output_lengths, options, num_rows):
     """Attend from each row to its output so far and to the earlier rows of its block, whose keys are written first."""
     row_stride = 2 * head_layout.key_width + head_layout.value_width
-    start, stop = thread_range(num_rows, workspace.group)
-    for row in range(start, stop):
+    first, stop = thread_range(num_rows, workspace.group)
+    for row in range(first, stop):
         sentence_row = row // block_size
-        position = options.num_prompt_tokens + load_i64(output_lengths, sentence_row) + row % block_size
+        position = options.num_prompt_tokens + start + load_i64(output_lengths, sentence_row) + row % block_size
         kv_row = (layer * self_kv.num_rows + load_i32(self_kv.slot_rows, sentence_row)) * self_kv.capacity + position
         write_kv(head_layout, row * row_stride + head_layout.key_width, self_kv.keys, self_kv.values, kv_row, workspace)
     barrier(workspace.group)
     next_distance = self_kv.capacity if head_layout.key_width >= MIN_PREFETCHED_WIDTH else 0
-    for row in range(start, stop):
+    for row in range(first, stop):
         sentence_row = row // block_size
-        end = options.num_prompt_tokens + load_i64(output_lengths, sentence_row) + row % block_size + 1
+        end = options.num_prompt_tokens + start + load_i64(output_lengths, sentence_row) + row % block_size + 1
         first_row = (layer * self_kv.num_rows + load_i32(self_kv.slot_rows, sentence_row)) * self_kv.capacity
         for position in range(end):
             store_i64(workspace.kv_rows, position, first_row + position)
@@ -85,13 +85,19 @@ def apply_block_self_attention(head_layout, layer, block_size, self_kv, workspac
 
 
 @kernel
-def run_block_decoder(num_rows, decoder, cross_kv, self_kv, workspace, row_buffers, options, block_buffers):
-    """Read a block of each sentence, and leave in x the inputs of the output projection."""
-    layers, block_size = decoder.layers, block_buffers.block_size
+def run_block_decoder(
+    token_ids, block_size, start, num_rows, decoder, cross_kv, self_kv, workspace, row_buffers, options, block_buffers
+):
+    """Read a block of each sentence, and leave in x the inputs of the output projection.
+
+    token_ids: (C, block_size), the tokens of the blocks
+    start: position of a block's first token behind the last token of the output
+    """
+    layers = decoder.layers
     for row in range(num_rows):
         length = load_i64(block_buffers.output_lengths, row // block_size)
-        position = options.num_prompt_tokens + length + row % block_size
-        store_i64(row_buffers.input_ids, row, load_i64(block_buffers.block_ids, row))
+        position = options.num_prompt_tokens + start + length + row % block_size
+        store_i64(row_buffers.input_ids, row, load_i64(token_ids, row))
         store_i64(row_buffers.position_ids, row, min(position, block_buffers.num_positions - 1))
     embed_tokens(
         row_buffers.input_ids, row_buffers.position_ids, num_rows, decoder.embedding_table, decoder.positions, workspace
@@ -102,13 +108,14 @@ def run_block_decoder(num_rows, decoder, cross_kv, self_kv, workspace, row_buffe
             decoder.head_layout,
             layer,
             block_size,
+            start,
             self_kv,
             workspace,
             block_buffers.output_lengths,
             options,
             num_rows,
         )
-        finish_decoder_layer(layer, decoder, cross_kv, block_buffers.row_sentence_ids, num_rows, workspace)
+        finish_decoder_layer(layer, decoder, cross_kv, self_kv.sentence_ids, block_size, num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
 
@@ -258,14 +265,14 @@ def write_head_inputs(num_active, decoder, workspace, row_buffers, block_buffers
 
 
 @kernel
-def find_proposals(num_rows, heads, workspace, row_buffers, block_buffers):
-    """Find the best token of each row of `head_outputs`. Thread 0 then holds the results."""
-    output, logits, group = heads.output, row_buffers.logits, workspace.group
+def find_proposals(inputs, num_rows, proposer, workspace, row_buffers):
+    """Find the best proposed token of each row of the inputs (N, D). Thread 0 then holds the results."""
+    output, logits, group = proposer.output, row_buffers.logits, workspace.group
     num_blocks, first_list = -(-output.num_outputs // LOGIT_BLOCK), group.thread_index * row_buffers.num_rows
     for row in range(num_rows):
         store_i64(row_buffers.candidate_ids, first_list + row, 0)
         store_f32(row_buffers.candidate_logits, first_list + row, np.float32(NEG_INF))
-    quantize_rows(block_buffers.head_outputs, num_rows, workspace.width, workspace, False)
+    quantize_rows(inputs, num_rows, workspace.width, workspace, False)
     first_block, end_block = thread_range(num_blocks, group)
     for block in range(first_block, end_block):
         column = block * LOGIT_BLOCK
@@ -301,7 +308,7 @@ def find_proposals(num_rows, heads, workspace, row_buffers, block_buffers):
 
 
 @kernel
-def write_blocks(num_active, heads, self_kv, row_buffers, options, greedy_buffers, block_buffers, has_proposals):
+def write_blocks(num_active, proposer, row_buffers, options, greedy_buffers, block_buffers, has_proposals):
     """Write the next blocks: the last token of each output and the proposals, which also stand behind the output."""
     block_size = block_buffers.block_size
     for index in range(num_active):
@@ -310,26 +317,109 @@ def write_blocks(num_active, heads, self_kv, row_buffers, options, greedy_buffer
         for head in range(block_size - 1):
             token = np.int64(options.end_id)
             if has_proposals:
-                token = load_i64(heads.token_ids, load_i64(row_buffers.candidate_ids, head * num_active + index))
+                token = load_i64(proposer.token_ids, load_i64(row_buffers.candidate_ids, head * num_active + index))
             store_i64(block_buffers.block_ids, index * block_size + 1 + head, token)
             if length + head < options.max_length:
                 store_i32(greedy_buffers.row_ids, index * options.max_length + length + head, np.int32(token))
-        for row in range(index * block_size, (index + 1) * block_size):
-            store_i32(block_buffers.row_sentence_ids, row, np.int32(load_i32(self_kv.sentence_ids, index)))
 
 
 @kernel
-def propose_tokens(num_active, decoder, heads, self_kv, workspace, row_buffers, options, greedy_buffers, block_buffers):
+def propose_with_heads(num_active, decoder, proposer, workspace, row_buffers, options, greedy_buffers, block_buffers):
     """Run the heads on the last accepted token of each sentence, and write the next blocks."""
     width = workspace.width
     write_head_inputs(num_active, decoder, workspace, row_buffers, block_buffers)
     for head in range(block_buffers.block_size - 1):
-        multiply(block_buffers.head_inputs, heads.inner, head, workspace.projections, num_active, 2 * width, workspace)
+        multiply(block_buffers.head_inputs, proposer.inner, head, workspace.projections, num_active, 2 * width, workspace)
         head_outputs = block_buffers.head_outputs + F32_BYTES * width * head * num_active
-        multiply(workspace.projections, heads.outer, head, head_outputs, num_active, heads.inner.num_outputs, workspace)
-    find_proposals((block_buffers.block_size - 1) * num_active, heads, workspace, row_buffers, block_buffers)
+        multiply(workspace.projections, proposer.outer, head, head_outputs, num_active, proposer.inner.num_outputs, workspace)
+    num_rows = (block_buffers.block_size - 1) * num_active
+    find_proposals(block_buffers.head_outputs, num_rows, proposer, workspace, row_buffers)
     if workspace.group.thread_index == 0:
-        write_blocks(num_active, heads, self_kv, row_buffers, options, greedy_buffers, block_buffers, True)
+        write_blocks(num_active, proposer, row_buffers, options, greedy_buffers, block_buffers, True)
+    barrier(workspace.group)
+
+
+@kernel
+def begin_draft(num_active, row_buffers, block_buffers):
+    """Write the last two tokens of each output, or the start token in place of the first.
+
+    The draft has not read the first of them if all proposals were accepted. Otherwise it writes the same keys and values again.
+    """
+    block_size = block_buffers.block_size
+    for index in range(num_active):
+        last_id = load_i64(row_buffers.last_ids, index)
+        store_i64(
+            block_buffers.draft_ids, 2 * index, load_i64(block_buffers.block_ids, load_i64(block_buffers.last_rows, index))
+        )
+        store_i64(block_buffers.draft_ids, 2 * index + 1, last_id)
+        store_i64(block_buffers.block_ids, index * block_size, last_id)
+
+
+@kernel
+def write_draft_tokens(num_active, step, proposer, row_buffers, options, greedy_buffers, block_buffers):
+    """Write the proposal of each sentence into its block, behind its output, and as the next token that the draft reads."""
+    for index in range(num_active):
+        token = load_i64(proposer.token_ids, load_i64(row_buffers.candidate_ids, index))
+        position = load_i64(block_buffers.output_lengths, index) + step
+        store_i64(block_buffers.block_ids, index * block_buffers.block_size + 1 + step, token)
+        store_i64(block_buffers.draft_ids, index, token)
+        if position < options.max_length:
+            store_i32(greedy_buffers.row_ids, index * options.max_length + position, np.int32(token))
+
+
+@kernel
+def propose_with_draft(
+    num_active,
+    draft,
+    cross_kv,
+    self_kv,
+    proposer,
+    workspace,
+    row_buffers,
+    options,
+    greedy_buffers,
+    block_buffers,
+):
+    """Run the draft token by token behind each output, and write the next blocks. Its cache is rolled back by position."""
+    width, is_first_thread = workspace.width, workspace.group.thread_index == 0
+    if is_first_thread:
+        begin_draft(num_active, row_buffers, block_buffers)
+    barrier(workspace.group)
+    for step in range(block_buffers.block_size - 1):
+        rows, start = (np.int64(2), np.int64(-1)) if step == 0 else (np.int64(1), np.int64(step))
+        run_block_decoder(
+            block_buffers.draft_ids,
+            rows,
+            start,
+            num_active * rows,
+            draft,
+            cross_kv,
+            self_kv,
+            workspace,
+            row_buffers,
+            options,
+            block_buffers,
+        )
+        if step == 0:
+            for index in range(num_active):
+                for offset in range(0, width, LANES):
+                    vector = load_f32x16(workspace.x, (2 * index + 1) * width + offset)
+                    store_f32x16(workspace.x, index * width + offset, vector)
+        find_proposals(workspace.x, num_active, proposer, workspace, row_buffers)
+        if is_first_thread:
+            write_draft_tokens(num_active, step, proposer, row_buffers, options, greedy_buffers, block_buffers)
+        barrier(workspace.group)
+
+
+@kernel
+def read_draft_prompt(num_active, draft, cross_kv, self_kv, workspace, row_buffers, options):
+    """Run the draft on the tokens of the prompt, as `read_prompt` runs the decoder, and restore the start token."""
+    start_id = load_i64(row_buffers.last_ids, 0)
+    barrier(workspace.group)
+    read_prompt(num_active, draft, cross_kv, self_kv, workspace, row_buffers, options)
+    barrier(workspace.group)
+    for row in range(num_active):  # all threads write the same token
+        store_i64(row_buffers.last_ids, row, start_id)
     barrier(workspace.group)
 
 
@@ -344,7 +434,10 @@ def propose_tokens(num_active, decoder, heads, self_kv, workspace, row_buffers, 
     RowBuffers,
     SearchOptions,
     GreedyBuffers,
-    HeadWeights,
+    ProposerWeights,
+    DecoderWeights,
+    CrossKVCache,
+    SelfKVCache,
     BlockBuffers,
 )
 def block_search(
@@ -358,33 +451,63 @@ def block_search(
     row_buffers,
     options,
     greedy_buffers,
-    heads,
+    proposer,
+    draft,
+    draft_cross_kv,
+    draft_self_kv,
     block_buffers,
 ):
     """Take at most `max_steps` steps, or until the cache is full, and return the number of active sentences."""
     configure_amx(workspace)
     block_size = block_buffers.block_size
     if is_first:
+        if proposer.has_draft:
+            read_draft_prompt(num_active, draft, draft_cross_kv, draft_self_kv, workspace, row_buffers, options)
         read_prompt(num_active, decoder, cross_kv, self_kv, workspace, row_buffers, options)
         barrier(workspace.group)
         if workspace.group.thread_index == 0:
-            write_blocks(num_active, heads, self_kv, row_buffers, options, greedy_buffers, block_buffers, False)
+            write_blocks(num_active, proposer, row_buffers, options, greedy_buffers, block_buffers, False)
         barrier(workspace.group)
     num_steps = 0
     while (
         num_steps < max_steps
         and num_active > 0
-        and options.num_prompt_tokens + load_i64(block_buffers.longest, 0) + block_size <= self_kv.capacity
+        and options.num_prompt_tokens + load_i64(block_buffers.longest, 0) + 2 * block_size <= self_kv.capacity
     ):
         num_rows = num_active * block_size
-        run_block_decoder(num_rows, decoder, cross_kv, self_kv, workspace, row_buffers, options, block_buffers)
+        run_block_decoder(
+            block_buffers.block_ids,
+            block_size,
+            np.int64(0),
+            num_rows,
+            decoder,
+            cross_kv,
+            self_kv,
+            workspace,
+            row_buffers,
+            options,
+            block_buffers,
+        )
         select_block_tokens(num_rows, decoder, workspace, row_buffers, options, greedy_buffers.row_ids, block_buffers)
         if workspace.group.thread_index == 0:
             remaining = verify_blocks(num_active, self_kv, row_buffers, options, greedy_buffers, block_buffers)
             store_i64(row_buffers.num_active, 0, remaining)
         barrier(workspace.group)
         num_active, num_steps = load_i64(row_buffers.num_active, 0), num_steps + 1
-        if num_active > 0:
-            propose_tokens(num_active, decoder, heads, self_kv, workspace, row_buffers, options, greedy_buffers, block_buffers)
+        if num_active > 0 and proposer.has_draft:
+            propose_with_draft(
+                num_active,
+                draft,
+                draft_cross_kv,
+                draft_self_kv,
+                proposer,
+                workspace,
+                row_buffers,
+                options,
+                greedy_buffers,
+                block_buffers,
+            )
+        elif num_active > 0:
+            propose_with_heads(num_active, decoder, proposer, workspace, row_buffers, options, greedy_buffers, block_buffers)
     release_amx(workspace)
     return num_active

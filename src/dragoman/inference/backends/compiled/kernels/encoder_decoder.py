@@ -297,12 +297,12 @@ def apply_causal_self_attention(head_layout, window, layer, self_kv, workspace, 
 
 
 @kernel
-def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, workspace, num_rows):
-    """Attend from each row to its source."""
+def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, rows_per_sentence, workspace, num_rows):
+    """Attend from each row to its source. sentence_ids: (N / rows_per_sentence,), the source of each group of rows"""
     start, stop = thread_range(num_rows, workspace.group)
     next_distance = cross_kv.num_positions if head_layout.key_width >= MIN_PREFETCHED_WIDTH else 0
     for row in range(start, stop):
-        sentence = load_i32(sentence_ids, row)
+        sentence = load_i32(sentence_ids, row // rows_per_sentence)
         length = load_i32(cross_kv.lengths, sentence)
         first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
         for position in range(length):
@@ -444,7 +444,7 @@ def encode(batch, weights, cross_kv, workspace):
 
 
 @kernel
-def finish_decoder_layer(layer, decoder, cross_kv, sentence_ids, num_rows, workspace):
+def finish_decoder_layer(layer, decoder, cross_kv, sentence_ids, rows_per_sentence, num_rows, workspace):
     """Add the output of self-attention to x, and compute cross-attention and the feed-forward network."""
     layers, cross_attention, head_layout = decoder.layers, decoder.cross_attention, decoder.head_layout
     add_residual(
@@ -458,7 +458,7 @@ def finish_decoder_layer(layer, decoder, cross_kv, sentence_ids, num_rows, works
         workspace,
     )
     project(cross_attention.norms, layers.pre_norm, cross_attention.query, layer, workspace.projections, num_rows, workspace)
-    apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, workspace, num_rows)
+    apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, rows_per_sentence, workspace, num_rows)
     add_residual(
         workspace.attention_output,
         head_layout.value_width,
@@ -486,7 +486,7 @@ def run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cro
     for layer in range(layers.num_layers):
         project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
         apply_causal_self_attention(head_layout, layers.window, layer, self_kv, workspace, num_rows, position)
-        finish_decoder_layer(layer, decoder, cross_kv, self_kv.sentence_ids, num_rows, workspace)
+        finish_decoder_layer(layer, decoder, cross_kv, self_kv.sentence_ids, np.int64(1), num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))
 

@@ -335,15 +335,17 @@ class GreedyBuffers(NamedTuple):
     is_repetition: Address
 
 
-class HeadWeights(NamedTuple):
-    """Prediction heads; each is one layer of the first two products.
+class ProposerWeights(NamedTuple):
+    """Prediction heads, or a draft decoder.
 
-    inner: product of [h; y] (2D), with the ReLU
-    outer: product of its result, which is added to h
-    output: weights before the softmax of the W tokens that heads propose
+    has_draft: whether a draft decoder proposes; its weights and caches are other arguments
+    inner, outer: products of the heads, each of which is one layer: of [h; y] (2D), with the ReLU, and of its result, which is
+        added to h
+    output: weights before the softmax of the W tokens that are proposed
     token_ids: (W,), ids of these tokens
     """
 
+    has_draft: bool
     inner: Int8Weights
     outer: Int8Weights
     output: Int8Weights
@@ -361,7 +363,7 @@ class BlockBuffers(NamedTuple):
     last_rows: (C,), the row of each sentence's last accepted token
     output_lengths: (C,), tokens of each output
     longest: the longest output of an active sentence
-    row_sentence_ids: (C · k,), the source of each row
+    draft_ids: (2C,), tokens that a draft reads
     num_steps: (B,), steps by sentence
     step_lengths: (B, M), tokens that each step has added to the output of a sentence
     head_outputs: ((k - 1) · C, D)
@@ -376,7 +378,7 @@ class BlockBuffers(NamedTuple):
     last_rows: Address
     output_lengths: Address
     longest: Address
-    row_sentence_ids: Address
+    draft_ids: Address
     num_steps: Address
     step_lengths: Address
     head_outputs: Address

@@ -10,13 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conftest import edit_config, reseal
-from dragoman.bundle import HeadTraining, add_heads, compute_bundle_digest, load_bundle, read_bundle, replace_metadata
+from dragoman.bundle import ProposalTraining, add_proposer, compute_bundle_digest, load_bundle, read_bundle, replace_metadata
 from dragoman.errors import BundleError
-from dragoman.heads_file import BASE_DIGEST_KEY, HEADS_FILE
+from dragoman.model.draft_decoder import DraftDecoder
 from dragoman.model.prediction_heads import PredictionHeads
+from dragoman.proposer_file import BASE_DIGEST_KEY, DRAFT_FILE, HEADS_FILE, NUM_PROPOSALS_KEY
 from expected_errors import raises_code
 
-TRAINING = HeadTraining(lines=3, target_tokens=20, steps=2, seconds=0.5, tokens_per_step={2: 1.5, 3: 1.75})
+TRAINING = ProposalTraining(lines=3, target_tokens=20, steps=2, seconds=0.5, tokens_per_step={2: 1.5, 3: 1.75})
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def accelerated(bundle: Path, tmp_path: Path) -> Path:
     torch.manual_seed(1)
     heads = PredictionHeads(num_heads=2, d_model=16, d_inner=8, token_ids_W=torch.tensor([2, 5, 9]))
     metadata = replace(load_bundle(bundle).metadata, heads=TRAINING)
-    add_heads(bundle, tmp_path / "fast", heads, metadata)
+    add_proposer(bundle, tmp_path / "fast", heads, metadata)
     return tmp_path / "fast"
 
 
@@ -33,11 +34,11 @@ def test_heads_are_read_back(bundle: Path, accelerated: Path) -> None:
     opened = load_bundle(accelerated)
     torch.manual_seed(1)
     expected = PredictionHeads(num_heads=2, d_model=16, d_inner=8, token_ids_W=torch.tensor([2, 5, 9]))
-    assert opened.heads is not None
-    weights = opened.heads.state_dict()
+    assert opened.proposer is not None
+    weights = opened.proposer.state_dict()
     assert all(torch.equal(tensor, weights[name]) for name, tensor in expected.state_dict().items())
     assert opened.metadata.heads == TRAINING
-    assert load_bundle(bundle).heads is None
+    assert load_bundle(bundle).proposer is None
     # Heads change no output, so adapters of the base stay valid.
     assert compute_bundle_digest(accelerated) == compute_bundle_digest(bundle)
 
@@ -48,9 +49,57 @@ def test_other_metadata_keeps_the_heads(accelerated: Path) -> None:
     }
     replace_metadata(accelerated, replace(load_bundle(accelerated).metadata, seconds=12.0))
     opened = load_bundle(accelerated)
-    assert opened.heads is not None
+    assert opened.proposer is not None
     assert opened.metadata.seconds == 12.0
     assert {name: (accelerated / name).read_bytes() for name in files} == files
+
+
+@pytest.fixture
+def drafted(bundle: Path, tmp_path: Path) -> Path:
+    """Copy of the bundle with an untrained draft."""
+    opened = load_bundle(bundle)
+    draft = DraftDecoder.from_model(opened.model, token_ids_W=torch.tensor([2, 5, 9]), num_proposals=3)
+    add_proposer(bundle, tmp_path / "draft", draft, opened.metadata.with_proposal_training(TRAINING, is_draft=True))
+    return tmp_path / "draft"
+
+
+def test_draft_replaces_heads(bundle: Path, accelerated: Path, drafted: Path, tmp_path: Path) -> None:
+    opened = load_bundle(drafted)
+    assert isinstance(opened.proposer, DraftDecoder)
+    assert (opened.proposer.num_proposals, opened.metadata.proposal_training) == (3, TRAINING)
+    assert compute_bundle_digest(drafted) == compute_bundle_digest(bundle)
+    add_proposer(accelerated, tmp_path / "both", opened.proposer, opened.metadata)
+    assert isinstance(load_bundle(tmp_path / "both").proposer, DraftDecoder)
+    (drafted / HEADS_FILE).write_bytes((accelerated / HEADS_FILE).read_bytes())
+    with raises_code("proposer-mismatch", "both"):
+        read_bundle(drafted)
+
+
+def test_draft_of_another_bundle_is_refused(drafted: Path) -> None:
+    path = drafted / DRAFT_FILE
+    header = {BASE_DIGEST_KEY: "0" * 64, NUM_PROPOSALS_KEY: "3"}
+    save_file(load_file(path), path, header)
+    with raises_code("proposer-mismatch", "another vocabulary"):
+        read_bundle(drafted)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "num_proposals"),
+    [
+        ({}, "0"),
+        ({}, "many"),
+        ({"token_ids": torch.tensor([2, 5, 10_000])}, "3"),
+        ({"layer.feed_forward.inner.bias": torch.zeros(3)}, "3"),
+        ({"layer.feed_forward.inner.bias": torch.full((32,), float("inf"))}, "3"),
+        ({"more": torch.zeros(1)}, "3"),
+    ],
+)
+def test_impossible_drafts_are_refused(drafted: Path, tensors: dict[str, torch.Tensor], num_proposals: str) -> None:
+    path = drafted / DRAFT_FILE
+    header = {BASE_DIGEST_KEY: compute_bundle_digest(drafted), NUM_PROPOSALS_KEY: num_proposals}
+    save_file(load_file(path) | tensors, path, header)
+    with raises_code("bundle-damaged", "dragoman accelerate"):
+        read_bundle(drafted)
 
 
 def rewrite(folder: Path, **tensors: torch.Tensor) -> None:
@@ -66,7 +115,7 @@ def test_heads_of_other_weights_are_refused(accelerated: Path, bundle_copy: Path
     save_file({name: tensor + 0.5 for name, tensor in tensors.items()}, weights)
     reseal(bundle_copy)
     (bundle_copy / HEADS_FILE).write_bytes((accelerated / HEADS_FILE).read_bytes())
-    with raises_code("heads-mismatch", "another vocabulary"):
+    with raises_code("proposer-mismatch", "another vocabulary"):
         read_bundle(bundle_copy)
 
 
@@ -77,7 +126,7 @@ def test_heads_of_another_vocabulary_are_refused(accelerated: Path) -> None:
     path.write_bytes(pieces.replace(changed, changed[:-1] + b"#", 1))
     assert path.read_bytes() != pieces
     reseal(accelerated)
-    with raises_code("heads-mismatch", "another vocabulary"):
+    with raises_code("proposer-mismatch", "another vocabulary"):
         read_bundle(accelerated)
 
 

@@ -16,21 +16,21 @@ from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import build_request
 from dragoman.inference.backends.eager_blocks import EagerBlockModel
-from dragoman.training.head_training import (
-    DecoderInputs,
-    HeadOptions,
-    HeadTrainer,
-    Output,
+from dragoman.training.proposal_objectives import DecoderInputs, Output, shift_tokens
+from dragoman.training.proposal_training import (
+    Method,
+    ProposalOptions,
+    ProposalTrainer,
     choose_proposed_tokens,
     choose_target_tokens,
     count_steps,
-    shift_tokens,
 )
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
-OPTIONS = HeadOptions(num_heads=2, d_inner=8, target_tokens=200, batch_tokens=60, checkpoint_seconds=0.0)
+OPTIONS = ProposalOptions(num_proposals=2, d_inner=8, target_tokens=200, batch_tokens=60, checkpoint_seconds=0.0)
+METHODS: tuple[Method, ...] = ("heads", "draft")
 WORDS = ("one", "two", "three", "four", "five", "six", "red", "blue")
 
 
@@ -60,11 +60,10 @@ def outputs(bundle: Path) -> list[Output]:
 
 
 def test_each_head_learns_the_token_at_its_distance() -> None:
-    tokens_BT = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]])
-    is_token_BT = torch.tensor([[True] * 4, [True, True, False, False]])
-    assert shift_tokens(tokens_BT, is_token_BT, 1).tolist() == [[6, 7, 3, -1], [3, -1, -1, -1]]
-    assert shift_tokens(tokens_BT, is_token_BT, 3).tolist() == [[3, -1, -1, -1], [-1, -1, -1, -1]]
-    assert shift_tokens(tokens_BT, is_token_BT, 4).tolist() == [[-1] * 4, [-1] * 4]
+    tokens_BT = torch.tensor([[5, 6, 7, 3], [8, 3, -1, -1]])
+    assert shift_tokens(tokens_BT, 1).tolist() == [[6, 7, 3, -1], [3, -1, -1, -1]]
+    assert shift_tokens(tokens_BT, 3).tolist() == [[3, -1, -1, -1], [-1, -1, -1, -1]]
+    assert shift_tokens(tokens_BT, 4).tolist() == [[-1] * 4, [-1] * 4]
 
 
 def test_proposed_tokens_are_the_most_frequent_ones() -> None:
@@ -90,13 +89,17 @@ def test_steps_are_those_of_a_search(output: list[int], proposals: list[list[int
 def test_target_tokens_are_at_most_a_tenth_of_the_training() -> None:
     assert choose_target_tokens(None, 5000) == 500
     assert choose_target_tokens(400, 5000) == 400
-    assert choose_target_tokens(None, None) == HeadOptions.target_tokens
+    assert choose_target_tokens(None, None) == ProposalOptions.target_tokens
     with raises_code("invalid-option", "500"):
         choose_target_tokens(501, 5000)
 
 
-def test_killed_training_ends_with_the_same_weights(inputs: DecoderInputs, outputs: list[Output], tmp_path: Path) -> None:
-    whole = HeadTrainer(inputs, outputs, OPTIONS, tmp_path / "whole")
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_training_ends_with_the_same_weights(
+    inputs: DecoderInputs, outputs: list[Output], tmp_path: Path, method: Method
+) -> None:
+    options = replace(OPTIONS, method=method)
+    whole = ProposalTrainer(inputs, outputs, options, tmp_path / "whole")
     expected = whole.train().state_dict()
     assert whole.step >= 4
 
@@ -104,22 +107,25 @@ def test_killed_training_ends_with_the_same_weights(inputs: DecoderInputs, outpu
         if killed.step == 3:
             raise KeyboardInterrupt
 
-    killed = HeadTrainer(inputs, outputs, OPTIONS, tmp_path / "killed", kill)
+    killed = ProposalTrainer(inputs, outputs, options, tmp_path / "killed", kill)
     with pytest.raises(KeyboardInterrupt):
         killed.train()
-    resumed = HeadTrainer(inputs, outputs, OPTIONS, tmp_path / "killed")
+    resumed = ProposalTrainer(inputs, outputs, options, tmp_path / "killed")
     weights = resumed.train().state_dict()
     assert (resumed.step, resumed.num_target_tokens) == (whole.step, whole.num_target_tokens)
     assert expected.keys() == weights.keys()
     assert all(torch.equal(expected[name], weights[name]) for name in expected)
 
 
-def test_measured_acceptance_is_that_of_the_search(inputs: DecoderInputs, outputs: list[Output], tmp_path: Path) -> None:
-    trainer = HeadTrainer(inputs, outputs, replace(OPTIONS, target_tokens=1500, batch_tokens=200), tmp_path)
+@pytest.mark.parametrize("method", METHODS)
+def test_measured_acceptance_is_that_of_the_search(
+    inputs: DecoderInputs, outputs: list[Output], tmp_path: Path, method: Method
+) -> None:
+    trainer = ProposalTrainer(inputs, outputs, replace(OPTIONS, method=method, target_tokens=1500, batch_tokens=200), tmp_path)
     trainer.held_out = outputs[:20]
-    heads = trainer.train()
+    proposer = trainer.train()
     acceptance = trainer.measure_acceptance()
-    block_model = EagerBlockModel(inputs.model, heads)
+    block_model = EagerBlockModel(inputs.model, proposer)
     settings = SearchSettings(start_id=BEGIN_ID, end_id=END_ID, forbidden_ids=(0, BEGIN_ID))
     request = build_request(settings, [], max_lengths=[20] * 20)
     assert request is not None
@@ -133,8 +139,8 @@ def test_measured_acceptance_is_that_of_the_search(inputs: DecoderInputs, output
 
 
 def test_damaged_checkpoint_is_refused(inputs: DecoderInputs, outputs: list[Output], tmp_path: Path) -> None:
-    HeadTrainer(inputs, outputs, replace(OPTIONS, target_tokens=1), tmp_path).train()
+    ProposalTrainer(inputs, outputs, replace(OPTIONS, target_tokens=1), tmp_path).train()
     tensors = tmp_path / "checkpoint" / "training.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-4])
     with raises_code("checkpoint-damaged"):
-        HeadTrainer(inputs, outputs, OPTIONS, tmp_path).train()
+        ProposalTrainer(inputs, outputs, OPTIONS, tmp_path).train()

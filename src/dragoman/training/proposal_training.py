@@ -1,11 +1,10 @@
-"""Training of prediction heads on the greedy outputs of a bundle (Stern et al. 2018, section 6).
+"""Training of prediction heads (Stern et al. 2018, section 6) or of a draft decoder on the greedy outputs of a bundle.
 
-The bundle does not change. Its decoder reads an output, and each head learns the tokens that follow at its distance. So the
-heads learn what greedy search writes, and not the references.
+The bundle does not change. The proposer learns what greedy search writes, and not the references (`proposal_objectives`).
 
     FOLDER/checkpoint/    weights, moments of Adam, and the step; a killed training continues from it to the same weights
 
-Dimensions are those of `dragoman.model.prediction_heads`; N counts the tokens of a batch.
+Dimensions are those of `proposal_objectives`.
 """
 
 from __future__ import annotations
@@ -18,51 +17,51 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dragoman.bundle import HeadTraining
-from dragoman.data.collate import collate
+from dragoman.bundle import ProposalTraining
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import RecipeError, RunError
 from dragoman.io.safetensors import save_tensors
 from dragoman.io.storage import atomic_dir, verify_checksums
+from dragoman.model.draft_decoder import DraftDecoder, Proposer
 from dragoman.model.prediction_heads import PredictionHeads
+from dragoman.model.proposal_output import ProposalOutput
 from dragoman.model.transformer import Transformer
+from dragoman.training.proposal_objectives import DecoderInputs, DraftObjective, HeadObjective, Objective, Output
 
 CHECKPOINT_DIR, TENSORS_FILE, STATE_FILE = "checkpoint", "training.safetensors", "training.json"
 ADAM_BETAS = (0.9, 0.98)
 MAX_TRAINING_SHARE = 10
-"""Target tokens of the training of a bundle for each token that its heads are trained on, at least."""
+"""Target tokens of the training of a bundle for each token that its proposer is trained on, at least."""
 HELD_OUT_FRACTION, MAX_HELD_OUT = 0.05, 500
 
-
-@dataclass(frozen=True)
-class Output:
-    """Source and greedy output of one line. output: ids with the end token, if the output has one"""
-
-    source: tuple[int, ...]
-    output: tuple[int, ...]
+Method = Literal["heads", "draft"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadOptions:
+class ProposalOptions:
     """Settings of a training.
 
-    num_heads, d_inner: number of heads, and inner width of each
+    method: prediction heads or a draft decoder
+    num_proposals: tokens that are proposed for one step, at most: the number of heads
+    d_inner: inner width of each head; 0 for that of the model
     target_tokens: tokens of the outputs to train on, in all steps together
     batch_tokens: tokens of a batch
     peak_lr: learning rate after the warm-up, which falls to zero by a cosine
     warmup_fraction: share of the steps in which the rate rises
-    coverage: share of the tokens of the outputs that heads may propose, the most frequent ones first
+    coverage: share of the tokens of the outputs that may be proposed, the most frequent ones first
     seed: seed of the initial weights and of the order of the batches
     checkpoint_seconds: time between two checkpoints
     """
 
-    num_heads: int = 4
+    method: Method = "heads"
+    num_proposals: int = 4
     d_inner: int = 0
     target_tokens: int = 1_000_000
     batch_tokens: int = 1024
@@ -82,43 +81,26 @@ def choose_target_tokens(requested: int | None, trained_tokens: int | None) -> i
     Raises RecipeError for a number above the tenth.
     """
     if trained_tokens is None:
-        return requested or HeadOptions.target_tokens
+        return requested or ProposalOptions.target_tokens
     limit = max(1, trained_tokens // MAX_TRAINING_SHARE)
     if requested is not None and requested > limit:
         raise RecipeError(
-            f"tokens = {requested:,}: heads train on at most a tenth of the bundle's own training; give {limit:,} or less",
+            f"tokens = {requested:,}: proposers train on at most a tenth of the bundle's training; give {limit:,} or less",
             code="invalid-option",
         )
     return requested or limit
 
 
-@dataclass(frozen=True)
-class DecoderInputs:
-    """Frozen model, with the tokens that its decoder reads before an output."""
-
-    model: Transformer
-    start_id: int
-    prompt: tuple[int, ...] = ()
-
-    @torch.no_grad()
-    def read(self, outputs: Sequence[Output]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the decoder's outputs (B, T, D), the tokens y that follow them (B, T), and whether they are tokens (B, T)."""
-        targets = [(*self.prompt, *output.output) for output in outputs]
-        batch = collate([output.source for output in outputs], [target[:-1] for target in targets], start_id=self.start_id)
-        batch = batch.to(self.model.output.device)
-        h_BTD, _ = self.model.decoder(batch.inputs_BT, self.model.start(batch.source_BS))
-        length = len(self.prompt)
-        y_BT = torch.full(batch.inputs_BT.shape, -1)
-        for row, target in enumerate(targets):
-            y_BT[row, : len(target)] = torch.tensor(target)
-        y_BT = y_BT[:, length:].to(h_BTD.device)
-        return h_BTD[:, length:], y_BT.clamp(min=0), y_BT >= 0
-
-    def embed(self, tokens_N: Tensor) -> Tensor:
-        """Return the scaled embeddings of tokens. → (N, D)"""
-        embedding = self.model.decoder.embedding
-        scale_N = (tokens_N != embedding.padding_id).to(embedding.weight.dtype) * embedding.scale
-        return embedding.weight.detach()[tokens_N] * scale_N[:, None]
+def build_objective(model: Transformer, options: ProposalOptions, token_ids_W: Tensor) -> Objective:
+    """Return the objective of an untrained proposer. token_ids_W: tokens that it may propose"""
+    if options.method == "draft":
+        draft = DraftDecoder.from_model(model, token_ids_W=token_ids_W, num_proposals=options.num_proposals)
+        return DraftObjective(draft, model)
+    d_model = model.output.shape[1]
+    heads = PredictionHeads(
+        num_heads=options.num_proposals, d_model=d_model, d_inner=options.d_inner or d_model, token_ids_W=token_ids_W
+    )
+    return HeadObjective(heads, model)
 
 
 def choose_proposed_tokens(outputs: Sequence[Output], coverage: float) -> Tensor:
@@ -134,18 +116,9 @@ def choose_proposed_tokens(outputs: Sequence[Output], coverage: float) -> Tensor
     return torch.tensor(sorted(token_ids | {END_ID}), dtype=torch.long)
 
 
-def shift_tokens(tokens_BT: Tensor, is_token_BT: Tensor, distance: int) -> Tensor:
-    """Return the token at this distance behind each token, and -1 where the output has none. → (B, T)"""
-    shifted_BT = torch.full_like(tokens_BT, -1)
-    length = tokens_BT.shape[1] - distance
-    if length > 0:
-        shifted_BT[:, :length] = tokens_BT[:, distance:].masked_fill(~is_token_BT[:, distance:], -1)
-    return shifted_BT
-
-
 @dataclass
-class HeadTrainer:
-    """Training of the heads of one model, which continues from its last checkpoint.
+class ProposalTrainer:
+    """Training of the proposer of one model, which continues from its last checkpoint.
 
     outputs: outputs to train on; a few of them are held out for the acceptance
     folder: folder of the checkpoint, which belongs to these outputs and options
@@ -154,7 +127,7 @@ class HeadTrainer:
 
     inputs: DecoderInputs
     outputs: Sequence[Output]
-    options: HeadOptions
+    options: ProposalOptions
     folder: Path
     on_step: Callable[[float], None] = lambda _: None
     step: int = field(default=0, init=False)
@@ -171,23 +144,19 @@ class HeadTrainer:
         tokens_per_epoch = sum(len(output.output) for output in self.training)
         self.num_steps = max(1, round(options.target_tokens / tokens_per_epoch * len(self.batches)))
         token_ids_W = choose_proposed_tokens(self.training, options.coverage)
-        self.local_ids_V = torch.full((len(model.output),), -1)
-        self.local_ids_V[token_ids_W] = torch.arange(len(token_ids_W))
+        local_ids_V = torch.full((len(model.output),), -1)
+        local_ids_V[token_ids_W] = torch.arange(len(token_ids_W))
+        self.local_ids_V = local_ids_V.to(model.output.device)
         generator_state = torch.get_rng_state()
         torch.manual_seed(options.seed)
-        d_model = model.output.shape[1]
-        self.heads = PredictionHeads(
-            num_heads=options.num_heads, d_model=d_model, d_inner=options.d_inner or d_model, token_ids_W=token_ids_W
-        )
+        self.objective = build_objective(model, options, token_ids_W)
         torch.set_rng_state(generator_state)
-        self.heads.to(model.output.device)
-        self.optimizer = torch.optim.Adam(self.heads.parameters(), lr=options.peak_lr, betas=ADAM_BETAS)
-        self.output_WD = model.output.detach()[token_ids_W.to(model.output.device)]
-        self.bias_W = None if model.output_bias is None else model.output_bias.detach()[token_ids_W.to(model.output.device)]
-        self.local_ids_V = self.local_ids_V.to(model.output.device)
+        self.proposer = self.objective.proposer.to(model.output.device)
+        self.optimizer = torch.optim.Adam(self.proposer.parameters(), lr=options.peak_lr, betas=ADAM_BETAS)
+        self.output = ProposalOutput.from_model(model, token_ids_W)
 
-    def train(self) -> PredictionHeads:
-        """Return the trained heads. Raises RunError for a damaged checkpoint, and for a loss that is not finite."""
+    def train(self) -> Proposer:
+        """Return the trained proposer. Raises RunError for a damaged checkpoint, and for a loss that is not finite."""
         self._load_checkpoint()
         start = last_save = time.monotonic()
         elapsed_before = self.seconds
@@ -198,7 +167,7 @@ class HeadTrainer:
             loss = self._take_step(batch)
             if not math.isfinite(loss):
                 raise RunError(
-                    f"step {self.step + 1}: the loss of the heads is {loss}; train the bundle again", code="run-diverged"
+                    f"step {self.step + 1}: the loss of the proposer is {loss}; train the bundle again", code="run-diverged"
                 )
             self.step += 1
             self.num_target_tokens += sum(len(output.output) for output in batch)
@@ -207,29 +176,25 @@ class HeadTrainer:
             if time.monotonic() - last_save >= self.options.checkpoint_seconds or self.step == self.num_steps:
                 self._save_checkpoint()
                 last_save = time.monotonic()
-        return self.heads.eval()
+        return self.proposer.eval()
 
     def _take_step(self, batch: Sequence[Output]) -> float:
-        """Update the heads by one batch, and return its loss: the mean cross-entropy of the tokens of all heads."""
+        """Update the proposer by one batch, and return its loss: the mean cross-entropy of the tokens that it may propose."""
         warmup_steps = max(1, round(self.options.warmup_fraction * self.num_steps))
         progress = (self.step + 0.5) / self.num_steps
         rate = min(1.0, (self.step + 1) / warmup_steps) * 0.5 * (1 + math.cos(math.pi * progress))
         for group in self.optimizer.param_groups:
             group["lr"] = self.options.peak_lr * rate
-        h_BTD, y_BT, is_token_BT = self.inputs.read(batch)
-        is_token_N = is_token_BT.flatten()
-        targets_NI = torch.stack(
-            [shift_tokens(y_BT, is_token_BT, distance).flatten() for distance in range(1, self.heads.num_heads + 1)], dim=1
-        )[is_token_N]
-        inputs_NID = self.heads(h_BTD.flatten(0, 1)[is_token_N], self.inputs.embed(y_BT.flatten()[is_token_N]))
-        local_NI = torch.where(targets_NI >= 0, self.local_ids_V[targets_NI.clamp(min=0)], -1)
-        is_target_NI = local_NI >= 0
+        inputs_XD, targets_X = self.objective.compute_targets(self.inputs.collate(batch))
+        local_X = self.local_ids_V[targets_X]
+        is_proposed_X = local_X >= 0
         self.optimizer.zero_grad()
-        if not bool(is_target_NI.any()):
+        if not bool(is_proposed_X.any()):
             return 0.0
-        logits_XW = F.linear(inputs_NID[is_target_NI], self.output_WD, self.bias_W)
-        loss = F.cross_entropy(logits_XW, local_NI[is_target_NI])
+        loss = F.cross_entropy(self.output.compute_logits(inputs_XD[is_proposed_X]), local_X[is_proposed_X])
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.objective.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.proposer.parameters(), self.objective.max_grad_norm)
         self.optimizer.step()
         return float(loss.detach())
 
@@ -243,20 +208,18 @@ class HeadTrainer:
         steps: Counter[int] = Counter()
         for rows in make_batches(self.held_out, self.options.batch_tokens):
             batch = [self.held_out[row] for row in rows]
-            h_BTD, y_BT, _ = self.inputs.read(batch)
-            inputs_XID = self.heads(h_BTD.flatten(0, 1), self.inputs.embed(y_BT.flatten()))
-            local_XI = F.linear(inputs_XID, self.output_WD, self.bias_W).argmax(-1)
-            proposals = self.heads.token_ids_W[local_XI].view(*y_BT.shape, -1).tolist()
+            inputs_BTID = self.objective.compute_proposal_inputs(self.inputs.collate(batch))
+            proposals = self.output.choose(inputs_BTID).tolist()
             for output, sentence_proposals in zip(batch, proposals, strict=True):
-                for block_size in range(2, self.heads.num_heads + 2):
+                for block_size in range(2, self.options.num_proposals + 2):
                     lengths[block_size] += len(output.output)
                     steps[block_size] += count_steps(output.output, sentence_proposals, block_size)
         return {block_size: lengths[block_size] / steps[block_size] for block_size in steps}
 
-    def describe(self) -> HeadTraining:
+    def describe(self) -> ProposalTraining:
         """Return the facts of the finished training for the metadata of the bundle."""
         acceptance = {block_size: round(rate, 4) for block_size, rate in self.measure_acceptance().items()}
-        return HeadTraining(
+        return ProposalTraining(
             lines=len(self.outputs),
             target_tokens=self.num_target_tokens,
             steps=self.step,
@@ -265,8 +228,8 @@ class HeadTrainer:
         )
 
     def _save_checkpoint(self) -> None:
-        tensors = {f"weight {name}": parameter.detach() for name, parameter in self.heads.named_parameters()}
-        for name, parameter in self.heads.named_parameters():
+        tensors = {f"weight {name}": parameter.detach() for name, parameter in self.proposer.named_parameters()}
+        for name, parameter in self.proposer.named_parameters():
             for moment in ("exp_avg", "exp_avg_sq", "step"):
                 if parameter in self.optimizer.state:
                     tensors[f"{moment} {name}"] = self.optimizer.state[parameter][moment]
@@ -283,7 +246,7 @@ class HeadTrainer:
         verify_checksums(path, RunError)
         state, tensors = json.loads((path / STATE_FILE).read_bytes()), load_file(path / TENSORS_FILE)
         with torch.no_grad():
-            for name, parameter in self.heads.named_parameters():
+            for name, parameter in self.proposer.named_parameters():
                 parameter.copy_(tensors[f"weight {name}"])
                 if f"step {name}" in tensors:
                     self.optimizer.state[parameter] = {
@@ -297,7 +260,7 @@ class HeadTrainer:
 def count_steps(output: Sequence[int], proposals: Sequence[Sequence[int]], block_size: int) -> int:
     """Return the steps of a search over blocks that writes this output.
 
-    proposals: for each token, those of each head for the tokens behind it
+    proposals: for each token, the proposals for the tokens behind it
     """
     position, num_steps = 0, 1  # the first step reads the start token and writes the first token
     while position < len(output) - 1:
