@@ -287,6 +287,12 @@ def test_likelihood_alone_equals_ordinary_training(bundle: Path, tiny: MakeRecip
         assert_same_checkpoint(tmp_path / "risk", tmp_path / "ordinary")
 
 
+@pytest.mark.parametrize(("objective", "weight"), [("minimum_risk", 0.0), ("expected_gleu", 0.017)])
+def test_default_likelihood_weight_is_that_of_the_objectives_paper(objective: str, weight: float) -> None:
+    assert SequenceLossConfig.model_validate({"objective": objective}).reference_weight == weight
+    assert SequenceLossConfig.model_validate({"objective": objective, "likelihood_weight": 0.5}).reference_weight == 0.5
+
+
 def test_bfloat16_has_about_the_same_gradient(batch: Batch) -> None:
     torch.manual_seed(7)
     model = build_model(TOY, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)

@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from dragoman.config.fields import Integer, PositiveFloat, RecipeSection, Weight
 
+GNMT_LIKELIHOOD_WEIGHT = 0.017
+"""α of GNMT, the weight of the likelihood beside expected GLEU (Wu et al. 2016, section 5)."""
+
 
 class SequenceLossConfig(RecipeSection):
     """Sequence-level loss: weight · risk of the outputs + likelihood_weight · loss of the references.
@@ -28,12 +31,22 @@ class SequenceLossConfig(RecipeSection):
     """Minimum risk: exponent of the probabilities before they are renormalized; 1 keeps them."""
     weight: Weight = 1.0
     """Weight of the risk of a sentence; 0 leaves the loss of the references alone."""
-    likelihood_weight: Weight = 0.017
-    """Weight of the loss of the references, α of GNMT."""
+    likelihood_weight: Weight | None = None
+    """Weight of the loss of the references; by default 0.017, α of GNMT, for `expected_gleu`, and 0 for `minimum_risk`."""
+
+    @property
+    def reference_weight(self) -> float:
+        """Return the weight of the loss of the references.
+
+        The gradient of minimum risk has `sharpness` as a factor, so a weight of 0.017 would leave nothing of it.
+        """
+        if self.likelihood_weight is not None:
+            return self.likelihood_weight
+        return GNMT_LIKELIHOOD_WEIGHT if self.objective == "expected_gleu" else 0.0
 
     @model_validator(mode="after")
     def _check_objective(self) -> Self:
-        if not self.weight and not self.likelihood_weight:
+        if not self.weight and not self.reference_weight:
             raise ValueError("weight and likelihood_weight are 0, so there is no loss: give at least one a weight above 0")
         if self.objective == "minimum_risk":
             return self

@@ -41,9 +41,9 @@ def sequence_level_loss(
     gradient. The likelihood comes first, so that its dropout does not depend on the candidates.
     """
     config = settings.config
-    with nullcontext() if config.likelihood_weight else torch.no_grad():
+    with nullcontext() if config.reference_weight else torch.no_grad():
         reference_loss, nll = batch_loss(model, batch, epsilon=epsilon, smoothing_mode=smoothing_mode)
-    loss = config.likelihood_weight * reference_loss
+    loss = config.reference_weight * reference_loss
     if not config.weight:
         return loss, nll
     candidates = draw_candidates(model, batch, settings)
