@@ -469,10 +469,13 @@ def test_onednn_matmul_gets_dense_matrices(gradient: Tensor, monkeypatch: pytest
         torch.testing.assert_close(grad, expected, rtol=0, atol=1e-5)
 
 
-def test_onednn_matmul_without_rows() -> None:
+@pytest.mark.parametrize("matmul", [onednn_matmul, padded_matmul])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matmul_without_rows(matmul: MatMul, dtype: torch.dtype) -> None:
     """An expert without tokens has no rows."""
     x, weight, bias = (tensor.requires_grad_() for tensor in (noise(0, 5), noise(6, 5, seed=3), noise(6, seed=4)))
-    result = onednn_matmul(x, weight, bias, relu=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        result = matmul(x, weight, bias, relu=True)
     assert result.shape == (0, 6)
     grads = torch.autograd.grad(result.sum(), [x, weight, bias])
     assert [(grad.shape, grad.any().item()) for grad in grads] == [((0, 5), False), ((6, 5), False), ((6,), False)]

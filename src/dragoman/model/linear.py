@@ -120,7 +120,10 @@ def padded_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool 
     """Return x·Wᵀ + b over a padded number of rows, under bfloat16 autocast on a CPU; otherwise PyTorch's default. → (…, O)
 
     With AMX, oneDNN needs milliseconds for a new number of rows, as long as the product itself. Most batches differ in it.
+    A product without rows, such as that of an expert without tokens, has nothing to pad.
     """
+    if not x.numel():
+        return torch_matmul(x, weight, bias, relu=relu)
     is_bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     if is_bf16 and x.device.type == "cpu" and weight.dtype == torch.float32 and not torch.compiler.is_compiling():
         return cast(Tensor, _PaddedMatMul.apply(x, weight, bias, relu))  # type: ignore[no-untyped-call]
