@@ -4,8 +4,8 @@
     weights.safetensors  each parameter once, under its first name; a parser's word tables
     source.model         SentencePiece model of the source, or of both sides if they share it
     target.model         SentencePiece model of the target, if it is separate; labels.json for a parser
-    heads.safetensors    prediction heads that `dragoman accelerate` has trained, if there are any; or
-    draft.safetensors    its draft decoder
+    heads.safetensors    prediction heads that `dragoman accelerate` has trained, or
+    draft.safetensors    its draft decoder, if there is one of them
     manifest.json        size and SHA-256 of each file
 
 Loading parses JSON and tensors; it never executes anything from a bundle.

@@ -401,10 +401,13 @@ def propose_with_draft(
             block_buffers,
         )
         if step == 0:
-            for index in range(num_active):
-                for offset in range(0, width, LANES):
-                    vector = load_f32x16(workspace.x, (2 * index + 1) * width + offset)
-                    store_f32x16(workspace.x, index * width + offset, vector)
+            barrier(workspace.group)
+            if is_first_thread:  # another thread could overwrite a row before this one reads it
+                for index in range(num_active):
+                    for offset in range(0, width, LANES):
+                        vector = load_f32x16(workspace.x, (2 * index + 1) * width + offset)
+                        store_f32x16(workspace.x, index * width + offset, vector)
+            barrier(workspace.group)
         find_proposals(workspace.x, num_active, proposer, workspace, row_buffers)
         if is_first_thread:
             write_draft_tokens(num_active, step, proposer, row_buffers, options, greedy_buffers, block_buffers)
