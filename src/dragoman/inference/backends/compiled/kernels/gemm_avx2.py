@@ -105,23 +105,32 @@ def multiply_chunks(linear, first, workspace, row, num_rows, num_quads):
     """
     for first_quad in range(0, num_quads, CHUNK_QUADS):
         end_quad = min(first_quad + CHUNK_QUADS, num_quads)
-        if linear.epilogue == ADD_RESIDUAL_U8:
-            multiply_unsigned_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads)
+        arguments = linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads
+        if linear.epilogue != ADD_RESIDUAL_U8 and row == 0 and num_rows < 4:
+            multiply_few_signed_rows(*arguments)
+        elif linear.epilogue != ADD_RESIDUAL_U8:
+            multiply_signed_rows(*arguments)
+        elif row == 0 and num_rows < 4:
+            multiply_few_unsigned_rows(*arguments)
         else:
-            multiply_signed_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads)
+            multiply_unsigned_rows(*arguments)
 
 
-def _make_chunk_kernel(has_signs):
-    """Return a kernel for inputs with signs, or for inputs that are never negative."""
+def _make_chunk_kernel(has_signs, num_prefetched):
+    """Return a kernel for inputs with signs, or for inputs that are never negative.
+
+    num_prefetched: panels of the next 64 outputs that a row prefetches, until all four are: 1 or 2
+    """
 
     @kernel
     def multiply_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads):
-        """Add the products of some quads to the sums. The first four rows prefetch weights of the next 64 outputs."""
+        """Add the products of some quads to the sums."""
         weights, sums, panel_size = linear.weights + first, workspace.accumulators, num_quads * VECTOR_BYTES
         for row_offset in range(num_rows):
             input_start, index = (row + row_offset) * workspace.input_stride, row_offset * LANES
-            prefetch_offset = (4 + min(row + row_offset, 3)) * panel_size
-            prefetch_step = VECTOR_BYTES if row + row_offset < 4 else 0
+            has_prefetch = num_prefetched * (row + row_offset) < 4
+            prefetch_offset = (4 + num_prefetched * min(row + row_offset, 4 // num_prefetched - 1)) * panel_size
+            prefetch_step = VECTOR_BYTES if has_prefetch else 0
             split = first_split(row + row_offset, workspace)
             a = b = c = d = splat_i32(load_i32(workspace.missing_sums, row + row_offset))
             if first_quad > 0:
@@ -134,8 +143,10 @@ def _make_chunk_kernel(has_signs):
                 next_inputs = load_splat_i8x4(workspace.quantized_inputs, input_offset + 4)
                 signs = load_splat_i8x4(workspace.input_signs, input_offset) if has_signs else splat_i32(0)
                 next_signs = load_splat_i8x4(workspace.input_signs, input_offset + 4) if has_signs else splat_i32(0)
-                prefetch(weights, prefetch_offset + quad * prefetch_step)
-                prefetch(weights, prefetch_offset + (quad + 1) * prefetch_step)
+                for panel in range(num_prefetched):
+                    panel_offset = prefetch_offset + panel * panel_size
+                    prefetch(weights, panel_offset + quad * prefetch_step)
+                    prefetch(weights, panel_offset + (quad + 1) * prefetch_step)
                 a = _accumulate(a, inputs, signs, next_inputs, next_signs, weights, offset)
                 b = _accumulate(b, inputs, signs, next_inputs, next_signs, weights, offset + panel_size)
                 c = _accumulate(c, inputs, signs, next_inputs, next_signs, weights, offset + 2 * panel_size)
@@ -159,7 +170,8 @@ def _make_chunk_kernel(has_signs):
     return multiply_chunk
 
 
-multiply_signed_chunk, multiply_unsigned_chunk = _make_chunk_kernel(True), _make_chunk_kernel(False)
+multiply_few_signed_rows, multiply_few_unsigned_rows = _make_chunk_kernel(True, 2), _make_chunk_kernel(False, 2)
+multiply_signed_rows, multiply_unsigned_rows = _make_chunk_kernel(True, 1), _make_chunk_kernel(False, 1)
 
 
 @inline_kernel
