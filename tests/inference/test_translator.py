@@ -528,6 +528,13 @@ def test_recipe_sets_the_default_decoding(bundle_copy: Path, translator: Transla
     assert_alike(greedy.translate(lines), translator.translate(lines, method="greedy"))
 
 
+def test_options_that_equal_those_of_the_last_call_but_have_another_type_are_checked(translator: Translator) -> None:
+    assert translator.resolve_decoding({"beam_size": 1}) is translator.resolve_decoding({"beam_size": 1})
+    with raises_code("invalid-recipe", "beam_size"):
+        translator.resolve_decoding({"beam_size": True})
+    assert translator.resolve_decoding({}).beam_size == translator.recipe.decoding.beam_size
+
+
 def test_generate_keeps_the_order_of_sources(translator: Translator) -> None:
     sources = [translator.bundle.tokenizer.encode_source(text) for text in ("one two three four five", "one", "two three")]
     config = translator.resolve_decoding({"method": "greedy"})

@@ -110,6 +110,8 @@ class Batch:
 def pad_sequences(rows: Sequence[IdSequence], *, prefix_id: int | None = None, suffix_id: int | None = None) -> Tensor:
     """Return rows of ids as one tensor, padded on the right, with the prefix and the suffix around each row. (B, T)"""
     num_prefix_ids, num_suffix_ids = int(prefix_id is not None), int(suffix_id is not None)
+    if len(rows) == 1 and not num_prefix_ids + num_suffix_ids:  # nothing is padded
+        return torch.from_numpy(np.array(rows, dtype=np.int64))
     lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
     padded_BT = np.full((len(rows), int(lengths.max()) + num_prefix_ids + num_suffix_ids), PADDING_ID, dtype=np.int64)
     columns = np.arange(padded_BT.shape[1])

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-LengthT = TypeVar("LengthT", float, Tensor)
+LengthT = TypeVar("LengthT", float, Tensor, NDArray[np.float32], NDArray[np.float64])
 
 
 class LengthPenalty:
@@ -35,7 +37,7 @@ class LengthPenalty:
         self.offset = offset + num_prompt_tokens
 
     def __call__(self, length: LengthT) -> LengthT:
-        """Return the penalty of an output of `length` tokens, or of each length in a tensor."""
+        """Return the penalty of an output of `length` tokens, or of each length in a tensor or an array."""
         result: LengthT = ((self.offset + length) / self.divisor) ** self.alpha
         return result
 

@@ -75,6 +75,12 @@ class InferenceSession:
     _inference_model: InferenceModel | None = field(default=None, init=False, repr=False)
     _compilation: BackgroundCompilation | None = field(default=None, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+    # Recipe's section, changes and result of the last call of `resolve_decoding`, because most calls repeat the one before.
+    _last_resolved: tuple[DecodingConfig, str, DecodingConfig] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        decoding = self.recipe.decoding
+        self._last_resolved = decoding, "", decoding
 
     @property
     def inference_model(self) -> InferenceModel:
@@ -122,6 +128,14 @@ class InferenceSession:
 
     def resolve_decoding(self, decoding: Mapping[str, Any]) -> DecodingConfig:
         """Return the recipe's decoding settings with these changes. Raises RecipeError for a wrong key or value."""
+        section, changes = self.recipe.decoding, repr(decoding)
+        last_section, last_changes, config = self._last_resolved
+        if section is not last_section or changes != last_changes:
+            config = self._resolve_decoding(decoding)
+            self._last_resolved = section, changes, config
+        return config
+
+    def _resolve_decoding(self, decoding: Mapping[str, Any]) -> DecodingConfig:
         config = update_section(self.recipe.decoding, decoding, where="decoding")
         if self.task == "parsing" and (problem := config.find_parsing_problem()):
             raise RecipeError(f"decoding.{problem}")

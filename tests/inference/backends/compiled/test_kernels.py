@@ -50,7 +50,7 @@ from dragoman.inference.backends.compiled.model import (
     CompiledTransformer,
 )
 from dragoman.inference.backends.compiled.pack import compile_model
-from dragoman.inference.backends.compiled.state import WorkspaceTensors
+from dragoman.inference.backends.compiled.state import WorkspaceMemory
 from dragoman.inference.backends.compiled.weights import pack_int8_weights
 
 njit: Callable[[Any], Any] = numba.njit
@@ -286,12 +286,12 @@ def test_products_equal_their_definition(epilogue: int, inputs: int, outputs: in
     packed = pack_int8_weights([LazyWeight(lambda: weight, weight.shape)], [bias], epilogue)
     addresses = dict(zip(("weights", "scale", "bias", "compensation"), (tensor.data_ptr() for tensor in packed), strict=True))
     int8_weights = Int8Weights(**addresses, num_outputs=outputs, padded_outputs=packed[1].shape[1], epilogue=epilogue)
-    tensors = WorkspaceTensors(rows, 0, HeadLayout(1, 1, 0, 0), width=inputs, max_outputs=0)
-    tensors.thread_tensors[0]["quantized_inputs"].fill_(77)  # old values must not change a sum
-    tensors.thread_tensors[0]["input_signs"].fill_(255)
+    memory_block = WorkspaceMemory(rows, 0, HeadLayout(1, 1, 0, 0), width=inputs, max_outputs=0)
+    memory_block.thread_arenas[0].view("quantized_inputs", np.uint8).fill(77)  # old values must not change a sum
+    memory_block.thread_arenas[0].view("input_signs", np.uint8).fill(255)
     results = []
-    for tile_config in {0, tensors.workspaces[0].tile_config}:
-        workspace = tensors.workspaces[0]._replace(tile_config=tile_config, x=y_NO.data_ptr())
+    for tile_config in {0, memory_block.workspaces[0].tile_config}:
+        workspace = memory_block.workspaces[0]._replace(tile_config=tile_config, x=y_NO.data_ptr())
         result_NO = torch.empty_like(y_NO)
         run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
         results.append(result_NO)
@@ -323,9 +323,9 @@ def test_products_of_the_largest_bytes_are_exact(rows: int, large_fraction: floa
     packed = pack_int8_weights([LazyWeight(lambda: weight, weight.shape)], [None], epilogue)
     addresses = dict(zip(("weights", "scale", "bias", "compensation"), (tensor.data_ptr() for tensor in packed), strict=True))
     int8_weights = Int8Weights(**addresses, num_outputs=outputs, padded_outputs=outputs, epilogue=epilogue)
-    tensors = WorkspaceTensors(rows, 0, HeadLayout(1, 1, 0, 0), width=inputs, max_outputs=0)
+    memory_block = WorkspaceMemory(rows, 0, HeadLayout(1, 1, 0, 0), width=inputs, max_outputs=0)
     residual_NO, result_NO = torch.zeros(rows, outputs), torch.empty(rows, outputs)
-    workspace = tensors.workspaces[0]._replace(x=residual_NO.data_ptr())
+    workspace = memory_block.workspaces[0]._replace(x=residual_NO.data_ptr())
     run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
     assert torch.equal(result_NO, x_NI @ weight.t())
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,12 +18,12 @@ from torch import Tensor
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled.arena import F32_BYTES, I32_BYTES, I64_BYTES, Arena
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL_U8,
     RELU,
     BlockBuffers,
     CrossKVCache,
-    DecoderWeights,
     Int8Weights,
     ProposerWeights,
     RowBuffers,
@@ -32,11 +33,9 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 from dragoman.inference.backends.compiled.model import CompiledTransformer
 from dragoman.inference.backends.compiled.pack import compile_draft
 from dragoman.inference.backends.compiled.search import (
-    F32_OPTIONS,
-    I32_OPTIONS,
-    I64_OPTIONS,
     CompiledSearch,
-    GreedyTensors,
+    DecoderWords,
+    GreedyMemory,
     SearchBuffers,
     SearchThreads,
     build_search_options,
@@ -82,7 +81,7 @@ class CompiledHeads:
             inner=packer.pack_int8(inner_weights, [head.inner.bias for head in modules], RELU),
             outer=packer.pack_int8(outer_weights, [head.outer.bias for head in modules], ADD_RESIDUAL_U8),
             output=output,
-            token_ids=packer.add_tensor(ids_W.to(**I64_OPTIONS)),
+            token_ids=packer.add_tensor(ids_W.to(dtype=torch.long, device="cpu")),
         )
         self.tensors = [*packer.tensors, *output_tensors]
 
@@ -95,7 +94,7 @@ class CompiledDraft:
         self.decoder, packer = compile_draft(model, draft), Int8Packer()
         output = ProposalOutput.from_model(model, draft.token_ids_W)
         output_weights, output_tensors = pack_output(output.output_WD, output.bias_W)
-        token_ids = packer.add_tensor(draft.token_ids_W.to(**I64_OPTIONS))
+        token_ids = packer.add_tensor(draft.token_ids_W.to(dtype=torch.long, device="cpu"))
         self.weights = ProposerWeights(True, NO_PRODUCT, NO_PRODUCT, output_weights, token_ids)
         self.tensors = [*packer.tensors, *output_tensors, *self.decoder.owned_tensors]
 
@@ -120,34 +119,41 @@ def build_block_search(compiled_model: object, model: Transformer, proposer: Pro
     return CompiledBlockSearch(compiled_model, CompiledHeads(proposer, model), max_positions)
 
 
-class _BlockTensors:
-    """Tensors of `BlockBuffers` for the threads of a group."""
+class _BlockMemory:
+    """Memory of `BlockBuffers` for the threads of a group."""
 
     def __init__(self, num_sentences: int, max_length: int, block_size: int, width: int, num_threads: int) -> None:
         num_rows = num_sentences * block_size
-        self.block_size = block_size
-        self.shared_tensors = {
-            "block_ids": torch.zeros(num_rows, **I64_OPTIONS),
-            "last_rows": torch.zeros(num_sentences, **I64_OPTIONS),
-            "output_lengths": torch.zeros(num_sentences, **I64_OPTIONS),
-            "longest": torch.zeros(1, **I64_OPTIONS),
-            "draft_ids": torch.zeros(2 * num_sentences, **I64_OPTIONS),
-            "num_steps": torch.zeros(num_sentences, **I64_OPTIONS),
-            "step_lengths": torch.empty(num_sentences, max_length, **I32_OPTIONS),
-            "head_outputs": torch.empty(num_rows * width, **F32_OPTIONS),
+        self.block_size, self.num_sentences = block_size, num_sentences
+        sizes = {
+            "block_ids": num_rows * I64_BYTES,
+            "last_rows": num_sentences * I64_BYTES,
+            "output_lengths": num_sentences * I64_BYTES,
+            "longest": I64_BYTES,
+            "draft_ids": 2 * num_sentences * I64_BYTES,
+            "num_steps": num_sentences * I64_BYTES,
+            "step_lengths": num_sentences * max_length * I32_BYTES,
+            "head_outputs": num_rows * width * F32_BYTES,
         }
-        self.head_inputs = [torch.empty(num_sentences * 2 * width, **F32_OPTIONS) for _ in range(num_threads)]
+        zeros = ("block_ids", "last_rows", "output_lengths", "longest", "draft_ids", "num_steps")
+        self.shared_arena = Arena(sizes, zeros)
+        self.head_inputs = [Arena({"head_inputs": num_sentences * 2 * width * F32_BYTES}) for _ in range(num_threads)]
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest output of an active sentence."""
+        return int(self.shared_arena.view("longest", np.int64)[0])
 
     def list_step_lengths(self) -> list[tuple[int, ...]]:
         """Return the tokens that each step has added to the output of each sentence."""
-        rows, counts = (self.shared_tensors[name].tolist() for name in ("step_lengths", "num_steps"))
+        rows = self.shared_arena.view("step_lengths", np.int32, self.num_sentences, -1).tolist()
+        counts = self.shared_arena.view("num_steps", np.int64).tolist()
         return [tuple(row[:count]) for row, count in zip(rows, counts, strict=True)]
 
     def to_buffers(self, num_positions: int) -> list[BlockBuffers]:
         """Return the addresses for each thread. num_positions: rows of the table of positions"""
-        addresses = {name: tensor.data_ptr() for name, tensor in self.shared_tensors.items()}
         return [
-            BlockBuffers(self.block_size, num_positions, **addresses, head_inputs=head_inputs.data_ptr())
+            BlockBuffers(self.block_size, num_positions, **self.shared_arena.addresses, **head_inputs.addresses)
             for head_inputs in self.head_inputs
         ]
 
@@ -172,36 +178,28 @@ class CompiledBlockSearch:
     def _search(self, block_size: int, source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
         model, num_sentences = self.model, len(request.max_lengths)
         num_rows, num_prompt_tokens = num_sentences * block_size, len(request.prompt)
-        results, (options, option_tensors) = GreedyTensors(request), build_search_options(request)
+        results, (options, option_arrays) = GreedyMemory(request), build_search_options(request)
         state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_sentences)
         num_threads = len(state.workspace.workspaces)
         buffers = SearchBuffers(num_rows, 1, model.num_outputs, request.start_id, num_threads)
-        block_tensors = _BlockTensors(num_sentences, max(request.max_lengths), block_size, state.workspace.width, num_threads)
+        block_memory = _BlockMemory(num_sentences, max(request.max_lengths), block_size, state.workspace.width, num_threads)
         num_active, is_first = num_sentences, 1
         while num_active:
             if threads.canceled.is_set():
                 raise Canceled
-            longest = int(block_tensors.shared_tensors["longest"])
             # A draft writes behind a block that a step has verified.
-            while num_prompt_tokens + longest + 2 * block_size > state.ancestors_NT.shape[1]:
+            while num_prompt_tokens + block_memory.longest + 2 * block_size > state.ancestors_NT.shape[1]:
                 state = state.double_capacity()
             state = model.ensure_workspace(state, num_rows)
             num_positions = state.ancestors_NT.shape[1]
             if self.max_positions is not None:
                 num_positions = min(num_positions, self.max_positions)
-            positions_TD = model.compute_positions(num_positions)
-            arguments = (
-                is_first,
-                MAX_STEPS_PER_CALL,
-                num_active,
-                model.get_decoder_weights(positions_TD),
-                state.cross_kv,
-                state.self_kv_cache(),
-            )
-            keep_alive = model, self.proposer, state, buffers, block_tensors, option_tensors, positions_TD, results
-            buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails
-            draft_arguments = self._get_draft_arguments(state, model.get_decoder_weights(positions_TD))
-            last_arguments = (options, results.buffers, self.proposer.weights, *draft_arguments)
+            decoder = model.get_decoder_words(num_positions)
+            arguments = is_first, MAX_STEPS_PER_CALL, num_active, decoder.words, state.cross_kv, state.self_kv_cache()
+            draft, *draft_caches = self._get_draft_arguments(state, num_positions)
+            keep_alive = model, self.proposer, state, buffers, block_memory, option_arrays, decoder, draft, results
+            buffers.set_num_active(num_active)
+            last_arguments = options, results.buffers, self.proposer.weights, draft.words, *draft_caches
             num_active = state.workspace.step_group.run(
                 partial(
                     _run_kernel,
@@ -209,27 +207,33 @@ class CompiledBlockSearch:
                     state.workspace.workspaces,
                     buffers.row_buffers,
                     last_arguments,
-                    block_tensors.to_buffers(num_positions),
+                    block_memory.to_buffers(num_positions),
                     keep_alive,
                 )
             )
             is_first = 0
         return [
             replace(hypothesis, step_lengths=step_lengths)
-            for hypothesis, step_lengths in zip(results.to_hypotheses(), block_tensors.list_step_lengths(), strict=True)
+            for hypothesis, step_lengths in zip(results.to_hypotheses(), block_memory.list_step_lengths(), strict=True)
         ]
 
-    def _get_draft_arguments(
-        self, state: CompiledState, decoder: DecoderWeights
-    ) -> tuple[DecoderWeights, CrossKVCache, SelfKVCache]:
+    def _get_draft_arguments(self, state: CompiledState, num_positions: int) -> tuple[DecoderWords, CrossKVCache, SelfKVCache]:
         """Return the weights and the caches of the draft, or those of the decoder, which nothing reads, for heads."""
         cross_kv, self_kv = state.cross_kv, state.self_kv_cache()
         if isinstance(self.proposer, CompiledHeads):
-            return decoder, cross_kv, self_kv
-        draft, layer = self.proposer.decoder, self.model.decoder.layers.num_layers
+            return self.model.get_decoder_words(num_positions), cross_kv, self_kv
+        layer = self.model.decoder.layers.num_layers
         cross_kv = cross_kv._replace(keys=state.keys_LBSK[layer].data_ptr(), values=state.values_LBSU[layer].data_ptr())
         self_kv = self_kv._replace(keys=state.self_keys[layer].data_ptr(), values=state.self_values[layer].data_ptr())
-        return decoder._replace(layers=draft.layers, cross_attention=draft.cross_attention), cross_kv, self_kv
+        return self._draft_model.get_decoder_words(num_positions), cross_kv, self_kv
+
+    @cached_property
+    def _draft_model(self) -> CompiledTransformer:
+        """The model with the layer of the draft in place of the decoder's layers."""
+        assert isinstance(self.proposer, CompiledDraft)
+        draft = self.proposer.decoder
+        decoder = replace(self.model.decoder, layers=draft.layers)
+        return replace(self.model, decoder=decoder, cross_attention=draft.cross_attention)
 
 
 def _run_kernel(

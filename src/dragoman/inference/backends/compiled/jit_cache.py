@@ -17,12 +17,12 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from threading import Lock
-from typing import Any
+from typing import Any, get_type_hints
 
 import llvmlite.binding as llvm
 
@@ -63,7 +63,10 @@ _log = logging.getLogger(__name__)
 
 
 class EntryPoint:
-    """One exported kernel, linked by its first call. It takes numbers and the tuples of `structs`, and returns an integer."""
+    """One exported kernel, linked by its first call.
+
+    It takes numbers, the tuples of `structs` and words of `flatten`, and returns an integer.
+    """
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -72,8 +75,7 @@ class EntryPoint:
         self._lock = Lock()
 
     def __call__(self, *arguments: Any) -> int:
-        words = array("q")
-        _flatten(arguments, words)
+        words = flatten(arguments)  # the variable keeps the words alive during the call
         return self.load()(words.buffer_info()[0])
 
     def load(self) -> Callable[[int], int]:
@@ -187,16 +189,35 @@ def _write_atomically(path: Path, content: bytes) -> None:
             raise
 
 
-def _flatten(values: Any, words: array[int]) -> None:
+def flatten(values: Any) -> array[int]:
+    """Return the 64-bit words in which kernels read arguments: numbers, tuples of them, and words of this function."""
+    words = array("q")
+    _append_words(values, words)
+    return words
+
+
+def _append_words(values: Any, words: array[int]) -> None:
     for value in values:
         if type(value) is int:  # nearly all are addresses, and this test is the cheapest
             words.append(value)
+        elif type(value) is array:
+            words.extend(value)
         elif isinstance(value, tuple):
-            _flatten(value, words)
+            if _holds_only_integers(type(value)):
+                words.extend(value)
+            else:
+                _append_words(value, words)
         elif isinstance(value, float):
             words.frombytes(struct.pack("d", value))
         else:
             words.append(value)
+
+
+@cache
+def _holds_only_integers(tuple_type: type[tuple[Any, ...]]) -> bool:
+    """Return whether all fields of a named tuple are integers, addresses or booleans."""
+    hints = get_type_hints(tuple_type)
+    return bool(hints) and all(isinstance(kind, type) and issubclass(kind, int) for kind in hints.values())
 
 
 _engines: list[llvm.ExecutionEngine] = []

@@ -9,12 +9,14 @@ reorders only this table.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate
-from typing import Any
+from functools import cached_property, partial
+from itertools import accumulate, chain
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,8 +35,8 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     LayerWeights,
     Workspace,
 )
-from dragoman.inference.backends.compiled.search import CompiledSearch
-from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceTensors
+from dragoman.inference.backends.compiled.search import CompiledSearch, DecoderWords
+from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceMemory
 from dragoman.inference.backends.compiled.threads import WorkerThread
 from dragoman.inference.backends.compiled.weights import F16_OPTIONS, F32_OPTIONS, pack_output, round_up
 from dragoman.inference.backends.shared import InferenceEmbedding
@@ -88,6 +90,22 @@ class CompiledPointer:
         return state.vectors_BWD[sentence_B1, word_BR].flatten(0, 1), replace(state, num_words_N=num_words_N)
 
 
+class _Source(NamedTuple):
+    """Token ids of one source and their positions, without padding."""
+
+    ids: Sequence[int]
+    positions: Sequence[int]
+
+    @classmethod
+    def from_padded(cls, ids: list[int], padding_id: int) -> Self:
+        """Return the source of a row of ids, with padding anywhere in it."""
+        num_tokens = len(ids) - ids.count(padding_id)
+        if padding_id not in ids[:num_tokens]:
+            return cls(ids[:num_tokens], range(num_tokens))
+        positions = [position for position, token_id in enumerate(ids) if token_id != padding_id]
+        return cls([ids[position] for position in positions], positions)
+
+
 @dataclass(frozen=True)
 class CompiledTransformer:
     """Compiled model with the interface of `PackedTransformer`, for inference only.
@@ -114,10 +132,11 @@ class CompiledTransformer:
 
         workers: threads that help the caller's thread
         """
-        encoder, head_layout, (num_sentences, num_positions) = self.encoder, self.head_layout, source_BS.shape
-        token_mask_BS = source_BS != encoder.embedding.padding_id
-        length_B = token_mask_BS.sum(1, dtype=torch.int32)
-        lengths = length_B.tolist()
+        head_layout, (num_sentences, num_positions) = self.head_layout, source_BS.shape
+        padding_id = self.encoder.embedding.padding_id
+        sources = [_Source.from_padded(ids, padding_id) for ids in source_BS.tolist()]
+        lengths = [len(source.ids) for source in sources]
+        length_B = torch.tensor(lengths, dtype=torch.int32, device="cpu")
         shape = self.num_decoder_layers, num_sentences, num_positions
         keys_LBSK, values_LBSU = (
             torch.empty(*shape, width, **F16_OPTIONS) for width in (head_layout.key_width, head_layout.value_width)
@@ -128,9 +147,10 @@ class CompiledTransformer:
         workspace = self._allocate_workspace(max_rows, _compute_initial_capacity(num_positions), workers)
         num_outputs = 0 if self.pointer is None else sum(lengths)
         memory_ND = torch.empty(num_outputs, workspace.width, **F32_OPTIONS)
-        self._encode_blocks(source_BS, token_mask_BS, lengths, blocks, cross_kv, memory_ND, workspace)
-        sentence_N = torch.arange(num_sentences, dtype=torch.int32, device="cpu")
-        pointer_state = None if self.pointer is None else self.pointer.start(memory_ND, source_BS, token_mask_BS)
+        self._encode_blocks(sources, num_positions, blocks, cross_kv, memory_ND, workspace)
+        pointer_state = None
+        if self.pointer is not None:
+            pointer_state = self.pointer.start(memory_ND, source_BS, source_BS != padding_id)
         return CompiledState(
             keys_LBSK,
             values_LBSU,
@@ -138,53 +158,74 @@ class CompiledTransformer:
             cross_kv,
             workspace,
             num_sentences,
-            sentence_N=sentence_N,
+            sentence_N=torch.arange(num_sentences, dtype=torch.int32, device="cpu"),
             pointer=pointer_state,
         )
 
     def _encode_blocks(
         self,
-        source_BS: Tensor,
-        token_mask_BS: Tensor,
-        lengths: Sequence[int],
+        sources: Sequence[_Source],
+        num_positions: int,
         blocks: Sequence[tuple[int, int]],
         cross_kv: CrossKVCache,
         memory_ND: Tensor,
-        workspace: WorkspaceTensors,
+        workspace: WorkspaceMemory,
     ) -> None:
         """Write the keys and values of the sources into `cross_kv`, and a parser's encoder outputs into `memory_ND`.
 
-        lengths: number of tokens of each source
+        num_positions: length of the longest source
         blocks: the first sentence of each block, and the one after its last
         cross_kv: addresses of tensors that the caller keeps alive
         """
-        positions_SD = compute_padded_positions(self.encoder.embedding, 0, source_BS.shape[1])
+        positions = self._encoder_positions.get(num_positions)
+        before_positions, after_positions = self._encoder_words
+        weights = before_positions, positions.data_ptr(), after_positions
+        num_rows = 0
+        for first, after in blocks:
+            block = sources[first:after]
+            token_ids = array("q", chain.from_iterable(source.ids for source in block))
+            position_ids = array("q", chain.from_iterable(source.positions for source in block))
+            sentence_starts = array("q", accumulate((len(source.ids) for source in block), initial=0))
+            sentence_ids = array("q", range(first, after))
+            batch = EncoderBatch(
+                token_ids=token_ids.buffer_info()[0],
+                position_ids=position_ids.buffer_info()[0],
+                num_rows=len(token_ids),
+                sentence_starts=sentence_starts.buffer_info()[0],
+                sentence_ids=sentence_ids.buffer_info()[0],
+                num_sentences=after - first,
+                outputs=memory_ND[num_rows:].data_ptr() if len(memory_ND) else 0,
+            )
+            keep_alive = self, positions, memory_ND, workspace, token_ids, position_ids, sentence_starts, sentence_ids
+            workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, keep_alive))
+            num_rows += len(token_ids)
+
+    @cached_property
+    def _encoder_positions(self) -> PositionTable:
+        return PositionTable(self.encoder.embedding)
+
+    @cached_property
+    def _decoder_positions(self) -> PositionTable:
+        return PositionTable(self.decoder.embedding)
+
+    @cached_property
+    def _encoder_words(self) -> tuple[array[int], array[int]]:
+        """Words of `EncoderWeights` before and after the address of its positions."""
         weights = EncoderWeights(
             self.encoder.embedding_table,
-            positions_SD.data_ptr(),
+            0,
             self.encoder.layers,
             self.cross_attention.kv,
             self.num_decoder_layers,
             self.head_layout,
         )
-        tokens_N, position_N = source_BS[token_mask_BS], token_mask_BS.nonzero()[:, 1].contiguous()
-        starts = [0, *accumulate(lengths)]  # of the sentences, and the end of the last one
-        sentence_B = torch.arange(len(source_BS), device="cpu")
-        keep_alive = self, tokens_N, position_N, sentence_B, positions_SD, memory_ND, workspace
-        for first, after in blocks:
-            first_row, end_row = starts[first], starts[after]
-            block_start_C = torch.tensor(starts[first : after + 1], device="cpu") - first_row
-            batch = EncoderBatch(
-                token_ids=tokens_N[first_row:].data_ptr(),
-                position_ids=position_N[first_row:].data_ptr(),
-                num_rows=end_row - first_row,
-                sentence_starts=block_start_C.data_ptr(),
-                sentence_ids=sentence_B[first:].data_ptr(),
-                num_sentences=after - first,
-                outputs=memory_ND[first_row:].data_ptr() if len(memory_ND) else 0,
-            )
-            block_tensors = *keep_alive, block_start_C
-            workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, block_tensors))
+        return jit_cache.flatten(weights[:1]), jit_cache.flatten(weights[2:])
+
+    @cached_property
+    def _decoder_words(self) -> tuple[array[int], array[int]]:
+        """Words of `DecoderWeights` before the address of its positions, and between it and that of the vocabulary map."""
+        weights = self._get_decoder_weights()
+        return jit_cache.flatten(weights[:1]), jit_cache.flatten(weights[2:-1])
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""
@@ -206,7 +247,7 @@ class CompiledTransformer:
             0 if added_ND is None else added_ND.data_ptr(),
             num_rows,
             position,
-            self.get_decoder_weights(position_vector_1D),
+            self._get_decoder_weights(position_vector_1D.data_ptr()),
             state.cross_kv,
             state.self_kv_cache(),
             state.workspace.workspaces[0],
@@ -224,20 +265,27 @@ class CompiledTransformer:
         """Number of output words, V."""
         return self.output.num_outputs
 
-    def compute_positions(self, length: int) -> Tensor:
-        """Return the decoder's first positions (length, D)."""
-        return compute_padded_positions(self.decoder.embedding, 0, length)
+    def get_decoder_words(self, num_positions: int, vocab_ids_W: Tensor | None = None) -> DecoderWords:
+        """Return the decoder's weights for a search that reads this many positions.
 
-    def get_decoder_weights(self, positions_TD: Tensor, vocab_ids_W: Tensor | None = None) -> DecoderWeights:
-        """Return the decoder's weights for the kernels. The caller keeps the positions and the token ids alive."""
+        vocab_ids_W: token ids of a restricted output vocabulary
+        """
+        positions_TD = self._decoder_positions.get(num_positions)
+        before_positions, after_positions = self._decoder_words
+        vocabulary_map = 0 if vocab_ids_W is None else vocab_ids_W.data_ptr()
+        words = jit_cache.flatten((before_positions, positions_TD.data_ptr(), after_positions, vocabulary_map))
+        return DecoderWords(words, (positions_TD, vocab_ids_W))
+
+    def _get_decoder_weights(self, positions: int = 0) -> DecoderWeights:
+        """Return the decoder's weights. positions: address of its positions"""
         return DecoderWeights(
             self.decoder.embedding_table,
-            positions_TD.data_ptr(),
+            positions,
             self.decoder.layers,
             self.cross_attention,
             self.head_layout,
             self.output,
-            0 if vocab_ids_W is None else vocab_ids_W.data_ptr(),
+            0,
         )
 
     def build_native_search(self, vocab_ids_W: Tensor | None = None) -> CompiledSearch | None:
@@ -255,14 +303,14 @@ class CompiledTransformer:
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """Return the state with slots for the outputs of this many rows."""
-        num_positions = _compute_initial_capacity(state.cross_kv.num_positions)
+        num_positions, beam_size = _compute_initial_capacity(state.cross_kv.num_positions), num_rows // state.num_active
         shape = self.num_decoder_layers, num_rows, num_positions
         return state._replace(
             self_keys=torch.empty(*shape, self.head_layout.key_width, **F16_OPTIONS),
             self_values=torch.empty(*shape, self.head_layout.value_width, **F16_OPTIONS),
             ancestors_NT=torch.zeros(num_rows, num_positions, dtype=torch.int32, device="cpu"),  # see `search.SearchBuffers`
             slot_row_N=torch.arange(num_rows, dtype=torch.int32, device="cpu"),
-            sentence_N=state.sentence_N.repeat_interleave(num_rows // state.num_active),
+            sentence_N=torch.from_numpy(np.repeat(state.sentence_N.numpy(), beam_size)),
         )
 
     def ensure_workspace(self, state: CompiledState, num_rows: int) -> CompiledState:
@@ -272,9 +320,9 @@ class CompiledTransformer:
             return state
         return state._replace(workspace=self._allocate_workspace(num_rows, num_positions, state.workspace.step_group.workers))
 
-    def _allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceTensors:
+    def _allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceMemory:
         width = round_up(self.encoder.embedding.weight_VD.shape[1])
-        return WorkspaceTensors(
+        return WorkspaceMemory(
             num_rows,
             num_positions,
             self.head_layout,
@@ -293,6 +341,28 @@ class CompiledTransformer:
     def max_threads(self) -> int:
         """Largest useful number of threads for one step."""
         return max(1, self.encoder.embedding.weight_VD.shape[1] // WIDTH_PER_THREAD)
+
+
+class PositionTable:
+    """First positions of an embedding in the kernels' layout, which grows with the longest sentence."""
+
+    def __init__(self, embedding: InferenceEmbedding) -> None:
+        self.embedding = embedding
+        self._positions_TD = torch.empty(0, 0, **F32_OPTIONS)
+
+    def get(self, length: int) -> Tensor:
+        """Return at least the first `length` positions (≥ length, D). The caller keeps the tensor alive.
+
+        Raises IndexError for a position that a learned table does not have.
+        """
+        positions_TD = self._positions_TD  # another thread may replace it at any time
+        if len(positions_TD) < length:
+            try:
+                positions_TD = compute_padded_positions(self.embedding, 0, 2 * length)
+            except IndexError:  # a learned table ends before
+                positions_TD = compute_padded_positions(self.embedding, 0, length)
+            self._positions_TD = positions_TD
+        return positions_TD
 
 
 def compute_padded_positions(embedding: InferenceEmbedding, start: int, length: int) -> Tensor:

@@ -5,6 +5,8 @@ B sentences    R hypotheses of each    X = 2R candidates    M longest output
 
 from __future__ import annotations
 
+import ctypes
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +14,6 @@ from threading import Event
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,11 +24,11 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.decoding.repetition import CHECK_INTERVAL, MIN_REPEATS
 from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled.arena import F32_BYTES, F64_BYTES, I32_BYTES, I64_BYTES, Arena
 from dragoman.inference.backends.compiled.kernels.structs import (
     LOGIT_BLOCK,
     MAX_BEAM_SIZE,
     BeamBuffers,
-    DecoderWeights,
     GreedyBuffers,
     RowBuffers,
     SearchOptions,
@@ -38,16 +39,19 @@ from dragoman.inference.backends.compiled.threads import Canceled, WorkerThread,
 
 # Steps of one call. Python handles Ctrl-C between calls.
 MAX_STEPS_PER_CALL = 64
-I64_OPTIONS: dict[str, Any] = {"dtype": torch.long, "device": "cpu"}
-I32_OPTIONS: dict[str, Any] = {"dtype": torch.int32, "device": "cpu"}
-F32_OPTIONS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-
 # Least number of rows of a thread group, because each group reads all weights.
 ROWS_PER_GROUP = 8
 
 ResultT = TypeVar("ResultT")
 SearchKernel = Callable[..., int]
 """`jit_cache.greedy_search` or `jit_cache.beam_search`, without the argument for its results."""
+
+
+class DecoderWords(NamedTuple):
+    """`DecoderWeights` as words of a kernel's arguments. owners: tensors whose addresses they hold, besides the model's"""
+
+    words: array[int]
+    owners: tuple[Tensor | None, ...]
 
 
 class SearchThreads(NamedTuple):
@@ -58,39 +62,44 @@ class SearchThreads(NamedTuple):
 
 
 class SearchBuffers:
-    """Tensors of `RowBuffers` for the threads of a group.
+    """Memory of `RowBuffers` for the threads of a group.
 
     Ids of tokens and rows begin as 0. If a thread fails, the others read its unwritten values until they are canceled.
     """
 
     def __init__(self, num_rows: int, num_candidates: int, num_outputs: int, start_id: int, num_threads: int) -> None:
         num_blocks = -(-num_outputs // LOGIT_BLOCK)
-        self.shared_tensors = {
-            "last_ids": torch.full((num_rows,), start_id, **I64_OPTIONS),
-            "num_active": torch.zeros(1, **I64_OPTIONS),
-            "block_max": torch.empty(num_rows, num_blocks, **F32_OPTIONS),
-            "block_sum": torch.empty(num_rows, num_blocks, dtype=torch.float64, device="cpu"),
-            "logsumexp": torch.empty(num_rows, dtype=torch.float64, device="cpu"),
-            "num_filled": torch.zeros(num_threads, num_rows, **I64_OPTIONS),
-            "candidate_logits": torch.empty(num_threads, num_rows, num_candidates, **F32_OPTIONS),
-            "candidate_ids": torch.zeros(num_threads, num_rows, num_candidates, **I64_OPTIONS),
+        shared_sizes = {
+            "last_ids": num_rows * I64_BYTES,
+            "num_active": I64_BYTES,
+            "block_max": num_rows * num_blocks * F32_BYTES,
+            "block_sum": num_rows * num_blocks * F64_BYTES,
+            "logsumexp": num_rows * F64_BYTES,
+            "num_filled": num_threads * num_rows * I64_BYTES,
+            "candidate_logits": num_threads * num_rows * num_candidates * F32_BYTES,
+            "candidate_ids": num_threads * num_rows * num_candidates * I64_BYTES,
         }
-        self.thread_tensors = [
-            {
-                "input_ids": torch.empty(num_rows, **I64_OPTIONS),
-                "position_ids": torch.empty(num_rows, **I64_OPTIONS),
-                "logits": torch.empty(num_rows, LOGIT_BLOCK, **F32_OPTIONS),
-            }
-            for _ in range(num_threads)
-        ]
+        thread_sizes = {
+            "input_ids": num_rows * I64_BYTES,
+            "position_ids": num_rows * I64_BYTES,
+            "logits": num_rows * LOGIT_BLOCK * F32_BYTES,
+        }
+        self.shared_arena = Arena(shared_sizes, zeros=("num_filled", "candidate_ids"))
+        self.thread_arenas = [Arena(thread_sizes) for _ in range(num_threads)]
+        self.shared_arena.view("last_ids", np.int64).fill(start_id)
         self.row_buffers = [
             RowBuffers(
                 num_rows=num_rows,
                 num_candidates=num_candidates,
-                **{name: tensor.data_ptr() for name, tensor in (self.shared_tensors | own_tensors).items()},
+                **self.shared_arena.addresses,
+                **arena.addresses,
             )
-            for own_tensors in self.thread_tensors
+            for arena in self.thread_arenas
         ]
+
+    def set_num_active(self, num_active: int) -> None:
+        """Set the number of active rows or sentences, which other threads read if the first one fails."""
+        ctypes.c_int64.from_address(self.shared_arena.addresses["num_active"]).value = num_active
 
 
 class SearchableModel(Protocol):
@@ -108,9 +117,7 @@ class SearchableModel(Protocol):
 
     def ensure_workspace(self, state: CompiledState, num_rows: int) -> CompiledState: ...
 
-    def compute_positions(self, length: int) -> Tensor: ...
-
-    def get_decoder_weights(self, positions_TD: Tensor, vocab_ids_W: Tensor | None = None) -> DecoderWeights: ...
+    def get_decoder_words(self, num_positions: int, vocab_ids_W: Tensor | None = None) -> DecoderWords: ...
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,7 @@ class CompiledSearch:
         return self.distribute(source_BS, request, 1, self._search_greedy)
 
     def _search_greedy(self, source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
-        results = GreedyTensors(request)
+        results = GreedyMemory(request)
         self._run_steps(
             source_BS,
             request,
@@ -144,17 +151,17 @@ class CompiledSearch:
         target_rank = (beam_size if needs_all_slots else min(nbest, beam_size)) - 1
 
         def search_sentences(source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[list[Hypothesis]]:
-            beam_tensors = _BeamTensors(request, beam_size)
-            beam_buffers = beam_tensors.to_buffers(target_rank=target_rank, early_stopping=early_stopping)
+            beam_memory = _BeamMemory(request, beam_size)
+            beam_buffers = beam_memory.to_buffers(target_rank=target_rank, early_stopping=early_stopping)
             self._run_steps(
                 source_BS,
                 request,
                 threads,
                 beam_size,
                 2 * beam_size,
-                partial(_call_entry_point, jit_cache.beam_search, beam_buffers, beam_tensors),
+                partial(_call_entry_point, jit_cache.beam_search, beam_buffers, beam_memory),
             )
-            return beam_tensors.finalize(nbest)
+            return beam_memory.finalize(nbest)
 
         jit_cache.beam_search.load()
         return self.distribute(source_BS, request, beam_size, search_sentences)
@@ -177,6 +184,8 @@ class CompiledSearch:
         num_groups = max(1, min(num_sentences, num_sentences * beam_size // ROWS_PER_GROUP))
         with borrow_workers(min(get_thread_limit(), num_groups * self.model.max_threads) - 1) as workers:
             num_groups, canceled = min(num_groups, len(workers) + 1), Event()
+            if num_groups == 1:
+                return search_fn(source_BS, request, SearchThreads(workers, canceled))
             slices = [slice(first, None, num_groups) for first in range(num_groups)]
             leaders, members = workers[: num_groups - 1], workers[num_groups - 1 :]
             tasks = [
@@ -208,7 +217,7 @@ class CompiledSearch:
         num_rows, position, num_prompt_tokens = num_active * beam_size, 0, len(request.prompt)
         state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_rows)
         buffers = SearchBuffers(num_rows, num_candidates, model.num_outputs, request.start_id, len(state.workspace.workspaces))
-        options, option_tensors = build_search_options(request)
+        options, option_arrays = build_search_options(request)
         while num_active:
             if threads.canceled.is_set():
                 raise Canceled
@@ -217,34 +226,33 @@ class CompiledSearch:
             capacity = state.ancestors_NT.shape[1] - num_prompt_tokens
             end_position = min(capacity, max_length, position + MAX_STEPS_PER_CALL)
             state = model.ensure_workspace(state, num_rows)
-            positions_TD = model.compute_positions(num_prompt_tokens + end_position)
-            decoder_weights = model.get_decoder_weights(positions_TD, self.vocab_ids_W)
-            arguments = position, end_position, num_active, decoder_weights, state.cross_kv, state.self_kv_cache()
-            buffers.shared_tensors["num_active"].fill_(num_active)  # other threads read it if the first one fails
-            keep_alive = model, self.vocab_ids_W, state, buffers, option_tensors, positions_TD
+            decoder = model.get_decoder_words(num_prompt_tokens + end_position, self.vocab_ids_W)
+            arguments = position, end_position, num_active, decoder.words, state.cross_kv, state.self_kv_cache()
+            buffers.set_num_active(num_active)
+            keep_alive = model, decoder, state, buffers, option_arrays
             num_active = state.workspace.step_group.run(
                 partial(_run_kernel, kernel, arguments, state.workspace.workspaces, buffers.row_buffers, options, keep_alive)
             )
             position = end_position
 
 
-def build_search_options(request: SearchRequest) -> tuple[SearchOptions, list[Tensor]]:
-    """Return the settings of a search, and the tensors whose addresses they hold."""
-    limit_B, allow_repetition_B, suppressed_ids_C, prompt_ids_P = tensors = [
-        torch.tensor(values, **I64_OPTIONS)
+def build_search_options(request: SearchRequest) -> tuple[SearchOptions, list[array[int]]]:
+    """Return the settings of a search, and the arrays whose addresses they hold."""
+    limits, allow_repetition, suppressed_ids, prompt_ids = arrays = [
+        array("q", values)
         for values in (
             request.max_lengths,
             request.allow_repetition,
-            [*request.suppress_tokens, request.end_id],
+            (*request.suppress_tokens, request.end_id),
             request.prompt,
         )
     ]
     options = SearchOptions(
-        max_lengths=limit_B.data_ptr(),
-        allow_repetition=allow_repetition_B.data_ptr(),
-        suppressed_ids=suppressed_ids_C.data_ptr(),
+        max_lengths=limits.buffer_info()[0],
+        allow_repetition=allow_repetition.buffer_info()[0],
+        suppressed_ids=suppressed_ids.buffer_info()[0],
         num_suppressed=len(request.suppress_tokens),
-        prompt_ids=prompt_ids_P.data_ptr(),
+        prompt_ids=prompt_ids.buffer_info()[0],
         num_prompt_tokens=len(request.prompt),
         end_id=request.end_id,
         min_length=request.min_length,
@@ -254,7 +262,7 @@ def build_search_options(request: SearchRequest) -> tuple[SearchOptions, list[Te
         check_interval=CHECK_INTERVAL,
         max_length=max(request.max_lengths),
     )
-    return options, tensors
+    return options, arrays
 
 
 def _run_kernel(
@@ -277,23 +285,30 @@ def _call_entry_point(
     return entry_point(*arguments, output_buffers)
 
 
-class GreedyTensors:
-    """Tensors of `GreedyBuffers`, and their conversion to hypotheses."""
+class GreedyMemory:
+    """Memory of `GreedyBuffers`, and the conversion of the results to hypotheses."""
 
     def __init__(self, request: SearchRequest) -> None:
-        self.request = request
-        shape = len(request.max_lengths), max(request.max_lengths, default=0)
+        self.request, num_sentences = request, len(request.max_lengths)
+        num_tokens = num_sentences * max(request.max_lengths, default=0)
+        sizes = {
+            "row_ids": num_tokens * I32_BYTES,
+            "output_ids": num_tokens * I32_BYTES,
+            "log_probs": num_tokens * F32_BYTES,
+            "lengths": num_sentences * I64_BYTES,
+            "is_repetition": num_sentences * I64_BYTES,
+        }
         # The rows of a search over blocks hold proposals behind their outputs.
-        self.row_ids_BM, self.tokens_BM = torch.zeros(shape, **I32_OPTIONS), torch.empty(shape, **I32_OPTIONS)
-        self.log_probs_BM = torch.empty(shape, **F32_OPTIONS)
-        self.length_B, self.is_repetition_B = torch.empty(shape[0], **I64_OPTIONS), torch.empty(shape[0], **I64_OPTIONS)
-        tensors = self.row_ids_BM, self.tokens_BM, self.log_probs_BM, self.length_B, self.is_repetition_B
-        self.buffers = GreedyBuffers(*(tensor.data_ptr() for tensor in tensors))
+        self.arena = Arena(sizes, zeros=("row_ids",))
+        self.buffers = GreedyBuffers(**self.arena.addresses)
 
     def to_hypotheses(self) -> list[Hypothesis]:
         """Return the outputs of a finished search."""
-        max_length = int(self.length_B.max())
-        columns = self.tokens_BM[:, :max_length], self.log_probs_BM[:, :max_length], self.length_B, self.is_repetition_B
+        num_sentences = len(self.request.max_lengths)
+        lengths = self.arena.view("lengths", np.int64).tolist()
+        tokens_BM = self.arena.view("output_ids", np.int32, num_sentences, -1)[:, : max(lengths)]
+        log_probs_BM = self.arena.view("log_probs", np.float32, num_sentences, -1)[:, : max(lengths)]
+        is_repetition_B = self.arena.view("is_repetition", np.int64)
         return [
             to_hypothesis(
                 tokens[:length],
@@ -302,7 +317,9 @@ class GreedyTensors:
                 end_id=self.request.end_id,
                 length_penalty=self.request.length_penalty,
             )
-            for tokens, log_probs, length, is_repetition in zip(*(tensor.tolist() for tensor in columns), strict=True)
+            for tokens, log_probs, length, is_repetition in zip(
+                tokens_BM.tolist(), log_probs_BM.tolist(), lengths, is_repetition_B.tolist(), strict=True
+            )
         ]
 
 
@@ -339,36 +356,46 @@ class _NativeHistory:
         return tokens, log_probs
 
 
-class _BeamTensors:
-    """Tensors of `BeamBuffers`, and their conversion to hypotheses."""
+class _BeamMemory:
+    """Memory of `BeamBuffers`, and the conversion of the results to hypotheses."""
 
     def __init__(self, request: SearchRequest, beam_size: int) -> None:
         self.request, self.beam_size = request, beam_size
         num_sentences, max_length, num_columns = len(request.max_lengths), max(request.max_lengths), 2 * beam_size
-        lengths_M = torch.arange(max_length + 1, dtype=torch.float64, device="cpu").clamp(min=1)
         num_checks = max_length // CHECK_INTERVAL if request.repetition_window else 0
-        self.tensors = {
-            "lengths": torch.empty(num_sentences, **I64_OPTIONS),
-            "alive_scores": torch.full((num_sentences, beam_size), NEG_INF, **F32_OPTIONS),
-            "finished_scores": torch.full((num_sentences, beam_size), NEG_INF, **F32_OPTIONS),
-            "finished_node_ids": torch.zeros(num_sentences, beam_size, **I64_OPTIONS),
-            "max_penalties": request.length_penalty(torch.tensor(request.max_lengths, **F32_OPTIONS)).contiguous(),
-            "penalties": (request.length_penalty(lengths_M) * torch.ones_like(lengths_M)).to(**F32_OPTIONS),
-            "parents": torch.empty(max_length, num_sentences, num_columns, **I32_OPTIONS),
-            "tokens": torch.empty(max_length, num_sentences, num_columns, **I32_OPTIONS),
-            "log_probs": torch.empty(max_length, num_sentences, num_columns, **F32_OPTIONS),
-            "alive": torch.empty(max_length, num_sentences, beam_size, **I32_OPTIONS),
-            "row_ids": torch.empty(num_sentences * beam_size, max_length, **I32_OPTIONS),
-            "is_repetition": torch.zeros(num_checks, num_sentences, beam_size, **I64_OPTIONS),
-            "repetition_scores": torch.empty(num_checks, num_sentences, beam_size, **F32_OPTIONS),
-            "cursors": torch.empty(num_columns, **I64_OPTIONS),
-            "candidate_scores": torch.empty(num_columns, **F32_OPTIONS),
-            "scratch_ids": torch.empty(beam_size, len(request.prompt) + max_length, **I32_OPTIONS),
+        beam_numbers, column_numbers = num_sentences * beam_size, num_sentences * num_columns
+        sizes = {
+            "lengths": num_sentences * I64_BYTES,
+            "alive_scores": beam_numbers * F32_BYTES,
+            "finished_scores": beam_numbers * F32_BYTES,
+            "finished_node_ids": beam_numbers * I64_BYTES,
+            "max_penalties": num_sentences * F32_BYTES,
+            "penalties": (max_length + 1) * F32_BYTES,
+            "parents": max_length * column_numbers * I32_BYTES,
+            "tokens": max_length * column_numbers * I32_BYTES,
+            "log_probs": max_length * column_numbers * F32_BYTES,
+            "alive": max_length * beam_numbers * I32_BYTES,
+            "row_ids": beam_numbers * max_length * I32_BYTES,
+            "is_repetition": num_checks * beam_numbers * I64_BYTES,
+            "repetition_scores": num_checks * beam_numbers * F32_BYTES,
+            "cursors": num_columns * I64_BYTES,
+            "candidate_scores": num_columns * F32_BYTES,
+            "scratch_ids": beam_size * (len(request.prompt) + max_length) * I32_BYTES,
         }
-        self.tensors["alive_scores"][:, 0] = 0.0
+        self.arena = Arena(sizes, zeros=("finished_node_ids", "is_repetition"))
+        self.alive_MBR = self.arena.view("alive", np.int32, max_length, num_sentences, beam_size)
+        self.is_repetition_KBR = self.arena.view("is_repetition", np.int64, num_checks, num_sentences, beam_size)
+        self._view_scores("alive_scores").fill(NEG_INF)
+        self._view_scores("alive_scores")[:, 0] = 0.0
+        self._view_scores("finished_scores").fill(NEG_INF)
+        penalty, lengths_M = request.length_penalty, np.maximum(np.arange(max_length + 1, dtype=np.float64), 1.0)
+        self.arena.view("penalties", np.float32)[:] = penalty(lengths_M)
+        self.arena.view("max_penalties", np.float32)[:] = penalty(np.array(request.max_lengths, dtype=np.float32))
+
+    def _view_scores(self, name: str) -> NDArray[np.float32]:
+        return self.arena.view(name, np.float32, len(self.request.max_lengths), self.beam_size)
 
     def to_buffers(self, *, target_rank: int, early_stopping: str) -> BeamBuffers:
-        addresses = {name: tensor.data_ptr() for name, tensor in self.tensors.items()}
         return BeamBuffers(
             beam_size=self.beam_size,
             target_rank=target_rank,
@@ -376,26 +403,38 @@ class _BeamTensors:
             only_best_may_end=early_stopping in ("beam_full", "heuristic"),
             uses_present_length=early_stopping == "heuristic",
             num_sentences=len(self.request.max_lengths),
-            **addresses,
+            **self.arena.addresses,
         )
 
     def finalize(self, nbest: int) -> list[list[Hypothesis]]:
         """Return the `nbest` hypotheses of each sentence, best first."""
-        num_steps, penalty = int(self.tensors["lengths"].max()), self.request.length_penalty
+        penalty, shape = self.request.length_penalty, (max(self.request.max_lengths), len(self.request.max_lengths), -1)
         history = _NativeHistory(
-            *(self.tensors[name][:num_steps].numpy() for name in ("parents", "tokens", "log_probs", "alive"))
+            self.arena.view("parents", np.int32, *shape),
+            self.arena.view("tokens", np.int32, *shape),
+            self.arena.view("log_probs", np.float32, *shape),
+            self.alive_MBR,
         )
-        repetitions: list[list[tuple[float, NodeRef]]] = [[] for _ in self.request.max_lengths]
-        for check_index, sentence, rank in self.tensors["is_repetition"].nonzero().tolist():
-            length = (check_index + 1) * CHECK_INTERVAL
-            node = NodeRef(sentence, length, int(self.tensors["alive"][length - 1, sentence, rank]))
-            repetitions[sentence].append(
-                (float(self.tensors["repetition_scores"][check_index, sentence, rank]) / penalty(float(length)), node)
-            )
-        length_B = self.tensors["lengths"].tolist()
-        alive_BR = [self.tensors["alive"][length - 1, number].tolist() for number, length in enumerate(length_B)]
-        columns = (self.tensors[name].tolist() for name in ("finished_scores", "finished_node_ids", "alive_scores"))
-        finished_sentences = [
-            FinishedSentence(*fields) for fields in zip(length_B, *columns, alive_BR, repetitions, strict=True)
-        ]
+        lengths = self.arena.view("lengths", np.int64).tolist()
+        columns = (
+            self._view_scores("finished_scores").tolist(),
+            self.arena.view("finished_node_ids", np.int64, len(lengths), self.beam_size).tolist(),
+            self._view_scores("alive_scores").tolist(),
+            [self.alive_MBR[length - 1, number].tolist() for number, length in enumerate(lengths)],
+            self._list_repetitions(),
+        )
+        finished_sentences = [FinishedSentence(*fields) for fields in zip(lengths, *columns, strict=True)]
         return finalize(finished_sentences, history, end_id=self.request.end_id, length_penalty=penalty, nbest=nbest)
+
+    def _list_repetitions(self) -> list[list[tuple[float, NodeRef]]]:
+        """Return the scores and the nodes of the repetitions that the search of each sentence has dropped."""
+        repetitions: list[list[tuple[float, NodeRef]]] = [[] for _ in self.request.max_lengths]
+        if not self.is_repetition_KBR.any():
+            return repetitions
+        scores_KBR = self.arena.view("repetition_scores", np.float32, *self.is_repetition_KBR.shape)
+        for check_index, sentence, rank in np.argwhere(self.is_repetition_KBR).tolist():
+            length = (check_index + 1) * CHECK_INTERVAL
+            node = NodeRef(sentence, length, int(self.alive_MBR[length - 1, sentence, rank]))
+            score = float(scores_KBR[check_index, sentence, rank]) / self.request.length_penalty(float(length))
+            repetitions[sentence].append((score, node))
+        return repetitions

@@ -6,12 +6,14 @@ B sentences    N rows, R for each sentence    P stored rows    others as in `ker
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.inference.backends.compiled.arena import F16_BYTES, F32_BYTES, I32_BYTES, I64_BYTES, Arena
 from dragoman.inference.backends.compiled.kernels.cpu_features import build_tile_config, can_use_amx
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
@@ -25,16 +27,15 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     Workspace,
 )
 from dragoman.inference.backends.compiled.threads import StepGroup, WorkerThread
-from dragoman.inference.backends.compiled.weights import F16_OPTIONS, F32_OPTIONS
 from dragoman.model.pointer import PointerState
 
 
-class WorkspaceTensors:
-    """Tensors of the workspace for a number of rows and of positions that each row attends to.
+class WorkspaceMemory:
+    """Memory of the workspace for a number of rows and of positions that each row attends to.
 
-    shared_tensors: tensors that all threads of a group write
-    thread_tensors: tensors of each thread
-    workspaces: addresses of these tensors, for each thread
+    shared_arena: arrays that all threads of a group write
+    thread_arenas: arrays of each thread
+    workspaces: addresses of these arrays, for each thread
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class WorkspaceTensors:
         max_outputs: int,
         workers: Sequence[WorkerThread] = (),
     ) -> None:
-        """Allocate the tensors.
+        """Allocate the arrays.
 
         width: D
         max_outputs: O of the widest product, apart from the one before the softmax
@@ -55,55 +56,65 @@ class WorkspaceTensors:
         """
         self.width = width
         self.num_rows, self.num_positions, self.step_group = num_rows, num_positions, StepGroup(workers)
-        self.tile_config = torch.from_numpy(build_tile_config())
-        self.shared_tensors = {"projections": torch.empty(num_rows * max_outputs, **F32_OPTIONS)}
+        shared_sizes = {"projections": num_rows * max_outputs * F32_BYTES}
         if workers:
-            self.shared_tensors |= {
-                "attention_output": torch.empty(num_rows * head_layout.value_width, **F32_OPTIONS),
-                "residual": torch.empty(num_rows * width, **F32_OPTIONS),
+            shared_sizes |= {
+                "attention_output": num_rows * head_layout.value_width * F32_BYTES,
+                "residual": num_rows * width * F32_BYTES,
             }
-        self.thread_tensors = [
-            _allocate_thread_tensors(num_rows, num_positions, head_layout, width, max_outputs) for _ in self.step_group.groups
-        ]
-        tile_config_address = self.tile_config.data_ptr() if can_use_amx() else 0
-        input_stride = self.thread_tensors[0]["quantized_inputs"].shape[1]
+        input_stride = -(-max(width, head_layout.value_width, max_outputs) // VECTOR_BYTES) * VECTOR_BYTES
+        thread_sizes = _compute_thread_sizes(num_rows, num_positions, head_layout, width, input_stride)
+        self.shared_arena = Arena(shared_sizes)
+        self.thread_arenas = [Arena(thread_sizes, ZEROED_ARRAYS) for _ in self.step_group.groups]
         self.workspaces = []
-        for own_tensors, group in zip(self.thread_tensors, self.step_group.groups, strict=True):
-            tensors = {"attention_output": own_tensors["y"], "residual": own_tensors["x"]} | own_tensors | self.shared_tensors
-            addresses = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        for arena, group in zip(self.thread_arenas, self.step_group.groups, strict=True):
+            own_addresses = arena.addresses
+            addresses = {"attention_output": own_addresses["y"], "residual": own_addresses["x"]}
+            addresses |= own_addresses | self.shared_arena.addresses
             self.workspaces.append(
-                Workspace(**addresses, tile_config=tile_config_address, width=width, input_stride=input_stride, group=group)
+                Workspace(**addresses, tile_config=_get_tile_config(), width=width, input_stride=input_stride, group=group)
             )
 
 
-def _allocate_thread_tensors(
-    num_rows: int, num_positions: int, head_layout: HeadLayout, width: int, max_outputs: int
-) -> dict[str, Tensor]:
-    """Return the tensors of one thread, by the names of `Workspace`'s fields."""
-    input_stride = -(-max(width, head_layout.value_width, max_outputs) // VECTOR_BYTES) * VECTOR_BYTES
+# Quantized inputs have padding, which kernels read but do not write.
+ZEROED_ARRAYS = ("quantized_inputs", "input_signs")
+
+
+def _compute_thread_sizes(
+    num_rows: int, num_positions: int, head_layout: HeadLayout, width: int, input_stride: int
+) -> dict[str, int]:
+    """Return the bytes of the arrays of one thread, by the names of `Workspace`'s fields."""
     padded_rows = -(-num_rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
-    floats = {
-        "x": num_rows * width,
-        "y": num_rows * max(width, head_layout.value_width),
-        "row_scales": num_rows,
-        "scores": num_positions * LANES,
+    num_splits = num_rows * SPLITS_PER_QUAD * input_stride // 4
+    return {
+        "x": num_rows * width * F32_BYTES,
+        "y": num_rows * max(width, head_layout.value_width) * F32_BYTES,
+        "row_scales": num_rows * F32_BYTES,
+        "missing_sums": num_rows * I32_BYTES,
+        "split_cursors": num_rows * I32_BYTES,
+        "split_quads": num_splits * I32_BYTES,
+        "split_inputs": num_splits * I32_BYTES,
+        "accumulators": 4 * ACCUMULATOR_STRIDE * I32_BYTES,
+        "kv_rows": num_positions * I64_BYTES,
+        "scores": num_positions * LANES * F32_BYTES,
+        "keys": num_rows * head_layout.key_width * F16_BYTES,
+        "values": num_rows * head_layout.value_width * F16_BYTES,
+        "quantized_inputs": padded_rows * input_stride,
+        "input_signs": padded_rows * input_stride,
     }
-    integers = {
-        "missing_sums": num_rows,
-        "split_cursors": num_rows,
-        "split_quads": num_rows * SPLITS_PER_QUAD * input_stride // 4,
-        "split_inputs": num_rows * SPLITS_PER_QUAD * input_stride // 4,
-        "accumulators": 4 * ACCUMULATOR_STRIDE,
-    }
-    arrays = {name: torch.empty(count, **F32_OPTIONS) for name, count in floats.items()}
-    arrays |= {name: torch.empty(count, dtype=torch.int32, device="cpu") for name, count in integers.items()}
-    return arrays | {
-        "kv_rows": torch.empty(num_positions, dtype=torch.long, device="cpu"),
-        "keys": torch.empty(num_rows * head_layout.key_width, **F16_OPTIONS),
-        "values": torch.empty(num_rows * head_layout.value_width, **F16_OPTIONS),
-        "quantized_inputs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
-        "input_signs": torch.zeros(padded_rows, input_stride, dtype=torch.uint8, device="cpu"),
-    }
+
+
+@cache
+def _get_tile_config() -> int:
+    """Return the address of the description of the tiles, or 0 without AMX."""
+    if not can_use_amx():
+        return 0
+    _tile_configs.append(torch.from_numpy(build_tile_config()))
+    return _tile_configs[-1].data_ptr()
+
+
+_tile_configs: list[Tensor] = []
+"""Tensors that hold the description, as long as the process runs."""
 
 
 class CompiledState(NamedTuple):
@@ -126,7 +137,7 @@ class CompiledState(NamedTuple):
     values_LBSU: Tensor
     length_B: Tensor
     cross_kv: CrossKVCache
-    workspace: WorkspaceTensors
+    workspace: WorkspaceMemory
     num_active: int
     length: int = 0
     self_keys: Tensor = torch.empty(0)

@@ -124,7 +124,8 @@ class StepGroup:
     def __init__(self, workers: Sequence[WorkerThread]) -> None:
         self.workers, num_threads = workers, len(workers) + 1
         self.arrivals_G = torch.zeros(num_threads + 1, CACHE_LINE_I64, dtype=torch.long, device="cpu")
-        arrivals, canceled = self.arrivals_G.data_ptr(), self.arrivals_G[num_threads].data_ptr()
+        arrivals = self.arrivals_G.data_ptr()
+        canceled = arrivals + num_threads * self.arrivals_G.stride(0) * self.arrivals_G.itemsize
         self.groups = [
             ThreadGroup(num_threads, thread_index, arrivals, canceled, _find_yield_fn()) for thread_index in range(num_threads)
         ]
