@@ -29,12 +29,17 @@ def split_line(line: str, count_tokens: Callable[[str], int], source_limit: int)
 
     A line with a character that does not fit stays whole.
     """
-    if line.isascii() and len(line) + NUM_EXTRA_TOKENS <= source_limit:  # an ASCII character is one token at most
+    if is_surely_short(line, source_limit):
         return [line]
     try:
         return split_long_input(line, lambda segment: count_tokens(segment) <= source_limit)
     except ValueError:
         return [line]
+
+
+def is_surely_short(line: str, source_limit: int) -> bool:
+    """Return whether a line has no more tokens than the limit, although nobody has counted them."""
+    return line.isascii() and len(line) + NUM_EXTRA_TOKENS <= source_limit  # an ASCII character is one token at most
 
 
 def split_long_input(text: str, fits: Callable[[str], bool]) -> list[str]:

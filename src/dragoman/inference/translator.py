@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice, repeat
@@ -27,7 +27,7 @@ from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.detokenization import Detokenizer, HypothesisDetails
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.inputs import check_lines, encode_pairs
-from dragoman.inference.segmentation import split_line
+from dragoman.inference.segmentation import is_surely_short, split_line
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
 from dragoman.inference.translation_result import Translation, merge_segments
@@ -285,7 +285,7 @@ class Translator:
         if config.unknown_dictionary is not None:
             read_dictionary(config.unknown_dictionary)
         marked_lines = _list_marked_lines(constraints)
-        segment_texts = [self._segment(text, config, is_marked=index in marked_lines) for index, text in enumerate(texts)]
+        segment_texts = self._segment_lines(texts, config, marked_lines)
         segments = self._encode(segment_texts, config, constraints, start_index)
         is_unsplit = all(len(line) == 1 for line in segment_texts)
         results = self._search(segments, config, on_progress if is_unsplit else lambda _: None)
@@ -327,6 +327,17 @@ class Translator:
             if is_present:
                 return reason
         return None
+
+    def _segment_lines(self, texts: Sequence[str], config: DecodingConfig, marked_lines: Collection[int]) -> list[list[str]]:
+        """Return the segments of each line. marked_lines: lines whose marks of placeholders stand for reserved tokens"""
+        source_limit = get_source_limit(self.inference_model.max_positions, config)
+        can_be_surely_short = self.select_tokenizer(config).languages is None and not marked_lines
+        return [
+            [text]
+            if can_be_surely_short and is_surely_short(text, source_limit)
+            else self._segment(text, config, is_marked=index in marked_lines)
+            for index, text in enumerate(texts)
+        ]
 
     def _segment(self, text: str, config: DecodingConfig, *, is_marked: bool = False) -> list[str]:
         """Return the line itself, or its segments if it is longer than the model reads, each with the line's language token.
@@ -376,10 +387,14 @@ class Translator:
             for line_index, line in enumerate(segment_texts)
             for segment_index in range(len(line))
         ]
-        source_limit, encoded_lines = get_source_limit(max_positions, config), []
-        for index, line in enumerate(segment_texts):
-            line_tokenizer = marked_tokenizer if marked_tokenizer is not None and index in marked_lines else tokenizer
-            encoded_lines += encode_lines(line_tokenizer, line, source_limit=source_limit)
+        source_limit = get_source_limit(max_positions, config)
+        if marked_tokenizer is None:
+            encoded_lines = encode_lines(tokenizer, texts, source_limit=source_limit)
+        else:
+            encoded_lines = []
+            for index, line in enumerate(segment_texts):
+                line_tokenizer = marked_tokenizer if index in marked_lines else tokenizer
+                encoded_lines += encode_lines(line_tokenizer, line, source_limit=source_limit)
         return Segments(texts, encoded_lines, sample_ids, token_constraints)
 
     def _search(

@@ -111,8 +111,8 @@ def translate_lines(
 def encode_lines(tokenizer: PairTokenizer, lines: Sequence[str], *, source_limit: int) -> list[EncodedLine]:
     """Return the source ids of each line, and mark lines without text and lines longer than the limit in tokens."""
     encoded_lines = []
-    for line in lines:
-        source = tuple(tokenizer.encode_source(line))
+    for line, ids in zip(lines, tokenizer.encode_sources(lines), strict=True):
+        source = tuple(ids)
         skip_status: Literal["empty", "too_long"] | None = None
         if not has_text(line, source):
             skip_status = "empty"
@@ -271,12 +271,13 @@ def is_short(source: Sequence[int], output: Sequence[int], min_length_ratio: flo
 
 def is_copy(source: str, translation: str) -> bool:
     """Return whether the translation copies the source: four words or more, nine tenths of both equal and in one order."""
-    source_words, output_words = (WORD_PATTERN.findall(text.casefold()) for text in (source, translation))
+    source, output_words = source.casefold(), WORD_PATTERN.findall(translation.casefold())
     if len(output_words) < MIN_COPIED_WORDS:
         return False
-    min_shared = MIN_COPIED_FRACTION * max(len(output_words), len(source_words))
-    if sum(map(set(source_words).__contains__, output_words)) < min_shared:  # a cheap upper bound, in any order
+    if sum(map(source.__contains__, output_words)) < MIN_COPIED_FRACTION * len(output_words):  # a cheap upper bound
         return False
+    source_words = WORD_PATTERN.findall(source)
+    min_shared = MIN_COPIED_FRACTION * max(len(output_words), len(source_words))
     matching_blocks = SequenceMatcher(None, source_words, output_words, autojunk=False).get_matching_blocks()
     return sum(block.size for block in matching_blocks) >= min_shared
 

@@ -139,6 +139,13 @@ class PairTokenizer:
             prefix = [token_id for token_id in [self.source.piece_to_id(token)] if token_id is not None]
         return [*prefix, *self.source.encode(text), *([END_ID] if self.append_source_eos else [])]
 
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of several sources, as `encode_source` does."""
+        if self.languages is not None:
+            return [self.encode_source(text) for text in texts]
+        suffix = [END_ID] if self.append_source_eos else []
+        return [ids + suffix for ids in self.source.encode_batch(texts)]
+
     def strip_language_token(self, text: str) -> str:
         """Return a source without its own language token, if the model reads one in texts."""
         languages = self.languages

@@ -108,7 +108,7 @@ class SentencePieceTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids as one line; line breaks from byte pieces become spaces."""
         text: str = self._processor.decode(list(ids))
-        return re.sub(r"[\r\n]", " ", text)
+        return text.replace("\n", " ").replace("\r", " ")
 
     def piece_to_id(self, piece: str) -> int | None:
         """Return the id of a piece, including `<unk>`; None if there is no such piece."""
@@ -117,10 +117,11 @@ class SentencePieceTokenizer:
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces of ids."""
-        for index in ids:
-            if index not in self._piece_cache:
-                self._piece_cache[index] = str(self._processor.id_to_piece(index))
-        return [self._piece_cache[index] for index in ids]
+        try:
+            return [self._piece_cache[index] for index in ids]
+        except KeyError:
+            self._piece_cache |= {index: str(self._processor.id_to_piece(index)) for index in ids}
+            return [self._piece_cache[index] for index in ids]
 
     @cached_property
     def reserved_ids(self) -> tuple[int, ...]:
