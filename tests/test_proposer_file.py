@@ -90,7 +90,9 @@ def test_draft_of_another_bundle_is_refused(drafted: Path) -> None:
         ({}, "many"),
         ({"token_ids": torch.tensor([2, 5, 10_000])}, "3"),
         ({"layer.feed_forward.inner.bias": torch.zeros(3)}, "3"),
-        ({"layer.feed_forward.inner.bias": torch.full((32,), float("inf"))}, "3"),
+        ({"layer.feed_forward.inner.bias": torch.full((16,), float("inf"))}, "3"),
+        ({"layer.feed_forward.inner.weight": torch.zeros(0, 16)}, "3"),
+        ({"layer.feed_forward.inner.weight": torch.tensor(1.0)}, "3"),
         ({"more": torch.zeros(1)}, "3"),
     ],
 )

@@ -92,7 +92,9 @@ def _build_heads(tensors: dict[str, Tensor], model: Transformer) -> PredictionHe
 def _build_draft(tensors: dict[str, Tensor], model: Transformer, num_proposals: int) -> DraftDecoder:
     """Return the draft of these tensors. Raises KeyError, ValueError or RuntimeError if they do not fit the model."""
     token_ids_W = _take_token_ids(tensors, model, num_proposals)
-    draft = DraftDecoder.from_model(model, token_ids_W=token_ids_W, num_proposals=num_proposals)
+    if not (d_ff := len(tensors["layer.feed_forward.inner.weight"])):
+        raise ValueError("feed-forward network without units")
+    draft = DraftDecoder.from_model(model, token_ids_W=token_ids_W, num_proposals=num_proposals, d_ff=d_ff)
     expected = {name: parameter.shape for name, parameter in draft.named_parameters()}
     if {name: tensor.shape for name, tensor in tensors.items()} != expected:
         raise ValueError("weights of another layer")

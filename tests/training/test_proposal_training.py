@@ -118,6 +118,17 @@ def test_killed_training_ends_with_the_same_weights(
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_two_seeds_train_other_proposers(inputs: DecoderInputs, outputs: list[Output], tmp_path: Path, method: Method) -> None:
+    options = replace(OPTIONS, method=method)
+    first, second, again = (
+        ProposalTrainer(inputs, outputs, replace(options, seed=seed), tmp_path / name).train().state_dict()
+        for seed, name in ((1, "first"), (2, "second"), (1, "again"))
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], second[name]) for name in first if first[name].is_floating_point())
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_measured_acceptance_is_that_of_the_search(
     inputs: DecoderInputs, outputs: list[Output], tmp_path: Path, method: Method
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,8 +16,7 @@ def test_arrays_begin_at_cache_lines_and_do_not_overlap() -> None:
     sizes = {"a": 1, "b": 64, "c": 0, "d": 65, "e": 8}
     addresses = Arena(sizes).addresses
     assert all(address % 64 == 0 for address in addresses.values())
-    names = list(sizes)
-    for name, next_name in zip(names, names[1:], strict=False):
+    for name, next_name in pairwise(sizes):
         assert addresses[name] + sizes[name] <= addresses[next_name]
 
 
@@ -32,7 +32,8 @@ def test_views_share_the_memory_of_the_addresses() -> None:
 def test_a_view_keeps_the_memory_alive() -> None:
     view = Arena({"zeros": 1 << 20}, zeros=("zeros",)).view("zeros", np.uint8)
     others = [np.full(1 << 20, 255, np.uint8) for _ in range(8)]
-    assert len(others) == 8 and not view.any()
+    assert len(others) == 8
+    assert not view.any()
 
 
 def test_words_of_arguments_are_the_fields_of_tuples_in_order() -> None:
