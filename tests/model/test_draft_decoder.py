@@ -27,7 +27,7 @@ def test_network_without_its_smallest_units_computes_the_same_if_those_do_nothin
 def test_draft_has_as_many_inner_units_as_features_and_leaves_the_model_as_it_is() -> None:
     config = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=8, d_ff=32, num_heads=2)
     model = build_model(config, source_vocab_size=20, target_vocab_size=20, padding_id=0)
-    weight = model.decoder.layers[-1].feed_forward.inner.weight  # type: ignore[union-attr]
+    weight = model.get_parameter("decoder.layers.1.feed_forward.inner.weight")
     draft = DraftDecoder.from_model(model, token_ids_W=torch.arange(4, 9), num_proposals=2)
     kept = draft.layer.feed_forward.inner.weight
     assert kept.shape == (8, 8)
