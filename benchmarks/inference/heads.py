@@ -1,4 +1,4 @@
-"""Greedy search with and without prediction heads: raw text in and out, one line at a time and all lines at once."""
+"""Greedy search with and without prediction heads or a draft decoder: raw text in and out, single lines and all at once."""
 
 from __future__ import annotations
 
@@ -19,27 +19,33 @@ from .systems import DRAGOMAN, Systems
 
 NUM_LINES = {"quick": 60, "full": 400}
 MODES = ("off", "auto", "on")
-"""Values of decoding.speculative: without heads, with heads where they are faster, and always with heads."""
+"""Values of decoding.speculative: without proposals, with proposals where they are faster, and always with them."""
 TARGET_LINE_BY_LINE, TARGET_BATCH = 1.8, 0.95
-"""Least ratios of `auto` over `off`. Heads must not slow a batch, and times of two runs differ by some percent."""
+"""Least ratios of `auto` over `off`. Proposals must not slow a batch, and times of two runs differ by some percent."""
 
 
 @dataclass(frozen=True)
 class AcceleratedBundle:
-    """Bundle with heads. name: `captions` or `base`, which the names of its ratios hold"""
+    """Bundle with heads or a draft. name: `captions` or `base`, which the names of its ratios hold"""
 
     name: str
     path: Path
 
 
-def accelerate_captions(bundle: Path, shared: Path, folder: Path, *, on_progress: Callable[[str], None]) -> AcceleratedBundle:
-    """Return the bundle of captions with heads that the training lines of Multi30k train once."""
-    output = folder / f"heads-{compute_bundle_digest(bundle)[:12]}"
+def accelerate_captions(
+    bundle: Path, shared: Path, folder: Path, method: str, *, on_progress: Callable[[str], None]
+) -> AcceleratedBundle:
+    """Return the bundle of captions with a proposer that the training lines of Multi30k train once.
+
+    method: `heads` or `draft`
+    """
+    output = folder / f"{method}-{compute_bundle_digest(bundle)[:12]}"
     if not output.exists():
-        on_progress("training prediction heads, once")
+        on_progress(f"training, once: {method}")
         corpus = folder / "train.en"
         corpus.write_text("\n".join(read_gzip_lines(shared / "multi30k" / "raw" / "train.en.gz")) + "\n", encoding="utf-8")
-        run_commands([Path(sys.executable).parent / "dragoman", "accelerate", bundle, corpus, "-o", output, "--device", "cpu"])
+        options = ["--method", method, "--device", "cpu"]
+        run_commands([Path(sys.executable).parent / "dragoman", "accelerate", bundle, corpus, "-o", output, *options])
     return AcceleratedBundle("captions", output)
 
 
@@ -56,8 +62,8 @@ def measure_heads(
     """Measure each bundle on lines of Multi30k's test set, in int8 and one thread."""
     section = Section()
     table = Table(
-        "Prediction heads: greedy lines per second, one thread, text to text",
-        ["model", "lines", *(f"speculative={mode}" for mode in MODES), "tokens per step, on", "auto / off"],
+        "Several tokens a step: greedy lines per second, one thread, text to text",
+        ["model", "proposer", "lines", *(f"speculative={mode}" for mode in MODES), "tokens per step, on", "auto / off"],
     )
     lines = read_gzip_lines(shared / "multi30k" / "raw" / f"{TEST}.en.gz")[: NUM_LINES["quick" if quick else "full"]]
     candidates = systems.dragoman("1 x 1 thread", [{"precision": "int8", "batch_tokens": None}])
@@ -66,10 +72,10 @@ def measure_heads(
     (candidate,) = candidates
     for bundle in bundles:
         _, _, metadata = read_config(bundle.path)
-        training = metadata.proposal_training
+        training, proposer = metadata.proposal_training, "heads" if metadata.draft is None else "draft"
         if training is not None:
             section.notes.append(
-                f"{bundle.name}: heads of {training.target_tokens:,} tokens, {training.seconds:.0f} s of training for "
+                f"{bundle.name}: {proposer} of {training.target_tokens:,} tokens, {training.seconds:.0f} s of training for "
                 f"{metadata.seconds or 0:.0f} s of the model"
             )
         for label, line_by_line, target in (
@@ -99,7 +105,7 @@ def measure_heads(
             best = {mode: statistics.median(values) for mode, values in rates.items()}
             ratio = best["auto"] / best["off"]
             cells = [f"{best[mode]:,.0f}" for mode in MODES]
-            table.rows.append([bundle.name, label, *cells, f"{tokens_per_step:.2f}", f"{ratio:.2f}"])
+            table.rows.append([bundle.name, proposer, label, *cells, f"{tokens_per_step:.2f}", f"{ratio:.2f}"])
             name = f"heads_{bundle.name}_{'line_by_line' if line_by_line else 'batch'}"
             section.figures[name] = {"rates": rates, "tokens_per_step": tokens_per_step}
             section.ratios.append(Ratio(name, ratio, target))

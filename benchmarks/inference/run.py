@@ -54,7 +54,14 @@ QUICK_SHARES = {"fixed": 0.55, "captions": 0.5, "heads": 0.3, "memory": 1.0}
 @click.option(
     "--bundle", type=click.Path(path_type=Path), help="Trained bundle for `captions`; without it, the benchmark trains one."
 )
-@click.option("--base", type=click.Path(path_type=Path), help="Trained base-size bundle with prediction heads, for `heads`.")
+@click.option("--base", type=click.Path(path_type=Path), help="Base-size bundle that `dragoman accelerate` wrote, for `heads`.")
+@click.option(
+    "--method",
+    type=click.Choice(["heads", "draft"]),
+    default="heads",
+    show_default=True,
+    help="What `heads` trains for the captions model: prediction heads or a draft decoder.",
+)
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for environment, models and outputs.")
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
@@ -68,6 +75,7 @@ def main(
     seconds: float | None,
     bundle: Path | None,
     base: Path | None,
+    method: str,
     shared: Path | None,
     work: Path | None,
     report: Path | None,
@@ -113,7 +121,7 @@ def main(
 
     @cache
     def list_accelerated() -> list[AcceleratedBundle]:
-        bundles = [accelerate_captions(captions().forms.bundle, shared, work, on_progress=print_progress)]
+        bundles = [accelerate_captions(captions().forms.bundle, shared, work, method, on_progress=print_progress)]
         return bundles if base is None else [*bundles, AcceleratedBundle("base", base.resolve())]
 
     def warm_up() -> None:

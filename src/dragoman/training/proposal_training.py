@@ -64,7 +64,7 @@ class ProposalOptions:
     num_proposals: int = 4
     d_inner: int = 0
     target_tokens: int = 1_000_000
-    batch_tokens: int = 1024
+    batch_tokens: int = 512
     peak_lr: float = 2e-3
     warmup_fraction: float = 0.05
     coverage: float = 0.97
