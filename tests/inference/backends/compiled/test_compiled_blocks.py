@@ -60,9 +60,8 @@ def build_accelerated_model(keys: dict[str, Any], proposer_kind: str = "heads") 
     """Return a random model with heads of which many propose its tokens: the inputs of the output embedding hardly differ."""
     torch.manual_seed(2)
     shape: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 48, "d_ff": 64, "tie_embeddings": "none"}
-    model = build_model(
-        ModelConfig(**(shape | keys)), source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING_ID
-    ).eval()
+    config = ModelConfig(**(shape | keys))
+    model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING_ID).eval()
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn_like(parameter))
     model.output[END_ID] *= 1.5
@@ -73,7 +72,8 @@ def build_accelerated_model(keys: dict[str, Any], proposer_kind: str = "heads") 
     acceptance = {2: 1.5, 3: 1.7, 4: 1.8, 5: 1.9}
     proposer: Proposer = heads.eval()
     if proposer_kind != "heads":
-        proposer = DraftDecoder.from_model(model, token_ids_W=torch.arange(3, VOCABULARY), num_proposals=4)
+        d_ff = config.d_ff if proposer_kind == "copy" else None
+        proposer = DraftDecoder.from_model(model, token_ids_W=torch.arange(3, VOCABULARY), num_proposals=4, d_ff=d_ff)
         for parameter in proposer.parameters():
             parameter.add_((0.02 if proposer_kind == "draft" else 0.0) * torch.randn_like(parameter))
     return build_inference_model([model], torch.device("cpu"), "int8", None, proposer=proposer, acceptance=acceptance)
@@ -144,7 +144,10 @@ def test_thread_groups_equal_one_thread(
 
 @pytest.mark.parametrize("prompt", [(), (7, 9, 8, 10, 11)])
 def test_draft_that_is_the_model_is_always_right(prompt: tuple[int, ...]) -> None:
-    """The draft of a model with one layer begins as that layer. So each step but the first and the last writes a block."""
+    """A draft of a model with one layer that keeps all units begins as that layer.
+
+    So each step but the first and the last writes a block.
+    """
     keys = {"decoder_layers": 1, "num_heads": 2}
     with torch.no_grad():
         inference_model = build_accelerated_model(keys, "copy")
