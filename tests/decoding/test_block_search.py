@@ -153,7 +153,7 @@ def test_right_proposals_are_all_accepted(opened: Bundle, backend: str) -> None:
 @pytest.mark.parametrize("prompt", [(), (7, 9, 8, 10, 11)])
 @pytest.mark.parametrize("backend", ["eager", "packed"])
 def test_draft_that_is_the_model_is_always_right(backend: str, prompt: tuple[int, ...]) -> None:
-    """The draft of a model with one layer begins as that layer, if it keeps all units. So each step but the first writes a whole block."""
+    """A draft of one layer that keeps all units begins as the model. So each step but the first writes a whole block."""
     torch.manual_seed(5)
     config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, num_heads=2)
     model = build_model(config, source_vocab_size=40, target_vocab_size=40, padding_id=PADDING_ID).eval()
