@@ -63,7 +63,8 @@ def open_variants(bundles: tuple[Path, ...], block_sizes: tuple[int, ...]) -> li
     for bundle in bundles:
         translator = load(bundle, task="translation", device="cpu", precision="int8", intra_threads=1, inter_threads=1)
         model = translator.inference_model
-        assert isinstance(model.block_search, BlockDecoding), f"{bundle}: has neither heads nor a draft"
+        if not isinstance(model.block_search, BlockDecoding):
+            raise click.UsageError(f"{bundle}: has neither heads nor a draft; run dragoman accelerate")
         if not variants:
             variants.append(Variant("greedy", 1, translator, model))
         for size in block_sizes:

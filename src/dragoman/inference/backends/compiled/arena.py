@@ -38,6 +38,6 @@ class Arena:
             ctypes.memset(self.addresses[name], 0, sizes[name])
 
     def view(self, name: str, dtype: type[np.generic], *shape: int) -> NDArray[Any]:
-        """Return an array, which shares the arena's memory and keeps it alive, in this type and shape; by default a list."""
+        """Return an array in this type and shape, one-dimensional by default. It shares the memory and keeps it alive."""
         start = self.addresses[name] - self._start
         return self._block[start : start + self.sizes[name]].view(dtype).reshape(shape or (-1,))

@@ -196,7 +196,7 @@ class CompiledBlockSearch:
                 num_positions = min(num_positions, self.max_positions)
             decoder = model.get_decoder_words(num_positions)
             arguments = is_first, MAX_STEPS_PER_CALL, num_active, decoder.words, state.cross_kv, state.self_kv_cache()
-            draft, *draft_caches = self._get_draft_arguments(state, num_positions)
+            draft, *draft_caches = self._get_draft_arguments(state, decoder, num_positions)
             keep_alive = model, self.proposer, state, buffers, block_memory, option_arrays, decoder, draft, results
             buffers.set_num_active(num_active)
             last_arguments = options, results.buffers, self.proposer.weights, draft.words, *draft_caches
@@ -217,11 +217,13 @@ class CompiledBlockSearch:
             for hypothesis, step_lengths in zip(results.to_hypotheses(), block_memory.list_step_lengths(), strict=True)
         ]
 
-    def _get_draft_arguments(self, state: CompiledState, num_positions: int) -> tuple[DecoderWords, CrossKVCache, SelfKVCache]:
+    def _get_draft_arguments(
+        self, state: CompiledState, decoder: DecoderWords, num_positions: int
+    ) -> tuple[DecoderWords, CrossKVCache, SelfKVCache]:
         """Return the weights and the caches of the draft, or those of the decoder, which nothing reads, for heads."""
         cross_kv, self_kv = state.cross_kv, state.self_kv_cache()
         if isinstance(self.proposer, CompiledHeads):
-            return self.model.get_decoder_words(num_positions), cross_kv, self_kv
+            return decoder, cross_kv, self_kv
         layer = self.model.decoder.layers.num_layers
         cross_kv = cross_kv._replace(keys=state.keys_LBSK[layer].data_ptr(), values=state.values_LBSU[layer].data_ptr())
         self_kv = self_kv._replace(keys=state.self_keys[layer].data_ptr(), values=state.self_values[layer].data_ptr())

@@ -66,13 +66,14 @@ class WorkspaceMemory:
         thread_sizes = _compute_thread_sizes(num_rows, num_positions, head_layout, width, input_stride)
         self.shared_arena = Arena(shared_sizes)
         self.thread_arenas = [Arena(thread_sizes, ZEROED_ARRAYS) for _ in self.step_group.groups]
+        tile_config = _load_tile_config().data_ptr() if can_use_amx() else 0
         self.workspaces = []
         for arena, group in zip(self.thread_arenas, self.step_group.groups, strict=True):
             own_addresses = arena.addresses
             addresses = {"attention_output": own_addresses["y"], "residual": own_addresses["x"]}
             addresses |= own_addresses | self.shared_arena.addresses
             self.workspaces.append(
-                Workspace(**addresses, tile_config=_get_tile_config(), width=width, input_stride=input_stride, group=group)
+                Workspace(**addresses, tile_config=tile_config, width=width, input_stride=input_stride, group=group)
             )
 
 
@@ -105,16 +106,9 @@ def _compute_thread_sizes(
 
 
 @cache
-def _get_tile_config() -> int:
-    """Return the address of the description of the tiles, or 0 without AMX."""
-    if not can_use_amx():
-        return 0
-    _tile_configs.append(torch.from_numpy(build_tile_config()))
-    return _tile_configs[-1].data_ptr()
-
-
-_tile_configs: list[Tensor] = []
-"""Tensors that hold the description, as long as the process runs."""
+def _load_tile_config() -> Tensor:
+    """Return the description of the tiles, which stays in memory until the process ends."""
+    return torch.from_numpy(build_tile_config())
 
 
 class CompiledState(NamedTuple):
