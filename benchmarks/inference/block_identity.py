@@ -36,7 +36,7 @@ from .domains import read_domains
 TIE = 1e-3
 """Largest difference of two logits that counts as a tie. Sums of float32 in another order differ by less than 1e-4."""
 QUICK_LINES, FULL_LINES = 300, 10_000
-BACKENDS = {"compiled-int8": "int8", "packed-float32": "float32", "eager-float32": "float32"}
+BACKENDS = {"compiled-int8": "int8", "compiled-float32": "float32", "packed-float32": "float32", "eager-float32": "float32"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class FixedBlocks:
 
     inner: BlockDecoding
     block_size: int
-    can_accept_typical: bool = False
 
     def choose_block_size(self, num_sentences: int, *, may_be_one: bool) -> int:
         return self.block_size
@@ -82,6 +81,7 @@ def build_backend(name: str, bundle: Bundle) -> InferenceModel:
         None,
         proposer=bundle.proposer,
         acceptance=acceptance,
+        is_stand_in=name.startswith("packed"),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_
 from dragoman.decoding.block_search import BlockModel, block_greedy_search
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.decoding.greedy import decode_tokens
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import build_request
 from dragoman.decoding.prompt import PromptedState, prompted_step
 from dragoman.inference.backends.eager_blocks import EagerBlockModel
 from dragoman.inference.backends.packed.blocks import PackedBlockModel
 from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.inference.backends.select import supports_compiled
 from dragoman.model.draft_decoder import DraftDecoder
 from dragoman.model.factory import build_model
 from dragoman.model.prediction_heads import PredictionHeads
@@ -177,19 +181,33 @@ def test_draft_that_is_the_model_is_always_right(backend: str, prompt: tuple[int
     assert [output.step_lengths for output in outputs] == [(1, 4, 4, 4, 4), (1, 4), (1, 4, 4, 4)]
 
 
-@pytest.mark.parametrize("backend", ["eager", "packed"])
+def build_search(backend: str, bundle: Bundle) -> Callable[..., list[Hypothesis]]:
+    """Return the search over blocks of a back end in float32."""
+    if backend != "compiled":
+        return partial(block_greedy_search, build_block_model(backend, bundle)[0])
+    if not supports_compiled(bundle.model, "float32"):
+        pytest.skip("this machine does not run the kernels")
+    from dragoman.inference.backends.compiled.block_search import build_block_search
+    from dragoman.inference.backends.compiled.pack import compile_model
+
+    search = build_block_search(compile_model(bundle.model, "float32"), bundle.model, make_heads(bundle))
+    assert search is not None
+    return search
+
+
+@pytest.mark.parametrize("backend", ["eager", "packed", "compiled"])
 def test_typical_acceptance_keeps_likely_proposals(opened: Bundle, backend: str) -> None:
     """Each kept token is the best one, or its probability exceeds the limit, which is computed here from all logits."""
-    block_model, _ = build_block_model(backend, opened)
+    block_search = build_search(backend, opened)
     settings = SearchSettings(start_id=BEGIN_ID, end_id=END_ID, forbidden_ids=(PADDING_ID, BEGIN_ID))
     sources = [opened.tokenizer.encode_source(line) for line in LINES]
     request = build_request(settings, [], max_lengths=[20] * len(sources))
     assert request is not None
-    lossless = block_greedy_search(block_model, pad_sequences(sources), request, block_size=4)
+    lossless = block_search(pad_sequences(sources), request, block_size=4)
     counts = []
     for threshold in (1e-9, 0.05):
         typical = replace(request, typical_threshold=threshold)
-        outputs = block_greedy_search(block_model, pad_sequences(sources), typical, block_size=4)
+        outputs = block_search(pad_sequences(sources), typical, block_size=4)
         num_other = 0
         for source, output in zip(sources, outputs, strict=True):
             tokens = [*output.tokens, *([END_ID] if output.finished else [])]

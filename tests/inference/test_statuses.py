@@ -59,7 +59,7 @@ def test_output_without_tokens_is_empty(bundle: Path) -> None:
         logits_NV[:, END_ID] = 50.0
         return logits_NV, state
 
-    silent.session.inference_model = replace(silent.session.inference_model, step=ends_at_once)
+    silent.session.inference_model = replace(silent.session.inference_model, step=ends_at_once, native_search=None)
     (translation,) = silent.translate(["ten"])
     assert (translation.text, translation.status) == ("", "empty")
 
@@ -75,7 +75,7 @@ def test_output_of_one_space_is_empty(bundle: Path) -> None:
         logits_NV[:, next(output_ids)] = 50.0
         return logits_NV, state
 
-    spaced.session.inference_model = replace(spaced.session.inference_model, step=says_a_space)
+    spaced.session.inference_model = replace(spaced.session.inference_model, step=says_a_space, native_search=None)
     (translation,) = spaced.translate(["ten"], method="greedy")
     assert (translation.text.strip(), translation.tokens, translation.status) == ("", ("▁",), "empty")
 
@@ -107,7 +107,7 @@ def test_repetitions_are_stopped_and_searched_again(bundle: Path) -> None:
         logits_NV[:, word] += 30.0
         return logits_NV, state
 
-    looping.session.inference_model = replace(looping.session.inference_model, step=insists)
+    looping.session.inference_model = replace(looping.session.inference_model, step=insists, native_search=None)
     (translation,) = looping.translate(["one two"], method="greedy", max_extra_tokens=200)
     assert translation.status == "repetition"
     assert lengths.count(1) == 32  # stopped long before the limit of 200
@@ -128,7 +128,7 @@ def test_repetitive_source_allows_repetitive_output(bundle: Path) -> None:
         logits_NV[:, word] += 30.0
         return logits_NV, state
 
-    looping.session.inference_model = replace(looping.session.inference_model, step=insists)
+    looping.session.inference_model = replace(looping.session.inference_model, step=insists, native_search=None)
     (translation,) = looping.translate(["one " * 40], method="greedy")
     assert translation.status == "truncated"
 
@@ -171,7 +171,9 @@ def test_stump_of_five_sentences_is_short(bundle: Path) -> None:
         logits_NV[:, END_ID] = 50.0 if length > 4 else -50.0
         return logits_NV, state
 
-    translator.session.inference_model = replace(translator.session.inference_model, step=end_after_four_tokens)
+    translator.session.inference_model = replace(
+        translator.session.inference_model, step=end_after_four_tokens, native_search=None
+    )
     text = "one red ten. two blue nine. three green eight. four big seven. five small six."
     (translation,) = translator.translate([text], method="greedy")
     assert len(translation.source_tokens) > 20

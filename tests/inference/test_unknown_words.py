@@ -50,7 +50,7 @@ def translator(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory, one_c
 
         return forced_step
 
-    translator.session.inference_model = replace(translator.session.inference_model, step=output_next([0]))
+    translator.session.inference_model = replace(translator.session.inference_model, step=output_next([0]), native_search=None)
     return translator
 
 

@@ -67,7 +67,7 @@ def _choose_precision(bundle: Path | None) -> tuple[Support, str | None]:
     from dragoman.inference.backends.select import check_compiled
 
     model = load_bundle(bundle).model
-    return check_compiled(model), choose_fastest_precision(model)
+    return check_compiled(model, "int8"), choose_fastest_precision(model)
 
 
 def _compile_kernels(precision: str | None) -> WarmUpOutput:

@@ -71,11 +71,6 @@ class BlockModel(Protocol):
 class BlockSearch(Protocol):
     """Greedy search over blocks for one model, and the block size that is fastest on this machine."""
 
-    @property
-    def can_accept_typical(self) -> bool:
-        """Return whether the search supports typical acceptance."""
-        ...
-
     def choose_block_size(self, num_sentences: int, *, may_be_one: bool) -> int:
         """Return the fastest k for a batch of this many sentences. may_be_one: whether k may be 1, search without heads"""
         ...

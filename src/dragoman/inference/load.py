@@ -88,7 +88,7 @@ def load(
     adapters: folders of low-rank adapters of the bundle, by the names that `translate(adapter=NAME)` takes; they share the
         weights that no adapter changes
     compile_in_background: on a machine without compiled kernels, the packed back end answers until they are compiled, some
-        20 seconds. Its outputs may differ, because its int8 products round otherwise. By default, the first call waits for the
+        20 seconds. Its outputs may differ, because its products round otherwise. By default, the first call waits for the
         kernels, so equal calls have equal results. The environment variable DRAGOMAN_COMPILE (`wait` or `background`) takes
         precedence.
 

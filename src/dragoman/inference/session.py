@@ -184,7 +184,7 @@ def open_session(
         chosen_precision = choice.precision or choose_fastest_precision(models[0])
     if shortlist is not None and task == "parsing":
         raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
-    is_compiled = is_cpu and chosen_precision == "int8" and all(map(supports_compiled, models))
+    is_compiled = is_cpu and all(supports_compiled(model, chosen_precision) for model in models)
     backend = " compiled" if is_compiled else ""
     return InferenceSession(
         bundle=bundles[0],

@@ -275,13 +275,8 @@ class Translator:
                 check_predicts_by_steps(self.models[0], feature)
         if confidence:
             self._get_calibration()
-        if config.speculative in ("on", "typical"):
-            if obstacle := self._find_proposal_obstacle(config, constraints):
-                _log.warning("speculative = %r: decodes token by token, because %s", config.speculative, obstacle)
-            elif config.speculative == "typical" and not self._can_accept_typical():
-                _log.warning(
-                    "speculative = 'typical': decodes like 'on', because compiled kernels keep the output of greedy search"
-                )
+        if config.speculative in ("on", "typical") and (obstacle := self._find_proposal_obstacle(config, constraints)):
+            _log.warning("speculative = %r: decodes token by token, because %s", config.speculative, obstacle)
         if config.unknown_dictionary is not None:
             read_dictionary(config.unknown_dictionary)
         marked_lines = _list_marked_lines(constraints)
@@ -300,10 +295,6 @@ class Translator:
         for text, translation in zip(texts, translations, strict=True):
             translation.set_explain_fn(partial(self._explain, text, decoding))
         return translations
-
-    def _can_accept_typical(self) -> bool:
-        block_search = self.inference_model.block_search
-        return block_search is not None and block_search.can_accept_typical
 
     def _find_proposal_obstacle(
         self, config: DecodingConfig, constraints: Sequence[TranslationConstraints | None] | None

@@ -247,7 +247,7 @@ class BatchSearch:
             return self._search_all_at_once(inference_model.predict_frames, source_BS, limits, settings, constraints)
         if inference_model.block_search is not None and self.can_use_blocks:
             request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
-            if request is not None and self.config.speculative == "typical" and inference_model.block_search.can_accept_typical:
+            if request is not None and self.config.speculative == "typical":
                 request = replace(request, typical_threshold=self.config.typical_threshold)
             if request is not None and (block_size := self._choose_block_size(inference_model.block_search, len(limits))) > 1:
                 return [[output] for output in inference_model.block_search.greedy(source_BS, request, block_size=block_size)]

@@ -41,7 +41,7 @@ def timed_shapes(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
 
     monkeypatch.setattr(device, "_time_products", time_products)
     monkeypatch.setattr(device, "has_bf16_matmul", lambda: True)
-    monkeypatch.setattr(device, "supports_compiled", lambda model: False)
+    monkeypatch.setattr(device, "supports_compiled", lambda model, precision: False)
     return shapes
 
 

@@ -48,10 +48,11 @@ def build_backends(model: Transformer, device: torch.device) -> dict[str, Infere
     backends = {
         "eager": as_inference_model([model]),
         "static": build_cuda_inference_model(model),
-        "packed": build_inference_model([model], device, "float32", None),
+        "packed": build_inference_model([model], device, "float32", None, is_stand_in=True),
     }
-    if has_int8_matmul() or supports_compiled(model):
-        name = "compiled" if supports_compiled(model) else "packed in int8"
+    is_compiled = supports_compiled(model, "int8")
+    if has_int8_matmul() or is_compiled:
+        name = "compiled" if is_compiled else "packed in int8"
         backends[name] = build_inference_model([model], device, "int8", None)
     return backends
 

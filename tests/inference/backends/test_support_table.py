@@ -76,7 +76,7 @@ def test_table_agrees_with_chosen_cpu_backend(feature: str) -> None:
             build_inference_model([model], torch.device("cpu"), request.precision, None)
         return
     expected = find_row(feature, request).name
-    if expected == "compiled" and not supports_compiled(model):
+    if expected == "compiled" and not supports_compiled(model, request.precision):
         expected = "packed"  # this machine has no Numba or none of the instruction sets
     assert find_chosen_name(model, request) == expected
 

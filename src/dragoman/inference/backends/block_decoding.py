@@ -47,7 +47,6 @@ class BlockDecoding:
     acceptance: acceptance of each block size, from the training of the heads or of the draft
     cache_key: name of the model and the back end in the cache of measurements
     source_vocab_size: number of source tokens
-    can_accept_typical: whether the search supports typical acceptance
     """
 
     search: SearchFn
@@ -55,7 +54,6 @@ class BlockDecoding:
     acceptance: AcceptanceRates
     cache_key: str
     source_vocab_size: int
-    can_accept_typical: bool = False
     _choices: dict[tuple[int, bool], int] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -84,7 +82,7 @@ class BlockDecoding:
             )
 
         cache_key, source_vocab_size = describe_model(model, backend), len(model.encoder.embedding.weight)
-        return cls(search, search_plainly, acceptance, cache_key, source_vocab_size, can_accept_typical=True)
+        return cls(search, search_plainly, acceptance, cache_key, source_vocab_size)
 
     def greedy(self, source_BS: Tensor, request: SearchRequest, *, block_size: int) -> list[Hypothesis]:
         """Return the greedy output of each source; sources are padded on the right."""

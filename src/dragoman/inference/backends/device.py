@@ -91,7 +91,7 @@ def choose_fastest_precision(model: Transformer) -> Precision:
     """
     if has_unusual_layers(model):
         return "float32"
-    if supports_compiled(model):
+    if supports_compiled(model, "int8"):
         return "int8"
     layers, output_VD = model.decoder.layers, model.output
     inner_OI = cast(DecoderLayer, layers[0]).feed_forward.inner.weight

@@ -87,16 +87,16 @@ def choose_backend(request: BackendRequest) -> Backend:
     raise AssertionError("the packed back end or the eager one runs every request")
 
 
-def check_compiled(model: Transformer) -> Support:
-    """Return whether the compiled back end runs this model in int8 on this machine."""
+def check_compiled(model: Transformer, precision: Precision) -> Support:
+    """Return whether the compiled back end runs this model on this machine."""
     backend = BACKENDS[0]
-    support = backend.supports(BackendRequest("cpu", "int8", ModelTraits.from_model(model)))
-    return backend.check_machine("int8") if support.is_supported else support
+    support = backend.supports(BackendRequest("cpu", precision, ModelTraits.from_model(model)))
+    return backend.check_machine(precision) if support.is_supported else support
 
 
-def supports_compiled(model: Transformer) -> bool:
-    """Return whether the compiled back end runs this model in int8 on this machine."""
-    return check_compiled(model).is_supported
+def supports_compiled(model: Transformer, precision: Precision) -> bool:
+    """Return whether the compiled back end runs this model on this machine."""
+    return check_compiled(model, precision).is_supported
 
 
 def get_stand_in_precision(precision: Precision) -> Precision:
@@ -181,7 +181,8 @@ def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, rele
         # Numba is an optional dependency and slow to import.
         from dragoman.inference.backends.compiled.pack import compile_model
 
-        return compile_model(model, release=release)
+        assert precision != "bfloat16"
+        return compile_model(model, precision, release=release)
     if name == "eager":
         return EagerModel(model)
     return pack_model(model, precision, release=release)
@@ -218,11 +219,8 @@ def _build_block_search(
 
         if (search := build_block_search(cpu_model, model, proposer)) is not None:
             search_plainly = inference_model.native_search.greedy
-            cache_key, source_vocab_size = (
-                describe_model(model, _name_search("compiled", proposer)),
-                len(model.encoder.embedding.weight),
-            )
-            return BlockDecoding(search, search_plainly, acceptance, cache_key, source_vocab_size)
+            cache_key = describe_model(model, _name_search(f"compiled, {search.model.precision}", proposer))
+            return BlockDecoding(search, search_plainly, acceptance, cache_key, len(model.encoder.embedding.weight))
     return None
 
 

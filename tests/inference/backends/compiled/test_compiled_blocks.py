@@ -15,6 +15,7 @@ from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.backends.select import build_inference_model
+from dragoman.inference.backends.shared import Precision
 from dragoman.model.draft_decoder import DraftDecoder, Proposer
 from dragoman.model.factory import build_model
 from dragoman.model.prediction_heads import PredictionHead, PredictionHeads
@@ -56,7 +57,9 @@ def without_gradients(one_core: None) -> Iterator[None]:
         yield
 
 
-def build_accelerated_model(keys: dict[str, Any], proposer_kind: str = "heads") -> InferenceModel:
+def build_accelerated_model(
+    keys: dict[str, Any], proposer_kind: str = "heads", precision: Precision = "int8"
+) -> InferenceModel:
     """Return a random model with heads of which many propose its tokens: the inputs of the output embedding hardly differ."""
     torch.manual_seed(2)
     shape: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 48, "d_ff": 64, "tie_embeddings": "none"}
@@ -76,14 +79,18 @@ def build_accelerated_model(keys: dict[str, Any], proposer_kind: str = "heads") 
         proposer = DraftDecoder.from_model(model, token_ids_W=torch.arange(3, VOCABULARY), num_proposals=4, d_ff=d_ff)
         for parameter in proposer.parameters():
             parameter.add_((0.02 if proposer_kind == "draft" else 0.0) * torch.randn_like(parameter))
-    return build_inference_model([model], torch.device("cpu"), "int8", None, proposer=proposer, acceptance=acceptance)
+    return build_inference_model([model], torch.device("cpu"), precision, None, proposer=proposer, acceptance=acceptance)
 
 
 @pytest.fixture(scope="module")
 def inference_models(one_core: None) -> dict[str, InferenceModel]:
     with torch.no_grad():
         models = {name: build_accelerated_model(keys) for name, keys in MODELS.items()}
-        return models | {f"draft, {name}": build_accelerated_model(keys, "draft") for name, keys in MODELS.items()}
+        models |= {f"draft, {name}": build_accelerated_model(keys, "draft") for name, keys in MODELS.items()}
+        odd_widths = MODELS["pre-norm, odd widths"]
+        return models | {
+            f"{kind}, float32": build_accelerated_model(odd_widths, kind, "float32") for kind in ("heads", "draft")
+        }
 
 
 def search(inference_model: InferenceModel, block_size: int, **options: Any) -> list[Hypothesis]:
@@ -105,7 +112,7 @@ def check_equal(outputs: list[Hypothesis], expected: list[Hypothesis]) -> None:
     assert all(min(output.step_lengths or ()) >= 1 for output in outputs)
 
 
-@pytest.mark.parametrize("name", [*MODELS, *(f"draft, {name}" for name in MODELS)])
+@pytest.mark.parametrize("name", [*MODELS, *(f"draft, {name}" for name in MODELS), "heads, float32", "draft, float32"])
 @pytest.mark.parametrize("rules", RULES)
 def test_blocks_equal_greedy_search(inference_models: dict[str, InferenceModel], name: str, rules: str) -> None:
     constraints = [SentenceConstraints(allow_repetition=index % 3 == 0) for index in range(NUM_SOURCES)]
@@ -123,23 +130,24 @@ def test_prompt_is_read_before_the_first_block(inference_models: dict[str, Infer
         check_equal(search(inference_model, 3, prompt=(7, 8, 9, 10, 11)), expected)
 
 
-@pytest.mark.parametrize("name", ["post-norm", "draft, post-norm"])
+@pytest.mark.parametrize("name", ["post-norm", "draft, post-norm", "draft, float32"])
 @pytest.mark.parametrize("rows_per_group", [2 * NUM_SOURCES, 8, 1])
 def test_thread_groups_equal_one_thread(
     inference_models: dict[str, InferenceModel], rows_per_group: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five threads search in one group of three, in groups of several, or each alone."""
+    """Five threads search in one group of three, in groups of several, or each alone. They propose the same tokens."""
     monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 5)
     monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_PER_THREAD", 16)
     monkeypatch.setattr("dragoman.inference.backends.compiled.search.ROWS_PER_GROUP", rows_per_group)
     inference_model = inference_models[name]
-    expected = search(inference_model, 1)
+    expected, alone = search(inference_model, 1), search(inference_model, 4)
     torch.set_num_threads(5)
     try:
         outputs = search(inference_model, 4)
     finally:
         torch.set_num_threads(1)
     check_equal(outputs, expected)
+    assert [output.step_lengths for output in outputs] == [output.step_lengths for output in alone]
 
 
 @pytest.mark.parametrize("prompt", [(), (7, 9, 8, 10, 11)])

@@ -21,10 +21,10 @@ from dragoman.decoding.topk import TorchTopK
 from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.packed.model import PackedTransformer
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
-from dragoman.inference.backends.shared import LazyWeight
+from dragoman.inference.backends.shared import LazyWeight, Precision
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.runtime.cpu_support import has_int8_matmul
+from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
 
 pytest.importorskip("numba", reason="Numba is not installed")
 
@@ -37,12 +37,14 @@ from dragoman.inference.backends.compiled.kernels.cpu_features import get_instru
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
+    GELU,
     LANES,
     MIN_SCALE,
     RELU,
+    SILU,
     STORE,
     HeadLayout,
-    Int8Weights,
+    LinearWeights,
 )
 from dragoman.inference.backends.compiled.model import (
     ENCODE_BLOCK_TOKENS,
@@ -51,12 +53,13 @@ from dragoman.inference.backends.compiled.model import (
 )
 from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.compiled.state import WorkspaceMemory
-from dragoman.inference.backends.compiled.weights import pack_int8_weights
+from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightPacker, pack_int8_weights
 
 njit: Callable[[Any], Any] = numba.njit
 pytestmark = pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
 
 VOCABULARY = 90
+NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False)
 # Widths of the feed-forward networks, which no other product reads.
 D_FF = (80, 77)
 # Rounding of float32 sums in another order over the layers, in units of the last of 24 bits.
@@ -168,7 +171,7 @@ def test_logits_equal_those_of_the_quantized_model(keys: dict[str, Any], width: 
     """Compare up to float32's rounding, which sometimes moves an input to the next step. Then the difference is as large as
     that between the quantized model and the trained one."""
     model = make_model(**keys)
-    assert supports_compiled(model)
+    assert supports_compiled(model, "int8")
     source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
     exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
     compiled = run_steps(compile_model(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
@@ -179,16 +182,28 @@ def test_logits_equal_those_of_the_quantized_model(keys: dict[str, Any], width: 
     assert float(differences.max()) < 2 * float(max_differences(compiled, exact).max())
 
 
+@pytest.mark.parametrize("keys", MODEL_KEYS.values(), ids=MODEL_KEYS)
+@pytest.mark.parametrize("width", [1, 3])
+def test_float32_logits_equal_those_of_the_model(keys: dict[str, Any], width: int) -> None:
+    model = make_model(**keys)
+    assert supports_compiled(model, "float32")
+    source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
+    exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
+    compiled = run_steps(compile_model(model, "float32"), source_BS, width, leave, INITIAL_POSITIONS + 16)
+    assert float(max_differences(compiled, exact).max()) < ROUNDING
+
+
 def max_differences(left: list[dict[int, Tensor]], right: list[dict[int, Tensor]]) -> Tensor:
     """Return the greatest difference of each sentence at each step."""
     pairs = zip(left, right, strict=True)
     return torch.stack([(step[number] - other_step[number]).abs().max() for step, other_step in pairs for number in step])
 
 
+@pytest.mark.parametrize("precision", ["int8", "float32"])
 @pytest.mark.parametrize("width", [1, 4])
-def test_batch_does_not_change_sentences(width: int) -> None:
+def test_batch_does_not_change_sentences(width: int, precision: CompiledPrecision) -> None:
     """Compare to the last bit: vectors or tiles, encoded together or alone, with leaving sentences, beyond the capacity."""
-    model = compile_model(make_model())
+    model = compile_model(make_model(), precision)
     source_BS = make_sources(40, 30)
     assert int((source_BS != PADDING).sum()) > ENCODE_BLOCK_TOKENS
     batched = run_steps(model, source_BS, width, {2: [1, 2], 5: [39]}, 2 * INITIAL_POSITIONS + 16)
@@ -273,6 +288,11 @@ def run_product(x: Any, weights: Any, y: Any, rows: Any, inputs: Any, workspace:
     gemm.release_amx(workspace)
 
 
+def pack_linear(packer: WeightPacker, weight: Tensor, bias: Tensor | None, epilogue: int) -> LinearWeights:
+    """Return the weights of one product, whose outputs have no padding. The packer keeps the memory alive."""
+    return packer.pack([LazyWeight.from_tensor(weight)], [bias], epilogue)._replace(num_outputs=len(weight))
+
+
 @pytest.mark.parametrize("epilogue", [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8])
 @pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (80, 100), (128, 321), (512, 64)])
 @pytest.mark.parametrize("rows", [1, 3, 4, 7, 16, 17, 33, 70])
@@ -283,10 +303,9 @@ def test_products_equal_their_definition(epilogue: int, inputs: int, outputs: in
     x_NI = x_NI.relu() if epilogue == ADD_RESIDUAL_U8 else x_NI
     x_NI[0] = 0.0
     weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
-    packed = pack_int8_weights([LazyWeight(lambda: weight, weight.shape)], [bias], epilogue)
-    addresses = dict(zip(("weights", "scale", "bias", "compensation"), (tensor.data_ptr() for tensor in packed), strict=True))
-    int8_weights = Int8Weights(**addresses, num_outputs=outputs, padded_outputs=packed[1].shape[1], epilogue=epilogue)
-    memory_block = WorkspaceMemory(rows, 0, HeadLayout(1, 1, 0, 0), width=inputs, max_outputs=0)
+    packer = WeightPacker("int8")
+    int8_weights = pack_linear(packer, weight, bias, epilogue)
+    memory_block = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
     memory_block.thread_arenas[0].view("quantized_inputs", np.uint8).fill(77)  # old values must not change a sum
     memory_block.thread_arenas[0].view("input_signs", np.uint8).fill(255)
     results = []
@@ -307,6 +326,32 @@ def test_products_equal_their_definition(epilogue: int, inputs: int, outputs: in
     assert float(error_NO.max()) < 0.05 * inputs**0.5
 
 
+@pytest.mark.parametrize("epilogue", [STORE, RELU, SILU, GELU, ADD_RESIDUAL])
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (80, 100), (128, 321), (512, 64)])
+def test_float32_products_equal_their_definition(epilogue: int, inputs: int, outputs: int) -> None:
+    """Compare with sums in 64 bits. A row is the same to the last bit with any number of rows."""
+    numbers = torch.Generator().manual_seed(inputs)
+    x_NI, y_NO = torch.randn(40, inputs, generator=numbers), torch.randn(40, outputs, generator=numbers)
+    weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
+    packer = WeightPacker("float32")
+    weights = pack_linear(packer, weight, bias, epilogue)
+    results = {}
+    for rows in (*range(1, 14), 40):
+        workspace_memory = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
+        workspace = workspace_memory.workspaces[0]._replace(x=y_NO.data_ptr())
+        results[rows] = torch.empty(rows, outputs)
+        run_product(x_NI.data_ptr(), weights, results[rows].data_ptr(), rows, inputs, workspace)
+    assert all(torch.equal(result_NO, results[40][:rows]) for rows, result_NO in results.items())
+    sum_NO = x_NI.double() @ weight.double().t() + bias
+    activations: dict[int, Callable[[Tensor], Tensor]] = {RELU: F.relu, SILU: F.silu, GELU: F.gelu}
+    expected_NO: Tensor = activations[epilogue](sum_NO) if epilogue in activations else sum_NO
+    expected_NO = expected_NO + y_NO if epilogue == ADD_RESIDUAL else expected_NO
+    # Every addition rounds to 24 bits, and the formulas of the activations have errors of up to 2e-7 of their inputs.
+    magnitude_NO = x_NI.double().abs() @ weight.double().abs().t() + bias.abs() + y_NO.abs()
+    limit_NO = (inputs + 2) * 2.0**-24 * magnitude_NO + 2e-7 * sum_NO.abs()
+    assert bool(((results[40] - expected_NO).abs() < limit_NO).all())
+
+
 @pytest.mark.parametrize("epilogue", [STORE, ADD_RESIDUAL_U8])
 @pytest.mark.parametrize("large_fraction", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("rows", [1, 2, 37])
@@ -320,10 +365,9 @@ def test_products_of_the_largest_bytes_are_exact(rows: int, large_fraction: floa
     sign_NI = torch.randint(0, 2, (rows, inputs), generator=numbers) * 2 - 1
     x_NI = is_large_NI * (255.0 if epilogue == ADD_RESIDUAL_U8 else 127.0 * sign_NI)
     weight = 127.0 * (torch.randint(0, 2, (outputs, inputs), generator=numbers) * 2 - 1)
-    packed = pack_int8_weights([LazyWeight(lambda: weight, weight.shape)], [None], epilogue)
-    addresses = dict(zip(("weights", "scale", "bias", "compensation"), (tensor.data_ptr() for tensor in packed), strict=True))
-    int8_weights = Int8Weights(**addresses, num_outputs=outputs, padded_outputs=outputs, epilogue=epilogue)
-    memory_block = WorkspaceMemory(rows, 0, HeadLayout(1, 1, 0, 0), width=inputs, max_outputs=0)
+    packer = WeightPacker("int8")
+    int8_weights = pack_linear(packer, weight, None, epilogue)
+    memory_block = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
     residual_NO, result_NO = torch.zeros(rows, outputs), torch.empty(rows, outputs)
     workspace = memory_block.workspaces[0]._replace(x=residual_NO.data_ptr())
     run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
@@ -382,33 +426,36 @@ def test_logsumexp_and_topk_equal_pytorch(vocabulary: int) -> None:
     assert compiled.topk(logits_NV[5:6, None], None, 4).tolist() == [[0, 1, 2, 3]]  # the first of equal tokens
 
 
-def test_other_precisions_are_packed() -> None:
-    assert isinstance(build_prepared(make_model(), "float32"), PackedTransformer)
-    assert isinstance(build_prepared(make_model(), "int8"), CompiledTransformer)
+@pytest.mark.parametrize("precision", ["int8", "float32", "bfloat16"])
+def test_bfloat16_is_packed(precision: Precision) -> None:
+    if precision == "bfloat16" and not supports_bf16_matmul():
+        pytest.skip("oneDNN does not multiply bfloat16 here")
+    expected = PackedTransformer if precision == "bfloat16" else CompiledTransformer
+    assert isinstance(build_prepared(make_model(), precision), expected)
 
 
 def test_models_are_packed_without_working_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
-    assert supports_compiled(model)
+    assert supports_compiled(model, "int8")
     assert choose_fastest_precision(model) == "int8"
     with monkeypatch.context() as patch:
         patch.setattr(jit_cache.EntryPoint, "is_cached", lambda entry: False)
-        assert supports_compiled(model)
+        assert supports_compiled(model, "int8")
         with monkeypatch.context() as inner_patch:  # Numba compiles for another processor
             inner_patch.setattr("dragoman.inference.backends.compiled.kernels.compile_target.IS_HOST_TARGET", False)
-            assert not supports_compiled(model)
+            assert not supports_compiled(model, "int8")
         # An import that fails, as with a wrong version of NumPy.
         patch.setitem(sys.modules, "dragoman.inference.backends.compiled.kernels.compile_target", None)
-        assert not supports_compiled(model)
+        assert not supports_compiled(model, "int8")
     with monkeypatch.context() as patch:
         patch.setattr(jit_cache.EntryPoint, "is_cached", lambda entry: True)
         patch.setitem(sys.modules, "dragoman.inference.backends.compiled.jit", None)
-        assert supports_compiled(model)  # all kernels are cached
+        assert supports_compiled(model, "int8")  # all kernels are cached
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "dragoman.inference.backends.compiled.pack", None)
-        assert not supports_compiled(model)
+        assert not supports_compiled(model, "int8")
     monkeypatch.setattr("dragoman.inference.backends.compiled.backend.find_spec", lambda name: None)
-    assert not supports_compiled(model)
+    assert not supports_compiled(model, "int8")
     if has_int8_matmul():
         assert isinstance(build_prepared(model, "int8"), PackedTransformer)
 

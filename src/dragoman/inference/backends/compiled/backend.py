@@ -1,4 +1,4 @@
-"""Requests that the compiled back end runs: int8 on processors with AVX2 or NEON, if Numba works."""
+"""Requests that the compiled back end runs: int8 and float32 on processors with AVX2 or NEON, if Numba works."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CompiledBackend:
     def supports(self, request: BackendRequest) -> Support:
         if request.device_type != "cpu":
             return fall_back("the kernels are for processors")
-        if request.precision != "int8":
-            return fall_back("the kernels multiply int8 only")
+        if request.precision == "bfloat16":
+            return fall_back("the kernels multiply int8 and float32")
         return UNUSUAL_LAYERS if request.traits.has_unusual_layers else SUPPORTED
 
     def check_machine(self, precision: Precision) -> Support:

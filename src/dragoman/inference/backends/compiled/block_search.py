@@ -1,4 +1,4 @@
-"""Search over blocks of a compiled model: its heads or draft in int8, the memory of the search, and the calls of its kernel.
+"""Search over blocks of a compiled model: its heads or draft, the memory of the search, and the calls of its kernel.
 
 C sentences    k block size    others as in `search`
 """
@@ -18,13 +18,14 @@ from torch import Tensor
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.inference.backends.compiled import jit_cache
-from dragoman.inference.backends.compiled.arena import F32_BYTES, I32_BYTES, I64_BYTES, Arena
+from dragoman.inference.backends.compiled.arena import F32_BYTES, F64_BYTES, I32_BYTES, I64_BYTES, Arena
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL_U8,
+    LOGIT_BLOCK,
     RELU,
     BlockBuffers,
     CrossKVCache,
-    Int8Weights,
+    LinearWeights,
     ProposerWeights,
     RowBuffers,
     SelfKVCache,
@@ -42,7 +43,7 @@ from dragoman.inference.backends.compiled.search import (
 )
 from dragoman.inference.backends.compiled.state import CompiledState
 from dragoman.inference.backends.compiled.threads import Canceled
-from dragoman.inference.backends.compiled.weights import Int8Packer, pack_output, round_up
+from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightPacker, pack_output, round_up
 from dragoman.inference.backends.proposals import get_num_positions
 from dragoman.inference.backends.shared import LazyWeight
 from dragoman.model.draft_decoder import DraftDecoder, Proposer
@@ -54,15 +55,15 @@ from dragoman.model.transformer import Transformer
 MAX_STEPS_PER_CALL = 64
 
 
-NO_PRODUCT = Int8Weights(0, 0, 0, 0, 0, 0, 0)
+NO_PRODUCT = LinearWeights(0, 0, 0, 0, 0, 0, 0, False)
 
 
 class CompiledHeads:
-    """Prediction heads in int8. weights: addresses of `tensors`"""
+    """Prediction heads in the precision of the model. weights: addresses of `tensors`"""
 
-    def __init__(self, heads: PredictionHeads, model: Transformer) -> None:
+    def __init__(self, heads: PredictionHeads, model: Transformer, precision: CompiledPrecision) -> None:
         """Pack the heads of a trained model."""
-        packer, modules = Int8Packer(), [cast(PredictionHead, head) for head in heads.heads]
+        packer, modules = WeightPacker(precision), [cast(PredictionHead, head) for head in heads.heads]
         padding = round_up(heads.d_model) - heads.d_model
 
         def pad_inputs(head: PredictionHead) -> Tensor:
@@ -72,14 +73,13 @@ class CompiledHeads:
         inner_weights = [LazyWeight.from_tensor(pad_inputs(head)) for head in modules]
         outer_weights = [LazyWeight.from_tensor(head.outer.weight) for head in modules]
         ids_W = heads.token_ids_W
-        output, output_tensors = pack_output(
-            model.output.detach()[ids_W], None if model.output_bias is None else model.output_bias.detach()[ids_W]
-        )
+        bias_W = None if model.output_bias is None else model.output_bias.detach()[ids_W]
+        output, output_tensors = pack_output(model.output.detach()[ids_W], bias_W, precision)
         self.d_inner, self.num_proposals = heads.d_inner, heads.num_proposals
         self.weights = ProposerWeights(
             has_draft=False,
-            inner=packer.pack_int8(inner_weights, [head.inner.bias for head in modules], RELU),
-            outer=packer.pack_int8(outer_weights, [head.outer.bias for head in modules], ADD_RESIDUAL_U8),
+            inner=packer.pack(inner_weights, [head.inner.bias for head in modules], RELU),
+            outer=packer.pack(outer_weights, [head.outer.bias for head in modules], ADD_RESIDUAL_U8),
             output=output,
             token_ids=packer.add_tensor(ids_W.to(dtype=torch.long, device="cpu")),
         )
@@ -87,13 +87,13 @@ class CompiledHeads:
 
 
 class CompiledDraft:
-    """Draft decoder in int8. weights: addresses of `tensors`"""
+    """Draft decoder in the precision of the model. weights: addresses of `tensors`"""
 
-    def __init__(self, draft: DraftDecoder, model: Transformer) -> None:
+    def __init__(self, draft: DraftDecoder, model: Transformer, precision: CompiledPrecision) -> None:
         """Pack the draft of a trained model."""
-        self.decoder, packer = compile_draft(model, draft), Int8Packer()
+        self.decoder, packer = compile_draft(model, draft, precision), WeightPacker(precision)
         output = ProposalOutput.from_model(model, draft.token_ids_W)
-        output_weights, output_tensors = pack_output(output.output_WD, output.bias_W)
+        output_weights, output_tensors = pack_output(output.output_WD, output.bias_W, precision)
         token_ids = packer.add_tensor(draft.token_ids_W.to(dtype=torch.long, device="cpu"))
         self.weights = ProposerWeights(True, NO_PRODUCT, NO_PRODUCT, output_weights, token_ids)
         self.tensors = [*packer.tensors, *output_tensors, *self.decoder.owned_tensors]
@@ -112,19 +112,26 @@ def build_block_search(compiled_model: object, model: Transformer, proposer: Pro
     assert isinstance(compiled_model, CompiledTransformer)
     max_positions = get_num_positions(model.decoder.embedding)
     if isinstance(proposer, DraftDecoder):
-        draft = CompiledDraft(proposer, model)
+        draft = CompiledDraft(proposer, model, compiled_model.precision)
         return CompiledBlockSearch(draft.extend_model(compiled_model), draft, max_positions)
     if max(2 * round_up(proposer.d_model), round_up(proposer.d_inner)) > compiled_model.max_outputs:
         return None
-    return CompiledBlockSearch(compiled_model, CompiledHeads(proposer, model), max_positions)
+    heads = CompiledHeads(proposer, model, compiled_model.precision)
+    return CompiledBlockSearch(compiled_model, heads, max_positions)
 
 
 class _BlockMemory:
     """Memory of `BlockBuffers` for the threads of a group."""
 
-    def __init__(self, num_sentences: int, max_length: int, block_size: int, width: int, num_threads: int) -> None:
-        num_rows = num_sentences * block_size
-        self.block_size, self.num_sentences = block_size, num_sentences
+    def __init__(self, request: SearchRequest, block_size: int, *, width: int, num_logit_blocks: int, num_threads: int) -> None:
+        """Allocate the memory.
+
+        width: D
+        num_logit_blocks: V / LOGIT_BLOCK
+        """
+        num_sentences, max_length = len(request.max_lengths), max(request.max_lengths)
+        num_rows, threshold = num_sentences * block_size, request.typical_threshold
+        self.block_size, self.num_sentences, self.typical_threshold = block_size, num_sentences, threshold
         sizes = {
             "block_ids": num_rows * I64_BYTES,
             "last_rows": num_sentences * I64_BYTES,
@@ -134,6 +141,8 @@ class _BlockMemory:
             "num_steps": num_sentences * I64_BYTES,
             "step_lengths": num_sentences * max_length * I32_BYTES,
             "head_outputs": num_rows * width * F32_BYTES,
+            "exp_moments": num_rows * num_logit_blocks * F64_BYTES if threshold else 0,
+            "proposal_logits": num_rows * F32_BYTES if threshold else 0,
         }
         zeros = ("block_ids", "last_rows", "output_lengths", "longest", "draft_ids", "num_steps")
         self.shared_arena = Arena(sizes, zeros)
@@ -153,7 +162,9 @@ class _BlockMemory:
     def to_buffers(self, num_positions: int) -> list[BlockBuffers]:
         """Return the addresses for each thread. num_positions: rows of the table of positions"""
         return [
-            BlockBuffers(self.block_size, num_positions, **self.shared_arena.addresses, **head_inputs.addresses)
+            BlockBuffers(
+                self.block_size, num_positions, self.typical_threshold, **self.shared_arena.addresses, **head_inputs.addresses
+            )
             for head_inputs in self.head_inputs
         ]
 
@@ -182,7 +193,14 @@ class CompiledBlockSearch:
         state = model.allocate_self_kv(model.start(source_BS, threads.workers), num_sentences)
         num_threads = len(state.workspace.workspaces)
         buffers = SearchBuffers(num_rows, 1, model.num_outputs, request.start_id, num_threads)
-        block_memory = _BlockMemory(num_sentences, max(request.max_lengths), block_size, state.workspace.width, num_threads)
+        num_logit_blocks = -(-model.num_outputs // LOGIT_BLOCK)
+        block_memory = _BlockMemory(
+            request,
+            block_size,
+            width=state.workspace.width,
+            num_logit_blocks=num_logit_blocks,
+            num_threads=num_threads,
+        )
         num_active, is_first = num_sentences, 1
         while num_active:
             if threads.canceled.is_set():

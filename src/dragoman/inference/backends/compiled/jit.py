@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, get_args, get_origin, get_type_hints
 
 from numba import cfunc, types
-from numba.core import cgutils
+from numba.core import cgutils, config
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from dragoman.inference.backends.compiled.kernels.simd import ExportedKernel
@@ -17,16 +20,33 @@ SCALAR_TYPES = {int: types.int64, float: types.float64, bool: types.boolean}
 def compile_object(module: str, name: str) -> tuple[str, bytes]:
     """Return the symbol and the object file of the exported kernel with this name in `kernels.<module>`."""
     exported: ExportedKernel = getattr(import_module(f"dragoman.inference.backends.compiled.kernels.{module}"), name)
-    function, read_arguments = (
-        exported.function,
-        _make_argument_reader(types.BaseTuple.from_types([_numba_type(kind) for kind in exported.argument_types])),
-    )
+    function, argument_types = exported.function, [_numba_type(kind) for kind in exported.argument_types]
+    read_arguments = _make_argument_reader(types.BaseTuple.from_types(argument_types))
 
     def call_kernel(address):
         return function(*read_arguments(address))
 
+    with _optimize_little():
+        function.compile(tuple(argument_types))
     compiled_function: Any = cfunc(types.int64(types.int64))(call_kernel)
     return compiled_function.native_name, compiled_function._library._get_compiled_object()
+
+
+@contextmanager
+def _optimize_little() -> Iterator[None]:
+    """Compile functions with the first level of LLVM's optimization.
+
+    Numba optimizes a function again in each function that calls it, directly or not. The last one, which contains all others,
+    is optimized as a whole afterwards. So the lower level saves time and changes nothing.
+    """
+    cpu_target.target_context.codegen()  # whose first use decides the level of the machine code
+    numba_config: Any = config
+    level = numba_config.OPT
+    numba_config.OPT = type(level)(1)
+    try:
+        yield
+    finally:
+        numba_config.OPT = level
 
 
 def _numba_type(python_type: Any) -> Any:

@@ -41,6 +41,7 @@ KERNEL_SOURCES = (
     "kernels/barrier.py",
     "kernels/quantize.py",
     "kernels/gemm_avx2.py",
+    "kernels/gemm_f32.py",
     "kernels/gemm.py",
     "kernels/encoder_decoder.py",
     "kernels/logits.py",

@@ -1,4 +1,4 @@
-"""A trained model in int8 on a processor, whose encoder and decoder step are one compiled function each (see `kernels`).
+"""A trained model in int8 or float32 on a processor. Its encoder and its decoder step are one compiled function each.
 
 The encoder reads sentences without padding, some at a time. Keys and values of the output are written once, into a slot for
 each row and position. A table holds the row whose slot each position of a hypothesis descends from, and reordering the beam
@@ -31,14 +31,14 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     EncoderBatch,
     EncoderWeights,
     HeadLayout,
-    Int8Weights,
     LayerWeights,
+    LinearWeights,
     Workspace,
 )
 from dragoman.inference.backends.compiled.search import CompiledSearch, DecoderWords
 from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceMemory
 from dragoman.inference.backends.compiled.threads import WorkerThread
-from dragoman.inference.backends.compiled.weights import F16_OPTIONS, F32_OPTIONS, pack_output, round_up
+from dragoman.inference.backends.compiled.weights import F32_OPTIONS, CompiledPrecision, pack_output, round_up
 from dragoman.inference.backends.shared import InferenceEmbedding
 from dragoman.model.pointer import PointerState, WordTables
 from dragoman.model.transformer import Transformer
@@ -121,8 +121,9 @@ class CompiledTransformer:
     decoder: StackWeights
     cross_attention: CrossAttention
     head_layout: HeadLayout
-    output: Int8Weights
+    output: LinearWeights
     pointer: CompiledPointer | None
+    precision: CompiledPrecision
     owned_tensors: Sequence[Tensor]
     make_topk: type[CompiledTopK] = CompiledTopK
     num_draft_layers: int = 0
@@ -139,7 +140,7 @@ class CompiledTransformer:
         length_B = torch.tensor(lengths, dtype=torch.int32, device="cpu")
         shape = self.num_decoder_layers, num_sentences, num_positions
         keys_LBSK, values_LBSU = (
-            torch.empty(*shape, width, **F16_OPTIONS) for width in (head_layout.key_width, head_layout.value_width)
+            torch.empty(*shape, width, **self._kv_options) for width in (head_layout.key_width, head_layout.value_width)
         )
         cross_kv = CrossKVCache(keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_B.data_ptr(), num_sentences, num_positions)
         blocks = list(_iter_token_blocks(lengths))
@@ -256,6 +257,11 @@ class CompiledTransformer:
         return state.logits_NV, state._replace(length=position + 1, pointer=pointer_state)
 
     @property
+    def _kv_options(self) -> dict[str, Any]:
+        """Type and device of keys and values."""
+        return {"dtype": torch.float32 if self.head_layout.has_float32_kv else torch.float16, "device": "cpu"}
+
+    @property
     def num_decoder_layers(self) -> int:
         """Number of layers with keys and values: those of the decoder and of a draft."""
         return self.decoder.layers.num_layers + self.num_draft_layers
@@ -298,7 +304,7 @@ class CompiledTransformer:
     def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> CompiledTransformer:
         """Return this model with these output words only. model: the trained model that this one was compiled from"""
         bias_W = None if model.output_bias is None else model.output_bias.detach()[vocab_ids_W]
-        output, tensors = pack_output(model.output.detach()[vocab_ids_W], bias_W)
+        output, tensors = pack_output(model.output.detach()[vocab_ids_W], bias_W, self.precision)
         return replace(self, output=output, owned_tensors=[*self.owned_tensors, *tensors])
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
@@ -306,8 +312,8 @@ class CompiledTransformer:
         num_positions, beam_size = _compute_initial_capacity(state.cross_kv.num_positions), num_rows // state.num_active
         shape = self.num_decoder_layers, num_rows, num_positions
         return state._replace(
-            self_keys=torch.empty(*shape, self.head_layout.key_width, **F16_OPTIONS),
-            self_values=torch.empty(*shape, self.head_layout.value_width, **F16_OPTIONS),
+            self_keys=torch.empty(*shape, self.head_layout.key_width, **self._kv_options),
+            self_values=torch.empty(*shape, self.head_layout.value_width, **self._kv_options),
             ancestors_NT=torch.zeros(num_rows, num_positions, dtype=torch.int32, device="cpu"),  # see `search.SearchBuffers`
             slot_row_N=torch.arange(num_rows, dtype=torch.int32, device="cpu"),
             sentence_N=torch.from_numpy(np.repeat(state.sentence_N.numpy(), beam_size)),

@@ -1,4 +1,4 @@
-"""Conversion of a trained model into a `CompiledTransformer`: int8 weights in the layout that the kernels multiply."""
+"""Conversion of a trained model into a `CompiledTransformer`: its weights in the layout that the kernels multiply."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     CrossAttention,
     EmbeddingTable,
     HeadLayout,
-    Int8Weights,
     LayerWeights,
+    LinearWeights,
     NormWeights,
 )
 from dragoman.inference.backends.compiled.model import CompiledPointer, CompiledTransformer, StackWeights
-from dragoman.inference.backends.compiled.weights import Int8Packer, round_up
+from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightPacker, round_up
 from dragoman.inference.backends.shared import InferenceEmbedding, LazyWeight
 from dragoman.model.attention import Attention
 from dragoman.model.draft_decoder import DraftDecoder
@@ -46,20 +46,23 @@ NO_WINDOW = 1 << 40
 
 
 @torch.no_grad()
-def compile_model(model: Transformer, *, release: Callable[[], None] = lambda: None) -> CompiledTransformer:
+def compile_model(
+    model: Transformer, precision: CompiledPrecision = "int8", *, release: Callable[[], None] = lambda: None
+) -> CompiledTransformer:
     """Return the compiled model. The trained model must not change, because its embeddings are read in place.
 
     release: is called whenever weights were read, so that mapped memory can be released
     """
-    packer = _ModelPacker(release)
+    packer = _ModelPacker(precision, release)
     decoder_layers = [cast(DecoderLayer, layer) for layer in model.decoder.layers]
     compiled_model = CompiledTransformer(
         encoder=packer.pack_stack(model.encoder),
         decoder=packer.pack_stack(model.decoder),
         cross_attention=packer.pack_cross_attention(decoder_layers),
-        head_layout=compute_head_layout(decoder_layers[0].attention),
-        output=packer.pack_int8([_lazy_weight(model.output, release)], [model.output_bias], STORE),
+        head_layout=compute_head_layout(decoder_layers[0].attention, precision),
+        output=packer.pack([_lazy_weight(model.output, release)], [model.output_bias], STORE),
         pointer=None if model.decoder.pointer is None else _pack_pointer(model.decoder.pointer),
+        precision=precision,
         owned_tensors=packer.tensors,
     )
     trim_malloc()
@@ -72,17 +75,15 @@ class CompiledDecoderLayers:
 
     layers: LayerWeights
     cross_attention: CrossAttention
-    cross_kv: Int8Weights
+    cross_kv: LinearWeights
     owned_tensors: Sequence[Tensor]
 
 
 @torch.no_grad()
-def compile_draft(model: Transformer, draft: DraftDecoder) -> CompiledDecoderLayers:
+def compile_draft(model: Transformer, draft: DraftDecoder, precision: CompiledPrecision) -> CompiledDecoderLayers:
     """Return the compiled layer of a model's draft."""
-    packer, attentions = (
-        _ModelPacker(lambda: None),
-        [cast(DecoderLayer, layer).cross_attention for layer in model.decoder.layers],
-    )
+    packer = _ModelPacker(precision, lambda: None)
+    attentions = [cast(DecoderLayer, layer).cross_attention for layer in model.decoder.layers]
     layers = packer.pack_layers([draft.layer], draft.norm, NO_WINDOW)
     cross_attention = packer.pack_cross_attention([draft.layer])
     cross_kv = packer.pack_projections([*attentions, draft.layer.cross_attention], "key", "value")
@@ -93,11 +94,11 @@ def _lazy_weight(weight: Tensor, release: Callable[[], None] = lambda: None) -> 
     return LazyWeight(weight.detach, weight.shape, release)
 
 
-class _ModelPacker(Int8Packer):
+class _ModelPacker(WeightPacker):
     """Packer of all parts of one model."""
 
-    def __init__(self, release: Callable[[], None]) -> None:
-        super().__init__()
+    def __init__(self, precision: CompiledPrecision, release: Callable[[], None]) -> None:
+        super().__init__(precision)
         self.release = release
 
     def pack_stack(self, stack: nn.Module) -> StackWeights:
@@ -152,37 +153,41 @@ class _ModelPacker(Int8Packer):
         )
         return NormWeights(weights, biases, float(layer_norms[0].eps), num_features, True)
 
-    def pack_projections(self, attentions: Sequence[Attention], *names: str) -> Int8Weights:
+    def pack_projections(self, attentions: Sequence[Attention], *names: str) -> LinearWeights:
         """Return several projections as one, one behind the other."""
-        head_layout = compute_head_layout(attentions[0])
+        head_layout = compute_head_layout(attentions[0], self.precision)
         widths = [head_layout.value_width if name == "value" else head_layout.key_width for name in names]
         weights, biases = [], []
         for attention in attentions:
             linear = cast(Linear, attention.get_submodule(names[0]))
             shape = torch.Size((sum(widths), linear.in_features))
-            weights.append(LazyWeight(partial(_concat_projections, attention, names, widths, "weight"), shape, self.release))
-            biases.append(None if linear.bias is None else _concat_projections(attention, names, widths, "bias"))
-        return self.pack_int8(weights, biases, STORE)
+            weights.append(
+                LazyWeight(partial(_concat_projections, attention, names, widths, head_layout, "weight"), shape, self.release)
+            )
+            biases.append(None if linear.bias is None else _concat_projections(attention, names, widths, head_layout, "bias"))
+        return self.pack(weights, biases, STORE)
 
-    def pack_output_projections(self, attentions: Sequence[Attention]) -> Int8Weights:
+    def pack_output_projections(self, attentions: Sequence[Attention]) -> LinearWeights:
         """Return the output projections, which read the results of all heads."""
-        shape = torch.Size((attentions[0].output.out_features, compute_head_layout(attentions[0]).value_width))
+        head_layout = compute_head_layout(attentions[0], self.precision)
+        shape = torch.Size((attentions[0].output.out_features, head_layout.value_width))
         weights = [
-            LazyWeight(partial(_get_output_weight, attention, shape[1]), shape, self.release) for attention in attentions
+            LazyWeight(partial(_get_output_weight, attention, head_layout), shape, self.release) for attention in attentions
         ]
-        return self.pack_int8(weights, [attention.output.bias for attention in attentions], ADD_RESIDUAL)
+        return self.pack(weights, [attention.output.bias for attention in attentions], ADD_RESIDUAL)
 
-    def pack_linears(self, linears: Sequence[Linear], epilogue: int) -> Int8Weights:
+    def pack_linears(self, linears: Sequence[Linear], epilogue: int) -> LinearWeights:
         weights = [_lazy_weight(linear.weight, self.release) for linear in linears]
-        return self.pack_int8(weights, [linear.bias for linear in linears], epilogue)
+        return self.pack(weights, [linear.bias for linear in linears], epilogue)
 
 
-def compute_head_layout(attention: Attention) -> HeadLayout:
+def compute_head_layout(attention: Attention, precision: CompiledPrecision) -> HeadLayout:
     """Return the layout with the heads padded to 1, 2, 4 or 8 or to groups of 16, and their widths to whole vectors."""
     num_groups = -(-attention.num_heads // LANES)
     num_heads = LANES if num_groups > 1 else next(count for count in HEAD_COUNTS if count >= attention.num_heads)
     widths = (linear.out_features // attention.num_heads for linear in (attention.query, attention.value))
-    return HeadLayout(num_groups, num_heads, *(num_groups * round_up(width * num_heads) for width in widths))
+    key_width, value_width = (num_groups * round_up(width * num_heads) for width in widths)
+    return HeadLayout(num_groups, num_heads, key_width, value_width, has_float32_kv=precision == "float32")
 
 
 def _interleave_heads(x_HK: Tensor, width: int, head_layout: HeadLayout) -> Tensor:
@@ -199,9 +204,11 @@ def _pad_vectors(x_XD: Tensor) -> Tensor:
     return F.pad(x_XD, (0, round_up(x_XD.shape[-1]) - x_XD.shape[-1]))
 
 
-def _concat_projections(attention: Attention, names: Sequence[str], widths: Sequence[int], parameter_name: str) -> Tensor:
+def _concat_projections(
+    attention: Attention, names: Sequence[str], widths: Sequence[int], head_layout: HeadLayout, parameter_name: str
+) -> Tensor:
     """Return the weight or bias of several projections. Queries include the scale of equation 1."""
-    head_layout, parts = compute_head_layout(attention), []
+    parts = []
     for name, width in zip(names, widths, strict=True):
         all_heads = cast(Tensor, getattr(attention.get_submodule(name), parameter_name)).detach()
         part = all_heads.view(attention.num_heads, -1, *all_heads.shape[1:])
@@ -210,11 +217,11 @@ def _concat_projections(attention: Attention, names: Sequence[str], widths: Sequ
     return torch.cat(parts)
 
 
-def _get_output_weight(attention: Attention, width: int) -> Tensor:
+def _get_output_weight(attention: Attention, head_layout: HeadLayout) -> Tensor:
     """Return the weight (D, U) of the output projection."""
     weight_UD = attention.output.weight.detach().t()
     weight_HUD = weight_UD.reshape(attention.num_heads, -1, weight_UD.shape[1])
-    return _interleave_heads(weight_HUD, width, compute_head_layout(attention)).t()
+    return _interleave_heads(weight_HUD, head_layout.value_width, head_layout).t()
 
 
 def _pack_pointer(pointer: Pointer) -> CompiledPointer:

@@ -86,6 +86,7 @@ def _compute_thread_sizes(
 ) -> dict[str, int]:
     """Return the bytes of the arrays of one thread, by the names of `Workspace`'s fields."""
     padded_rows = -(-num_rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
+    kv_bytes = F32_BYTES if head_layout.has_float32_kv else F16_BYTES
     num_splits = num_rows * SPLITS_PER_QUAD * input_stride // 4
     return {
         "x": num_rows * width * F32_BYTES,
@@ -98,8 +99,8 @@ def _compute_thread_sizes(
         "accumulators": 4 * ACCUMULATOR_STRIDE * I32_BYTES,
         "kv_rows": num_positions * I64_BYTES,
         "scores": num_positions * LANES * F32_BYTES,
-        "keys": num_rows * head_layout.key_width * F16_BYTES,
-        "values": num_rows * head_layout.value_width * F16_BYTES,
+        "keys": num_rows * head_layout.key_width * kv_bytes,
+        "values": num_rows * head_layout.value_width * kv_bytes,
         "quantized_inputs": padded_rows * input_stride,
         "input_signs": padded_rows * input_stride,
     }

@@ -11,7 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
-from dragoman.inference.backends.compiled.kernels.candidates import merge_candidates, reduce_logsumexp, update_candidates
+from dragoman.inference.backends.compiled.kernels.candidates import (
+    is_token_allowed,
+    merge_candidates,
+    multiply_logit_block,
+    reduce_logsumexp,
+    update_candidates,
+)
 from dragoman.inference.backends.compiled.kernels.encoder_decoder import (
     MIN_PREFETCHED_WIDTH,
     attend,
@@ -24,11 +30,10 @@ from dragoman.inference.backends.compiled.kernels.encoder_decoder import (
 from dragoman.inference.backends.compiled.kernels.gemm import (
     configure_amx,
     multiply,
-    multiply_quantized,
-    quantize_rows,
+    prepare_inputs,
     release_amx,
 )
-from dragoman.inference.backends.compiled.kernels.logits import NEG_INF, compute_exp_sum, compute_max
+from dragoman.inference.backends.compiled.kernels.logits import NEG_INF, compute_exp_moment, compute_exp_sum, compute_max
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32,
     load_f32x16,
@@ -121,36 +126,32 @@ def run_block_decoder(
 
 
 @kernel
-def select_block_tokens(num_rows, decoder, workspace, row_buffers, options, row_ids, block_buffers):
+def select_block_tokens(num_rows, decoder, workspace, row_buffers, options, row_ids, block_buffers, has_proposals):
     """Find the best allowed token after each row, and log Σ exp over all tokens. Thread 0 then holds the results.
 
     row_ids: (C, M), the outputs with the proposals behind them, so that a rule reads the context of each row
+    has_proposals: whether the blocks hold proposals, which typical acceptance may put in place of the best tokens
     """
+    is_typical = has_proposals and block_buffers.typical_threshold > 0.0
     output, logits, group, block_size = decoder.output, row_buffers.logits, workspace.group, block_buffers.block_size
     num_blocks, first_list = -(-output.num_outputs // LOGIT_BLOCK), group.thread_index * row_buffers.num_rows
     for row in range(num_rows):
         store_i64(row_buffers.num_filled, first_list + row, 0)
-    quantize_rows(workspace.x, num_rows, workspace.width, workspace, False)
+    prepare_inputs(workspace.x, output, num_rows, workspace.width, workspace)
     first_block, end_block = thread_range(num_blocks, group)
     for block in range(first_block, end_block):
-        column = block * LOGIT_BLOCK
-        end_column, count = min(column + LOGIT_BLOCK, output.padded_outputs), min(LOGIT_BLOCK, output.num_outputs - column)
-        multiply_quantized(
-            output,
-            np.int64(0),
-            logits - F32_BYTES * column,
-            LOGIT_BLOCK,
-            column,
-            end_column,
-            num_rows,
-            workspace.width,
-            workspace,
-        )
+        column, count = block * LOGIT_BLOCK, multiply_logit_block(workspace.x, output, block, logits, num_rows, workspace)
         for row in range(num_rows):
             start, sentence_row = row * LOGIT_BLOCK, row // block_size
             block_max = compute_max(logits, start, count)
             store_f32(row_buffers.block_max, row * num_blocks + block, block_max)
             store_f64(row_buffers.block_sum, row * num_blocks + block, compute_exp_sum(logits, start, count, block_max))
+            if is_typical:
+                moment = compute_exp_moment(logits, start, count, block_max)
+                store_f64(block_buffers.exp_moments, row * num_blocks + block, moment)
+                offset = get_proposal(row, block_buffers) - column
+                if 0 <= offset < count:
+                    store_f32(block_buffers.proposal_logits, row, np.float32(load_f32(logits, start + offset)))
             length = load_i64(block_buffers.output_lengths, sentence_row) + row % block_size + 1
             context_ids = row_ids + I32_BYTES * options.max_length * (sentence_row - row)
             update_candidates(
@@ -171,6 +172,41 @@ def select_block_tokens(num_rows, decoder, workspace, row_buffers, options, row_
             reduce_logsumexp(row, num_blocks, row_buffers)
             for thread_index in range(1, group.num_threads):
                 merge_candidates(row, thread_index * row_buffers.num_rows + row, row_buffers)
+            if is_typical and row % block_size + 1 < block_size:
+                accept_typical(row, num_blocks, row_buffers, options, row_ids, block_buffers)
+
+
+@kernel
+def get_proposal(row, block_buffers):
+    """Return the proposal that follows a row in its block, or a token that does not exist behind the last row."""
+    if row % block_buffers.block_size + 1 == block_buffers.block_size:
+        return np.int64(NO_TOKEN)
+    return load_i64(block_buffers.block_ids, row + 1)
+
+
+@kernel
+def accept_typical(row, num_blocks, row_buffers, options, row_ids, block_buffers):
+    """Put the proposal after a row in place of the best token, if its probability exceeds min(ε, √ε · exp(-H)).
+
+    ε is the threshold, and H the entropy of the model's next token (Cai et al. 2024, section 2.3.1).
+    """
+    log_sum, mean_logit = load_f64(row_buffers.logsumexp, row), 0.0
+    for block in range(row * num_blocks, (row + 1) * num_blocks):
+        block_max = np.float64(load_f32(row_buffers.block_max, block))
+        weighted_sum = load_f64(block_buffers.exp_moments, block) + block_max * load_f64(row_buffers.block_sum, block)
+        mean_logit += np.exp(block_max - log_sum) * weighted_sum
+    entropy, log_threshold = log_sum - mean_logit, np.log(block_buffers.typical_threshold)
+    limit = min(log_threshold, 0.5 * log_threshold - entropy)
+    proposal, logit = get_proposal(row, block_buffers), load_f32(block_buffers.proposal_logits, row)
+    sentence_row = row // block_buffers.block_size
+    length = load_i64(block_buffers.output_lengths, sentence_row) + row % block_buffers.block_size + 1
+    context_ids = row_ids + I32_BYTES * options.max_length * (sentence_row - row)
+    if np.float64(logit) - log_sum > limit and is_token_allowed(
+        proposal, row, min(length, options.max_length), options, context_ids
+    ):
+        store_i64(row_buffers.num_filled, row, 1)
+        store_i64(row_buffers.candidate_ids, row, proposal)
+        store_f32(row_buffers.candidate_logits, row, logit)
 
 
 @kernel
@@ -272,22 +308,10 @@ def find_proposals(inputs, num_rows, proposer, workspace, row_buffers):
     for row in range(num_rows):
         store_i64(row_buffers.candidate_ids, first_list + row, 0)
         store_f32(row_buffers.candidate_logits, first_list + row, np.float32(NEG_INF))
-    quantize_rows(inputs, num_rows, workspace.width, workspace, False)
+    prepare_inputs(inputs, output, num_rows, workspace.width, workspace)
     first_block, end_block = thread_range(num_blocks, group)
     for block in range(first_block, end_block):
-        column = block * LOGIT_BLOCK
-        end_column, count = min(column + LOGIT_BLOCK, output.padded_outputs), min(LOGIT_BLOCK, output.num_outputs - column)
-        multiply_quantized(
-            output,
-            np.int64(0),
-            logits - F32_BYTES * column,
-            LOGIT_BLOCK,
-            column,
-            end_column,
-            num_rows,
-            workspace.width,
-            workspace,
-        )
+        column, count = block * LOGIT_BLOCK, multiply_logit_block(inputs, output, block, logits, num_rows, workspace)
         for row in range(num_rows):
             start = row * LOGIT_BLOCK
             block_max = compute_max(logits, start, count)
@@ -401,13 +425,10 @@ def propose_with_draft(
             block_buffers,
         )
         if step == 0:
-            barrier(workspace.group)
-            if is_first_thread:  # another thread could overwrite a row before this one reads it
-                for index in range(num_active):
-                    for offset in range(0, width, LANES):
-                        vector = load_f32x16(workspace.x, (2 * index + 1) * width + offset)
-                        store_f32x16(workspace.x, index * width + offset, vector)
-            barrier(workspace.group)
+            for index in range(num_active):
+                for offset in range(0, width, LANES):
+                    vector = load_f32x16(workspace.x, (2 * index + 1) * width + offset)
+                    store_f32x16(workspace.x, index * width + offset, vector)
         find_proposals(workspace.x, num_active, proposer, workspace, row_buffers)
         if is_first_thread:
             write_draft_tokens(num_active, step, proposer, row_buffers, options, greedy_buffers, block_buffers)
@@ -491,7 +512,10 @@ def block_search(
             options,
             block_buffers,
         )
-        select_block_tokens(num_rows, decoder, workspace, row_buffers, options, greedy_buffers.row_ids, block_buffers)
+        has_proposals = not (is_first and num_steps == 0)
+        select_block_tokens(
+            num_rows, decoder, workspace, row_buffers, options, greedy_buffers.row_ids, block_buffers, has_proposals
+        )
         if workspace.group.thread_index == 0:
             remaining = verify_blocks(num_active, self_kv, row_buffers, options, greedy_buffers, block_buffers)
             store_i64(row_buffers.num_active, 0, remaining)

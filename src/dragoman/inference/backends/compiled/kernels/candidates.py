@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
-from dragoman.inference.backends.compiled.kernels.gemm import multiply_quantized, quantize_rows
+from dragoman.inference.backends.compiled.kernels.gemm import multiply_prepared, prepare_inputs
 from dragoman.inference.backends.compiled.kernels.logits import (
     NEG_INF,
     compute_exp_sum,
@@ -29,6 +29,21 @@ from dragoman.inference.backends.compiled.kernels.memory import (
 from dragoman.inference.backends.compiled.kernels.simd import find_greater, find_lowest_bit, kernel, splat
 from dragoman.inference.backends.compiled.kernels.structs import LANES, LOGIT_BLOCK
 
+F32_BYTES = 4
+
+
+@kernel
+def multiply_logit_block(x, output, block, logits, num_rows, workspace):
+    """Write the logits (N, LOGIT_BLOCK) of a block of tokens, and return the number of its tokens.
+
+    x: (N, D), which `prepare_inputs` has read
+    """
+    column = block * LOGIT_BLOCK
+    end_column = min(column + LOGIT_BLOCK, output.padded_outputs)
+    first_logits, width = logits - F32_BYTES * column, workspace.width  # address of token 0 if it were in this block
+    multiply_prepared(x, output, np.int64(0), first_logits, LOGIT_BLOCK, column, end_column, num_rows, width, workspace)
+    return min(LOGIT_BLOCK, output.num_outputs - column)
+
 
 @kernel
 def select_candidates(num_rows, length, decoder, workspace, row_buffers, options, row_ids):
@@ -40,14 +55,10 @@ def select_candidates(num_rows, length, decoder, workspace, row_buffers, options
     num_blocks, first_list = -(-output.num_outputs // LOGIT_BLOCK), group.thread_index * row_buffers.num_rows
     for row in range(num_rows):
         store_i64(row_buffers.num_filled, first_list + row, 0)
-    quantize_rows(workspace.x, num_rows, workspace.width, workspace, False)
+    prepare_inputs(workspace.x, output, num_rows, workspace.width, workspace)
     first_block, end_block = thread_range(num_blocks, group)
     for block in range(first_block, end_block):
-        column = block * LOGIT_BLOCK
-        end_column, count = min(column + LOGIT_BLOCK, output.padded_outputs), min(LOGIT_BLOCK, output.num_outputs - column)
-        multiply_quantized(
-            output, np.int64(0), logits - 4 * column, LOGIT_BLOCK, column, end_column, num_rows, workspace.width, workspace
-        )
+        column, count = block * LOGIT_BLOCK, multiply_logit_block(workspace.x, output, block, logits, num_rows, workspace)
         for row in range(num_rows):
             start = row * LOGIT_BLOCK
             block_max = compute_max(logits, start, count)

@@ -1,7 +1,7 @@
 """The encoder and the decoder's step as one compiled function each: section 3 of the paper in plain loops.
 
-Products multiply bytes (`gemm`). Everything between them is in float32, and the cache holds keys and values in 16 bits. Kernels
-allocate nothing; the caller passes addresses of a workspace.
+Products multiply bytes or floats (`gemm`), and the cache holds keys and values in 16 or 32 bits. Everything else is in float32.
+Kernels allocate nothing; the caller passes addresses of a workspace.
 
 Heads alternate in a vector: lane n of queries, keys and values belongs to head n modulo the number of heads. So up to 16 heads
 are computed at once, and only lanes of the same head are summed across a vector. More heads form groups of 16.
@@ -56,9 +56,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 
 # Score below any real one.
 MIN_SCORE = -1e30
-F32_BYTES, F16_BYTES = 4, 2
-# Floats of 16 bits in a cache line.
-F16_IN_LINE = 32
+F32_BYTES, F16_BYTES, CACHE_LINE_BYTES = 4, 2, 64
 # Width of all heads' keys from which on attention prefetches. The processor by itself prefetches enough of narrower keys.
 MIN_PREFETCHED_WIDTH = 128
 
@@ -92,15 +90,27 @@ def layer_norm(x, y, num_rows, width, norms, layer):
 
 
 @kernel
-def dot_scores(query, query_offset, keys, key_offset, width, num_heads):
+def load_kv_f16(address, index):
+    """Load 16 numbers of a cache with floats of 16 bits. Attention takes this function, or `load_kv_f32`, as an argument."""
+    return load_f16x16(address, index)
+
+
+@kernel
+def load_kv_f32(address, index):
+    """Load 16 numbers of a cache with floats of 32 bits."""
+    return load_f32x16(address, index)
+
+
+@kernel
+def dot_scores(load_kv, query, query_offset, keys, key_offset, width, num_heads):
     """Return the dot product of query and key, for every head in each of its lanes."""
     a, b = splat(0.0), splat(0.0)
     paired_width = width // (2 * LANES) * (2 * LANES)
     for offset in range(0, paired_width, 2 * LANES):
-        a = a + load_f32x16(query, query_offset + offset) * load_f16x16(keys, key_offset + offset)
-        b = b + load_f32x16(query, query_offset + offset + LANES) * load_f16x16(keys, key_offset + offset + LANES)
+        a = a + load_f32x16(query, query_offset + offset) * load_kv(keys, key_offset + offset)
+        b = b + load_f32x16(query, query_offset + offset + LANES) * load_kv(keys, key_offset + offset + LANES)
     if paired_width < width:
-        a = a + load_f32x16(query, query_offset + paired_width) * load_f16x16(keys, key_offset + paired_width)
+        a = a + load_f32x16(query, query_offset + paired_width) * load_kv(keys, key_offset + paired_width)
     a = a + b
     if num_heads <= 8:
         a = a + rotate_8(a)
@@ -114,14 +124,14 @@ def dot_scores(query, query_offset, keys, key_offset, width, num_heads):
 
 
 @kernel
-def prefetch_vectors(kv, offset, count):
-    """Prefetch this many floats of 16 bits."""
-    for index in range(offset, offset + count, F16_IN_LINE):
-        prefetch(kv, index * F16_BYTES)
+def prefetch_numbers(kv, offset, count, num_bytes):
+    """Prefetch this many numbers of a cache, of two or four bytes each."""
+    for index in range(offset * num_bytes, (offset + count) * num_bytes, CACHE_LINE_BYTES):
+        prefetch(kv, index)
 
 
 @kernel
-def sum_eight_vectors(values, column, row_stride, first, last, workspace):
+def sum_eight_vectors(load_kv, values, column, row_stride, first, last, workspace):
     """Return the weighted sums of eight vectors of each value, so that no addition waits for the last one."""
     a = b = c = d = e = f = g = h = splat(0.0)
     for index in range(first, last):
@@ -129,19 +139,19 @@ def sum_eight_vectors(values, column, row_stride, first, last, workspace):
             load_i64(workspace.kv_rows, index) * row_stride + column,
             load_f32x16(workspace.scores, index * LANES),
         )
-        a = a + weight * load_f16x16(values, offset)
-        b = b + weight * load_f16x16(values, offset + LANES)
-        c = c + weight * load_f16x16(values, offset + 2 * LANES)
-        d = d + weight * load_f16x16(values, offset + 3 * LANES)
-        e = e + weight * load_f16x16(values, offset + 4 * LANES)
-        f = f + weight * load_f16x16(values, offset + 5 * LANES)
-        g = g + weight * load_f16x16(values, offset + 6 * LANES)
-        h = h + weight * load_f16x16(values, offset + 7 * LANES)
+        a = a + weight * load_kv(values, offset)
+        b = b + weight * load_kv(values, offset + LANES)
+        c = c + weight * load_kv(values, offset + 2 * LANES)
+        d = d + weight * load_kv(values, offset + 3 * LANES)
+        e = e + weight * load_kv(values, offset + 4 * LANES)
+        f = f + weight * load_kv(values, offset + 5 * LANES)
+        g = g + weight * load_kv(values, offset + 6 * LANES)
+        h = h + weight * load_kv(values, offset + 7 * LANES)
     return a, b, c, d, e, f, g, h
 
 
 @kernel
-def sum_four_vectors(values, column, row_stride, first, last, workspace):
+def sum_four_vectors(load_kv, values, column, row_stride, first, last, workspace):
     """Return the weighted sums of four vectors of each value, which fit into 16 registers of 256 bits."""
     a = b = c = d = splat(0.0)
     for index in range(first, last):
@@ -149,10 +159,10 @@ def sum_four_vectors(values, column, row_stride, first, last, workspace):
             load_i64(workspace.kv_rows, index) * row_stride + column,
             load_f32x16(workspace.scores, index * LANES),
         )
-        a = a + weight * load_f16x16(values, offset)
-        b = b + weight * load_f16x16(values, offset + LANES)
-        c = c + weight * load_f16x16(values, offset + 2 * LANES)
-        d = d + weight * load_f16x16(values, offset + 3 * LANES)
+        a = a + weight * load_kv(values, offset)
+        b = b + weight * load_kv(values, offset + LANES)
+        c = c + weight * load_kv(values, offset + 2 * LANES)
+        d = d + weight * load_kv(values, offset + 3 * LANES)
     return a, b, c, d
 
 
@@ -161,7 +171,7 @@ sum_vectors = sum_eight_vectors if VECTORS_AT_ONCE == 8 else sum_four_vectors
 
 
 @kernel
-def weighted_sum(values, first_column, end_column, row_stride, first, last, inverse_sum, output, workspace):
+def weighted_sum(load_kv, values, first_column, end_column, row_stride, first, last, inverse_sum, output, workspace):
     """Write these columns of the weighted sum of values.
 
     output: address of column 0
@@ -169,7 +179,7 @@ def weighted_sum(values, first_column, end_column, row_stride, first, last, inve
     step = VECTORS_AT_ONCE * LANES
     column = first_column
     while end_column - column >= step:
-        sums = sum_vectors(values, column, row_stride, first, last, workspace)
+        sums = sum_vectors(load_kv, values, column, row_stride, first, last, workspace)
         for vector_index, sum_ in enumerate(sums):
             store_f32x16(output, column + vector_index * LANES, sum_ * inverse_sum)
         column += step
@@ -177,15 +187,31 @@ def weighted_sum(values, first_column, end_column, row_stride, first, last, inve
         sum_ = splat(0.0)
         for index in range(first, last):
             value_offset = load_i64(workspace.kv_rows, index) * row_stride + column
-            sum_ = sum_ + load_f32x16(workspace.scores, index * LANES) * load_f16x16(values, value_offset)
+            sum_ = sum_ + load_f32x16(workspace.scores, index * LANES) * load_kv(values, value_offset)
         store_f32x16(output, column, sum_ * inverse_sum)
         column += LANES
 
 
 @kernel
 def attend(head_layout, query_offset, keys, values, first, last, row, next_distance, workspace):
+    """Apply equation 1 to one query, as `attend_in_precision` describes."""
+    if head_layout.has_float32_kv:
+        attend_in_precision(
+            load_kv_f32, F32_BYTES, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace
+        )
+    else:
+        attend_in_precision(
+            load_kv_f16, F16_BYTES, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace
+        )
+
+
+@kernel
+def attend_in_precision(
+    load_kv, num_bytes, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace
+):
     """Apply equation 1 to one query of `projections`, and write a row of `attention_output`.
 
+    load_kv, num_bytes: function that loads a vector of the caches, and the bytes of a number in them
     first, last: the first key among `kv_rows`, and the one behind the last
     next_distance: rows from a key to the one that the next query probably reads, which is prefetched with its value; or 0
     """
@@ -199,9 +225,10 @@ def attend(head_layout, query_offset, keys, values, first, last, row, next_dista
             key_offset = load_i64(kv_rows, index) * key_width + first_key_column
             if next_distance:
                 next_row = load_i64(kv_rows, index) + next_distance
-                prefetch_vectors(keys, next_row * key_width + first_key_column, group_key_width)
-                prefetch_vectors(values, next_row * value_width + group * group_value_width, group_value_width)
+                prefetch_numbers(keys, next_row * key_width + first_key_column, group_key_width, num_bytes)
+                prefetch_numbers(values, next_row * value_width + group * group_value_width, group_value_width, num_bytes)
             score = dot_scores(
+                load_kv,
                 workspace.projections,
                 query_offset + first_key_column,
                 keys,
@@ -217,6 +244,7 @@ def attend(head_layout, query_offset, keys, values, first, last, row, next_dista
             store_f32x16(scores, index * LANES, weight)
             sum_ = sum_ + weight
         weighted_sum(
+            load_kv,
             values,
             group * group_value_width,
             (group + 1) * group_value_width,
@@ -232,14 +260,21 @@ def attend(head_layout, query_offset, keys, values, first, last, row, next_dista
 @kernel
 def write_kv(head_layout, source_offset, keys, values, kv_row, workspace):
     """Copy a key and the value behind it from `projections` into the cache."""
-    for offset in range(0, head_layout.key_width, LANES):
-        store_f16x16(keys, kv_row * head_layout.key_width + offset, load_f32x16(workspace.projections, source_offset + offset))
-    for offset in range(0, head_layout.value_width, LANES):
-        store_f16x16(
-            values,
-            kv_row * head_layout.value_width + offset,
-            load_f32x16(workspace.projections, source_offset + head_layout.key_width + offset),
-        )
+    key_width, value_width = head_layout.key_width, head_layout.value_width
+    has_float32 = head_layout.has_float32_kv
+    write_numbers(workspace.projections, source_offset, keys, kv_row * key_width, key_width, has_float32)
+    write_numbers(workspace.projections, source_offset + key_width, values, kv_row * value_width, value_width, has_float32)
+
+
+@kernel
+def write_numbers(source, source_offset, kv, offset, count, has_float32):
+    """Copy floats into a cache."""
+    for index in range(0, count, LANES):
+        vector = load_f32x16(source, source_offset + index)
+        if has_float32:
+            store_f32x16(kv, offset + index, vector)
+        else:
+            store_f16x16(kv, offset + index, vector)
 
 
 @kernel

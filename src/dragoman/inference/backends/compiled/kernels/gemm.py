@@ -1,7 +1,7 @@
-"""Matrix products of int8 weights and inputs that are quantized row by row.
+"""Matrix products: int8 weights and inputs that are quantized row by row, or weights in float32 (`gemm_f32`).
 
-Each row has a scale of its own, and sums of products of bytes are exact. So the number of rows and the instructions never
-change a result.
+In int8, each row has a scale of its own, and sums of products of bytes are exact. So the number of rows and the instructions
+never change a result.
 
     N rows    I, O inputs and outputs    L layers
 """
@@ -21,6 +21,7 @@ from dragoman.inference.backends.compiled.kernels.amx import (
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
 from dragoman.inference.backends.compiled.kernels.gemm_avx2 import add_splits, multiply_chunks, split_large_inputs
+from dragoman.inference.backends.compiled.kernels.gemm_f32 import multiply_floats
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32,
     load_f32x16,
@@ -337,22 +338,30 @@ def multiply(x, linear, layer, y, num_rows, width, workspace):
 
     Each thread computes some outputs, and all wait for each other at the end.
     """
-    quantize_rows(x, num_rows, width, workspace, linear.epilogue == ADD_RESIDUAL_U8)
+    prepare_inputs(x, linear, num_rows, width, workspace)
     first_block, end_block = thread_range(linear.padded_outputs // OUTPUT_BLOCK, workspace.group)
-    multiply_quantized(
-        linear, layer, y, linear.num_outputs, OUTPUT_BLOCK * first_block, OUTPUT_BLOCK * end_block, num_rows, width, workspace
-    )
+    first, end, row_stride = OUTPUT_BLOCK * first_block, OUTPUT_BLOCK * end_block, linear.num_outputs
+    multiply_prepared(x, linear, layer, y, row_stride, first, end, num_rows, width, workspace)
     barrier(workspace.group)
 
 
 @kernel
-def multiply_quantized(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
-    """Multiply rows that `quantize_rows` has quantized, for whole blocks of outputs.
+def prepare_inputs(x, linear, num_rows, width, workspace):
+    """Quantize the rows of x (N, I) if the weights are in int8."""
+    if not linear.is_float32:
+        quantize_rows(x, num_rows, width, workspace, linear.epilogue == ADD_RESIDUAL_U8)
+
+
+@kernel
+def multiply_prepared(x, linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
+    """Multiply rows that `prepare_inputs` has read, for whole blocks of outputs.
 
     y: address of output 0
     row_stride: distance between the rows of y
     """
-    if workspace.tile_config and num_rows >= AMX_MIN_ROWS:
+    if linear.is_float32:
+        multiply_floats(x, linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)
+    elif workspace.tile_config and num_rows >= AMX_MIN_ROWS:
         multiply_amx(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)
     else:
         multiply_vectors(linear, layer, y, row_stride, column, end_column, num_rows, width, workspace)

@@ -41,12 +41,12 @@ ACCUMULATOR_STRIDE = 2 * TILE_ROWS * LANES
 CACHE_LINE_I64 = 8
 
 
-class Int8Weights(NamedTuple):
-    """Int8 weights of one product in all layers.
+class LinearWeights(NamedTuple):
+    """Weights of one product in all layers, in int8 or in float32.
 
-    weights: (L, O / 16, I / 4, 16, 4) bytes. Zeros pad O to whole blocks and I to whole vectors.
-    scale, bias: (L, O), with O padded likewise.
-    compensation: (L, O), the sum that the offset of quantized inputs contributes to each output
+    weights: (L, O / 16, I / 4, 16, 4) bytes, or (L, O / 16, I, 16) floats. Zeros pad O to whole blocks and I to whole vectors.
+    scale, compensation: in int8, the step of each output (L, O), and the sum that the offset of quantized inputs contributes
+    bias: (L, O), with O padded likewise
     num_outputs, padded_outputs: O without and with padding
     epilogue: last operation, such as RELU
     """
@@ -58,6 +58,7 @@ class Int8Weights(NamedTuple):
     num_outputs: int
     padded_outputs: int
     epilogue: int
+    is_float32: bool
 
 
 class ThreadGroup(NamedTuple):
@@ -89,7 +90,7 @@ class Workspace(NamedTuple):
     accumulators: sums of 32 rows and 64 outputs
     kv_rows: (S or T,), rows of the keys that one query attends to
     scores: (S or T, 16), the scores of all heads
-    keys, values: (N, K or U), in 16 bits
+    keys, values: (N, K or U), in the floats of the caches
     quantized_inputs: (N, input_stride) bytes, with N padded to whole pairs of tiles
     input_signs: (N, input_stride) bytes; see `simd.dot_accumulate`
     tile_config: description of the tiles, or 0 without AMX
@@ -147,10 +148,10 @@ class LayerWeights(NamedTuple):
     """
 
     num_layers: int
-    qkv: Int8Weights
-    output: Int8Weights
-    inner: Int8Weights
-    outer: Int8Weights
+    qkv: LinearWeights
+    output: LinearWeights
+    inner: LinearWeights
+    outer: LinearWeights
     norms: tuple[NormWeights, NormWeights]
     pre_norm: bool
     final_norm: NormWeights
@@ -160,9 +161,9 @@ class LayerWeights(NamedTuple):
 class CrossAttention(NamedTuple):
     """Weights of cross-attention in the decoder's layers. kv: projection of the source to keys and values"""
 
-    query: Int8Weights
-    output: Int8Weights
-    kv: Int8Weights
+    query: LinearWeights
+    output: LinearWeights
+    kv: LinearWeights
     norms: NormWeights
 
 
@@ -172,12 +173,14 @@ class HeadLayout(NamedTuple):
     num_groups: groups of heads, one behind the other
     num_heads: heads of each group (1, 2, 4, 8 or 16), which alternate
     key_width, value_width: K and U of all groups together, which are multiples of 16 in each group
+    has_float32_kv: whether caches hold keys and values in 32 bits, else in 16
     """
 
     num_groups: int
     num_heads: int
     key_width: int
     value_width: int
+    has_float32_kv: bool
 
 
 class EmbeddingTable(NamedTuple):
@@ -189,7 +192,7 @@ class EmbeddingTable(NamedTuple):
 
 
 class CrossKVCache(NamedTuple):
-    """Keys and values of the sources (L, B, S, K or U), in 16 bits. lengths: (B,), tokens of each source"""
+    """Keys and values of the sources (L, B, S, K or U). lengths: (B,), tokens of each source"""
 
     keys: Address
     values: Address
@@ -199,7 +202,7 @@ class CrossKVCache(NamedTuple):
 
 
 class SelfKVCache(NamedTuple):
-    """Keys and values of the outputs (L, P, T, K or U), in 16 bits, and the table of ancestors.
+    """Keys and values of the outputs (L, P, T, K or U), and the table of ancestors.
 
     ancestors: (N, capacity), the stored row whose slot each row descends from at each position
     slot_rows: (N,), the stored row that each row writes
@@ -241,7 +244,7 @@ class EncoderWeights(NamedTuple):
     embedding_table: EmbeddingTable
     positions: Address
     layers: LayerWeights
-    cross_kv: Int8Weights
+    cross_kv: LinearWeights
     num_decoder_layers: int
     head_layout: HeadLayout
 
@@ -258,7 +261,7 @@ class DecoderWeights(NamedTuple):
     layers: LayerWeights
     cross_attention: CrossAttention
     head_layout: HeadLayout
-    output: Int8Weights
+    output: LinearWeights
     vocabulary_map: Address
 
 
@@ -346,9 +349,9 @@ class ProposerWeights(NamedTuple):
     """
 
     has_draft: bool
-    inner: Int8Weights
-    outer: Int8Weights
-    output: Int8Weights
+    inner: LinearWeights
+    outer: LinearWeights
+    output: LinearWeights
     token_ids: Address
 
 
@@ -357,6 +360,7 @@ class BlockBuffers(NamedTuple):
 
     block_size: k
     num_positions: rows of `DecoderWeights.positions`; a proposal behind the last one has its vector
+    typical_threshold: threshold of typical acceptance, or 0
 
     Memory of the group:
     block_ids: (C, k), the tokens of each block
@@ -367,6 +371,8 @@ class BlockBuffers(NamedTuple):
     num_steps: (B,), steps by sentence
     step_lengths: (B, M), tokens that each step has added to the output of a sentence
     head_outputs: ((k - 1) · C, D)
+    exp_moments: (C · k, V / LOGIT_BLOCK), see `logits.compute_exp_moment`; empty without typical acceptance
+    proposal_logits: (C · k,), the logit of the proposal that follows each row
 
     Own memory of a thread:
     head_inputs: (C, 2D)
@@ -374,6 +380,7 @@ class BlockBuffers(NamedTuple):
 
     block_size: int
     num_positions: int
+    typical_threshold: float
     block_ids: Address
     last_rows: Address
     output_lengths: Address
@@ -382,6 +389,8 @@ class BlockBuffers(NamedTuple):
     num_steps: Address
     step_lengths: Address
     head_outputs: Address
+    exp_moments: Address
+    proposal_logits: Address
     head_inputs: Address
 
 

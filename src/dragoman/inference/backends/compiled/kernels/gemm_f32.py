@@ -1,0 +1,179 @@
+"""Matrix products of weights and inputs in float32.
+
+Each output is the sum of its products in the order of the inputs, and every product is a fused multiply-add. So the number of
+rows, which decides how many sums stay in registers, never changes a result.
+
+    N rows    I, O inputs and outputs
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
+from dragoman.inference.backends.compiled.kernels.cpu_features import AVX512_VNNI
+from dragoman.inference.backends.compiled.kernels.memory import (
+    element_pointer,
+    load_f32x16,
+    load_partial,
+    prefetch,
+    store_f32x16,
+    store_partial,
+)
+from dragoman.inference.backends.compiled.kernels.simd import (
+    F32,
+    F32X16,
+    I64,
+    call_llvm,
+    f32x16,
+    gelu,
+    kernel,
+    maximum,
+    silu,
+    splat,
+    splat_lanes,
+)
+from dragoman.inference.backends.compiled.kernels.structs import (
+    ACCUMULATOR_STRIDE,
+    ADD_RESIDUAL,
+    GELU,
+    LANES,
+    OUTPUT_BLOCK,
+    RELU,
+    SILU,
+)
+
+F32_BYTES = 4
+# Distance of the weights that one row prefetches, in vectors of a panel.
+PREFETCHED_VECTORS = 64
+
+
+def _make_sum_functions(num_rows, num_panels):
+    """Return functions of the sums of some rows and panels of 16 outputs, which are a tuple of vectors."""
+    tuple_type = types.UniTuple(f32x16, num_rows * num_panels)
+
+    @intrinsic
+    def make_zeros(typing):
+        def codegen(context, builder, signature, args):
+            return context.make_tuple(builder, tuple_type, [ir.Constant(F32X16, [0.0] * LANES)] * len(tuple_type))
+
+        return tuple_type(), codegen
+
+    @intrinsic
+    def add_products(typing, sums, x, indices, weights, offset, panel_size):
+        """Add the products of one input of each row, which has this index in x, and of its weights from an offset on."""
+
+        def codegen(context, builder, signature, args):
+            sums, x, indices, weights, offset, panel_size = args
+            panels = []
+            for panel in range(num_panels):
+                panel_offset = builder.add(offset, builder.mul(panel_size, I64(panel)))
+                panels.append(builder.load(element_pointer(builder, weights, panel_offset, F32, F32X16), align=1))
+            new_sums, old_sums = [], cgutils.unpack_tuple(builder, sums)
+            for row, row_index in enumerate(cgutils.unpack_tuple(builder, indices)):
+                number = splat_lanes(builder, builder.load(element_pointer(builder, x, row_index, F32, F32), align=1))
+                for panel, panel_weights in enumerate(panels):
+                    old_sum = old_sums[row * num_panels + panel]
+                    new_sums.append(call_llvm(builder, "llvm.fma.v16f32", F32X16, number, panel_weights, old_sum))
+            return context.make_tuple(builder, tuple_type, new_sums)
+
+        return tuple_type(tuple_type, types.int64, indices, *[types.int64] * 3), codegen
+
+    @intrinsic
+    def store_sums(typing, sums, address):
+        """Store the sums as floats in the layout of `Workspace.accumulators`."""
+
+        def codegen(context, builder, signature, args):
+            for number, vector in enumerate(cgutils.unpack_tuple(builder, args[0])):
+                row, panel = divmod(number, num_panels)
+                index = I64(panel * ACCUMULATOR_STRIDE + row * LANES)
+                builder.store(vector, element_pointer(builder, args[1], index, F32, F32X16), align=1)
+            return context.get_dummy_value()
+
+        return types.void(tuple_type, types.int64), codegen
+
+    return make_zeros, add_products, store_sums
+
+
+# Panels whose sums, for four rows and for one, fit into the registers and do not wait for each other.
+FOUR_ROW_PANELS, ONE_ROW_PANELS = 2 if INSTRUCTION_SET is AVX512_VNNI else 1, OUTPUT_BLOCK // LANES
+make_zeros_of_four_rows, add_products_of_four_rows, store_sums_of_four_rows = _make_sum_functions(4, FOUR_ROW_PANELS)
+make_zeros_of_one_row, add_products_of_one_row, store_sums_of_one_row = _make_sum_functions(1, ONE_ROW_PANELS)
+
+
+@kernel
+def finish_rows(linear, layer, y, row_stride, row, num_rows, column, num_columns, workspace):
+    """Write the sums of these rows and columns into y, with the bias and the epilogue."""
+    num_outputs, first = linear.num_outputs, layer * linear.padded_outputs
+    for output in range(column, min(column + num_columns, num_outputs), LANES):
+        bias = load_f32x16(linear.bias, first + output)
+        panel = (output - column) // LANES * ACCUMULATOR_STRIDE
+        for row_offset in range(num_rows):
+            result = load_f32x16(workspace.accumulators, panel + row_offset * LANES) + bias
+            index = (row + row_offset) * row_stride + output
+            if linear.epilogue == RELU:
+                result = maximum(result, splat(0.0))
+            elif linear.epilogue == SILU:
+                result = silu(result)
+            elif linear.epilogue == GELU:
+                result = gelu(result)
+            if output + LANES > num_outputs:
+                if linear.epilogue >= ADD_RESIDUAL:
+                    result = result + load_partial(num_outputs - output, workspace.x, index, splat(0.0))
+                store_partial(num_outputs - output, y, index, result)
+            elif linear.epilogue >= ADD_RESIDUAL:
+                store_f32x16(y, index, result + load_f32x16(workspace.x, index))
+            else:
+                store_f32x16(y, index, result)
+
+
+@kernel
+def multiply_four_rows(weights, first, x, row, num_rows, width, accumulators):
+    """Compute the sums of up to four rows. If there are less, the last one takes the places of the others.
+
+    first: index of the first weight
+    """
+    panel_size, last = width * LANES, num_rows - 1
+    a, b = row * width, (row + min(last, 1)) * width
+    c, d = (row + min(last, 2)) * width, (row + min(last, 3)) * width
+    sums = make_zeros_of_four_rows()
+    for index in range(width):
+        rows = (a + index, b + index, c + index, d + index)
+        sums = add_products_of_four_rows(sums, x, rows, weights, first + index * LANES, panel_size)
+    store_sums_of_four_rows(sums, accumulators)
+
+
+@kernel
+def multiply_one_row(weights, first, x, width, accumulators):
+    """Compute the sums of one row, and prefetch the next weights."""
+    panel_size = width * LANES
+    sums = make_zeros_of_one_row()
+    for index in range(width):
+        offset = first + index * LANES
+        for panel in range(ONE_ROW_PANELS):
+            prefetch(weights, F32_BYTES * (offset + panel * panel_size + PREFETCHED_VECTORS * LANES))
+        sums = add_products_of_one_row(sums, x, (index,), weights, offset, panel_size)
+    store_sums_of_one_row(sums, accumulators)
+
+
+@kernel
+def multiply_floats(x, linear, layer, y, row_stride, column, end_column, num_rows, width, workspace):
+    """Multiply the rows of x (N, I), for whole blocks of 64 outputs.
+
+    y: address of output 0
+    row_stride: distance between the rows of y
+    """
+    num_columns = (ONE_ROW_PANELS if num_rows == 1 else FOUR_ROW_PANELS) * LANES
+    # All rows read the same weights before any reads the next ones.
+    for output in range(column, end_column, num_columns):
+        first = (layer * linear.padded_outputs + output) * width
+        for row in range(0, num_rows, 4):
+            count = min(num_rows - row, 4)
+            if num_rows == 1:
+                multiply_one_row(linear.weights, first, x, width, workspace.accumulators)
+            else:
+                multiply_four_rows(linear.weights, first, x, row, count, width, workspace.accumulators)
+            finish_rows(linear, layer, y, row_stride, row, count, output, num_columns, workspace)
