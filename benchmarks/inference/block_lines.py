@@ -1,9 +1,9 @@
 """Greedy lines a second with blocks of each size: raw text in and out, one line at a time, in the compiled back end.
 
-    PYTHONPATH=benchmarks python -m inference.block_lines BUNDLE ... [--block 2 --block 3] [--isa avx2]
+    PYTHONPATH=benchmarks python -m inference.block_lines BUNDLE ... [--block 2 --block 3] [--precision float32] [--isa avx2]
 
 Each BUNDLE comes from `dragoman accelerate`. The first one is also measured without blocks, and the speeds are ratios to
-that. All variants translate each line in turns, so that the load of the machine is the same for all. One thread, int8.
+that. All variants translate each line in turns, so that the load of the machine is the same for all. One thread.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Variant:
         return translation
 
 
-def open_variants(bundles: tuple[Path, ...], block_sizes: tuple[int, ...]) -> list[Variant]:
+def open_variants(bundles: tuple[Path, ...], block_sizes: tuple[int, ...], precision: str) -> list[Variant]:
     """Return a variant for each bundle and block size, after one without blocks."""
     variants: list[Variant] = []
     for bundle in bundles:
-        translator = load(bundle, task="translation", device="cpu", precision="int8", intra_threads=1, inter_threads=1)
+        translator = load(bundle, task="translation", device="cpu", precision=precision, intra_threads=1, inter_threads=1)
         model = translator.inference_model
         if not isinstance(model.block_search, BlockDecoding):
             raise click.UsageError(f"{bundle}: has neither heads nor a draft; run dragoman accelerate")
@@ -79,6 +79,7 @@ def open_variants(bundles: tuple[Path, ...], block_sizes: tuple[int, ...]) -> li
 @click.option("--lines", "num_lines", type=click.IntRange(min=1), default=60, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
+@click.option("--precision", type=click.Choice(["int8", "float32"]), default="int8", show_default=True)
 @click.option("--isa", "instruction_set", type=click.Choice(["avx2"]), help="Limit the kernels to this instruction set.")
 def main(
     bundles: tuple[Path, ...],
@@ -86,6 +87,7 @@ def main(
     num_lines: int,
     rounds: int,
     shared: Path | None,
+    precision: str,
     instruction_set: str | None,
 ) -> None:
     """Print a row for each bundle and block size."""
@@ -93,7 +95,7 @@ def main(
     print(describe_instruction_set())
     shared = shared or Path(__file__).resolve().parents[3] / "shared" / "data"
     lines = read_gzip_lines(shared / "multi30k" / "raw" / f"{TEST}.en.gz")[:num_lines]
-    variants = open_variants(bundles, block_sizes)
+    variants = open_variants(bundles, block_sizes, precision)
     for round_number in range(-1, rounds):  # the first round warms up and does not count
         for variant in variants:
             variant.seconds.append(0.0)

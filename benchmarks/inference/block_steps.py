@@ -1,6 +1,6 @@
 """Time of a step over blocks of tokens in units of a step of greedy search, in the compiled back end.
 
-    cd benchmarks && OMP_NUM_THREADS=1 python -m inference.block_steps [--isa avx2]
+    cd benchmarks && OMP_NUM_THREADS=1 python -m inference.block_steps [--precision float32] [--isa avx2]
 
 The models have random weights, which do not change the time of a step. Three tables belong together:
 
@@ -25,6 +25,7 @@ from dragoman.decoding.hypothesis import NO_LENGTH_PENALTY, Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.inference.backends.block_decoding import BlockDecoding
 from dragoman.inference.backends.select import build_inference_model
+from dragoman.inference.backends.shared import Precision
 from dragoman.model.draft_decoder import DraftDecoder, Proposer
 from dragoman.model.factory import build_model
 from dragoman.model.prediction_heads import PredictionHeads
@@ -67,7 +68,9 @@ def time_step(search: Callable[[torch.Tensor, SearchRequest], list[Hypothesis]],
     return (times["all"] - times["first"]) / (num_steps - 1)
 
 
-def build_decoding(keys: dict[str, Any], vocabulary: int, num_proposed: int, *, has_draft: bool) -> BlockDecoding:
+def build_decoding(
+    keys: dict[str, Any], vocabulary: int, num_proposed: int, precision: Precision, *, has_draft: bool
+) -> BlockDecoding:
     """Return the searches with and without proposals of a compiled model with random weights."""
     torch.manual_seed(0)
     model = build_model(ModelConfig(**keys), source_vocab_size=vocabulary, target_vocab_size=vocabulary, padding_id=0).eval()
@@ -77,7 +80,7 @@ def build_decoding(keys: dict[str, Any], vocabulary: int, num_proposed: int, *, 
         proposer = DraftDecoder.from_model(model, token_ids_W=token_ids_W, num_proposals=len(BLOCK_SIZES))
     acceptance = dict.fromkeys(BLOCK_SIZES, 1.0)
     inference_model = build_inference_model(
-        [model], torch.device("cpu"), "int8", None, proposer=proposer.eval(), acceptance=acceptance
+        [model], torch.device("cpu"), precision, None, proposer=proposer.eval(), acceptance=acceptance
     )
     decoding = inference_model.block_search
     assert isinstance(decoding, BlockDecoding), "the compiled back end does not run here"
@@ -90,16 +93,17 @@ def make_block_search(decoding: BlockDecoding, size: int) -> Callable[[torch.Ten
 
 
 @click.command()
+@click.option("--precision", type=click.Choice(["int8", "float32"]), default="int8", show_default=True)
 @click.option("--isa", "instruction_set", type=click.Choice(["avx2"]), help="Limit the kernels to this instruction set.")
-def main(instruction_set: str | None) -> None:
+def main(precision: Precision, instruction_set: str | None) -> None:
     """Print a row for each model and number of sentences."""
     limit_to(instruction_set)
     print(describe_instruction_set())
     print("| model | sentences | greedy step | heads, k = 2, 3, 4, 5 | draft, k = 2, 3, 4, 5 | verification, k = 2, 3, 4, 5 |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     for name, (keys, vocabulary, num_proposed) in MODELS.items():
-        decoding = build_decoding(keys, vocabulary, num_proposed, has_draft=False)
-        draft = build_decoding(keys, vocabulary, num_proposed, has_draft=True)
+        decoding = build_decoding(keys, vocabulary, num_proposed, precision, has_draft=False)
+        draft = build_decoding(keys, vocabulary, num_proposed, precision, has_draft=True)
         for num_sentences in NUM_SENTENCES:
             plain = time_step(decoding.search_plainly, num_sentences)
             with_heads = [time_step(make_block_search(decoding, size), num_sentences) / plain for size in BLOCK_SIZES]

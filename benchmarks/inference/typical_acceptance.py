@@ -1,6 +1,6 @@
-"""Speed and quality of typical acceptance beside greedy search with and without heads, in float32 on the packed back end.
+"""Speed and quality of typical acceptance beside greedy search with and without heads, in one precision.
 
-    PYTHONPATH=benchmarks python -m inference.typical_acceptance BUNDLE SOURCE REFERENCE
+    PYTHONPATH=benchmarks python -m inference.typical_acceptance BUNDLE SOURCE REFERENCE [--precision int8]
 
 BUNDLE comes from `dragoman accelerate`. One line at a time, one thread; the first lines run once before the clock starts.
 """
@@ -32,10 +32,11 @@ NUM_WARM_UP_LINES = 3
 @click.argument("source", type=click.Path(path_type=Path, exists=True))
 @click.argument("reference", type=click.Path(path_type=Path, exists=True))
 @click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True, help="Lines to translate.")
-def main(bundle: Path, source: Path, reference: Path, lines: int) -> None:
+@click.option("--precision", type=click.Choice(["int8", "float32"]), default="float32", show_default=True)
+def main(bundle: Path, source: Path, reference: Path, lines: int, precision: str) -> None:
     """Translate SOURCE with each setting, and print a row of a table for it."""
     texts, references = (path.read_text(encoding="utf-8").splitlines()[:lines] for path in (source, reference))
-    translator = load(bundle, task="translation", device="cpu", precision="float32", intra_threads=1, inter_threads=1)
+    translator = load(bundle, task="translation", device="cpu", precision=precision, intra_threads=1, inter_threads=1)
     print("| search | lines that differ from greedy | tokens per step | BLEU | chrF | lines per second |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     expected: list[str] = []
