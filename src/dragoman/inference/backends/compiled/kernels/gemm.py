@@ -110,19 +110,16 @@ def quantize_rows(x, num_rows, width, workspace, nonnegative):
 @kernel
 def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_columns, workspace):
     """Convert the accumulators to outputs, in these rows and columns of y."""
-    num_outputs = linear.num_outputs
-    first = layer * linear.padded_outputs
-    for output in range(column, min(column + num_columns, num_outputs), LANES):
-        scale, bias = load_f32x16(linear.scale, first + output), load_f32x16(linear.bias, first + output)
-        compensation = load_i32x16(linear.compensation, first + output)
-        panel = (output - column) // LANES * ACCUMULATOR_STRIDE
-        for row_offset in range(num_rows):
+    num_outputs, first = linear.num_outputs, layer * linear.padded_outputs
+    for row_offset in range(num_rows):
+        row_start, row_scale = (row + row_offset) * row_stride, splat(load_f32(workspace.row_scales, row + row_offset))
+        for output in range(column, min(column + num_columns, num_outputs), LANES):
+            scale, bias = load_f32x16(linear.scale, first + output), load_f32x16(linear.bias, first + output)
+            panel = (output - column) // LANES * ACCUMULATOR_STRIDE
             sums = load_i32x16(workspace.accumulators, panel + row_offset * LANES)
             if not HAS_MAGNITUDES:
-                sums = sums - compensation
-            accumulated = convert_i32_to_f32(sums)
-            result = accumulated * (scale * splat(load_f32(workspace.row_scales, row + row_offset))) + bias
-            index = (row + row_offset) * row_stride + output
+                sums = sums - load_i32x16(linear.compensation, first + output)
+            result, index = convert_i32_to_f32(sums) * (scale * row_scale) + bias, row_start + output
             if linear.epilogue == RELU:
                 result = maximum(result, splat(0.0))
             elif linear.epilogue == SILU:
