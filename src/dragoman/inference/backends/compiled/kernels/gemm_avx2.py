@@ -105,36 +105,29 @@ def multiply_chunks(linear, first, workspace, row, num_rows, num_quads):
     """
     for first_quad in range(0, num_quads, CHUNK_QUADS):
         end_quad = min(first_quad + CHUNK_QUADS, num_quads)
-        arguments = linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads
-        if linear.epilogue != ADD_RESIDUAL_U8 and row == 0 and num_rows < 4:
-            multiply_few_signed_rows(*arguments)
-        elif linear.epilogue != ADD_RESIDUAL_U8:
-            multiply_signed_rows(*arguments)
-        elif row == 0 and num_rows < 4:
-            multiply_few_unsigned_rows(*arguments)
+        if linear.epilogue != ADD_RESIDUAL_U8:
+            multiply_signed_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads)
         else:
-            multiply_unsigned_rows(*arguments)
+            multiply_unsigned_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads)
 
 
-def _make_chunk_kernel(has_signs, num_prefetched):
+def _make_rows_kernel(has_signs, num_prefetched):
     """Return a kernel for inputs with signs, or for inputs that are never negative.
 
-    num_prefetched: panels of the next 64 outputs that a row prefetches, until all four are: 1 or 2
+    num_prefetched: panels of the next 64 outputs that each row prefetches: 0, 1 or 2. Row 0 prefetches the first ones.
     """
 
     @kernel
-    def multiply_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads):
-        """Add the products of some quads to the sums."""
+    def multiply_chunk_rows(linear, first, workspace, first_row, start, stop, first_quad, end_quad, num_quads):
+        """Add the products of some quads to the sums of rows `start` to `stop`. first_row: row of the first sums"""
         weights, sums, panel_size = linear.weights + first, workspace.accumulators, num_quads * VECTOR_BYTES
-        for row_offset in range(num_rows):
-            input_start, index = (row + row_offset) * workspace.input_stride, row_offset * LANES
-            has_prefetch = num_prefetched * (row + row_offset) < 4
-            prefetch_offset = (4 + num_prefetched * min(row + row_offset, 4 // num_prefetched - 1)) * panel_size
-            prefetch_step = VECTOR_BYTES if has_prefetch else 0
-            split = first_split(row + row_offset, workspace)
-            a = b = c = d = splat_i32(load_i32(workspace.missing_sums, row + row_offset))
+        for row in range(start, stop):
+            input_start, index = row * workspace.input_stride, (row - first_row) * LANES
+            prefetch_offset = (4 + num_prefetched * row) * panel_size
+            split = first_split(row, workspace)
+            a = b = c = d = splat_i32(load_i32(workspace.missing_sums, row))
             if first_quad > 0:
-                split = load_i32(workspace.split_cursors, row + row_offset)
+                split = load_i32(workspace.split_cursors, row)
                 a, b = load_i32x16(sums, index), load_i32x16(sums, index + ACCUMULATOR_STRIDE)
                 c, d = load_i32x16(sums, index + 2 * ACCUMULATOR_STRIDE), load_i32x16(sums, index + 3 * ACCUMULATOR_STRIDE)
             for quad in range(first_quad, end_quad, 2):
@@ -145,8 +138,8 @@ def _make_chunk_kernel(has_signs, num_prefetched):
                 next_signs = load_splat_i8x4(workspace.input_signs, input_offset + 4) if has_signs else splat_i32(0)
                 for panel in range(num_prefetched):
                     panel_offset = prefetch_offset + panel * panel_size
-                    prefetch(weights, panel_offset + quad * prefetch_step)
-                    prefetch(weights, panel_offset + (quad + 1) * prefetch_step)
+                    prefetch(weights, panel_offset + quad * VECTOR_BYTES)
+                    prefetch(weights, panel_offset + (quad + 1) * VECTOR_BYTES)
                 a = _accumulate(a, inputs, signs, next_inputs, next_signs, weights, offset)
                 b = _accumulate(b, inputs, signs, next_inputs, next_signs, weights, offset + panel_size)
                 c = _accumulate(c, inputs, signs, next_inputs, next_signs, weights, offset + 2 * panel_size)
@@ -161,17 +154,38 @@ def _make_chunk_kernel(has_signs, num_prefetched):
                 d = dot_accumulate(d, inputs, signs, load_i8x64(weights, offset + 3 * panel_size))
                 split += 1
                 quad = load_i32(workspace.split_quads, split)
-            store_i32(workspace.split_cursors, row + row_offset, np.int32(split))
+            store_i32(workspace.split_cursors, row, np.int32(split))
             store_i32x16(sums, index, a)
             store_i32x16(sums, index + ACCUMULATOR_STRIDE, b)
             store_i32x16(sums, index + 2 * ACCUMULATOR_STRIDE, c)
             store_i32x16(sums, index + 3 * ACCUMULATOR_STRIDE, d)
 
+    return multiply_chunk_rows
+
+
+def _make_chunk_kernel(has_signs):
+    """Return a kernel that adds the products of some quads to the sums of up to 32 rows.
+
+    The first rows prefetch the weights of the next 64 outputs. The loop of the other rows has no instruction for it.
+    """
+    multiply_other_rows, multiply_first_four, multiply_first_two = (_make_rows_kernel(has_signs, count) for count in range(3))
+
+    @kernel
+    def multiply_chunk(linear, first, workspace, row, num_rows, first_quad, end_quad, num_quads):
+        start, stop = row, row + num_rows
+        if row == 0 and num_rows >= 4:
+            start = np.int64(4)
+            multiply_first_four(linear, first, workspace, row, row, start, first_quad, end_quad, num_quads)
+        elif row == 0:
+            start = min(num_rows, 2)
+            multiply_first_two(linear, first, workspace, row, row, start, first_quad, end_quad, num_quads)
+        if start < stop:
+            multiply_other_rows(linear, first, workspace, row, start, stop, first_quad, end_quad, num_quads)
+
     return multiply_chunk
 
 
-multiply_few_signed_rows, multiply_few_unsigned_rows = _make_chunk_kernel(True, 2), _make_chunk_kernel(False, 2)
-multiply_signed_rows, multiply_unsigned_rows = _make_chunk_kernel(True, 1), _make_chunk_kernel(False, 1)
+multiply_signed_chunk, multiply_unsigned_chunk = _make_chunk_kernel(True), _make_chunk_kernel(False)
 
 
 @inline_kernel
