@@ -47,7 +47,8 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 )
 
 F32_BYTES = 4
-# Distance of the weights that one row prefetches, in vectors of a panel.
+# Distance of the weights that are prefetched, in vectors of a panel. The processor by itself prefetches two panels beside each
+# other for four rows.
 PREFETCHED_VECTORS = 64
 
 
@@ -141,14 +142,16 @@ def multiply_four_rows(weights, first, x, row, num_rows, width, accumulators):
     c, d = (row + min(last, 2)) * width, (row + min(last, 3)) * width
     sums = make_zeros_of_four_rows()
     for index in range(width):
-        rows = (a + index, b + index, c + index, d + index)
-        sums = add_products_of_four_rows(sums, x, rows, weights, first + index * LANES, panel_size)
+        offset, rows = first + index * LANES, (a + index, b + index, c + index, d + index)
+        if FOUR_ROW_PANELS == 1:
+            prefetch(weights, F32_BYTES * (offset + PREFETCHED_VECTORS * LANES))
+        sums = add_products_of_four_rows(sums, x, rows, weights, offset, panel_size)
     store_sums_of_four_rows(sums, accumulators)
 
 
 @kernel
 def multiply_one_row(weights, first, x, width, accumulators):
-    """Compute the sums of one row, and prefetch the next weights."""
+    """Compute the sums of 64 outputs of one row."""
     panel_size = width * LANES
     sums = make_zeros_of_one_row()
     for index in range(width):
