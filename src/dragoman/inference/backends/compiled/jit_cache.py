@@ -40,6 +40,7 @@ KERNEL_SOURCES = (
     "kernels/amx.py",
     "kernels/barrier.py",
     "kernels/quantize.py",
+    "kernels/epilogue.py",
     "kernels/gemm_avx2.py",
     "kernels/gemm_f32.py",
     "kernels/gemm.py",

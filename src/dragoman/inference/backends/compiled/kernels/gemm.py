@@ -20,6 +20,7 @@ from dragoman.inference.backends.compiled.kernels.amx import (
 )
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
+from dragoman.inference.backends.compiled.kernels.epilogue import store_outputs
 from dragoman.inference.backends.compiled.kernels.gemm_avx2 import add_splits, multiply_chunks, split_large_inputs
 from dragoman.inference.backends.compiled.kernels.gemm_f32 import multiply_floats
 from dragoman.inference.backends.compiled.kernels.memory import (
@@ -28,22 +29,18 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     load_i8x64,
     load_i32,
     load_i32x16,
-    load_partial,
     load_splat_i8x4,
     prefetch,
     store_f32,
-    store_f32x16,
     store_i8x16,
     store_i32,
     store_i32x16,
     store_magnitudes,
-    store_partial,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
     absolute,
     convert_i32_to_f32,
     dot_accumulate,
-    gelu,
     inline_kernel,
     kernel,
     maximum,
@@ -51,22 +48,17 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     reduce_max,
     reduce_sum_i32,
     round_f32_to_i32,
-    silu,
     splat,
     splat_i32,
 )
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
-    ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
     AMX_MIN_ROWS,
-    GELU,
     INT8_MAX,
     LANES,
     MIN_SCALE,
     OUTPUT_BLOCK,
-    RELU,
-    SILU,
     TILE_ROWS,
     VECTOR_BYTES,
 )
@@ -120,20 +112,7 @@ def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_co
             if not HAS_MAGNITUDES:
                 sums = sums - load_i32x16(linear.compensation, first + output)
             result, index = convert_i32_to_f32(sums) * (scale * row_scale) + bias, row_start + output
-            if linear.epilogue == RELU:
-                result = maximum(result, splat(0.0))
-            elif linear.epilogue == SILU:
-                result = silu(result)
-            elif linear.epilogue == GELU:
-                result = gelu(result)
-            if output + LANES > num_outputs:
-                if linear.epilogue >= ADD_RESIDUAL:
-                    result = result + load_partial(num_outputs - output, workspace.x, index, splat(0.0))
-                store_partial(num_outputs - output, y, index, result)
-            elif linear.epilogue >= ADD_RESIDUAL:
-                store_f32x16(y, index, result + load_f32x16(workspace.x, index))
-            else:
-                store_f32x16(y, index, result)
+            store_outputs(result, linear, output, y, index, workspace)
 
 
 @kernel

@@ -15,13 +15,11 @@ from numba.extending import intrinsic
 
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
 from dragoman.inference.backends.compiled.kernels.cpu_features import AVX512_VNNI
+from dragoman.inference.backends.compiled.kernels.epilogue import store_outputs
 from dragoman.inference.backends.compiled.kernels.memory import (
     element_pointer,
     load_f32x16,
-    load_partial,
     prefetch,
-    store_f32x16,
-    store_partial,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
     F32,
@@ -29,21 +27,13 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     I64,
     call_llvm,
     f32x16,
-    gelu,
     kernel,
-    maximum,
-    silu,
-    splat,
     splat_lanes,
 )
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
-    ADD_RESIDUAL,
-    GELU,
     LANES,
     OUTPUT_BLOCK,
-    RELU,
-    SILU,
 )
 
 F32_BYTES = 4
@@ -115,20 +105,7 @@ def finish_rows(linear, layer, y, row_stride, row, num_rows, column, num_columns
         for row_offset in range(num_rows):
             result = load_f32x16(workspace.accumulators, panel + row_offset * LANES) + bias
             index = (row + row_offset) * row_stride + output
-            if linear.epilogue == RELU:
-                result = maximum(result, splat(0.0))
-            elif linear.epilogue == SILU:
-                result = silu(result)
-            elif linear.epilogue == GELU:
-                result = gelu(result)
-            if output + LANES > num_outputs:
-                if linear.epilogue >= ADD_RESIDUAL:
-                    result = result + load_partial(num_outputs - output, workspace.x, index, splat(0.0))
-                store_partial(num_outputs - output, y, index, result)
-            elif linear.epilogue >= ADD_RESIDUAL:
-                store_f32x16(y, index, result + load_f32x16(workspace.x, index))
-            else:
-                store_f32x16(y, index, result)
+            store_outputs(result, linear, output, y, index, workspace)
 
 
 @kernel
