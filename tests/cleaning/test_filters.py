@@ -275,10 +275,10 @@ def test_text_similar_to_markup_is_kept(text: str) -> None:
 def test_long_lines_take_linear_time(part: str) -> None:
     """A pattern that backtracks over 200,000 characters would take minutes; a linear one takes a fraction of a second."""
     line = part * (200_000 // len(part))
-    start_time = time.process_time()
+    start_time = time.thread_time()
     for predicate in (filters.has_markup, filters.has_address_mismatch, filters.has_number_mismatch):
         predicate(line, "a 1 @ www. ://")
-    assert time.process_time() - start_time < 20.0
+    assert time.thread_time() - start_time < 20.0
 
 
 # Numbers and addresses

@@ -11,7 +11,6 @@ import re
 import resource
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -30,6 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
+import dragoman.training.monitoring.run_page
 from conftest import MakeRecipe
 from dragoman.cli.console import TrainingProgressBar, format_cost
 from dragoman.cli.dashboard import dashboard
@@ -740,8 +740,10 @@ def test_page_of_failed_run_shows_the_error(tmp_path: Path) -> None:
 
 
 def test_page_is_written_until_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause is the interval, or five times the processor time of a page that takes longer."""
     run = written(tmp_path / "run", lines(10))
     pauses: list[float] = []
+    clock = iter([10.0, 11.0, 20.0, 22.0, 30.0, 30.0, 40.0])
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
@@ -749,10 +751,12 @@ def test_page_is_written_until_run_ends(tmp_path: Path, monkeypatch: pytest.Monk
         if len(pauses) == 3:
             (run / "report.json").write_text("{}")
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(
+        dragoman.training.monitoring.run_page, "time", types.SimpleNamespace(sleep=sleep, thread_time=lambda: next(clock))
+    )
     result = CliRunner().invoke(dashboard, [str(run), "--interval", "7"])
     assert result.exit_code == 0
-    assert pauses == [7, 7, 7]
+    assert pauses == [7, 10, 7]
     page = (run / "dashboard.html").read_text()
     assert "refresh" not in page
     assert '<span class="finished">' in page

@@ -212,7 +212,7 @@ def update_dashboard(run_dir: Path, page: Path, *, interval_seconds: int | None)
     """
     _check_replaceable(page)
     while True:
-        started = time.process_time()
+        started = time.thread_time()
         status = read_run_status(run_dir)
         is_running = status.state == "running" and interval_seconds is not None
         timestamp = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -225,7 +225,7 @@ def update_dashboard(run_dir: Path, page: Path, *, interval_seconds: int | None)
         if interval_seconds is None or not is_running:
             return
         # Reading a long metrics log and drawing take CPU time, which the run needs.
-        time.sleep(max(float(interval_seconds), 5.0 * (time.process_time() - started)))
+        time.sleep(max(float(interval_seconds), 5.0 * (time.thread_time() - started)))
 
 
 def _check_replaceable(page: Path) -> None:
