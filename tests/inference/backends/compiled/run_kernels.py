@@ -22,6 +22,7 @@ from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels.cpu_features import get_instruction_set
 from dragoman.inference.backends.compiled.pack import compile_model
+from dragoman.inference.backends.compiled.weights import CompiledPrecision
 from dragoman.inference.backends.select import build_inference_model
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
@@ -65,9 +66,9 @@ def make_sources() -> Tensor:
     return source_BS
 
 
-def compute_logits(model: Transformer, source_BS: Tensor) -> Iterator[Tensor]:
+def compute_logits(model: Transformer, source_BS: Tensor, precision: CompiledPrecision) -> Iterator[Tensor]:
     """Yield the logits of steps over three hypotheses of each source, which are reordered."""
-    compiled = compile_model(model)
+    compiled = compile_model(model, precision)
     state, num_rows = compiled.start(source_BS), 3 * len(source_BS)
     for step in range(NUM_STEPS):
         logits_NV, state = compiled.step((torch.arange(num_rows) * 7 + step * 5) % (VOCABULARY - 1) + 1, state)
@@ -94,8 +95,10 @@ def run_all_kernels() -> dict[str, np.ndarray]:
     source_BS = make_sources()
     for name, keys in MODEL_KEYS.items():
         model = make_model(keys)
-        for step, logits_NV in enumerate(compute_logits(model, source_BS)):
-            results[f"{name} logits {step}"] = logits_NV
+        precisions: tuple[CompiledPrecision, ...] = ("int8", "float32")
+        for precision in precisions:
+            for step, logits_NV in enumerate(compute_logits(model, source_BS, precision)):
+                results[f"{name} {precision} logits {step}"] = logits_NV
         results |= {f"{name} {key}": value for key, value in run_searches(model, source_BS)}
     logits_NV, topk = 8 * make_numbers((4, 1001), 1), CompiledTopK()
     results["logsumexp"], results["topk"] = topk.logsumexp(logits_NV), topk.topk(logits_NV[:, None], None, 8)

@@ -85,13 +85,23 @@ def test_haswell_runs_all_kernels(tmp_path: Path) -> None:
 @needs_avx2
 @pytest.mark.slow
 def test_instruction_sets_agree(tmp_path: Path) -> None:
-    """Results are equal to the last bit: sums of bytes are exact, and x86 processors add floats in one order."""
+    """Results in float32 are equal to the last bit, because x86 processors add floats in one order.
+
+    In int8, AVX2 has larger steps of weights, at most 127 / 31.5 times as large. The steps of the inputs are equal.
+    """
     description, expected = run_kernels(tmp_path / "best.npz", None)
     if description["instruction_set"] == AVX2.name:
         pytest.skip("this processor has only AVX2")
     _, results = run_kernels(tmp_path / "avx2.npz", AVX2)
     assert results.keys() == expected.keys()
-    assert [name for name in expected if not np.array_equal(results[name], expected[name])] == []
+    exact = [name for name in expected if "float32" in name or name in ("logsumexp", "topk")]
+    assert [name for name in exact if not np.array_equal(results[name], expected[name])] == []
+    int8_logits = [name for name in expected if " int8 logits " in name]
+    assert (len(exact), len(int8_logits)) == (62, 60)
+    for name in int8_logits:
+        exact_logits = expected[name.replace("int8", "float32")]
+        error, best_error = (np.std(logits[name] - exact_logits) for logits in (results, expected))
+        assert 0 < best_error < error < 127 / 31.5 * best_error, name
 
 
 PACK_SCRIPT = """

@@ -33,7 +33,7 @@ import numba
 from dragoman.inference.backends.compiled import jit_cache
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels import gemm, memory, simd
-from dragoman.inference.backends.compiled.kernels.cpu_features import get_instruction_set
+from dragoman.inference.backends.compiled.kernels.cpu_features import InstructionSet, get_instruction_set
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
@@ -253,6 +253,27 @@ def test_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
     assert torch.allclose(sums_N, logits_NV.double().logsumexp(-1), atol=1e-6)
 
 
+def get_kernel_instruction_set() -> InstructionSet:
+    instruction_set = get_instruction_set()
+    assert instruction_set is not None
+    return instruction_set
+
+
+def sum_lanes(weight: Tensor) -> Tensor:
+    """Return the sums of weights (O, I) whose products AVX2 adds in 16 bits: of each eight, 0, 1, 4 and 5, and the others."""
+    return F.pad(weight, (0, -weight.shape[1] % 8)).view(len(weight), -1, 2, 2, 2).sum((2, 4)).flatten(1)
+
+
+def compute_weight_steps(weight: Tensor) -> Tensor:
+    """Return the step of each output by its definition."""
+    step_O = weight.abs().amax(1) / 127
+    if get_kernel_instruction_set().max_lane_weights is not None:
+        # A sum of 126 steps has at most 128 after its four weights are rounded.
+        for sign in (1, -1):
+            step_O = step_O.maximum(sum_lanes((sign * weight).relu()).amax(1) / 126)
+    return step_O.clamp(min=MIN_SCALE)
+
+
 @pytest.mark.parametrize("epilogue", [STORE, ADD_RESIDUAL_U8])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 16), (16, 64), (33, 80), (600, 48), (70, 512)])
 def test_packed_weights_follow_the_definition(outputs: int, inputs: int, epilogue: int) -> None:
@@ -266,7 +287,7 @@ def test_packed_weights_follow_the_definition(outputs: int, inputs: int, epilogu
     int8_LPQ, scale_LO, bias_LO, compensation_LO = pack_int8_weights(
         [LazyWeight(lambda: weight, weight.shape)] * 2, [bias, None], epilogue
     )
-    step_O = (weight.abs().amax(1) / 127).clamp(min=MIN_SCALE)
+    step_O = compute_weight_steps(weight)
     padded_OI = torch.zeros(scale_LO.shape[1], int8_LPQ.shape[2] * 4, dtype=torch.int8)
     padded_OI[:outputs, :inputs] = (weight / step_O[:, None]).round()
     expected_PQ = padded_OI.view(-1, 16, padded_OI.shape[1] // 4, 4).transpose(1, 2)
@@ -274,10 +295,10 @@ def test_packed_weights_follow_the_definition(outputs: int, inputs: int, epilogu
     assert all(torch.equal(layer_O[:outputs], step_O) and not layer_O[outputs:].any() for layer_O in scale_LO)
     assert torch.equal(bias_LO[0, :outputs], bias)
     assert not bias_LO[1].any()
-    instruction_set = get_instruction_set()
-    assert instruction_set is not None
     # Unsigned bytes hold signed inputs plus 128. Signed bytes hold inputs that are never negative less 128.
-    offset = {("unsigned", STORE): 128, ("signed", ADD_RESIDUAL_U8): -128}.get((instruction_set.dot_inputs, epilogue), 0)
+    offset = {("unsigned", STORE): 128, ("signed", ADD_RESIDUAL_U8): -128}.get(
+        (get_kernel_instruction_set().dot_inputs, epilogue), 0
+    )
     assert torch.equal(compensation_LO, (padded_OI.sum(1, dtype=torch.int32) * offset).expand(2, -1))
 
 
@@ -307,7 +328,6 @@ def test_products_equal_their_definition(epilogue: int, inputs: int, outputs: in
     int8_weights = pack_linear(packer, weight, bias, epilogue)
     memory_block = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
     memory_block.thread_arenas[0].view("quantized_inputs", np.uint8).fill(77)  # old values must not change a sum
-    memory_block.thread_arenas[0].view("input_signs", np.uint8).fill(255)
     results = []
     for tile_config in {0, memory_block.workspaces[0].tile_config}:
         workspace = memory_block.workspaces[0]._replace(tile_config=tile_config, x=y_NO.data_ptr())
@@ -317,7 +337,7 @@ def test_products_equal_their_definition(epilogue: int, inputs: int, outputs: in
     assert all(torch.equal(result_NO, results[0]) for result_NO in results)
     step_N1 = (x_NI.abs().amax(1, keepdim=True) / (255 if epilogue == ADD_RESIDUAL_U8 else 127)).clamp(min=MIN_SCALE)
     integer_NI = (x_NI * (1 / step_N1)).round().double()
-    scale_O = weight.abs().amax(1) / 127
+    scale_O = compute_weight_steps(weight)
     expected_NO = (integer_NI @ (weight / scale_O[:, None]).round().double().t()) * (scale_O * step_N1) + bias
     expected_NO = {RELU: expected_NO.relu(), STORE: expected_NO}.get(epilogue, expected_NO + y_NO)
     error_NO = (results[0] - expected_NO).abs()
@@ -356,22 +376,27 @@ def test_float32_products_equal_their_definition(epilogue: int, inputs: int, out
 @pytest.mark.parametrize("large_fraction", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("rows", [1, 2, 37])
 def test_products_of_the_largest_bytes_are_exact(rows: int, large_fraction: float, epilogue: int) -> None:
-    """Sums in 16 bits would overflow, because all weights and many inputs have the greatest magnitude.
+    """Sums in 16 bits would overflow without a limit of the weights: all are equally large, and so are many inputs.
 
-    Quantized, weights are -127 or 127, and inputs are 0, -127 or 127, or else 0 or 255. Their sums are exact in float32.
+    Quantized, inputs are 0, -127 or 127, or else 0 or 255, with a step of 1. The first outputs have weights of one sign.
     """
     numbers, inputs, outputs = torch.Generator().manual_seed(rows), 128, 64
     is_large_NI = torch.rand(rows, inputs, generator=numbers) < large_fraction
     sign_NI = torch.randint(0, 2, (rows, inputs), generator=numbers) * 2 - 1
     x_NI = is_large_NI * (255.0 if epilogue == ADD_RESIDUAL_U8 else 127.0 * sign_NI)
     weight = 127.0 * (torch.randint(0, 2, (outputs, inputs), generator=numbers) * 2 - 1)
+    weight[0], weight[1] = 127.0, -127.0
     packer = WeightPacker("int8")
     int8_weights = pack_linear(packer, weight, None, epilogue)
     memory_block = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
     residual_NO, result_NO = torch.zeros(rows, outputs), torch.empty(rows, outputs)
     workspace = memory_block.workspaces[0]._replace(x=residual_NO.data_ptr())
     run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
-    assert torch.equal(result_NO, x_NI @ weight.t())
+    step_O = compute_weight_steps(weight)
+    integer_OI = (weight / step_O[:, None]).round()
+    if get_kernel_instruction_set().max_lane_weights is not None:
+        assert float(sum_lanes(integer_OI.relu()).max()) == 128 == float(sum_lanes((-integer_OI).relu()).max())
+    assert torch.equal(result_NO, (x_NI @ integer_OI.t()) * step_O)
 
 
 @pytest.mark.parametrize(("name", "reference"), [("silu", F.silu), ("gelu", F.gelu)])

@@ -18,7 +18,6 @@ from dragoman.inference.backends.compiled.kernels.cpu_features import build_tile
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
     LANES,
-    SPLITS_PER_QUAD,
     TILE_ROWS,
     VECTOR_BYTES,
     CrossKVCache,
@@ -78,7 +77,7 @@ class WorkspaceMemory:
 
 
 # Quantized inputs have padding, which kernels read but do not write.
-ZEROED_ARRAYS = ("quantized_inputs", "input_signs")
+ZEROED_ARRAYS = ("quantized_inputs",)
 
 
 def _compute_thread_sizes(
@@ -87,22 +86,16 @@ def _compute_thread_sizes(
     """Return the bytes of the arrays of one thread, by the names of `Workspace`'s fields."""
     padded_rows = -(-num_rows // (2 * TILE_ROWS)) * 2 * TILE_ROWS
     kv_bytes = F32_BYTES if head_layout.has_float32_kv else F16_BYTES
-    num_splits = num_rows * SPLITS_PER_QUAD * input_stride // 4
     return {
         "x": num_rows * width * F32_BYTES,
         "y": num_rows * max(width, head_layout.value_width) * F32_BYTES,
         "row_scales": num_rows * F32_BYTES,
-        "missing_sums": num_rows * I32_BYTES,
-        "split_cursors": num_rows * I32_BYTES,
-        "split_quads": num_splits * I32_BYTES,
-        "split_inputs": num_splits * I32_BYTES,
         "accumulators": 4 * ACCUMULATOR_STRIDE * I32_BYTES,
         "kv_rows": num_positions * I64_BYTES,
         "scores": num_positions * LANES * F32_BYTES,
         "keys": num_rows * head_layout.key_width * kv_bytes,
         "values": num_rows * head_layout.value_width * kv_bytes,
         "quantized_inputs": padded_rows * input_stride,
-        "input_signs": padded_rows * input_stride,
     }
 
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import llvmlite.binding as llvm
 import numpy as np
 
-from dragoman.inference.backends.compiled.kernels.structs import BYTE_OFFSET, TILE_ROWS, VECTOR_BYTES
+from dragoman.inference.backends.compiled.kernels.structs import BYTE_OFFSET, MAX_LANE_WEIGHTS, TILE_ROWS, VECTOR_BYTES
 
 ISA_VARIABLE = "DRAGOMAN_CPU_ISA"
 # Key of the features in Linux's auxiliary vector, and bits of ARM's features (asm/hwcap.h).
@@ -28,26 +28,29 @@ class InstructionSet(NamedTuple):
     name: value of `DRAGOMAN_CPU_ISA`
     features: features that the processor needs, by LLVM's names
     cpu_name: processor that the kernels are compiled for if the user names the set. "" stands for this processor.
-    dot_inputs: inputs that the product takes: unsigned or signed bytes, or magnitudes, which have their signs beside them
+    dot_inputs: inputs that the product takes: unsigned or signed bytes
     rows_at_once: rows of inputs whose sums fit into the registers
+    max_lane_weights: limit of the weights whose products are added in the same 16 bits (`simd.dot_accumulate_two`). Neither the
+        positive ones nor the negative ones may exceed it in sum. None if all products are added in 32 bits.
     """
 
     name: str
     features: frozenset[str]
     cpu_name: str
-    dot_inputs: Literal["unsigned", "signed", "magnitudes"]
+    dot_inputs: Literal["unsigned", "signed"]
     rows_at_once: int
+    max_lane_weights: int | None = None
 
     def get_input_offset(self, nonnegative: bool) -> int:
         """Return the offset of quantized inputs, which turns 0 … 255 or -127 … 127 into bytes that the product takes."""
         if self.dot_inputs == "unsigned":
             return 0 if nonnegative else BYTE_OFFSET
-        return -BYTE_OFFSET if nonnegative and self.dot_inputs == "signed" else 0
+        return -BYTE_OFFSET if nonnegative else 0
 
 
 AVX512_VNNI = InstructionSet("avx512_vnni", frozenset({"avx512vnni", "avx512bw"}), "", "unsigned", 4)
 AVX_VNNI = InstructionSet("avx_vnni", frozenset({"avxvnni", "avx2", "fma", "f16c"}), "alderlake", "unsigned", 2)
-AVX2 = InstructionSet("avx2", frozenset({"avx2", "fma", "f16c"}), "haswell", "magnitudes", 1)
+AVX2 = InstructionSet("avx2", frozenset({"avx2", "fma", "f16c"}), "haswell", "unsigned", 1, MAX_LANE_WEIGHTS)
 NEON = InstructionSet("neon", frozenset({"neon", "dotprod"}), "", "signed", 2)
 # The fastest one first.
 INSTRUCTION_SETS = (AVX512_VNNI, AVX_VNNI, AVX2, NEON)

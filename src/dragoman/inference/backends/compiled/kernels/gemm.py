@@ -21,21 +21,18 @@ from dragoman.inference.backends.compiled.kernels.amx import (
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
 from dragoman.inference.backends.compiled.kernels.epilogue import store_outputs
-from dragoman.inference.backends.compiled.kernels.gemm_avx2 import add_splits, multiply_chunks, split_large_inputs
+from dragoman.inference.backends.compiled.kernels.gemm_avx2 import multiply_chunks
 from dragoman.inference.backends.compiled.kernels.gemm_f32 import multiply_floats
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f32,
     load_f32x16,
     load_i8x64,
-    load_i32,
     load_i32x16,
     load_splat_i8x4,
     prefetch,
     store_f32,
     store_i8x16,
-    store_i32,
     store_i32x16,
-    store_magnitudes,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
     absolute,
@@ -44,9 +41,7 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     inline_kernel,
     kernel,
     maximum,
-    negative_part,
     reduce_max,
-    reduce_sum_i32,
     round_f32_to_i32,
     splat,
     splat_i32,
@@ -64,9 +59,6 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 )
 
 SIGNED_OFFSET, NONNEGATIVE_OFFSET = (INSTRUCTION_SET.get_input_offset(nonnegative) for nonnegative in (False, True))
-# Whether `dot_accumulate` reads magnitudes and signs of inputs. Its sums lack the magnitudes of negative inputs, so they begin
-# with these, and nothing has an offset to compensate.
-HAS_MAGNITUDES = INSTRUCTION_SET.dot_inputs == "magnitudes"
 
 
 @kernel
@@ -81,22 +73,9 @@ def quantize_rows(x, num_rows, width, workspace, nonnegative):
         step_size = max(reduce_max(max_abs) / (2 * INT8_MAX + 1 if nonnegative else INT8_MAX), MIN_SCALE)
         store_f32(workspace.row_scales, row, np.float32(step_size))
         scale, offset = splat(1.0 / step_size), splat_i32(NONNEGATIVE_OFFSET if nonnegative else SIGNED_OFFSET)
-        missing_sum = splat_i32(0)
         for column in range(0, width, LANES):
-            quantized, index = round_f32_to_i32(load_f32x16(x, start + column) * scale) + offset, row * input_stride + column
-            if HAS_MAGNITUDES and not nonnegative:
-                store_magnitudes(workspace.quantized_inputs, workspace.input_signs, index, quantized)
-                missing_sum = missing_sum + negative_part(quantized)
-            else:
-                store_i8x16(workspace.quantized_inputs, index, quantized)
-                if HAS_MAGNITUDES:
-                    store_i8x16(workspace.input_signs, index, splat_i32(0))
-        if HAS_MAGNITUDES:
-            store_i32(workspace.missing_sums, row, np.int32(reduce_sum_i32(missing_sum)))
-            # Flipped zeros are not zero, so padding needs inputs of zero.
-            for column in range(width, -(-width // VECTOR_BYTES) * VECTOR_BYTES, LANES):
-                store_i8x16(workspace.quantized_inputs, row * input_stride + column, splat_i32(0))
-            split_large_inputs(row, width, workspace)
+            quantized = round_f32_to_i32(load_f32x16(x, start + column) * scale) + offset
+            store_i8x16(workspace.quantized_inputs, row * input_stride + column, quantized)
 
 
 @kernel
@@ -109,8 +88,7 @@ def dequantize_block(linear, layer, y, row_stride, row, num_rows, column, num_co
             scale, bias = load_f32x16(linear.scale, first + output), load_f32x16(linear.bias, first + output)
             panel = (output - column) // LANES * ACCUMULATOR_STRIDE
             sums = load_i32x16(workspace.accumulators, panel + row_offset * LANES)
-            if not HAS_MAGNITUDES:
-                sums = sums - load_i32x16(linear.compensation, first + output)
+            sums = sums - load_i32x16(linear.compensation, first + output)
             result, index = convert_i32_to_f32(sums) * (scale * row_scale) + bias, row_start + output
             store_outputs(result, linear, output, y, index, workspace)
 
@@ -143,10 +121,10 @@ def multiply_four_rows(linear, first, workspace, row, num_rows, num_quads):
         prefetch(weights, prefetch_offset + panel_size + quad * prefetch_step)
         prefetch(weights, later_offset + quad * later_step)
         prefetch(weights, later_offset + panel_size + quad * later_step)
-        a = _accumulate_four(a, _load_inputs(workspace, input_offset), panel_weights)
-        b = _accumulate_four(b, _load_inputs(workspace, input_offset + second), panel_weights)
-        c = _accumulate_four(c, _load_inputs(workspace, input_offset + third), panel_weights)
-        d = _accumulate_four(d, _load_inputs(workspace, input_offset + fourth), panel_weights)
+        a = _accumulate_four(a, load_splat_i8x4(workspace.quantized_inputs, input_offset), panel_weights)
+        b = _accumulate_four(b, load_splat_i8x4(workspace.quantized_inputs, input_offset + second), panel_weights)
+        c = _accumulate_four(c, load_splat_i8x4(workspace.quantized_inputs, input_offset + third), panel_weights)
+        d = _accumulate_four(d, load_splat_i8x4(workspace.quantized_inputs, input_offset + fourth), panel_weights)
     for row_offset, row_sums in enumerate((a, b, c, d)):
         for panel in range(4):
             store_i32x16(accumulators, panel * ACCUMULATOR_STRIDE + row_offset * LANES, row_sums[panel])
@@ -169,8 +147,8 @@ def multiply_two_rows(linear, first, workspace, row, num_quads):
             offset, input_offset = first + panel * panel_size + quad * VECTOR_BYTES, row * input_stride + 4 * quad
             panel_weights = load_i8x64(weights, offset), load_i8x64(weights, offset + panel_size)
             prefetch(weights, prefetch_offset + quad * prefetch_step)
-            a = _accumulate_two(a, _load_inputs(workspace, input_offset), panel_weights)
-            b = _accumulate_two(b, _load_inputs(workspace, input_offset + input_stride), panel_weights)
+            a = _accumulate_two(a, load_splat_i8x4(workspace.quantized_inputs, input_offset), panel_weights)
+            b = _accumulate_two(b, load_splat_i8x4(workspace.quantized_inputs, input_offset + input_stride), panel_weights)
         for row_offset, row_sums in enumerate((a, b)):
             for next_panel in range(2):
                 index = (panel + next_panel) * ACCUMULATOR_STRIDE + row_offset * LANES
@@ -182,8 +160,8 @@ def multiply_one_row(linear, first, workspace, row, num_quads):
     """Compute the sums of one row and 64 outputs, and prefetch the weights of the next 64 outputs."""
     panel_size = num_quads * VECTOR_BYTES
     weights = linear.weights
-    initial_sum = splat_i32(load_i32(workspace.missing_sums, row) if HAS_MAGNITUDES else 0)
-    a = (initial_sum, initial_sum, initial_sum, initial_sum)
+    zero = splat_i32(0)
+    a = (zero, zero, zero, zero)
     for quad in range(num_quads):
         offset = first + quad * VECTOR_BYTES
         panel_weights = (
@@ -194,32 +172,26 @@ def multiply_one_row(linear, first, workspace, row, num_quads):
         )
         for panel in range(4, 8):
             prefetch(weights, offset + panel * panel_size)
-        a = _accumulate_four(a, _load_inputs(workspace, row * workspace.input_stride + 4 * quad), panel_weights)
+        a = _accumulate_four(
+            a, load_splat_i8x4(workspace.quantized_inputs, row * workspace.input_stride + 4 * quad), panel_weights
+        )
     for panel in range(4):
         store_i32x16(workspace.accumulators, panel * ACCUMULATOR_STRIDE, a[panel])
 
 
 @inline_kernel
 def _accumulate_two(sums, x, weights):
-    inputs, signs = x
-    return dot_accumulate(sums[0], inputs, signs, weights[0]), dot_accumulate(sums[1], inputs, signs, weights[1])
+    return dot_accumulate(sums[0], x, weights[0]), dot_accumulate(sums[1], x, weights[1])
 
 
 @inline_kernel
 def _accumulate_four(sums, x, weights):
-    inputs, signs = x
     return (
-        dot_accumulate(sums[0], inputs, signs, weights[0]),
-        dot_accumulate(sums[1], inputs, signs, weights[1]),
-        dot_accumulate(sums[2], inputs, signs, weights[2]),
-        dot_accumulate(sums[3], inputs, signs, weights[3]),
+        dot_accumulate(sums[0], x, weights[0]),
+        dot_accumulate(sums[1], x, weights[1]),
+        dot_accumulate(sums[2], x, weights[2]),
+        dot_accumulate(sums[3], x, weights[3]),
     )
-
-
-@inline_kernel
-def _load_inputs(workspace, index):
-    """Return four inputs, and their signs, in all lanes."""
-    return load_splat_i8x4(workspace.quantized_inputs, index), load_splat_i8x4(workspace.input_signs, index)
 
 
 @inline_kernel
@@ -248,14 +220,13 @@ def multiply_rows_in_chunks(linear, first, workspace, row, num_rows, num_quads):
     num_done = min(num_rows, 2 * TILE_ROWS)
     if num_done == 1:
         multiply_one_row(linear, first, workspace, row, num_quads)
-        add_splits(linear, first, workspace, row, num_quads)
     else:
         multiply_chunks(linear, first, workspace, row, num_done, num_quads)
     return num_done
 
 
 multiply_rows_in_registers = multiply_rows_by_fours if INSTRUCTION_SET.rows_at_once == 4 else multiply_rows_by_twos
-multiply_rows = multiply_rows_in_chunks if HAS_MAGNITUDES else multiply_rows_in_registers
+multiply_rows = multiply_rows_in_chunks if INSTRUCTION_SET.rows_at_once == 1 else multiply_rows_in_registers
 
 
 @kernel

@@ -65,7 +65,6 @@ def _make_storer(element_type, numba_type, stored_type):
 
 # (address, index) → the value
 load_f32 = _make_loader(F32, F32, types.float32)
-load_u8 = _make_loader(I8, I8, types.int64)
 load_i32 = _make_loader(I32, I32, types.int64)
 load_i64 = _make_loader(I64, I64, types.int64)
 load_f64 = _make_loader(F64, F64, types.float64)
@@ -91,23 +90,6 @@ def store_i8x16(typing, address, index, vector):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, i32x16), codegen
-
-
-@intrinsic
-def store_magnitudes(typing, magnitudes, signs, index, vector):
-    """Store the magnitudes of 16 integers from -127 to 127 as bytes, and -1 or 0 as the signs. Both have the same index."""
-
-    def codegen(context, builder, signature, args):
-        numbers, zero = builder.trunc(args[3], I8X16), ir.Constant(I8X16, [0] * LANES)
-        is_negative = builder.icmp_signed("<", numbers, zero)
-        for address, stored in (
-            (args[0], builder.select(is_negative, builder.sub(zero, numbers), numbers)),
-            (args[1], builder.sext(is_negative, I8X16)),
-        ):
-            builder.store(stored, element_pointer(builder, address, args[2], I8, I8X16), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, i32x16), codegen
 
 
 @intrinsic

@@ -1,25 +1,52 @@
 """Quantization of weights to int8, with a step for each output, four inputs of 16 outputs side by side.
 
-O, I  outputs and inputs, the latter padded to whole vectors
+With AVX2, four products are added in 16 bits. The steps are so large there that no such sum overflows (`compute_step_size`).
+
+    O, I    outputs and inputs, the latter padded to whole vectors
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
 from dragoman.inference.backends.compiled.kernels.memory import load_f32x16, store_f32, store_i8_quads, store_i32
 from dragoman.inference.backends.compiled.kernels.simd import (
     absolute,
     divide,
     export,
+    kernel,
     maximum,
     reduce_max,
     reduce_sum_i32,
     round_f32_to_i32,
     splat,
     splat_i32,
+    sum_lane_weights,
 )
 from dragoman.inference.backends.compiled.kernels.structs import INT8_MAX, LANES, MIN_SCALE, VECTOR_BYTES
+
+# Whether products are added in lanes of 16 bits. The sum of a lane's weights of one sign has at most so many steps, because
+# rounding adds up to half a step to each of the four.
+HAS_LANES = INSTRUCTION_SET.max_lane_weights is not None
+MAX_LANE_STEPS = (INSTRUCTION_SET.max_lane_weights or 0) - 2
+
+
+@kernel
+def compute_step_size(weights, start, num_inputs):
+    """Return the smallest step with which an output's weights are at most 127 steps, and within the limit of a lane."""
+    zero = splat(0.0)
+    max_abs = max_lane = zero
+    for offset in range(0, num_inputs, LANES):
+        values = load_f32x16(weights, start + offset)
+        max_abs = maximum(max_abs, absolute(values))
+        if HAS_LANES:
+            positive, negative = maximum(values, zero), maximum(zero - values, zero)
+            max_lane = maximum(max_lane, maximum(sum_lane_weights(positive), sum_lane_weights(negative)))
+    step_size = max(reduce_max(max_abs) / np.float32(INT8_MAX), np.float32(MIN_SCALE))
+    if HAS_LANES:
+        step_size = max(step_size, reduce_max(max_lane) / np.float32(MAX_LANE_STEPS))
+    return step_size
 
 
 @export(int, int, int, int, int, int, int)
@@ -34,10 +61,7 @@ def pack_weights(weights, num_outputs, num_inputs, panel, scale, compensation, i
     panel_size = -(-num_inputs // VECTOR_BYTES) * VECTOR_BYTES * LANES
     for output in range(num_outputs):
         start = output * num_inputs
-        max_abs = splat(0.0)
-        for offset in range(0, num_inputs, LANES):
-            max_abs = maximum(max_abs, absolute(load_f32x16(weights, start + offset)))
-        step_size = max(reduce_max(max_abs) / np.float32(INT8_MAX), np.float32(MIN_SCALE))
+        step_size = compute_step_size(weights, start, num_inputs)
         store_f32(scale, output, step_size)
         step_sizes, sum_ = splat(step_size), splat_i32(0)
         panel_address = panel + output // LANES * panel_size

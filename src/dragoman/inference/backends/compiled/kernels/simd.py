@@ -24,7 +24,7 @@ from dragoman.inference.backends.compiled.kernels.cpu_features import (
     AVX_VNNI,
     NEON,
 )
-from dragoman.inference.backends.compiled.kernels.structs import LANES, MAX_LANE_SUM
+from dragoman.inference.backends.compiled.kernels.structs import LANES
 
 if tuple(int(part) for part in numba.__version__.split(".")[:2]) < (0, 62):
     raise ImportError(f"numba {numba.__version__}: 0.62 or later is needed")
@@ -40,7 +40,7 @@ I32, I8, I64 = ir.IntType(32), ir.IntType(8), ir.IntType(64)
 F32X16, I32X16 = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 I8X16, F16X16 = ir.VectorType(I8, LANES), ir.VectorType(F16, LANES)
 I32X4, I32X8, I8X32 = ir.VectorType(I32, 4), ir.VectorType(I32, 8), ir.VectorType(I8, 32)
-I16X16, I16X32 = ir.VectorType(ir.IntType(16), 16), ir.VectorType(ir.IntType(16), 32)
+I16X16 = ir.VectorType(ir.IntType(16), 16)
 
 
 class ExportedKernel(NamedTuple):
@@ -113,23 +113,17 @@ def splat_i32(typing, number):
 
 
 @intrinsic
-def dot_accumulate(typing, sum_, inputs, signs, weights):
+def dot_accumulate(typing, sum_, inputs, weights):
     """Add to each sum four products of bytes of inputs and weights. No step of it saturates.
 
-    inputs: unsigned bytes with VNNI, signed bytes with NEON, and magnitudes with AVX2
-    signs: with AVX2, all bits of a byte are 1 if the input is negative; else unused
-    weights: signed bytes, -127 … 127
-
-    With AVX2, each sum lacks the magnitudes of its negative inputs.
+    inputs: unsigned bytes on x86, signed bytes with NEON
+    weights: signed bytes, -127 … 127, or within the limit of `InstructionSet.max_lane_weights`
     """
 
     def codegen(context, builder, signature, args):
-        sum_, inputs, signs, weights = args
-        if INSTRUCTION_SET is AVX2:
-            return _dot_avx2(builder, sum_, inputs, signs, weights)
-        return _DOT_PRODUCTS[INSTRUCTION_SET.name](builder, sum_, inputs, weights)
+        return _DOT_PRODUCTS[INSTRUCTION_SET.name](builder, *args)
 
-    return i32x16(i32x16, i32x16, i32x16, i32x16), codegen
+    return i32x16(i32x16, i32x16, i32x16), codegen
 
 
 def _dot_avx512_vnni(builder, sum_, inputs, weights):
@@ -153,40 +147,31 @@ def _dot_avx_vnni(builder, sum_, inputs, weights):
     return _map_parts(builder, 8, multiply_half, sum_, inputs, weights)
 
 
-def _dot_avx2(builder, sum_, magnitudes, signs, weights):
-    """Multiply magnitudes of inputs by weights whose bits are flipped for negative inputs.
+def _dot_avx2(builder, sum_, inputs, weights):
+    def multiply_half(sum_half, inputs_half, weights_half):
+        return builder.add(sum_half, _sum_lanes_avx2(builder, _multiply_bytes_avx2(builder, inputs_half, weights_half)))
 
-    A flipped weight is -w - 1, so each sum lacks the magnitudes of negative inputs; `gemm` adds them, once for each row.
-    `vpmaddubsw` sums two products in 16 bits. They fit, because 127 · 128 · 2 < 2¹⁵ and -128 · 128 · 2 = -2¹⁵.
-    """
-
-    def multiply_half(sum_half, *operand_halves):
-        return builder.add(sum_half, _sum_lanes_avx2(builder, _multiply_bytes_avx2(builder, *operand_halves)))
-
-    return _map_parts(builder, 8, multiply_half, sum_, magnitudes, signs, weights)
+    return _map_parts(builder, 8, multiply_half, sum_, inputs, weights)
 
 
 @intrinsic
-def dot_accumulate_two(typing, sum_, magnitudes, signs, weights, next_magnitudes, next_signs, next_weights):
-    """Add to each sum the products of two quads, which AVX2 adds in lanes of 16 bits first.
-
-    The magnitudes of a lane of both quads must not exceed `MAX_LANE_SUM` together. See `gemm_avx2`.
-    """
+def dot_accumulate_two(typing, sum_, inputs, weights, next_inputs, next_weights):
+    """Add to each sum the products of two quads, which AVX2 adds in lanes of 16 bits first. See `gemm_avx2`."""
 
     def codegen(context, builder, signature, args):
         def multiply_half(sum_half, *operand_halves):
-            lanes, next_lanes = (_multiply_bytes_avx2(builder, *quad) for quad in (operand_halves[:3], operand_halves[3:]))
+            lanes, next_lanes = (_multiply_bytes_avx2(builder, *quad) for quad in (operand_halves[:2], operand_halves[2:]))
             return builder.add(sum_half, _sum_lanes_avx2(builder, builder.add(lanes, next_lanes)))
 
         return _map_parts(builder, 8, multiply_half, *args)
 
-    return i32x16(*[i32x16] * 7), codegen
+    return i32x16(*[i32x16] * 5), codegen
 
 
-def _multiply_bytes_avx2(builder, magnitudes, signs, weights):
+def _multiply_bytes_avx2(builder, inputs, weights):
     """Return the sums of two products in each lane of 16 bits."""
-    flipped_weights = builder.bitcast(builder.xor(weights, signs), I8X32)
-    return call_llvm(builder, "llvm.x86.avx2.pmadd.ub.sw", I16X16, builder.bitcast(magnitudes, I8X32), flipped_weights)
+    operands = builder.bitcast(inputs, I8X32), builder.bitcast(weights, I8X32)
+    return call_llvm(builder, "llvm.x86.avx2.pmadd.ub.sw", I16X16, *operands)
 
 
 def _sum_lanes_avx2(builder, lanes):
@@ -195,21 +180,19 @@ def _sum_lanes_avx2(builder, lanes):
 
 
 @intrinsic
-def any_large_lane(typing, magnitudes):
-    """Return whether a lane of 16 bits exceeds `MAX_LANE_SUM`: two bytes of a quad, and the same two of the next quad.
+def sum_lane_weights(typing, weights):
+    """Return the sums of four weights whose products AVX2 adds in the same 16 bits, in each lane.
 
-    magnitudes: 16 quads of bytes, of which the first two belong together, and so on
+    These are 0, 1, 4 and 5 of eight weights side by side, and the other four.
     """
 
     def codegen(context, builder, signature, args):
-        lanes = builder.bitcast(args[0], I16X32)
-        low, high = builder.and_(lanes, ir.Constant(I16X32, [255] * 32)), builder.lshr(lanes, ir.Constant(I16X32, [8] * 32))
-        sums = builder.add(low, high)
-        next_sums = builder.shuffle_vector(sums, sums, ir.Constant(ir.VectorType(I32, 32), [lane ^ 2 for lane in range(32)]))
-        is_large = builder.icmp_unsigned(">", builder.add(sums, next_sums), ir.Constant(I16X32, [MAX_LANE_SUM] * 32))
-        return builder.icmp_unsigned("!=", builder.bitcast(is_large, I32), I32(0))
+        firsts = [lane // 8 * 8 + lane % 2 * 2 for lane in range(LANES)]
+        orders = ([first + distance for first in firsts] for distance in (0, 1, 4, 5))
+        parts = [builder.shuffle_vector(args[0], args[0], ir.Constant(I32X16, order)) for order in orders]
+        return builder.fadd(builder.fadd(parts[0], parts[1]), builder.fadd(parts[2], parts[3]))
 
-    return types.boolean(i32x16), codegen
+    return f32x16(f32x16), codegen
 
 
 def _dot_neon(builder, sum_, inputs, weights):
@@ -235,19 +218,9 @@ def _map_parts(builder, part_lanes, function, *vectors):
 _DOT_PRODUCTS = {
     AVX512_VNNI.name: _dot_avx512_vnni,
     AVX_VNNI.name: _dot_avx_vnni,
+    AVX2.name: _dot_avx2,
     NEON.name: _dot_neon,
 }
-
-
-@intrinsic
-def negative_part(typing, vector):
-    """Return the magnitudes of the negative integers, and 0 for the other ones."""
-
-    def codegen(context, builder, signature, args):
-        zero = ir.Constant(I32X16, [0] * LANES)
-        return builder.select(builder.icmp_signed("<", args[0], zero), builder.sub(zero, args[0]), zero)
-
-    return i32x16(i32x16), codegen
 
 
 @intrinsic

@@ -23,10 +23,8 @@ INT8_MAX = 127.0
 BYTE_OFFSET = 128
 # Lower bound of a quantization step, so that a row of zeros has a step too.
 MIN_SCALE = 1e-30
-# Greatest sum of magnitudes in a lane of 16 bits, because 255 · 128 < 2¹⁵. See `gemm_avx2`.
-MAX_LANE_SUM = 255
-# Upper bound of a row's splits for each of its quads. Two quads have three splits at most, so an end marker fits too.
-SPLITS_PER_QUAD = 2
+# Greatest sum of weights of one sign whose products are added in 16 bits. Inputs are at most 255, and 255 · 128 < 2¹⁵.
+MAX_LANE_WEIGHTS = 128
 # Outputs that are computed at once: four vectors.
 OUTPUT_BLOCK = 4 * LANES
 # Rows from which on tiles are faster than vectors.
@@ -83,16 +81,11 @@ class Workspace(NamedTuple):
     Own memory:
     x, y: (N, D), the activations and their normalized copy
     row_scales: (N,), quantization steps
-    missing_sums: (N,), magnitudes of negative inputs that the sums of products lack
-    split_cursors: (N,), the next split of each row; see `gemm_avx2`
-    split_quads: (N, SPLITS_PER_QUAD · input_stride / 4), indices of the quads that the splits belong to
-    split_inputs: (N, SPLITS_PER_QUAD · input_stride / 4), four bytes of inputs for each split
     accumulators: sums of 32 rows and 64 outputs
     kv_rows: (S or T,), rows of the keys that one query attends to
     scores: (S or T, 16), the scores of all heads
     keys, values: (N, K or U), in the floats of the caches
     quantized_inputs: (N, input_stride) bytes, with N padded to whole pairs of tiles
-    input_signs: (N, input_stride) bytes; see `simd.dot_accumulate`
     tile_config: description of the tiles, or 0 without AMX
     width, input_stride: D, and the widest input in whole vectors
 
@@ -109,12 +102,7 @@ class Workspace(NamedTuple):
     attention_output: Address
     residual: Address
     quantized_inputs: Address
-    input_signs: Address
     row_scales: Address
-    missing_sums: Address
-    split_cursors: Address
-    split_quads: Address
-    split_inputs: Address
     kv_rows: Address
     scores: Address
     keys: Address
