@@ -695,10 +695,12 @@ def test_score_with_bundle_equals_forced_scores(
 
 
 def test_evaluate_scores_translations_of_a_bundle(
-    run_cli: RunCli, bundle: Path, corpus: Path, translations: list[str], references: list[str], tmp_path: Path
+    run_cli: RunCli, bundle: Path, corpus: Path, sources: list[str], references: list[str], tmp_path: Path
 ) -> None:
     words = ["evaluate", bundle, "--src", corpus / "test.en", "--ref", corpus / "test.de"]
     result = run_cli(*words, "--json", "-o", tmp_path / "out").json
+    translator = dragoman.load(bundle, task="translation", precision="float32")
+    translations = [translation.text for translation in translator.translate(sources)]
     assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == translations
     assert result["sentences"] == 8
     values = {score["name"]: score["value"] for score in result["scores"]}
@@ -707,9 +709,7 @@ def test_evaluate_scores_translations_of_a_bundle(
     assert values["BLEU"] == bleu(translations, [references]).value
     assert [result[status] for status in ("truncated", "repetition", "copied", "empty", "too_long")] == [0] * 5
     assert f"{values['BLEU']:.2f}" in run_cli(*words).out
-    translator = dragoman.load(bundle, task="translation", precision="float32")
-    lines = list(read_lines(corpus / "test.en"))
-    greedy = [translation.text for translation in translator.translate(lines, method="greedy")]
+    greedy = [translation.text for translation in translator.translate(sources, method="greedy")]
     assert run_cli(*words, "--json", "method=greedy").json["scores"][0]["value"] == bleu(greedy, [references]).value
 
 

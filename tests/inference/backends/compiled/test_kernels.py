@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.packed.model import PackedTransformer
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.inference.backends.shared import LazyWeight, Precision
+from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
@@ -33,7 +35,7 @@ import numba
 from dragoman.inference.backends.compiled import jit_cache
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels import gemm, memory, simd
-from dragoman.inference.backends.compiled.kernels.cpu_features import InstructionSet, get_instruction_set
+from dragoman.inference.backends.compiled.kernels.cpu_features import AVX512_VNNI, InstructionSet, get_instruction_set
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
@@ -51,7 +53,7 @@ from dragoman.inference.backends.compiled.model import (
     INITIAL_POSITIONS,
     CompiledTransformer,
 )
-from dragoman.inference.backends.compiled.pack import compile_model
+from dragoman.inference.backends.compiled.pack import compile_model, compute_head_layout
 from dragoman.inference.backends.compiled.state import WorkspaceMemory
 from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightPacker, pack_int8_weights
 
@@ -116,14 +118,43 @@ def make_sources(sentences: int, longest: int) -> Tensor:
     return source_BS
 
 
-def int8_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:
+def get_kernel_instruction_set() -> InstructionSet:
+    instruction_set = get_instruction_set()
+    assert instruction_set is not None
+    return instruction_set
+
+
+def sum_lanes(weight: Tensor) -> Tensor:
+    """Return the sums of weights (O, I) whose products AVX2 adds in 16 bits: of each eight, 0, 1, 4 and 5, and the others."""
+    return F.pad(weight, (0, -weight.shape[1] % 8)).view(len(weight), -1, 2, 2, 2).sum((2, 4)).flatten(1)
+
+
+def compute_weight_steps(weight: Tensor) -> Tensor:
+    """Return the step of each output by definition: 1/127 of its greatest weight, or more with AVX2."""
+    step_O = weight.abs().amax(1) / 127
+    if get_kernel_instruction_set().max_lane_weights is not None:
+        # A sum of 126 steps has at most 128 after its four weights are rounded.
+        for sign in (1, -1):
+            step_O = step_O.maximum(sum_lanes((sign * weight).relu()).amax(1) / 126)
+    return step_O.clamp(min=MIN_SCALE)
+
+
+def keep_order(weight: Tensor) -> Tensor:
+    return weight
+
+
+def int8_matmul(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False, reorder: Callable[[Tensor], Tensor] = keep_order
+) -> Tensor:
     """Return the int8 product by definition.
 
-    Weights have steps of 1/127 of the greatest of their row. Inputs have steps of 1/127 of theirs, or 1/255 after a ReLU.
+    Inputs have steps of 1/127 of the greatest of their row, or 1/255 after a ReLU.
+
+    reorder: returns the weight in the order of packed inputs
     """
     is_after_relu = weight.shape[1] in D_FF and bool((x >= 0).all())
     step_X1 = (x.abs().amax(-1, keepdim=True).double() / (255 if is_after_relu else 127)).clamp(min=MIN_SCALE)
-    step_O1 = weight.abs().amax(1, keepdim=True) / 127
+    step_O1 = compute_weight_steps(reorder(weight))[:, None]
     inputs, weights = (x * (1 / step_X1).float()).round() * step_X1, (weight / step_O1).round() * step_O1.double()
     result = (inputs @ weights.t() if bias is None else inputs @ weights.t() + bias).float()
     return result.relu() if relu else result
@@ -134,7 +165,19 @@ def quantize(model: Transformer) -> Transformer:
     for name, module in model.named_modules():
         if hasattr(module, "matmul") and "pointer" not in name:  # the pointer's projection stays in float32
             cast(Any, module).matmul = int8_matmul_in_f16 if name.endswith((".key", ".value")) else int8_matmul
+    for module in model.modules():
+        if isinstance(module, Attention):
+            reorder = partial(interleave_inputs, head_layout=compute_head_layout(module, "int8"), num_heads=module.num_heads)
+            cast(Any, module.output).matmul = partial(int8_matmul, reorder=reorder)
     return model
+
+
+def interleave_inputs(weight: Tensor, head_layout: HeadLayout, num_heads: int) -> Tensor:
+    """Return an output projection's weight (D, U) whose inputs alternate between the heads of a group, with padding."""
+    width = head_layout.value_width // (head_layout.num_groups * head_layout.num_heads)
+    heads_DHW = weight.view(len(weight), num_heads, -1)
+    heads_DHW = F.pad(heads_DHW, (0, width - heads_DHW.shape[2], 0, head_layout.num_groups * head_layout.num_heads - num_heads))
+    return heads_DHW.view(len(weight), head_layout.num_groups, head_layout.num_heads, width).transpose(2, 3).flatten(1)
 
 
 def int8_matmul_in_f16(x: Tensor, weight: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
@@ -251,27 +294,6 @@ def test_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
     assert float(max_differences(expected, steps_logits).max()) == 0.0
     assert torch.equal(best_BX, logits_NV.topk(3).indices)
     assert torch.allclose(sums_N, logits_NV.double().logsumexp(-1), atol=1e-6)
-
-
-def get_kernel_instruction_set() -> InstructionSet:
-    instruction_set = get_instruction_set()
-    assert instruction_set is not None
-    return instruction_set
-
-
-def sum_lanes(weight: Tensor) -> Tensor:
-    """Return the sums of weights (O, I) whose products AVX2 adds in 16 bits: of each eight, 0, 1, 4 and 5, and the others."""
-    return F.pad(weight, (0, -weight.shape[1] % 8)).view(len(weight), -1, 2, 2, 2).sum((2, 4)).flatten(1)
-
-
-def compute_weight_steps(weight: Tensor) -> Tensor:
-    """Return the step of each output by its definition."""
-    step_O = weight.abs().amax(1) / 127
-    if get_kernel_instruction_set().max_lane_weights is not None:
-        # A sum of 126 steps has at most 128 after its four weights are rounded.
-        for sign in (1, -1):
-            step_O = step_O.maximum(sum_lanes((sign * weight).relu()).amax(1) / 126)
-    return step_O.clamp(min=MIN_SCALE)
 
 
 @pytest.mark.parametrize("epilogue", [STORE, ADD_RESIDUAL_U8])
@@ -575,4 +597,4 @@ def test_kernels_compile_with_and_without_tiles(tiles: str) -> None:
     """LLVM ends the process at an instruction that the processor lacks, and virtual machines may hide AMX."""
     result = subprocess.run([sys.executable, "-c", COMPILE_SCRIPT, tiles], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.strip() == str(tiles == "tiles")
+    assert result.stdout.strip() == str(tiles == "tiles" and get_kernel_instruction_set() is AVX512_VNNI)
