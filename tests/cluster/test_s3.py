@@ -92,7 +92,8 @@ def test_translation_from_and_to_a_store_resumes_and_is_that_of_one_machine(
 ) -> None:
     store.client.upload_file(str(text), BUCKET, "in/text.en")
     store.write_folder(bundle, "models/bundle")
-    options = ["--precision", "float32", "--window", "40"]
+    # A wide beam takes some seconds, in which the command is interrupted.
+    options = ["--precision", "float32", "--window", "40", "beam_size=16"]
     threads = ["--intra-threads", "1", "--inter-threads", "1"]
     single = store.run("translate", str(bundle), str(text), *options, *threads, "-o", str(tmp_path / "one.de"))
     assert single.returncode == INCOMPLETE_LINES, single.stderr  # some lines of the small model are empty

@@ -112,7 +112,8 @@ from dragoman.inference.backends.compiled import jit_cache
 
 if sys.argv[1:]:
     jit_cache._get_cache_dir = lambda: Path(sys.argv[1])
-weights, panel = np.ones((16, 64), np.float32), np.zeros(16 * 64, np.int8)
+weights, panel = np.zeros((16, 64), np.float32), np.zeros(16 * 64, np.int8)
+weights[:, 0] = 1.0
 scale, compensation = np.zeros(16, np.float32), np.zeros(16, np.int32)
 jit_cache.pack_weights(weights.ctypes.data, 16, 64, panel.ctypes.data, scale.ctypes.data, compensation.ctypes.data, 1)
 print(compensation.sum())
@@ -126,15 +127,15 @@ print(jit_cache.get_cache_dir())
 @pytest.mark.skipif(not AVX512_VNNI.features <= get_cpu_features(), reason="the processor lacks AVX-512")
 def test_avx512_ends_the_emulated_process(tmp_path: Path) -> None:
     """Otherwise a run of the emulator would not show that kernels lack AVX-512."""
-    sums = str(16 * 64 * 127)
-    for isa, returncode, output in ((AVX2, 0, sums), (AVX512_VNNI, -signal.SIGILL, "")):
+    # One weight of each output is not 0. AVX2 leaves room for the rounding of the other weights of its lane.
+    for isa, returncode, sums in ((AVX2, 0, 16 * 126), (AVX512_VNNI, -signal.SIGILL, 16 * 127)):
         native = run_program(["-c", PACK_SCRIPT], isa, tmp_path)
         assert native.returncode == 0, native.stderr
         native_output, kernel_dir = native.stdout.splitlines()
-        assert native_output == sums
+        assert native_output == str(sums)
         emulated = run_program(["-c", PACK_SCRIPT, kernel_dir], AVX2, tmp_path, emulator=HASWELL)
         assert emulated.returncode == returncode, emulated.stderr
-        assert emulated.stdout.splitlines()[:1] == output.split()
+        assert emulated.stdout.splitlines()[:1] == ([native_output] if returncode == 0 else [])
 
 
 def emit_assembly(folder: Path, triple: str, processor: str, features: frozenset[str], isa: InstructionSet) -> dict[str, str]:
