@@ -172,9 +172,8 @@ def multiply_one_row(linear, first, workspace, row, num_quads):
         )
         for panel in range(4, 8):
             prefetch(weights, offset + panel * panel_size)
-        a = _accumulate_four(
-            a, load_splat_i8x4(workspace.quantized_inputs, row * workspace.input_stride + 4 * quad), panel_weights
-        )
+        inputs = load_splat_i8x4(workspace.quantized_inputs, row * workspace.input_stride + 4 * quad)
+        a = _accumulate_four(a, inputs, panel_weights)
     for panel in range(4):
         store_i32x16(workspace.accumulators, panel * ACCUMULATOR_STRIDE, a[panel])
 

@@ -26,8 +26,8 @@ from dragoman.inference.backends.compiled.kernels.simd import (
 )
 from dragoman.inference.backends.compiled.kernels.structs import INT8_MAX, LANES, MIN_SCALE, VECTOR_BYTES
 
-# Whether products are added in lanes of 16 bits. The sum of a lane's weights of one sign has at most so many steps, because
-# rounding adds up to half a step to each of the four.
+# Whether products are added in lanes of 16 bits, and the limit of a lane's four weights of one sign before they are rounded.
+# Rounding adds up to half a step to each.
 HAS_LANES = INSTRUCTION_SET.max_lane_weights is not None
 MAX_LANE_STEPS = (INSTRUCTION_SET.max_lane_weights or 0) - 2
 

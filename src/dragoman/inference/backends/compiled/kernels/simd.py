@@ -181,9 +181,9 @@ def _sum_lanes_avx2(builder, lanes):
 
 @intrinsic
 def sum_lane_weights(typing, weights):
-    """Return the sums of four weights whose products AVX2 adds in the same 16 bits, in each lane.
+    """Return the sums of each four weights whose products AVX2 adds in the same 16 bits. Each sum is in several lanes.
 
-    These are 0, 1, 4 and 5 of eight weights side by side, and the other four.
+    Of eight weights side by side, 0, 1, 4 and 5 belong together, and so do the other four.
     """
 
     def codegen(context, builder, signature, args):
