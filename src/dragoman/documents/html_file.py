@@ -28,7 +28,7 @@ KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe
 CHUNK_CHARACTERS = 2**16
 """Length of the pieces of a file that are read one after the other."""
 
-_CHARSET = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_CHARSET = re.compile(rb"<meta[^<>]+?charset\s*+=\s*+[\"']?+\s*+([\w.:-]++)", re.IGNORECASE)
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
 _ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`]+))""")

@@ -32,7 +32,10 @@ MIN_WRAP_WIDTH = 40
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 # The box of a task, the label of a footnote, a reference to one, and the attributes of a heading.
-_MARK = re.compile(r"(?:(?<!.)\[[ xX]\][ \t]+|(?<!.)\[\^[^\]\s]+\]:[ \t]*|\[\^[^\]\s]+\]|[ \t]+\{[#.:][^{}\n]*\}$)", re.DOTALL)
+_MARK = re.compile(
+    r"(?:(?<!.)\[[ xX]\][ \t]++|(?<!.)\[\^[^\[\]\s]++\]:[ \t]*+|\[\^[^\[\]\s]++\]|(?<![ \t])[ \t]++\{[#.:][^{}\n]*+\}$)",
+    re.DOTALL,
+)
 _DIRECTIVE = re.compile(r"[ \t]*(?::::|!!!|\?\?\?|\{%|\{\{<|\[TOC\])")
 _LINK_END = re.compile(
     r"""\]\([ \t\n]*(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()]*\))*\))*)"""

@@ -34,8 +34,10 @@ def find_form_numbers(expression: str) -> dict[int, int]:
 
     The number is the smallest one above 0 of the form, or 0.
     """
+    if len(expression) > MAX_LENGTH:
+        return {}
     tokens = _TOKEN.findall(expression)
-    if len(expression) > MAX_LENGTH or "".join(tokens) != re.sub(r"\s", "", expression):
+    if "".join(tokens) != re.sub(r"\s", "", expression):
         return {}
     numbers: dict[int, int] = {}
     try:

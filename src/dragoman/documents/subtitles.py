@@ -39,6 +39,7 @@ _AROUND = re.compile(r"<(i|b|u|font|v|c)\b[^<>\n]*>(?=[^<>]*</\1>\Z)", re.IGNORE
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।:]['\"”’»)\]]*$|^\W*$")
 _MARKS = frozenset(",;:.!?，、。；：！？…–—")
 _DIALOGUE = re.compile(r"^[ \t]*[-–—]", re.MULTILINE)
+_LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
 _TAG_OR_SPACE = re.compile(r"<[^<>]*>|(?<!\s) (?!\s)")
 
 
@@ -117,7 +118,7 @@ def _parse(text: EncodedText, name: str) -> Document:
     for cue in _read_cues(text.text, has_notes=is_escaped):
         raw = text.text[cue.start : cue.end]
         keeps_lines = _DIALOGUE.search(raw) is not None
-        source = re.sub(r"[ \t]*\r?\n", "\n" if keeps_lines else " ", raw)
+        source = _LINE_BREAK.sub("\n" if keeps_lines else " ", raw)
         has_tags = _TAG.search(source) is not None
         if has_tags and not is_escaped:
             source = _map_text(source, lambda part: html.escape(part, quote=False))
@@ -130,7 +131,7 @@ def _parse(text: EncodedText, name: str) -> Document:
                 markup="html" if has_tags else "none",
                 keep_line_breaks=keeps_lines,
                 seconds=cue.seconds,
-                lines=re.sub(r"[ \t]*\r?\n", "\n", raw),
+                lines=_LINE_BREAK.sub("\n", raw),
             )
             units.append(unit)
             cues[unit.id] = cue

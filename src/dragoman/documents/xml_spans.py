@@ -21,7 +21,8 @@ MAX_DEPTH = 256
 _CHUNK_BYTES = 2**16
 _XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']([A-Za-z][\w.-]*)")
-_ATTRIBUTE = re.compile(r"""\s+([^\s=<>/"']+)\s*=\s*("[^"]*"|'[^']*')""")
+_ATTRIBUTE = re.compile(r"""(?<!\s)\s++([^\s=<>/"']++)\s*+=\s*+("[^"]*+"|'[^']*+')""")
+_TAG_END = re.compile(r"(?<!\s)\s*+/?>$")
 _TAG_NAME = re.compile(r"<([^\s<>/]+)")
 _NAMED_CHARACTER = re.compile(r"&[A-Za-z][A-Za-z0-9]*;")
 # Characters that XML 1.0 cannot hold, see https://www.w3.org/TR/xml/#charsets
@@ -293,7 +294,7 @@ def set_attribute(start_tag: str, name: str, value: str) -> str:
     for match in _ATTRIBUTE.finditer(start_tag):
         if match[1] == name:
             return start_tag[: match.start()] + written + start_tag[match.end() :]
-    end = re.search(r"\s*/?>$", start_tag)
+    end = _TAG_END.search(start_tag)
     position = end.start() if end else len(start_tag)
     return start_tag[:position] + written + start_tag[position:]
 

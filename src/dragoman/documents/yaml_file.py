@@ -27,7 +27,7 @@ _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
 _BLOCK_HEADER = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?\r?\n")
 # What YAML 1.1 reads as another type than a text.
 _WORDS = re.compile(r"(?:y|yes|n|no|on|off|true|false|null)", re.IGNORECASE)
-_PLAIN = re.compile(r"[^\W\d_](?:[^\s:#\[\]{},&*!|>'\"%@`\\=<~?-]|[-?!'%=&](?=\w)|(?<=\w)[?!']| (?=\w))*")
+_PLAIN = re.compile(r"[^\W\d_](?:[^\s:#\[\]{},&*!|>'\"%@`\\=<~?-]|[-?!'%=&](?=\w)|(?<=\w)[?!']| (?=\w))*+")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 

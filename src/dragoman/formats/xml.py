@@ -17,7 +17,7 @@ _CHUNK_BYTES = 2**16
 # Elements with native codes of other programs. The names have the same meaning in TMX, XLIFF 1.2 and XLIFF 2.
 _INLINE_CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
 _ILLEGAL_CHARACTER = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ERROR_POSITION = re.compile(r"\s*,? line \d+, column \d+.*", re.DOTALL)
+_ERROR_POSITION = re.compile(r"(?<!\s)\s*+,? line \d+, column \d+.*", re.DOTALL)
 
 
 def read_units(

@@ -17,9 +17,10 @@ from dragoman.text.placeholders import find_placeholders
 MAX_DEPTH = 64
 """Depth of elements in elements; the tags of deeper ones are points."""
 
-# Neither < nor > stands inside a tag, so a search takes time in proportion to the text.
+# Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
 _MARKUP = re.compile(
-    r"<!--(?:(?!<!--).)*?-->|<!\[CDATA\[(?:(?!<!\[).)*?\]\]>|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*)[^<>]*?(?P<end>/?)>|<[!?][^<>]*>",
+    r"<!--(?:(?!<!--).)*?-->|<!\[CDATA\[(?:(?!<!\[).)*?\]\]>"
+    r"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*+)[^<>]*+(?:(?<=(?P<end>/)))?>|<[!?][^<>]*+>",
     re.DOTALL,
 )
 VOID_TAGS = frozenset(

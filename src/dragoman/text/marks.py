@@ -19,7 +19,6 @@ _CHARACTER = re.compile(f"[{''.join(MARK_CHARACTERS)}]")
 _TO_CHARACTER = dict(zip(PLACEHOLDER_MARKS, MARK_CHARACTERS, strict=True))
 _TO_MARK = dict(zip(MARK_CHARACTERS, PLACEHOLDER_MARKS, strict=True))
 _UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
-_LAST_MARKS = re.compile(rf"(?:[{''.join(MARK_CHARACTERS)}][^\w{''.join(MARK_CHARACTERS)}]*){{2,}}$")
 
 
 def can_hold_marks(text: str) -> bool:
@@ -44,7 +43,14 @@ def to_marks(text: str) -> str:
 
 def ends_in_marks(text: str) -> bool:
     """Return whether a text with characters of marks ends in two of them or more, with no word between them."""
-    return _LAST_MARKS.search(text) is not None
+    num_marks = 0
+    for character in reversed(text):
+        if character.isalnum() or character == "_":
+            return False
+        num_marks += character in _TO_MARK
+        if num_marks == 2:
+            return True
+    return False
 
 
 def restore_spaces(source: str, translation: str) -> str:

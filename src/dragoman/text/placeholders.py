@@ -14,11 +14,11 @@ _PLACEHOLDER = re.compile(
       \[X\d+X\]                                                     # Weblate, for services without tags
     | ⟦\d+⟧                                                         # reserved tokens
     | %%
-    | %\([A-Za-z_]\w*\)[-+#0]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa]     # Python, by name
-    | %(?:\d+\$)?[-+#0']*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[Lzjtq])?[@diouxXeEfFgGcspn](?![A-Za-z])  # C, Java, Objective-C
-    | %\{[^{}\s]+\}                                                 # Ruby
-    | \$\{[^{}]+\} | \{\{[^{}]+\}\} | \{[^{}\s]*\}                  # templates
-    | \$[A-Za-z_]\w*\$?
+    | %\([A-Za-z_]\w*+\)[-+#0]*+\d*+(?:\.\d++)?[diouxXeEfFgGcrsa]  # Python, by name
+    | %(?:\d++\$)?+[-+#0']*+(?:\d++|\*)?+(?:\.(?:\d++|\*))?+(?:hh?|ll?|[Lzjtq])?[@diouxXeEfFgGcspn](?![A-Za-z])  # C, Java, Objective-C
+    | %\{[^{}\s]++\}                                                # Ruby
+    | \$\{[^{}]++\} | \{\{[^{}]++\}\} | \{[^{}\s]*+\}               # templates
+    | \$[A-Za-z_]\w*+\$?
     | (?:https?|ftp)://[^\s<>"'”»]*[^\s<>"'”».,;:!?)\]}]            # addresses
     | \bwww\.[^\s<>"'”»]*[^\s<>"'”».,;:!?)\]}]
     | (?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}

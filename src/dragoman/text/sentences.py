@@ -24,15 +24,17 @@ _UNSPACED_MARKS = "。！？｡．"
 _CLOSERS = "\"'”’»›)\\]}」』）】〉》｣“‘"
 _OPENERS = "\"'“‘«‹([{„‚「『（【〈《¿¡–—-"
 # A French quotation mark closes after a space, and another space or the end of the text follows it.
-_CLOSING = rf"[{_CLOSERS}]*(?:[ \u00a0\u202f][»›](?=\s|$))?"
+_CLOSING = rf"[{_CLOSERS}]*+(?:[ \u00a0\u202f][»›](?=\s|$))?"
+# A match begins with the first mark of a row, so that a row of marks is read once.
 _SENTENCE_END = re.compile(
-    rf"(?P<marks>[{_SPACED_MARKS}]+){_CLOSING}\s+|[{_UNSPACED_MARKS}]+[{_SPACED_MARKS}{_UNSPACED_MARKS}]*[{_CLOSERS}]*\s*"
+    rf"(?<![{_SPACED_MARKS}])(?P<marks>[{_SPACED_MARKS}]++){_CLOSING}\s++"
+    rf"|[{_UNSPACED_MARKS}]++[{_SPACED_MARKS}{_UNSPACED_MARKS}]*+[{_CLOSERS}]*+\s*+"
 )
 # In Greek, the semicolon is the question mark.
 _GREEK_SENTENCE_END = re.compile(_SENTENCE_END.pattern.replace(".!?", ".!?;\u037e"))
-_NEXT_CHARACTER = re.compile(rf"[{re.escape(_OPENERS)}\s]*(.?)", re.DOTALL)
+_NEXT_CHARACTER = re.compile(rf"[{re.escape(_OPENERS)}\s]*+(.?)", re.DOTALL)
 _WORD_START = re.compile(r"[\s(\[\"“„«/]")
-_LIST_NUMBER = re.compile(r"\s*[(\[]?(\d{1,3}|[a-zA-Z]|[ivxIVX]{1,4})$")
+_LIST_NUMBER = re.compile(r"[(\[]?(\d{1,3}|[a-zA-Z]|[ivxIVX]{1,4})")
 
 MAX_ABBREVIATION = 24
 """Characters of the longest abbreviation."""
@@ -70,7 +72,7 @@ def split_sentences(text: str, language: str, protected: Sequence[Span] = ()) ->
     pattern = _GREEK_SENTENCE_END if language == "el" else _SENTENCE_END
     starts, ends = [start for start, _ in protected], [end for _, end in protected]
     spans: list[Span] = []
-    start = 0
+    start = len(text) - len(text.lstrip())
     for match in pattern.finditer(text):
         position = match.end()
         if bisect_left(starts, position) > bisect_right(ends, position):

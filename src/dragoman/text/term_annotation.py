@@ -19,7 +19,8 @@ from collections.abc import Iterable
 TERM_START, TERM_TRANSLATION, TERM_END = TERM_MARKS = ("⟦t⟧", "⟦=⟧", "⟦/t⟧")
 """Marks before a term of the source, before its translation, and behind that."""
 _MARK = re.compile("⟦(?:t|=|/t|[0-9]{1,2})⟧")
-_ANNOTATION = re.compile(f"{TERM_START}(.*?){TERM_TRANSLATION}.*?{TERM_END}", re.DOTALL)
+_PLAIN = f"(?:(?!{TERM_START}|{TERM_TRANSLATION}|{TERM_END}).)*+"
+_ANNOTATION = re.compile(f"{TERM_START}({_PLAIN}){TERM_TRANSLATION}{_PLAIN}{TERM_END}", re.DOTALL)
 
 
 def has_marks(text: str) -> bool:
