@@ -15,7 +15,7 @@ _PLACEHOLDER = re.compile(
     | ⟦\d+⟧                                                         # reserved tokens
     | %%
     | %\([A-Za-z_]\w*+\)[-+#0]*+\d*+(?:\.\d++)?[diouxXeEfFgGcrsa]  # Python, by name
-    | %(?:\d++\$)?+[-+#0']*+(?:\d++|\*)?+(?:\.(?:\d++|\*))?+(?:hh?|ll?|[Lzjtq])?[@diouxXeEfFgGcspn](?![A-Za-z])  # C, Java, Objective-C
+    | %(?:\d++\$)?+[-+#0']*+(?:\d++|\*)?+(?:\.(?:\d++|\*))?+(?:hh?|ll?|[Lzjtq])?[@diouxXeEfFgGcspn](?![A-Za-z])  # C, Java
     | %\{[^{}\s]++\}                                                # Ruby
     | \$\{[^{}]++\} | \{\{[^{}]++\}\} | \{[^{}\s]*+\}               # templates
     | \$[A-Za-z_]\w*+\$?
