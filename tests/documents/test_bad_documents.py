@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
 from zip_files import make_docx, make_package, make_zip
 
-from dragoman.cli.translate_file import translate_file
+from dragoman.cli.translate_file import report_file, translate_file
 from dragoman.documents import zip_document
 
 PARAGRAPH = "<w:p><w:r><w:t>Hello there</w:t></w:r></w:p>"
@@ -58,6 +60,66 @@ CASES = {
     "empty.po": b"",
     "old.doc": b"\xd0\xcf\x11\xe0",
 }
+
+
+def declare(encoding: str, root: str) -> str:
+    """Return XML that states this encoding."""
+    return f'<?xml version="1.0" encoding="{encoding}"?>\n{root}'
+
+
+def build_files_with_encoding(encoding: str) -> dict[str, bytes]:
+    """Return a file of each format in which a file states its encoding, with the name of an encoding."""
+    files = {
+        "strings.xml": declare(encoding, '<resources><string name="a">Hello there</string></resources>'),
+        "a.xlf": declare(encoding, XLIFF.format("Hello there")),
+        "a.tmx": declare(encoding, '<tmx version="1.4"><header srclang="en"/><body/></tmx>'),
+        "a.resx": declare(encoding, '<root><data name="a"><value>Hello there</value></data></root>'),
+        "a.ts": declare(encoding, "<TS><context><message><source>Hello</source></message></context></TS>"),
+        "a.html": f'<html><head><meta charset="{encoding}"></head><body><p>Hello there</p></body></html>',
+        "b.html": f'<meta http-equiv="Content-Type" content="text/html; charset={encoding}"><p>Hello there</p>',
+        "a.po": PO.replace("UTF-8", encoding).replace("ä", "a"),
+    }
+    parts = {"word/document.xml": ("wordprocessingml.document.main", declare(encoding, "<w:document/>"))}
+    return {name: text.encode("ascii") for name, text in files.items()} | {"a.docx": make_package(parts)}
+
+
+@pytest.mark.parametrize(
+    "encoding", ["rot13", "zlib_codec", "hex", "base64", "idna", "punycode", "unicode_escape", "undefined"]
+)
+def test_codec_without_text_is_refused_everywhere(encoding: str, tmp_path: Path) -> None:
+    files = build_files_with_encoding(encoding)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "good.txt").write_text("Hello there\n", encoding="utf-8")
+    result = CliRunner().invoke(translate_file, ["--check", *map(str, sorted(tmp_path.iterdir())), "--json"])
+    reports = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == 4, result.output
+    codes = {Path(report["file"]).name: report.get("code", report["status"]) for report in reports}
+    assert codes == dict.fromkeys(files, "invalid-encoding") | {"good.txt": "ok"}
+    assert len(result.stderr.strip().splitlines()) == len(files) + 1
+
+
+def test_unexpected_exception_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(path: Path, on_progress: object) -> NoReturn:
+        raise ZeroDivisionError("secret text\nof the file")
+
+    report = report_file(tmp_path / "a.po", fail, lambda done, total: None)
+    assert (report.status, report.code) == ("refused", "error")
+    assert (
+        report.error == f"{tmp_path / 'a.po'}: an unexpected ZeroDivisionError; report it, with the file if you can; "
+        "--verbose shows where it comes from"
+    )
+    assert capsys.readouterr().err == ""
+    report_file(tmp_path / "a.po", fail, lambda done, total: None, verbose=True)
+    assert "in fail\n" in capsys.readouterr().err
+
+
+def test_exhausted_memory_costs_one_file(tmp_path: Path) -> None:
+    def fail(path: Path, on_progress: object) -> NoReturn:
+        raise MemoryError
+
+    report = report_file(tmp_path / "a.po", fail, lambda done, total: None)
+    assert (report.status, report.code) == ("refused", "out-of-memory")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -777,3 +777,20 @@ def test_file_system_without_locks_works(tmp_path: Path, monkeypatch: pytest.Mon
     with lock_dir(tmp_path), lock_dir(tmp_path):
         (tmp_path / "twice").touch()
     assert {path.name for path in tmp_path.iterdir()} == {f"{errno.ENOLCK}", f"{errno.ENOTSUP}", "twice"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_replaced_file_and_folder_keep_permissions(tmp_path: Path) -> None:
+    file, folder = tmp_path / "a.txt", tmp_path / "bundle"
+    write_lines(file, ["old"])
+    file.chmod(0o604)
+    folder.mkdir(mode=0o700)
+    old_mask = os.umask(0o022)
+    try:
+        write_lines(file, ["new"], overwrite=True)
+        with atomic_dir(folder, overwrite=True) as partial:
+            (partial / "b.txt").write_text("new")
+    finally:
+        os.umask(old_mask)
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("new\n", 0o604)
+    assert (folder.stat().st_mode & 0o777, (folder / "b.txt").stat().st_mode & 0o777) == (0o700, 0o600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from dragoman.cli.options import (
     treat_termination_as_interrupt,
     usage_error,
 )
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, OutOfMemoryError, is_out_of_memory
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class FileReport:
 @from_option
 @device_options
 @json_option("Print one JSON object a file, with its flagged texts.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an unexpected error.")
 def translate_file(
     arguments: tuple[str, ...],
     output: Path | None,
@@ -144,6 +146,7 @@ def translate_file(
     ensemble: tuple[Path, ...],
     device_options: DeviceOptions,
     as_json: bool,
+    verbose: bool,
 ) -> None:
     """Translate each FILE with BUNDLE. Everything but the texts stays as it is, byte for byte.
 
@@ -192,11 +195,7 @@ def translate_file(
     statuses: Counter[str] = Counter()
     for path in files:
         with progress_bar(console, path.name, None, unit="texts", hidden=check) as bar:
-            try:
-                report = translate(path, bar.set_done)
-            except DragomanError as error:
-                message = str(error) if str(path) in str(error) else f"{path}: {error}"
-                report = FileReport(str(path), "refused", error=message, code=error.code)
+            report = report_file(path, translate, bar.set_done, verbose=verbose)
         statuses[report.status] += 1
         if as_json:
             print_json(report)
@@ -206,6 +205,29 @@ def translate_file(
         sys.exit(REFUSED_FILES)
     if statuses["flagged"]:
         sys.exit(INCOMPLETE_LINES)
+
+
+def report_file(
+    path: Path, translate: Callable[[Path, OnProgress], FileReport], on_progress: OnProgress, *, verbose: bool = False
+) -> FileReport:
+    """Return the report of a file, also of one that cannot be read or written. No exception of a file costs the next ones.
+
+    verbose: print the traceback of an unexpected exception
+    """
+    try:
+        return translate(path, on_progress)
+    except DragomanError as error:
+        message = str(error) if str(path) in str(error) else f"{path}: {error}"
+        return FileReport(str(path), "refused", error=message, code=error.code)
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        if is_out_of_memory(error):
+            message = f"{path}: the memory does not hold it; divide it"
+            return FileReport(str(path), "refused", error=message, code=OutOfMemoryError.code)
+        hint = "report it, with the file if you can" + ("" if verbose else "; --verbose shows where it comes from")
+        message = f"{path}: an unexpected {type(error).__name__}; {hint}"
+        return FileReport(str(path), "refused", error=message, code=DragomanError.code)
 
 
 def _build_check(

@@ -11,6 +11,7 @@ from itertools import accumulate
 
 from dragoman.documents.document import Edit
 from dragoman.errors import DataError
+from dragoman.text.encodings import find_codec
 
 _BLOCK = 4096  # characters between two known byte positions
 _BYTE_ORDER_MARKS = (
@@ -87,31 +88,44 @@ class EncodedText:
 def decode(content: bytes, encoding: str = "utf-8") -> EncodedText:
     """Return the text of a file. A byte order mark has precedence over the encoding.
 
-    Raises DataError for bytes that are not of the encoding or not a text, and for an encoding whose bytes cannot be edited.
+    Raises DataError for the name of no text encoding, for bytes that are not of the encoding or not a text, and for an
+    encoding whose bytes cannot be edited.
     """
     start = 0
     for mark, name in _BYTE_ORDER_MARKS:
         if content.startswith(mark):
             start, encoding = len(mark), name
             break
+    else:
+        encoding = check_encoding(encoding)
     try:
-        encoding = codecs.lookup(encoding).name
         text = content[start:].decode(encoding)
         # Of these, each text has one encoding, so a large file needs no second copy.
         is_exact = encoding in ("utf-8", "ascii", "iso8859-1") or text.encode(encoding) == content[start:]
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, start + error.start) + 1
         raise DataError(
-            f"line {line}: the bytes are not {encoding[:40]}; convert the file to UTF-8", code="invalid-encoding"
+            f"line {line}: the bytes are not {encoding}; convert the file to UTF-8", code="invalid-encoding"
         ) from None
-    except (LookupError, UnicodeError, AttributeError, TypeError):
-        raise DataError(f"the bytes are not {encoding[:40]}; convert the file to UTF-8", code="invalid-encoding") from None
-    # In these encodings, the bytes of a character depend on what stands before it.
-    if not is_exact or encoding.startswith(("iso2022", "utf_7", "utf-7", "hz")) or encoding in ("utf-16", "utf-32"):
+    except UnicodeEncodeError:
+        is_exact = False
+    # In ISO 2022, the bytes of a character depend on what stands before it.
+    if not is_exact or encoding.startswith("iso2022"):
         raise DataError(f"a file in {encoding} cannot be edited; convert it to UTF-8", code="invalid-encoding")
     if "\0" in text:
         raise DataError("the file holds zero bytes, so it is no text", code="invalid-format")
     return EncodedText(content, text, encoding, start)
+
+
+def check_encoding(name: str) -> str:
+    """Return Python's codec of an encoding that a file states. Raises DataError for a name of no text encoding."""
+    codec = find_codec(name)
+    if codec is None:
+        raise DataError(
+            f"the file states the encoding {name[:40]!r}, which is no text encoding that can be read; save it as UTF-8",
+            code="invalid-encoding",
+        )
+    return codec
 
 
 def split_lines(text: str) -> list[str]:

@@ -135,7 +135,7 @@ class FileTranslator:
             make_dirs(output.parent)
         except OSError as error:
             raise to_write_error(output, error) from None
-        with atomic_write(output, overwrite=overwrite) as stream:
+        with atomic_write(output, overwrite=overwrite, mode_of=path) as stream:
             cast(TextIO, stream).buffer.write(result.content)
         terms = None if self.options.glossary is None else count_terms(result.results, self.options.glossary)
         return FileTranslation(path, output, document.format, len(document.units), result.results, terms)
@@ -177,6 +177,8 @@ def translate_file(
     **decoding: Unpack[DecodingOptions],
 ) -> FileTranslation:
     """Translate the texts of a file, and write a file in which every other byte is as it was. The original stays.
+
+    The new file has the permissions of the original, or those of the file that it replaces.
 
     Args:
         translator: translator that `dragoman.load` returned

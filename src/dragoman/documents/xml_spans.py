@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
+from dragoman.documents.encoded_text import check_encoding
 from dragoman.errors import DataError
 
 MAX_BYTES = 2**28
@@ -23,6 +24,11 @@ _XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']([A-Za-z][\w.-]*)")
 _ATTRIBUTE = re.compile(r"""(?<!\s)\s++([^\s=<>/"']++)\s*+=\s*+("[^"]*+"|'[^']*+')""")
 _TAG_END = re.compile(r"(?<!\s)\s*+/?>$")
+_ENCODING_STARTS = (
+    ((codecs.BOM_UTF16_LE + b"<\0", b"<\0"), "utf-16-le"),
+    ((codecs.BOM_UTF16_BE + b"\0<", b"\0<"), "utf-16-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+)
 _TAG_NAME = re.compile(r"<([^\s<>/]+)")
 _NAMED_CHARACTER = re.compile(r"&[A-Za-z][A-Za-z0-9]*;")
 # Characters that XML 1.0 cannot hold, see https://www.w3.org/TR/xml/#charsets
@@ -151,7 +157,7 @@ class XmlSource:
         """
         open_elements: list[XmlElement] = []
         outermost: XmlElement | None = None
-        for token in _iter_tokens(self.content):
+        for token in _iter_tokens(self.content, self.encoding):
             parent = open_elements[-1] if open_elements else None
             if token.kind == "start":
                 if len(open_elements) >= MAX_DEPTH:
@@ -177,18 +183,12 @@ class XmlSource:
 
 
 def _detect_encoding(content: bytes) -> str:
-    if content.startswith((codecs.BOM_UTF16_LE, b"<\0")):
-        return "utf-16-le"
-    if content.startswith((codecs.BOM_UTF16_BE, b"\0<")):
-        return "utf-16-be"
+    """Return the encoding by the first bytes, or else the one that the file states."""
+    for starts, name in _ENCODING_STARTS:
+        if content.startswith(starts):
+            return name
     declared = _DECLARED_ENCODING.search(content[:512])
-    name = declared[1].decode() if declared else "utf-8"
-    try:
-        return codecs.lookup(name).name
-    except LookupError:
-        raise DataError(
-            f"the XML file has the unknown encoding {name[:40]!r}; save it as UTF-8", code="invalid-encoding"
-        ) from None
+    return check_encoding(declared[1].decode() if declared else "utf-8")
 
 
 @dataclass(slots=True)
@@ -203,9 +203,9 @@ class _XmlToken:
     end: int = -1
 
 
-def _iter_tokens(content: bytes) -> Iterator[_XmlToken]:
+def _iter_tokens(content: bytes, encoding: str) -> Iterator[_XmlToken]:
     """Yield the tokens of a file. A token ends where the next one starts, because expat gives the place of starts alone."""
-    reader = _TokenReader()
+    reader = _TokenReader(encoding)
     try:
         for start in range(0, len(content), _CHUNK_BYTES):
             reader.parser.Parse(content[start : start + _CHUNK_BYTES], False)
@@ -223,8 +223,9 @@ def _iter_tokens(content: bytes) -> Iterator[_XmlToken]:
 class _TokenReader:
     """Handlers of an expat parser that collect tokens."""
 
-    def __init__(self) -> None:
-        self.parser = expat.ParserCreate(namespace_separator=" ")
+    def __init__(self, encoding: str) -> None:
+        # expat reads the order of the bytes of UTF-16 itself.
+        self.parser = expat.ParserCreate(None if encoding.startswith("utf-16") else encoding, " ")
         self.tokens: list[_XmlToken] = []
         self.is_in_cdata = False
         self.parser.StartElementHandler = self._start_element

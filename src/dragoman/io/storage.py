@@ -85,9 +85,24 @@ def _path_exists(path: Path) -> bool:
         raise to_write_error(path, error) from None
 
 
+def copy_mode(path: Path, *sources: Path) -> None:
+    """Give a new file or folder the permissions of the first source that exists, if any does. Raise OSError.
+
+    A folder stays one that its owner can fill. Windows has no such permissions.
+    """
+    if os.name != "nt":
+        for source in sources:
+            with suppress(FileNotFoundError):
+                path.chmod(source.stat().st_mode & 0o777 | (0o700 if path.is_dir() else 0))
+                return
+
+
 @contextmanager
-def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
-    """Open a text file that appears at `path` completely or not at all. Raise OutputError if it exists or cannot be written."""
+def atomic_write(path: Path, *, overwrite: bool = False, mode_of: Path | None = None) -> Iterator[IO[str]]:
+    """Open a text file that appears at `path` completely or not at all. Raise OutputError if it exists or cannot be written.
+
+    A file that is replaced leaves its permissions to the new one. mode_of: file whose permissions another new file gets
+    """
     if not overwrite:
         check_path_is_free(path)
     if _path_exists(path) and not path.is_file():
@@ -95,6 +110,7 @@ def atomic_write(path: Path, *, overwrite: bool = False) -> Iterator[IO[str]]:
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as stream:
+            copy_mode(partial, path, *([] if mode_of is None else [mode_of]))
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -169,6 +185,7 @@ def atomic_dir(
         try:
             make_dirs(partial.parent)
             partial.mkdir()
+            copy_mode(partial, path)
             yield partial
             _write_manifest(partial, digests or {})
             if not overwrite:
@@ -356,9 +373,13 @@ def lock_dir(folder: Path) -> Iterator[None]:
 
 
 def commit_file(partial: Path, path: Path) -> None:
-    """Sync a complete file and rename it to `path`, so that `path` never holds a part of it. Raise OSError."""
+    """Sync a complete file and rename it to `path`, so that `path` never holds a part of it. Raise OSError.
+
+    A file that is replaced leaves its permissions to the new one.
+    """
     with partial.open(SYNC_MODE) as stream:
         os.fsync(stream.fileno())
+    copy_mode(partial, path)
     partial.replace(path)
 
 
