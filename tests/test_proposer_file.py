@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conftest import edit_config, reseal
-from dragoman.bundle import ProposalTraining, add_proposer, compute_bundle_digest, load_bundle, read_bundle, replace_metadata
+from dragoman.bundle import Bundle, ProposalTraining, add_proposer, compute_bundle_digest, load_bundle, replace_metadata
 from dragoman.errors import BundleError
 from dragoman.model.draft_decoder import DraftDecoder
 from dragoman.model.prediction_heads import PredictionHeads
@@ -28,6 +28,12 @@ def accelerated(bundle: Path, tmp_path: Path) -> Path:
     metadata = replace(load_bundle(bundle).metadata, heads=TRAINING)
     add_proposer(bundle, tmp_path / "fast", heads, metadata)
     return tmp_path / "fast"
+
+
+def load_resealed(folder: Path) -> Bundle:
+    """Return an edited bundle whose manifest was written again."""
+    reseal(folder)
+    return load_bundle(folder)
 
 
 def test_heads_are_read_back(bundle: Path, accelerated: Path) -> None:
@@ -72,7 +78,7 @@ def test_draft_replaces_heads(bundle: Path, accelerated: Path, drafted: Path, tm
     assert isinstance(load_bundle(tmp_path / "both").proposer, DraftDecoder)
     (drafted / HEADS_FILE).write_bytes((accelerated / HEADS_FILE).read_bytes())
     with raises_code("proposer-mismatch", "both"):
-        read_bundle(drafted)
+        load_resealed(drafted)
 
 
 def test_draft_of_another_bundle_is_refused(drafted: Path) -> None:
@@ -80,7 +86,7 @@ def test_draft_of_another_bundle_is_refused(drafted: Path) -> None:
     header = {BASE_DIGEST_KEY: "0" * 64, NUM_PROPOSALS_KEY: "3"}
     save_file(load_file(path), path, header)
     with raises_code("proposer-mismatch", "another vocabulary"):
-        read_bundle(drafted)
+        load_resealed(drafted)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +107,7 @@ def test_impossible_drafts_are_refused(drafted: Path, tensors: dict[str, torch.T
     header = {BASE_DIGEST_KEY: compute_bundle_digest(drafted), NUM_PROPOSALS_KEY: num_proposals}
     save_file(load_file(path) | tensors, path, header)
     with raises_code("bundle-damaged", "dragoman accelerate"):
-        read_bundle(drafted)
+        load_resealed(drafted)
 
 
 def rewrite(folder: Path, **tensors: torch.Tensor) -> None:
@@ -118,7 +124,7 @@ def test_heads_of_other_weights_are_refused(accelerated: Path, bundle_copy: Path
     reseal(bundle_copy)
     (bundle_copy / HEADS_FILE).write_bytes((accelerated / HEADS_FILE).read_bytes())
     with raises_code("proposer-mismatch", "another vocabulary"):
-        read_bundle(bundle_copy)
+        load_resealed(bundle_copy)
 
 
 def test_heads_of_another_vocabulary_are_refused(accelerated: Path) -> None:
@@ -129,7 +135,7 @@ def test_heads_of_another_vocabulary_are_refused(accelerated: Path) -> None:
     assert path.read_bytes() != pieces
     reseal(accelerated)
     with raises_code("proposer-mismatch", "another vocabulary"):
-        read_bundle(accelerated)
+        load_resealed(accelerated)
 
 
 @pytest.mark.parametrize(
@@ -147,13 +153,13 @@ def test_heads_of_another_vocabulary_are_refused(accelerated: Path) -> None:
 def test_impossible_heads_are_refused(accelerated: Path, tensors: dict[str, torch.Tensor]) -> None:
     rewrite(accelerated, **tensors)
     with raises_code("bundle-damaged", "dragoman accelerate"):
-        read_bundle(accelerated)
+        load_resealed(accelerated)
 
 
 def test_heads_that_are_no_tensors_are_refused(accelerated: Path) -> None:
     (accelerated / HEADS_FILE).write_bytes(b"cos\nsystem\n(S'touch harmed'\ntR.")
     with raises_code("bundle-damaged"):
-        read_bundle(accelerated)
+        load_resealed(accelerated)
     with pytest.raises(BundleError):  # the checksum differs
         load_bundle(accelerated)
 

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from dragoman.bundle import Bundle, collect_weights, compute_bundle_digest, load_bundle, load_weights, save_bundle
 from dragoman.config import LoraConfig
 from dragoman.errors import BundleError
-from dragoman.io.safetensors import save_tensors
-from dragoman.io.storage import atomic_dir, verify_checksums
+from dragoman.io.safetensors import MappedTensors, save_tensors
+from dragoman.io.storage import atomic_dir
 from dragoman.model.factory import assemble_model
 from dragoman.model.lora import merge_adapters
+from dragoman.runtime.tensor_files import open_tensor_files
 
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
 
@@ -69,11 +69,12 @@ def load_adapter(path: Path) -> Adapter:
     if not (path / ADAPTER_CONFIG_FILE).exists():
         hint = f"give {path / 'adapter'}" if (path / "adapter").is_dir() else "give the folder of an adapter"
         raise BundleError(f"{path}: holds no adapter; {hint}", code="bundle-not-found")
-    verify_checksums(path, BundleError)
+    files = open_tensor_files(path, BundleError)
     try:
         document: dict[str, Any] = json.loads((path / ADAPTER_CONFIG_FILE).read_bytes())
         config = LoraConfig.model_validate(document["lora"])
-        return Adapter(str(document["name"]), str(document["base_digest"]), config, load_file(path / ADAPTER_WEIGHTS_FILE))
+        weights = MappedTensors(files[ADAPTER_WEIGHTS_FILE])
+        return Adapter(str(document["name"]), str(document["base_digest"]), config, dict(weights))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, ValidationError, SafetensorError) as error:
         raise BundleError(
             f"{path}: is not an adapter, or is damaged ({type(error).__name__}); copy it again", code="bundle-damaged"

@@ -31,12 +31,14 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
+from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
 from dragoman.model.draft_decoder import Proposer
 from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.proposer_file import PROPOSER_FILES, read_proposer, write_proposer
+from dragoman.runtime.tensor_files import check_again, open_tensor_files
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
 from dragoman.text.length_ratios import LengthRatios
@@ -195,7 +197,7 @@ class Bundle:
         tokenizer: the tokenizers of both sides
         model: the model with its weights, in evaluation mode
         metadata: the origin of the model
-        release: releases the memory of the mapped weights; a later use reads them from disk again
+        release: releases the memory of the mapped weights; a later use reads their copy on disk again
         proposer: prediction heads or a draft decoder, which make greedy search faster; None without them
     """
 
@@ -383,9 +385,14 @@ def _check_replaceable(path: Path) -> None:
 
 def check_bundle(path: Path) -> None:
     """Raise BundleError if a file is missing, cut or changed, or if `path` is the run folder around the bundle."""
+    _check_is_bundle(path)
+    verify_checksums(path, BundleError)
+
+
+def _check_is_bundle(path: Path) -> None:
+    """Raise BundleError if `path` is the run folder around the bundle."""
     if (path / "bundle").is_dir() and not (path / CONFIG_FILE).exists():
         raise BundleError(f"{path}: is a run folder, not a bundle; give {path / 'bundle'}", code="bundle-not-found")
-    verify_checksums(path, BundleError)
 
 
 def compute_bundle_digest(path: Path) -> str:
@@ -400,12 +407,15 @@ def compute_bundle_digest(path: Path) -> str:
 
 def load_bundle(path: Path) -> Bundle:
     """Return a bundle after checking every checksum. Raise BundleError if a file is missing, cut or changed."""
-    check_bundle(path)
-    return read_bundle(path)
+    _check_is_bundle(path)
+    return read_bundle(path, open_tensor_files(path, BundleError))
 
 
-def read_bundle(path: Path) -> Bundle:
-    """Return a bundle whose checksums have been checked. Raise BundleError if its files do not describe one model."""
+def read_bundle(path: Path, files: dict[str, MappedFile]) -> Bundle:
+    """Return a bundle whose checksums have been checked. Raise BundleError if its files do not describe one model.
+
+    files: its tensor files, which `open_tensor_files` has opened
+    """
     recipe, vocabulary, metadata = read_config(path)
     tokenizer = read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
     if recipe.tokenizer.language_token is not None:
@@ -431,14 +441,15 @@ def read_bundle(path: Path) -> Bundle:
             code="bundle-mismatch",
         )
     try:
-        weights = MappedTensors(path / WEIGHTS_FILE)
-    except (SafetensorError, OSError) as error:
+        weights = MappedTensors(files[WEIGHTS_FILE])
+    except (SafetensorError, OSError, KeyError) as error:
         raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     model = _build_meta_model(recipe, vocabulary, weights, location=path / CONFIG_FILE)
     load_weights(model, weights, location=path / WEIGHTS_FILE, release=weights.release)
     proposer = None
-    if any((path / name).exists() for name in PROPOSER_FILES):
-        proposer = read_proposer(path, model.eval(), base_digest=compute_bundle_digest(path))
+    if files.keys() & set(PROPOSER_FILES):
+        proposer = read_proposer(path, files, model.eval(), base_digest=compute_bundle_digest(path))
+    check_again(path, BundleError, files)
     return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release, proposer)
 
 

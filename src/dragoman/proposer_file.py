@@ -8,15 +8,16 @@ The header holds the digest of the bundle's weights and tokenizers, so the propo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.errors import BundleError
-from dragoman.io.safetensors import save_tensors
+from dragoman.io.mapped_file import MappedFile
+from dragoman.io.safetensors import MappedTensors, save_tensors
 from dragoman.model.draft_decoder import DraftDecoder, Proposer
 from dragoman.model.prediction_heads import PredictionHeads
 from dragoman.model.transformer import Transformer
@@ -40,25 +41,25 @@ def write_proposer(folder: Path, proposer: Proposer, *, base_digest: str) -> tup
     return name, save_tensors(folder / name, tensors | {TOKEN_IDS: proposer.token_ids_W}, metadata=header)
 
 
-def read_proposer(folder: Path, model: Transformer, *, base_digest: str) -> Proposer | None:
+def read_proposer(folder: Path, files: Mapping[str, MappedFile], model: Transformer, *, base_digest: str) -> Proposer | None:
     """Return the proposer of a bundle in evaluation mode, or None if it has none.
 
+    files: the tensor files of the bundle, by name
     model: the model of the bundle
     base_digest: `compute_bundle_digest` of the bundle
 
     Raises BundleError for the proposer of another bundle, for two of them, and for a file that does not hold one.
     """
-    paths = [folder / name for name in PROPOSER_FILES if (folder / name).exists()]
-    if not paths:
+    names = [name for name in PROPOSER_FILES if name in files]
+    if not names:
         return None
-    path = paths[0]
-    if len(paths) > 1:
+    path = folder / names[0]
+    if len(names) > 1:
         raise BundleError(f"{folder}: holds both {HEADS_FILE} and {DRAFT_FILE}; delete one of them", code="proposer-mismatch")
     kind = "heads" if path.name == HEADS_FILE else "draft"
     try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-        tensors = load_file(path)
+        stored = MappedTensors(files[path.name])
+        header, tensors = stored.metadata, dict(stored)
         if header.get(BASE_DIGEST_KEY) != base_digest:
             raise BundleError(
                 f"{path}: was trained for other weights or another vocabulary than this bundle; delete the file and run "

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dragoman.conversion.checkpoint_reader import damaged, read_checkpoint
 from dragoman.errors import BundleError, DataError
+from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import MappedTensors
 
 MAX_JSON_BYTES = 2**27
@@ -179,7 +180,7 @@ def _open_file(path: Path) -> SourceTensors:
     """Return the tensors of one file. Raise DataError if it is damaged or holds something else."""
     if path.suffix == ".safetensors":
         try:
-            mapped = MappedTensors(path)
+            mapped = MappedTensors(MappedFile.map(path))
         except (SafetensorError, OSError, ValueError) as error:
             raise damaged(path, f"cannot be read: {str(error).splitlines()[0][:200]}") from None
         return SourceTensors(mapped, mapped.release, path, settings=SETTINGS_FILE)

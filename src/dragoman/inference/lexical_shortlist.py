@@ -25,7 +25,8 @@ from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError
 from dragoman.io.safetensors import MappedTensors, save_tensors
-from dragoman.io.storage import atomic_dir, verify_checksums
+from dragoman.io.storage import atomic_dir
+from dragoman.runtime.tensor_files import open_tensor_files
 from dragoman.tasks.generation import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 
@@ -73,9 +74,9 @@ class Shortlist:
 
 def read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
     """Read a shortlist. Raises BundleError if it is missing, truncated or changed, or was built for another vocabulary."""
-    verify_checksums(path, BundleError)
+    files = open_tensor_files(path, BundleError)
     try:
-        tables = MappedTensors(path / TABLES_FILE)
+        tables = MappedTensors(files[TABLES_FILE])
         candidates_VK, frequent_F, is_joint, digest_bytes = (
             tables[name].long() for name in ("candidates", "frequent", "joint", "vocabulary")
         )

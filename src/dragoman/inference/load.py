@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from dragoman.errors import BundleError, DeviceError
 from dragoman.inference.bundle_store import locate_bundle
-from dragoman.io.storage import verify_checksums
+from dragoman.io.mapped_file import MappedFile
+from dragoman.runtime.tensor_files import open_tensor_files
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
@@ -166,10 +167,10 @@ def load_pivot(
 
 
 def _read_bundles(paths: list[Path]) -> list[Bundle]:
-    """Read bundles, and verify their checksums while torch is being imported, which takes longer."""
+    """Read bundles, and copy and verify their files while torch is being imported, which takes longer."""
     executor = ThreadPoolExecutor(1, "checksums")
     try:
-        checks = [executor.submit(verify_checksums, bundle_path, BundleError) for bundle_path in paths]
+        checks = [executor.submit(open_tensor_files, bundle_path, BundleError) for bundle_path in paths]
         from dragoman.inference import translator  # noqa: F401
 
         return [_read_checked_bundle(bundle_path, check) for bundle_path, check in zip(paths, checks, strict=True)]
@@ -177,10 +178,9 @@ def _read_bundles(paths: list[Path]) -> list[Bundle]:
         executor.shutdown(cancel_futures=True)
 
 
-def _read_checked_bundle(path: Path, check: Future[None]) -> Bundle:
+def _read_checked_bundle(path: Path, check: Future[dict[str, MappedFile]]) -> Bundle:
     from dragoman.bundle import check_bundle, read_bundle
 
     if check.exception() is not None:
         check_bundle(path)  # raises a more precise message, for example for a run folder
-        check.result()
-    return read_bundle(path)
+    return read_bundle(path, check.result())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from dragoman.io.mapped_file import MappedFile
 from dragoman.io.storage import write_with_digest
 
 # Type names of the format, in the order in which a file stores tensors of these types.
@@ -84,20 +84,22 @@ def _get_bytes(tensor: Tensor) -> memoryview:
 
 
 class MappedTensors(Mapping[str, Tensor]):
-    """Memory-mapped tensors of a safetensors file. All processes that map the file share its memory.
+    """Tensors of a mapped safetensors file. A tensor starts at a multiple of its item size after the header.
 
-    Writing to a tensor changes a private copy, never the file. A tensor starts at a multiple of its item size after the header.
+    metadata: texts of the header
     """
 
-    def __init__(self, path: Path) -> None:
-        """Map the file. Raise OSError if it cannot be read, and SafetensorError if it does not follow the format."""
-        with safe_open(path, framework="pt"):  # the library checks the header
+    def __init__(self, file: MappedFile) -> None:
+        """Read the header. Raise OSError if the file cannot be read, and SafetensorError if it does not follow the format."""
+        with safe_open(file.path, framework="pt"):  # the library checks the header
             pass
-        with path.open("rb") as file:
-            self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        size = int.from_bytes(self._mapping[:8], "little")
-        header = json.loads(self._mapping[8 : 8 + size])
-        header.pop("__metadata__", None)
+        self._file = file
+        size = int.from_bytes(file.content[:8], "little")
+        try:
+            header = json.loads(file.content[8 : 8 + size])
+        except ValueError:
+            raise SafetensorError("the file has changed while it was read") from None
+        self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
         dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
         if unknown_codes := [entry["dtype"] for entry in header.values() if entry["dtype"] not in dtypes]:
             raise SafetensorError(f"holds numbers of the unknown type {unknown_codes[0]}")
@@ -111,7 +113,7 @@ class MappedTensors(Mapping[str, Tensor]):
         if 0 in shape:
             return torch.empty(shape, dtype=dtype)
         count = torch.Size(shape).numel()
-        return torch.frombuffer(self._mapping, dtype=dtype, count=count, offset=start).view(shape)
+        return torch.frombuffer(self._file.content, dtype=dtype, count=count, offset=start).view(shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -121,5 +123,4 @@ class MappedTensors(Mapping[str, Tensor]):
 
     def release(self) -> None:
         """Release the memory that reading has filled. A later use reads the file again; changes to tensors are lost."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._mapping.madvise(mmap.MADV_DONTNEED)
+        self._file.release()

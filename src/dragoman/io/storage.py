@@ -137,8 +137,14 @@ def write_json(path: Path, document: Any, *, overwrite: bool = False) -> None:
 
 def write_with_digest(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
     """Write a new file and return the SHA-256 of its intended content. Raise OSError if it exists or cannot be written."""
+    with path.open("xb", buffering=0) as stream:
+        return write_chunks(stream, chunks)
+
+
+def write_chunks(stream: FileIO, chunks: Iterable[bytes | memoryview]) -> str:
+    """Write to an unbuffered stream and return the SHA-256 of the intended content. Raise OSError if it cannot be written."""
     digest = hashlib.sha256()
-    with path.open("xb", buffering=0) as stream, ThreadPoolExecutor(1) as executor:
+    with ThreadPoolExecutor(1) as executor:
         for chunk in chunks:
             for start in range(0, len(chunk), CHUNK_BYTES):
                 part = memoryview(chunk)[start : start + CHUNK_BYTES]
@@ -258,7 +264,11 @@ def _encode_manifest(files: Mapping[str, Any]) -> bytes:
 
 
 def verify_checksums(
-    folder: Path, error_type: type[DragomanError], *, unreadable_type: type[DragomanError] | None = None
+    folder: Path,
+    error_type: type[DragomanError],
+    *,
+    unreadable_type: type[DragomanError] | None = None,
+    checksums: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Raise an error that names the file, if a file of a folder is missing, cut short, changed or added.
 
@@ -267,6 +277,7 @@ def verify_checksums(
         error_type: the class of the error
         unreadable_type: the class of the error if the state is unknown, because the folder cannot be read now or has
             another format version; `error_type` by default
+        checksums: size and digest of files that were read already and are not read again, as the manifest has them
     """
     unreadable_type = unreadable_type or error_type
     files = _read_manifest(folder, error_type, unreadable_type)
@@ -278,9 +289,10 @@ def verify_checksums(
         # File managers and version control leave hidden files behind; nothing reads them.
         if added := sorted(name for name in names - files.keys() if not name.startswith(".")):
             raise error_type(f"{folder}: {added[0]!r} does not belong to it; move it elsewhere", code=damaged_code)
-        checksums = _compute_checksums([folder / name for name in files])
+        known = dict(checksums or {})
+        present = _compute_checksums([folder / name for name in files if name not in known]) | known
         for name, expected in files.items():
-            if checksums[name] != expected:
+            if present[name] != expected:
                 raise error_type(
                     f"{folder / name}: was changed or cut short after it was written; copy it again", code=damaged_code
                 )

@@ -38,6 +38,11 @@ def share_weights(folder: Path | None) -> None:
     _folder = folder
 
 
+def is_shared(path: Path) -> bool:
+    """Return whether a path lies in the folder of the shared weights, whose owner alone writes to it."""
+    return _folder is not None and path.is_relative_to(_folder)
+
+
 def share_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor whose memory other processes share, or the tensor itself if nothing is shared."""
     if _folder is None or tensor.nbytes < MIN_SHARED_BYTES:
