@@ -385,14 +385,7 @@ def _check_replaceable(path: Path) -> None:
 
 def check_bundle(path: Path) -> None:
     """Raise BundleError if a file is missing, cut or changed, or if `path` is the run folder around the bundle."""
-    _check_is_bundle(path)
     verify_checksums(path, BundleError)
-
-
-def _check_is_bundle(path: Path) -> None:
-    """Raise BundleError if `path` is the run folder around the bundle."""
-    if (path / "bundle").is_dir() and not (path / CONFIG_FILE).exists():
-        raise BundleError(f"{path}: is a run folder, not a bundle; give {path / 'bundle'}", code="bundle-not-found")
 
 
 def compute_bundle_digest(path: Path) -> str:
@@ -407,7 +400,6 @@ def compute_bundle_digest(path: Path) -> str:
 
 def load_bundle(path: Path) -> Bundle:
     """Return a bundle after checking every checksum. Raise BundleError if a file is missing, cut or changed."""
-    _check_is_bundle(path)
     return read_bundle(path, open_tensor_files(path, BundleError))
 
 

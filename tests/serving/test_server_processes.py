@@ -23,6 +23,7 @@ import pytest
 
 from dragoman.errors import WorkerLostError
 from dragoman.serving import server_processes
+from dragoman.serving.bundle_copies import BundleCopies
 from dragoman.serving.metrics import ProcessMetrics, ServerMetrics, sum_metrics
 from dragoman.serving.server_processes import MAX_RESTARTS, _Supervisor
 from dragoman.serving.settings import ServerSettings
@@ -73,11 +74,13 @@ class EndedChild:
 
 
 def test_children_that_end_again_and_again_are_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(server_processes, "_Child", EndedChild)
     with socket.socket() as server_socket:
-        supervisor = _Supervisor(lambda: pytest.fail("loads"), ServerSettings(processes=2), server_socket)
+        supervisor = _Supervisor(
+            lambda: pytest.fail("loads"), ServerSettings(processes=2), server_socket, BundleCopies([], tmp_path)
+        )
         supervisor._children = [supervisor._start_child() for _ in range(2)]
         wake, _sender = Pipe(duplex=False)
         with pytest.raises(WorkerLostError, match=f"{MAX_RESTARTS} server processes ended within 60 seconds"):

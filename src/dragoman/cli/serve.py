@@ -169,7 +169,7 @@ def serve(
         elif processes == 1:
             from dragoman.serving.server import serve as run_server
         else:
-            from dragoman.serving.server_processes import serve_in_processes as run_server
+            from dragoman.serving.server_processes import serve_in_processes
     except ImportError as error:
         raise MissingDependencyError(error.name or "fastapi", "serve", "dragoman serve") from error
     from dragoman.cli.json_outputs import ServeOutput, to_json_line
@@ -208,7 +208,11 @@ def serve(
         load_bundle = partial(_load_bundle, device_options)
         serve_on_cluster(bundles, load_bundle, settings, cluster_settings, pivot=pivot, on_ready=report)
         return
-    run_server(partial(_load_models, bundles, pivot, device_options), settings, on_ready=report)
+    load_models = partial(_load_models, bundles, pivot, device_options)
+    if processes > 1:
+        serve_in_processes(load_models, settings, bundles=bundles, on_ready=report)
+    else:
+        run_server(load_models, settings, on_ready=report)
 
 
 def _load_models(bundles: tuple[Path, ...], pivot: str | None, device_options: DeviceOptions) -> ModelSet:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from dragoman.errors import BundleError, DeviceError
 from dragoman.inference.bundle_store import locate_bundle
-from dragoman.io.mapped_file import MappedFile
+from dragoman.runtime.shared_weights import find_copy
 from dragoman.runtime.tensor_files import open_tensor_files
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def load(
         "inter_threads": inter_threads,
         "compile_in_background": compile_in_background,
     }
-    bundle_paths = [locate_bundle(bundle_path) for bundle_path in (path, *ensemble_paths)]
+    bundle_paths = [find_copy(bundle_path) or locate_bundle(bundle_path) for bundle_path in (path, *ensemble_paths)]
     bundles = _read_bundles(bundle_paths)
     if (task or bundles[0].recipe.task.kind) == "translation":
         from dragoman.inference.translator import Translator
@@ -171,16 +171,9 @@ def _read_bundles(paths: list[Path]) -> list[Bundle]:
     executor = ThreadPoolExecutor(1, "checksums")
     try:
         checks = [executor.submit(open_tensor_files, bundle_path, BundleError) for bundle_path in paths]
+        from dragoman.bundle import read_bundle
         from dragoman.inference import translator  # noqa: F401
 
-        return [_read_checked_bundle(bundle_path, check) for bundle_path, check in zip(paths, checks, strict=True)]
+        return [read_bundle(bundle_path, check.result()) for bundle_path, check in zip(paths, checks, strict=True)]
     finally:
         executor.shutdown(cancel_futures=True)
-
-
-def _read_checked_bundle(path: Path, check: Future[dict[str, MappedFile]]) -> Bundle:
-    from dragoman.bundle import check_bundle, read_bundle
-
-    if check.exception() is not None:
-        check_bundle(path)  # raises a more precise message, for example for a run folder
-    return read_bundle(path, check.result())

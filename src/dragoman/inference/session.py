@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -165,6 +165,7 @@ def open_session(
 
     Raises BundleError for bundles of another task or of different vocabularies, and DeviceError for an unavailable device.
     """
+    worker_spec = build_worker_spec(bundle_paths, shortlist)  # at once, while the files are those that were loaded
     _check_task(bundles, task)
     _check_ensemble(bundles, task)
     choice = resolve_device(device, precision)
@@ -197,7 +198,7 @@ def open_session(
             validate_count("inter_threads", inter_threads) if is_cpu else 1,
             validate_count("intra_threads", intra_threads),
             f"inter_threads, {chosen_precision}{backend}, d_model {bundles[0].recipe.model.d_model}",
-            build_worker_spec(bundle_paths, chosen_precision, shortlist) if is_cpu else None,
+            replace(worker_spec, precision=chosen_precision) if worker_spec is not None and is_cpu else None,
         ),
         release_weights=partial(_call_all, [bundle.release for bundle in bundles] if release_mapped_weights else []),
         compile_in_background=compiles_in_background(compile_in_background) and is_compiled,

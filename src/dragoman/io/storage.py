@@ -328,6 +328,9 @@ def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_typ
         files = dict(manifest["files"])
         is_intact = _encode_manifest(files) == content
     except FileNotFoundError:
+        if issubclass(error_type, BundleError) and (folder / "bundle").is_dir():
+            message = f"{folder}: is a run folder, not a bundle; give {folder / 'bundle'}"
+            raise error_type(message, code=missing_code) from None
         problem = f"holds no {MANIFEST_FILE}" if folder.is_dir() else "there is no such folder"
         raise error_type(f"{folder}: {problem}; give a folder that dragoman wrote", code=missing_code) from None
     except NotADirectoryError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 MIN_SHARED_BYTES = 64 << 10
 """Size from which weights are shared; smaller ones are not worth a file."""
 MAX_ATTEMPTS = 16
+COPIES_FILE, COPIES_FOLDER = "copies", "bundles"
+"""File with the copy of each bundle, and folder of the copies."""
 ALIGNMENT = 64
 """Alignment of the blocks that PyTorch asks malloc for."""
 ValueT = TypeVar("ValueT")
@@ -36,6 +39,16 @@ def share_weights(folder: Path | None) -> None:
     """Share the weights that this process packs from now on by files of a folder, which the caller owns; None ends this."""
     global _folder
     _folder = folder
+
+
+def find_copy(path: str | Path) -> Path | None:
+    """Return the copy of a bundle that the owner of the folder has made for all processes, or None without one."""
+    if _folder is None:
+        return None
+    with suppress(OSError, ValueError):
+        copies: dict[str, str] = json.loads((_folder / COPIES_FILE).read_text(encoding="utf-8"))
+        return Path(copies[str(path)]) if str(path) in copies else None
+    return None
 
 
 def is_shared(path: Path) -> bool:

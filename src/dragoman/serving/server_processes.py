@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -33,6 +33,7 @@ from dragoman.platform_features import SIGHUP
 from dragoman.runtime.shared_weights import remove_unused, share_weights
 from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
+from dragoman.serving.bundle_copies import BundleCopies
 from dragoman.serving.metrics import ProcessMetrics, sum_metrics
 from dragoman.serving.settings import FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX, ServerSettings
 from dragoman.serving.usage import Usage
@@ -55,11 +56,13 @@ def serve_in_processes(
     load_models: Callable[[], ModelSet],
     settings: ServerSettings,
     *,
+    bundles: Sequence[Path] = (),
     on_ready: OnReady = lambda url, targets: None,
 ) -> None:
     """Serve by `settings.processes` processes until SIGTERM or SIGINT; see `serve` for the arguments.
 
     load_models: function that can be pickled, because the children import it
+    bundles: bundles that it loads, which are copied once for all children
 
     Raises WorkerLostError if all children have ended and were started again too often, and the errors of `serve`.
     """
@@ -69,7 +72,9 @@ def serve_in_processes(
         file_dir = stack.enter_context(TemporaryDirectory(prefix=FILE_DIR_PREFIX, ignore_cleanup_errors=True))
         weights_dir = stack.enter_context(TemporaryDirectory(prefix=WEIGHTS_DIR_PREFIX, ignore_cleanup_errors=True))
         settings = replace(settings, file_dir=Path(file_dir), weights_dir=Path(weights_dir))
-        supervisor = _Supervisor(load_models, settings, server_socket)
+        copies = BundleCopies(bundles, Path(weights_dir))
+        copies.update()
+        supervisor = _Supervisor(load_models, settings, server_socket, copies)
         stack.callback(supervisor.stop)
         targets = supervisor.start(wake)
         if targets is None:
@@ -173,8 +178,15 @@ class _Child:
 class _Supervisor:
     """Parent of the server processes."""
 
-    def __init__(self, load_models: Callable[[], ModelSet], settings: ServerSettings, server_socket: socket.socket) -> None:
+    def __init__(
+        self,
+        load_models: Callable[[], ModelSet],
+        settings: ServerSettings,
+        server_socket: socket.socket,
+        copies: BundleCopies,
+    ) -> None:
         self._context = _get_context()
+        self._copies = copies
         counts = self._context.RawArray("q", settings.processes)
         self._free_usages = [Usage(counts, index) for index in range(settings.processes)]
         self._load_models = load_models
@@ -218,7 +230,7 @@ class _Supervisor:
             child.process.join()
             raise WorkerLostError(f"a server process ended before it was ready, with status {child.process.exitcode}")
         if event["event"] == "failed":
-            error = DragomanError(event["message"], code=event["code"])
+            error = DragomanError(self._copies.name_bundles(event["message"]), code=event["code"])
             error.exit_code = event["exit_code"]
             raise error
         targets: dict[str, list[str]] = event["targets"]
@@ -239,9 +251,15 @@ class _Supervisor:
                     self._note(children[ready], event)
 
     def _reload(self) -> None:
-        """Reload all children one after the other, and start those that were lost."""
+        """Reload all children one after the other, and start those that were lost. A damaged bundle leaves all as they are."""
         self._restarts.clear()
-        self._reload_time = time.time()
+        reload_time = time.time()
+        try:
+            self._copies.update()
+        except DragomanError as error:
+            logger.error("reload failed, the present models stay: %s", error)
+            return
+        self._reload_time = reload_time
         self._to_reload.extend(self._children)
         missing = self._settings.processes - len(self._children)
         self._children += [self._start_child() for _ in range(missing)]
@@ -255,12 +273,13 @@ class _Supervisor:
     def _note(self, child: _Child, event: dict[str, Any]) -> None:
         """Follow an event of a child."""
         if event["event"] == "failed":
-            logger.error("a server process did not start: %s", event["message"])
+            logger.error("a server process did not start: %s", self._copies.name_bundles(event["message"]))
         elif event["event"] == "reloaded" and child is self._reloading:
             self._reloading = None
             self._reload_next()
             if self._reloading is None and self._settings.weights_dir is not None:
                 remove_unused(self._settings.weights_dir, self._reload_time)
+                self._copies.remove_former()
 
     def _replace(self, child: _Child) -> None:
         """Start a child again that has ended, unless this happens too often."""

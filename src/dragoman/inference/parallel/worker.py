@@ -1,8 +1,8 @@
 """Client of a worker process, which has the same bundles open and searches batches in parallel.
 
-Python threads wait for the interpreter lock at each operation of a step; processes do not. The weights are mapped from the
-same files, so memory holds them once. The child process runs `worker_main`. The client starts it with a command, because
-`multiprocessing` would import the caller's main module again. The child process ends with the client.
+Python threads wait for the interpreter lock at each operation of a step; processes do not. A worker copies the files that it
+opens, and is not used if they are others than those of the client. The child process runs `worker_main`. The client starts it
+with a command, because `multiprocessing` would import the caller's main module again. The child process ends with the client.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dragoman.platform_features import PROCESS_GROUP_OPTIONS
 WORKER_MODULE = "dragoman.inference.parallel.worker_main"
 
 
-def build_worker_spec(bundle_paths: Sequence[Path], precision: str, shortlist: str | Path | None) -> WorkerSpec | None:
-    """Return the files that a worker process opens; None if they are not on disk."""
+def build_worker_spec(bundle_paths: Sequence[Path], shortlist: str | Path | None) -> WorkerSpec | None:
+    """Return the files that a worker process opens, without their precision; None if they are not on disk."""
     try:
         checksums = compute_checksums([*bundle_paths, *([shortlist] if shortlist is not None else [])])
     except OSError:
         return None
     bundles = tuple(str(bundle_path.absolute()) for bundle_path in bundle_paths)
     shortlist_path = None if shortlist is None else str(Path(shortlist).absolute())
-    return WorkerSpec(bundles, precision, shortlist_path, checksums) if bundles else None
+    return WorkerSpec(bundles, "", shortlist_path, checksums) if bundles else None
 
 
 class WorkQueue(Protocol):

@@ -1,0 +1,102 @@
+"""Bundles, heads and shortlists stay as they were loaded when other programs overwrite or cut their files."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.bundle import add_proposer, load_bundle
+from dragoman.errors import BundleError
+from dragoman.inference.lexical_shortlist import build_shortlist, read_shortlist
+from dragoman.inference.load import load
+from dragoman.inference.translator import Translator
+from dragoman.io.mapped_file import MappedFile
+from dragoman.model.prediction_heads import PredictionHeads
+from dragoman.runtime.shared_weights import share_weights
+from dragoman.serving.bundle_copies import BundleCopies
+
+TEXTS = ["one red two", "big blue three four", "ten small nine"]
+REFERENCES = ["eins rot zwei", "groß", "zehn"]
+
+
+def overwrite(folder: Path) -> None:
+    """Write other bytes into every file of a folder and cut it, as `cp` and `rsync --inplace` do. The inode stays."""
+    for path in folder.iterdir():
+        half = path.read_bytes()[: path.stat().st_size // 2]
+        with path.open("r+b") as file:
+            file.write(bytes(byte ^ 0x5A for byte in half))
+            file.truncate()
+
+
+def describe(translator: Translator) -> list[object]:
+    """Return translations, attention and scores: all that reads the weights."""
+    translations = translator.translate(TEXTS, attention=True)
+    scores = translator.score(TEXTS, REFERENCES)
+    return [(item.text, item.score, item.attention) for item in translations] + list(scores)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8", "bfloat16"])
+def test_answers_stay_when_the_bundle_changes(bundle_copy: Path, precision: str) -> None:
+    expected = describe(load(bundle_copy, task="translation", device="cpu", precision=precision))
+    used, unused = (load(bundle_copy, task="translation", device="cpu", precision=precision) for _ in range(2))
+    used.translate(TEXTS)
+    overwrite(bundle_copy)
+    assert describe(used) == expected
+    assert describe(unused) == expected  # its weights are packed only now
+
+
+def test_heads_stay_when_the_bundle_changes(bundle: Path, tmp_path: Path) -> None:
+    heads = PredictionHeads(num_heads=2, d_model=16, d_inner=8, token_ids_W=torch.tensor([2, 5, 9]))
+    add_proposer(bundle, tmp_path / "fast", heads, load_bundle(bundle).metadata)
+    opened = load_bundle(tmp_path / "fast").proposer
+    assert opened is not None
+    overwrite(tmp_path / "fast")
+    assert all(torch.equal(tensor, heads.state_dict()[name]) for name, tensor in opened.state_dict().items())
+
+
+def test_shortlist_stays_when_its_folder_changes(bundle: Path, tmp_path: Path) -> None:
+    opened = load_bundle(bundle)
+    shortlist, _ = build_shortlist(opened, TEXTS, REFERENCES, per_token=3, num_frequent=4)
+    shortlist.save(tmp_path / "shortlist")
+    present = read_shortlist(tmp_path / "shortlist", opened)
+    overwrite(tmp_path / "shortlist")
+    assert torch.equal(present.candidates_VK, shortlist.candidates_VK)
+    assert torch.equal(present.frequent_F, shortlist.frequent_F)
+
+
+def test_file_is_read_into_memory_without_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"abc" * 1000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    copy = MappedFile.copy(tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"")
+    copy.release()
+    assert not isinstance(copy.content, mmap.mmap)
+    assert bytes(copy.content) == b"abc" * 1000
+    assert copy.checksum["bytes"] == 3000
+
+
+def test_processes_load_the_same_copy(bundle_copy: Path, tmp_path: Path) -> None:
+    """A damaged bundle leaves the copies as they are, and a whole one replaces them."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    copies = BundleCopies([bundle_copy], folder)
+    copies.update()
+    expected = [item.text for item in load(bundle_copy, task="translation", device="cpu").translate(TEXTS)]
+    whole = {path.name: path.read_bytes() for path in bundle_copy.iterdir()}
+    overwrite(bundle_copy)
+    with pytest.raises(BundleError, match=str(bundle_copy)):
+        copies.update()
+    share_weights(folder)
+    try:
+        assert [item.text for item in load(bundle_copy, task="translation", device="cpu").translate(TEXTS)] == expected
+    finally:
+        share_weights(None)
+    for name, content in whole.items():
+        (bundle_copy / name).write_bytes(content)
+    copies.update()
+    copies.remove_former()
+    assert [path.name for path in (folder / "bundles").iterdir()] == ["3"]
