@@ -12,7 +12,14 @@ from dragoman.config.paper_settings import find_deviations
 from dragoman.evaluation.metrics import moses_bleu
 from dragoman.formats.jsonl import find_keys
 from dragoman.formats.tmx import read_tmx
-from dragoman.languages import get_language, is_same_language, is_spaced_language
+from dragoman.languages import (
+    RIGHT_TO_LEFT_LANGUAGES,
+    get_language,
+    is_foreign,
+    is_right_to_left,
+    is_same_language,
+    is_spaced_language,
+)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +90,35 @@ def test_moses_bleu_takes_the_language_of_a_code() -> None:
     plain, regional = (moses_bleu(["Ein Satz, z. B. so."], [["Ein Satz, z. B. so!"]], code) for code in ("de", "de_AT"))
     assert plain == regional
     assert "tok:moses-de|" in plain.signature
+
+
+def test_direction_is_that_of_cldr() -> None:
+    """Languages with a right-to-left script in CLDR, but for Levantine (ajp), Aramaic, Southern Balochi and Western Punjabi."""
+    scripts = {
+        str(code): str(subtags).split("_")[1] for code, subtags in get_global("likely_subtags").items() if code.islower()
+    }
+    turned = {"Adlm", "Arab", "Aran", "Hebr", "Mand", "Mend", "Nkoo", "Rohg", "Samr", "Syrc", "Thaa"}
+    for code in RIGHT_TO_LEFT_LANGUAGES - {"ajp", "arc", "bcc", "pnb"}:
+        assert scripts[code] in turned, code
+    left_to_right = ["en", "de", "tr", "ku", "pa", "az", "ur-Latn", "ks_Deva", "sd-Deva-IN", "zh_Hant", "yi-Latn", ""]
+    right_to_left = [
+        "ar",
+        "ar-EG",
+        "arb_Arab",
+        "iw",
+        "ji",
+        "fas_Arab",
+        "pa-Arab",
+        "pa-PK",
+        "ku_IQ",
+        "uz-AF",
+        "kas_Arab",
+        "ms-Arab",
+    ]
+    assert [code for code in left_to_right if is_right_to_left(code)] == []
+    assert [code for code in right_to_left if not is_right_to_left(code)] == []
+
+
+def test_part_is_foreign_only_with_a_language() -> None:
+    assert [code for code in ("en-GB", "", "und", "mul", "x-none", "zxx", "fr") if is_foreign(code, "en")] == ["zxx", "fr"]
+    assert not is_foreign("fr", "")

@@ -1,4 +1,4 @@
-"""Language codes: the language of a code with any region or script, and whether it writes spaces between sentences."""
+"""Language codes: the language of a code with any region or script, its direction, and whether it writes spaces."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from functools import lru_cache
 
 UNSPACED_LANGUAGES = {"ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
 """Languages that write no spaces between words or sentences."""
+
+RIGHT_TO_LEFT_LANGUAGES = {
+    "acm", "acq", "acw", "acx", "aeb", "afb", "aii", "ajp", "apc", "apd", "ar", "arc", "arq", "ars", "ary", "arz", "ayl", "ayn",
+    "ayp", "azb", "bal", "bcc", "bgn", "bqi", "brh", "ckb", "dv", "fa", "glk", "gwc", "haz", "hbo", "he", "hnd", "hno", "khw",
+    "ks", "lad", "lah", "lki", "lrc", "luz", "mzn", "nqo", "ota", "pbt", "pnb", "ps", "rhg", "sam", "sd", "sdh", "shu", "skr",
+    "syc", "syr", "ug", "ur", "uzs", "yi",
+}  # fmt: skip
+"""Languages whose usual script is written from right to left."""
+RIGHT_TO_LEFT_SCRIPTS = {
+    "adlm", "arab", "aran", "hebr", "mand", "mend", "nkoo", "rohg", "samr", "syrc", "syre", "syrj", "syrn", "thaa",
+}  # fmt: skip
+"""Scripts of living languages (ISO 15924) that are written from right to left."""
+_RIGHT_TO_LEFT_REGIONS = {"az-iq", "az-ir", "kk-cn", "ku-iq", "ku-ir", "ku-lb", "ky-cn", "pa-pk", "uz-af"}
+_NO_LANGUAGE = {"", "mis", "mul", "none", "und", "x"}
 
 # Codes of three letters (ISO 639-2 and 639-3) and old codes of two letters, as CLDR maps them to codes of two letters.
 _ALIAS_TABLE = """
@@ -48,3 +62,27 @@ def is_same_language(first_code: str, second_code: str) -> bool:
 def is_spaced_language(code: str) -> bool:
     """Return whether this language writes spaces between sentences; an unknown language does."""
     return get_language(code) not in UNSPACED_LANGUAGES
+
+
+def is_right_to_left(code: str) -> bool:
+    """Return whether a language is written from right to left, by the script of its code or else by its usual one."""
+    language, *subtags = re.split(r"[-_.@]", code.strip().lower())
+    for subtag in subtags:
+        if len(subtag) == 4 and subtag.isalpha():
+            return subtag in RIGHT_TO_LEFT_SCRIPTS
+    language = get_language(language)
+    return language in RIGHT_TO_LEFT_LANGUAGES or any(f"{language}-{subtag}" in _RIGHT_TO_LEFT_REGIONS for subtag in subtags)
+
+
+def get_direction(code: str) -> str:
+    """Return the direction of a language as HTML names it: "rtl" or "ltr"; empty for the empty code."""
+    return "" if not code else "rtl" if is_right_to_left(code) else "ltr"
+
+
+def is_foreign(stated_code: str, language: str) -> bool:
+    """Return whether a part that states a language is in another one. A code for no certain language, such as und, states none.
+
+    Text without a language, `zxx`, is foreign to all languages.
+    """
+    stated = get_language(stated_code)
+    return bool(language) and stated not in _NO_LANGUAGE and stated != get_language(language)

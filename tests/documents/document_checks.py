@@ -5,7 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
+from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.documents.document import Document, Unit, UnitTranslation, write_document
+from dragoman.inference.translation_result import Translation
+from dragoman.inference.whole_texts import TranslateLines
 
 Parse = Callable[[bytes], Document]
 
@@ -36,3 +39,16 @@ def check_document(parse: Parse, content: bytes, *, is_bilingual: bool) -> Docum
 
 def _read_texts(parse: Parse, content: bytes, *, is_bilingual: bool) -> dict[str, str]:
     return {unit.id: unit.target if is_bilingual else unit.source for unit in parse(content).units if unit.state != "locked"}
+
+
+def make_stub(change: Callable[[str], str]) -> TranslateLines:
+    """Return a function in place of a model, which translates a line as `change` does. Word i attends to word i of the line."""
+
+    def translate_line(line: str) -> Translation:
+        text = change(line)
+        sides = [tuple(METASPACE + word for word in side.split()) for side in (text, line)]
+        num_words = len(sides[1])
+        rows = tuple(tuple(float(min(row, num_words - 1) == i) for i in range(num_words)) for row in range(len(sides[0])))
+        return Translation(text, tokens=sides[0], source_tokens=sides[1], attention=rows)
+
+    return lambda request: [translate_line(line) for line in request.lines]

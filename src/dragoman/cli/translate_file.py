@@ -120,6 +120,7 @@ class FileReport:
     show_default=True,
     help="Most characters a second of subtitles.",
 )
+@click.option("--any-language", is_flag=True, help="Also translate files that state another language than the source's.")
 @glossary_options
 @placeholders_option
 @to_option
@@ -138,6 +139,7 @@ def translate_file(
     fuzzy: float | None,
     line_length: int,
     reading_speed: float,
+    any_language: bool,
     glossary: Path | None,
     strict_terms: bool,
     placeholders: PlaceholderMethod,
@@ -189,6 +191,7 @@ def translate_file(
             "glossary": glossary,
             "strict_terms": strict_terms,
             "placeholders": placeholders,
+            "any_language": any_language,
         }
         file_translator = _load(bundle, ensemble, device_options, {**file_options, **decoding})
         translate = _build_translate(file_translator, files, bundle, output, overwrite)

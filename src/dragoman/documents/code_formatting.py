@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dragoman.documents.script_languages import NO_LANGUAGES, ScriptLanguages
+
 # Names without spaces of the character styles of Word, LibreOffice and Pandoc that stand for the tags code, kbd, samp and var.
 _CODE_STYLES = frozenset(
     (
@@ -28,20 +30,33 @@ MAX_PARENTS = 20
 
 @dataclass(frozen=True, slots=True)
 class FontStyle:
-    """Style of characters or paragraphs. name: as a user sees it. parent: id of the style above. font: empty if it has none"""
+    """Style of characters or paragraphs.
+
+    name: as a user sees it
+    parent: id of the style above
+    font, languages: empty if it states none
+    """
 
     name: str
     parent: str = ""
     font: str = ""
+    languages: ScriptLanguages = NO_LANGUAGES
 
 
 @dataclass(frozen=True)
 class FontStyles:
-    """Styles of a document by id. default: id of the style of paragraphs that name none. font: that of texts without a style"""
+    """Styles of a document by id.
+
+    default: id of the style of paragraphs that name none
+    font, languages: those of texts without a style
+    language: that of most texts
+    """
 
     styles: Mapping[str, FontStyle] = field(default_factory=dict)
     default: str = ""
     font: str = ""
+    languages: ScriptLanguages = NO_LANGUAGES
+    language: str = ""
 
     def is_code(self, style_id: str) -> bool:
         """Return whether a character style, or one above it, is one for code."""
@@ -50,6 +65,10 @@ class FontStyles:
     def get_font(self, style_id: str) -> str:
         """Return the font of a style, or an empty text if it has none."""
         return next((style.font for style in self._list(style_id) if style.font), "")
+
+    def get_language(self, style_id: str, text: str) -> str:
+        """Return the code of the language of a style for the script of a text, or an empty text if it states none."""
+        return next((code for style in self._list(style_id) if (code := style.languages.select(text))), "")
 
     def _list(self, style_id: str) -> list[FontStyle]:
         """Return a style and those above it."""

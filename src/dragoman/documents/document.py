@@ -18,7 +18,8 @@ from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.errors import DataError
 
 Markup = Literal["none", "html", "xml"]
-_SHORT_TAG = re.compile(r"</?g[0-9]+>|<x[0-9]+/>")
+_SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<x[0-9]+/>')
+_LANGUAGE_ATTRIBUTE = re.compile(r"""\s(?:xml:)?(?:lang|dir)\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)""", re.IGNORECASE)
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
 
@@ -39,6 +40,7 @@ class Unit:
         seconds: time for which a subtitle is shown; None for other texts
         lines: a subtitle as the file breaks it into lines
         plural_form: plural form that the text is, by a category such as `few` or a number such as `=2`; empty for other texts
+        language: code of the language that a part of the document states for the text; empty if only the document states one
     """
 
     id: str
@@ -52,6 +54,7 @@ class Unit:
     seconds: float | None = None
     lines: str = ""
     plural_form: str = ""
+    language: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,15 @@ class UnitTranslation:
         state: "translated", or "fuzzy" for one that a human has to check
         flags: names of the checks that the translation fails
         match: the similar text whose translation it is, from a translation memory; None for any other origin
+        source_language, language: codes of the language of its source and of its own; empty if they are not known
     """
 
     text: str
     state: UnitState = "translated"
     flags: tuple[str, ...] = ()
     match: MemoryMatch | None = None
+    source_language: str = ""
+    language: str = ""
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -229,7 +235,8 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
         if document.format == "text":  # a paragraph of one line may be read as wrapped, and the other way round
             return text.split() == expected.split()
         if before.markup == "html":  # a character that the encoding does not have is written as a reference
-            return html.unescape(text) == html.unescape(expected)
+            text, expected = (_LANGUAGE_ATTRIBUTE.sub("", html.unescape(part)) for part in (text, expected))
+            return text == expected
         return _remove_tags(after, text) == _remove_tags(before, expected)
 
     if translation is not None and is_equal(after.source, translation.text):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dragoman.documents.code_formatting import FontStyle, FontStyles
 from dragoman.documents.document import Document
+from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language, read_stated
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
+from dragoman.documents.script_languages import ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement
 from dragoman.documents.xml_units import UnitList
 from dragoman.documents.zip_document import ZipMembers
@@ -14,7 +18,7 @@ _PART_TYPES = tuple(
     f"wordprocessingml.{name}+xml"
     for name in ("document.main", "template.main", "header", "footer", "footnotes", "endnotes", "comments")
 )
-_STYLES_TYPE = "wordprocessingml.styles+xml"
+_STYLES_TYPE, _SETTINGS_TYPE = "wordprocessingml.styles+xml", "wordprocessingml.settings+xml"
 
 
 def parse_docx(content: bytes) -> Document:
@@ -22,26 +26,38 @@ def parse_docx(content: bytes) -> Document:
     members = ZipMembers(content, "docx")
     names = list_parts(members, _PART_TYPES)
     styles = _read_styles(members)
+    languages, language = find_languages(members, names, styles.languages)
+    styles = replace(styles, languages=languages, language=language)
     units = UnitList()
     for name in names:
         add_paragraphs(units, members, name, styles)
-    return units.make_document(content, "docx", assemble=members.assemble)
+    types: dict[str, tuple[str, ...]] = dict.fromkeys(_PART_TYPES, ("sectPr", "tblPr"))
+    types |= {_STYLES_TYPE: ("lang",), _SETTINGS_TYPE: ("themeFontLang",), CORE_TYPE: ("language",)}
+    stated = list(read_stated(members, types))
+    return units.make_document(
+        content,
+        "docx",
+        source_language=units.settle_language(styles.language or read_core_language(stated)),
+        make_document_edits=lambda translations, language: edit_stated(stated, members, translations, language),
+        assemble=members.assemble,
+    )
 
 
 def _read_styles(members: ZipMembers) -> FontStyles:
     """Return the styles of characters and paragraphs."""
     styles: dict[str, FontStyle] = {}
     default = font = ""
+    languages = ScriptLanguages()
     for name in list_parts(members, (_STYLES_TYPE,)):
         for element in members.read_xml(name).iter_elements(("style", "rPrDefault")):
             if element.name == "rPrDefault":
-                font = _get_font(element)
+                font, languages = _get_font(element), _get_languages(element)
                 continue
             style_id, parent = element.attributes.get(":styleId", ""), _get_value(element, "basedOn")
-            styles[style_id] = FontStyle(_get_value(element, "name"), parent, _get_font(element))
+            styles[style_id] = FontStyle(_get_value(element, "name"), parent, _get_font(element), _get_languages(element))
             if element.attributes.get(":type") == "paragraph" and element.attributes.get(":default") in ("1", "true", "on"):
                 default = style_id
-    return FontStyles(styles, default, font)
+    return FontStyles(styles, default, font, languages)
 
 
 def _get_value(element: XmlElement, name: str) -> str:
@@ -53,3 +69,11 @@ def _get_font(element: XmlElement) -> str:
     properties = element.find("rPr")
     fonts = None if properties is None else properties.find("rFonts")
     return "" if fonts is None else fonts.attributes.get(":ascii", "")
+
+
+def _get_languages(element: XmlElement) -> ScriptLanguages:
+    properties = element.find("rPr")
+    stated = None if properties is None else properties.find("lang")
+    if stated is None:
+        return ScriptLanguages()
+    return ScriptLanguages(*(stated.attributes.get(f":{name}", "") for name in ("val", "eastAsia", "bidi")))

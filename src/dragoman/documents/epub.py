@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import Part, add_flowing_text
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, set_attribute
+from dragoman.documents.xml_languages import (
+    STATING_ATTRIBUTES,
+    edit_root,
+    edit_tag,
+    find_language,
+    get_stated_language,
+    restate_pieces,
+)
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_attribute, set_attribute
 from dragoman.documents.xml_units import Piece, UnitList, make_pair, make_point, read_parts
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.errors import DataError
-from dragoman.languages import is_same_language
+from dragoman.languages import get_direction, is_foreign, is_right_to_left, is_same_language
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS
 
 _TYPE = b"application/epub+zip"
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _CHAPTER_TYPE, _CONTENTS_TYPE = "application/xhtml+xml", "application/x-dtbncx+xml"
+_PROGRESSION = "page-progression-direction"
 _SKIPPED = OPAQUE_TAGS | {"pre", "textarea", "template"}
 
 
@@ -27,62 +37,104 @@ def parse_epub(content: bytes) -> Document:
     members = ZipMembers(content, "epub")
     if "mimetype" not in members.members or not members.read("mimetype").startswith(_TYPE):
         raise members.error("holds a document of another kind; give it the name that fits", "unknown-format")
-    package_name = _find_package(members)
-    package = members.read_xml(package_name)
-    texts: dict[str, str] = {}
-    languages: list[XmlElement] = []
-    titles: list[XmlElement] = []
-    for element in package.iter_elements(("item", "language", "title")):
-        if element.name == "item":
-            path = unquote(element.attributes.get("href", ""))
-            texts[posixpath.normpath(posixpath.join(posixpath.dirname(package_name), path))] = element.attributes.get(
-                "media-type", ""
-            )
-        else:
-            (languages if element.name == "language" else titles).append(element)
-    chapters = [name for name, kind in texts.items() if kind == _CHAPTER_TYPE and name in members.members]
+    package = _read_package(members)
+    chapters = [name for name, kind in package.texts.items() if kind == _CHAPTER_TYPE and name in members.members]
     encrypted = _list_encrypted(members)
     if encrypted.intersection(chapters):
         raise members.error("is encrypted, as books with copy protection are")
     units = UnitList()
-    for number, element in enumerate(titles, start=1):
+    for number, element in enumerate(package.titles, start=1):
         add_flowing_text(
             units,
             members,
-            package_name,
-            package,
+            package.name,
+            package.source,
             element.parts,
-            f"{package_name}/{number}",
-            lambda inner: [make_point(package, inner)],
+            f"{package.name}/{number}",
+            lambda inner: [make_point(package.source, inner)],
+            find_language(element, package.language),
         )
-    roots = {}
-    for name in chapters:
-        reader = _ChapterReader(units, members, name)
+    readers = [_ChapterReader(units, members, name, package.language) for name in chapters]
+    for reader in readers:
         reader.read()
-        roots[name] = (reader.source, reader.root)
-    for name, kind in texts.items():
-        if kind == _CONTENTS_TYPE and name in members.members:
-            _add_contents(units, members, name)
+    contents = [name for name, kind in package.texts.items() if kind == _CONTENTS_TYPE and name in members.members]
+    roots = {name: _add_contents(units, members, name, package.language) for name in contents}
 
     def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
-        edits: list[Edit] = []
         if not language or not translations:
-            return edits
-        for element in languages[:1]:
-            if not is_same_language(element.text.strip(), language):
-                new = Edit(element.content_start, element.content_end, package.encode(escape_xml(language)))
-                edits += members.shift_edits(package_name, [new])
+            return []
+        source_language = next(iter(translations.values())).source_language or package.language
+        edits = members.shift_edits(package.name, package.edit_language(source_language, language))
+        for reader in readers:
+            edits += members.shift_edits(reader.name, reader.edit_language(source_language, language))
         for name, (source, root) in roots.items():
-            edits += members.shift_edits(name, _edit_language(source, root, language))
+            if root is not None:
+                edits += members.shift_edits(name, edit_root(source, root, source_language, language))
         return edits
 
     return units.make_document(
         content,
         "epub",
-        source_language=languages[0].text.strip() if languages else "",
+        source_language=package.language or next((reader.language for reader in readers if reader.language), ""),
         make_document_edits=edit_languages,
         assemble=members.assemble,
     )
+
+
+@dataclass(frozen=True)
+class _Package:
+    """Package file of a book. texts: type of each file by its path. spine: the order of the chapters"""
+
+    name: str
+    source: XmlSource
+    texts: Mapping[str, str]
+    languages: Sequence[XmlElement]
+    titles: Sequence[XmlElement]
+    spine: XmlElement | None
+    root: XmlElement | None
+
+    @property
+    def language(self) -> str:
+        """Language of the book."""
+        return self.languages[0].text.strip() if self.languages else ""
+
+    def edit_language(self, source_language: str, language: str) -> list[Edit]:
+        """Return the edits that make the package state the language and the direction of its pages."""
+        edits = []
+        for element in self.languages[:1]:
+            if not is_same_language(self.language, language):
+                new = self.source.encode(escape_xml(language))
+                edits.append(Edit(element.content_start, element.content_end, new))
+        if self.spine is not None:
+            tag = old = self.source.get_markup(self.spine.start, self.spine.content_start)
+            if is_right_to_left(language):
+                tag = set_attribute(tag, _PROGRESSION, "rtl")
+            elif is_right_to_left(source_language) and get_attribute(tag, _PROGRESSION) == "rtl":
+                tag = set_attribute(tag, _PROGRESSION, "")
+            edits += [Edit(self.spine.start, self.spine.content_start, self.source.encode(tag))] if tag != old else []
+        direction = get_direction(source_language) or "ltr"
+        for stated in (self.root, *self.titles):
+            if stated is not None:
+                edits += edit_tag(self.source, stated, source_language, language, direction)
+        return edits
+
+
+def _read_package(members: ZipMembers) -> _Package:
+    """Return the package file, with the elements that are read."""
+    name = _find_package(members)
+    source = members.read_xml(name)
+    texts: dict[str, str] = {}
+    elements: dict[str, list[XmlElement]] = {"language": [], "title": [], "spine": []}
+    starts: list[XmlElement] = []
+    for element in source.iter_elements(("item", *elements), lambda element: starts.append(element) if not starts else None):
+        if element.name == "item":
+            path = unquote(element.attributes.get("href", ""))
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+            texts[path] = element.attributes.get("media-type", "")
+        else:
+            elements[element.name].append(element)
+    spine = elements["spine"][0] if elements["spine"] else None
+    return _Package(name, source, texts, elements["language"], elements["title"], spine, starts[0] if starts else None)
 
 
 def _find_package(members: ZipMembers) -> str:
@@ -101,40 +153,50 @@ def _list_encrypted(members: ZipMembers) -> set[str]:
     return {unquote(element.attributes.get("URI", "")) for element in references}
 
 
-def _add_contents(units: UnitList, members: ZipMembers, name: str) -> None:
-    """Add the texts of the contents in the format of EPUB 2."""
+def _add_contents(units: UnitList, members: ZipMembers, name: str, book_language: str) -> tuple[XmlSource, XmlElement | None]:
+    """Add the texts of the contents in the format of EPUB 2, and return the file and its first element."""
     source = members.read_xml(name)
-    for number, element in enumerate(source.iter_elements(("text",)), start=1):
+    starts: list[XmlElement] = []
+    elements = source.iter_elements(("text",), lambda element: starts.append(element) if not starts else None)
+    for number, element in enumerate(elements, start=1):
         add_flowing_text(
-            units, members, name, source, element.parts, f"{name}/{number}", lambda inner: [make_point(source, inner)]
+            units,
+            members,
+            name,
+            source,
+            element.parts,
+            f"{name}/{number}",
+            lambda inner: [make_point(source, inner)],
+            find_language(element, book_language),
         )
-
-
-def _edit_language(source: XmlSource, root: XmlElement, language: str) -> list[Edit]:
-    """Return the edit that makes a chapter state the language, if it states another."""
-    old = tag = source.get_markup(root.start, root.content_start)
-    for name in ("xml:lang", "lang"):
-        present = root.attributes.get(name, "")
-        if present and not is_same_language(present, language):
-            tag = set_attribute(tag, name, language)
-    return [Edit(root.start, root.content_start, source.encode(tag))] if tag != old else []
+    return source, starts[0] if starts else None
 
 
 class _ChapterReader:
-    """Reader of one XHTML file."""
+    """Reader of one XHTML file. book_language: that of the book"""
 
-    def __init__(self, units: UnitList, members: ZipMembers, name: str) -> None:
+    def __init__(self, units: UnitList, members: ZipMembers, name: str, book_language: str) -> None:
         self.units = units
         self.members = members
         self.name = name
         self.source = members.read_xml(name)
         self.root: XmlElement
         self.number = 0
+        self.direction = "ltr"
+        self._book_language = book_language
+        self._blocks: list[XmlElement] = []
+
+    @property
+    def language(self) -> str:
+        """Language that the chapter states; empty if it states none."""
+        return get_stated_language(self.root)
 
     def read(self) -> None:
         """Add the title and the texts of the body."""
         starts: list[XmlElement] = []
         for element in self.source.iter_elements(("title", "body"), starts.append):
+            self.root = starts[0]
+            self.direction = self.root.attributes.get("dir") or element.attributes.get("dir") or "ltr"
             self._read_block(element)
         self.root = starts[0]
         if self.root.name != "html":
@@ -146,19 +208,41 @@ class _ChapterReader:
         """Add the texts of an element between the blocks in it, and those of the blocks."""
         if element.name in _SKIPPED or element.attributes.get("translate") == "no":
             return
+        if element.attributes.keys() & STATING_ATTRIBUTES:
+            self._blocks.append(element)
+        language = find_language(element, self._book_language)
         for block, parts in _divide(element):
             if block is not None:
                 self._read_block(block)
             else:
                 self.number += 1
                 add_flowing_text(
-                    self.units, self.members, self.name, self.source, parts, f"{self.name}/{self.number}", self._read_inline
+                    self.units,
+                    self.members,
+                    self.name,
+                    self.source,
+                    parts,
+                    f"{self.name}/{self.number}",
+                    self._read_inline,
+                    language,
+                    lambda pieces, translation: restate_pieces(pieces, translation, self.direction),
                 )
 
     def _read_inline(self, element: XmlElement) -> list[Piece]:
         if element.name in _SKIPPED or element.attributes.get("translate") == "no":
             return [make_point(self.source, element)]
-        return make_pair(self.source, element, read_parts(self.source, element.parts, self._read_inline))
+        language = find_language(element, self._book_language) if get_stated_language(element) else ""
+        return make_pair(self.source, element, read_parts(self.source, element.parts, self._read_inline), language)
+
+    def edit_language(self, source_language: str, language: str) -> list[Edit]:
+        """Return the edits that make the chapter and its blocks state the language and its direction."""
+        if is_foreign(find_language(self.root, self._book_language), source_language):
+            return []
+        edits = edit_root(self.source, self.root, source_language, language)
+        for element in self._blocks:
+            if not is_foreign(find_language(element.parent, source_language), source_language):
+                edits += edit_tag(self.source, element, source_language, language, self.direction)
+        return edits
 
 
 def _divide(element: XmlElement) -> Iterator[tuple[XmlElement | None, list[Part]]]:

@@ -22,11 +22,15 @@ def add_flowing_text(
     parts: Sequence[Part],
     name: str,
     read_element: Callable[[XmlElement], list[Piece]],
+    language: str = "",
+    restate: Callable[[list[Piece], UnitTranslation], Sequence[Piece]] = lambda pieces, translation: pieces,
 ) -> None:
     """Add parts that stand side by side as one unit, if they have a word. Codes and white space at the ends stay outside.
 
     name: id of the unit
     read_element: function that returns the pieces of an element among the parts
+    language: code that a part of the document states for the text, if it is not that of the document
+    restate: function that returns the pieces of a translation, whose tags state its language
     """
     pieces_of_parts = [read_parts(source, [part], read_element) for part in parts]
     while pieces_of_parts and not _has_text(pieces_of_parts[0]):
@@ -47,9 +51,9 @@ def add_flowing_text(
     span = (parts[0].start, parts[-1].end)
 
     def write(translation: UnitTranslation) -> list[Edit]:
-        return write_pieces([before, *text.split(translation.text), after], span, source)
+        return write_pieces([before, *restate(text.split(translation.text), translation), after], span, source)
 
-    unit = Unit(name, text.text, text.markup, keep_line_breaks=False)
+    unit = Unit(name, text.text, text.markup, keep_line_breaks=False, language=language)
     units.add(unit, members.shift(member_name, write))
 
 

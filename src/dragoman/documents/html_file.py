@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLanguage, Statement
 from dragoman.errors import DataError
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, parse_markup
 
@@ -60,12 +61,13 @@ class _Attribute:
 
 @dataclass(frozen=True, slots=True)
 class _Tag:
-    """Tag with such attributes. shown: the tag as its text shows it, with references to the attributes"""
+    """Tag with such attributes, or with a language. shown: the tag as its text shows it, with references to the attributes"""
 
     shown: str
     start: int
     end: int
     attributes: Sequence[_Attribute]
+    statements: Sequence[Statement]
 
 
 def _iter_tokens(text: str, chunk_size: int = CHUNK_CHARACTERS) -> Iterator[_HtmlToken]:
@@ -154,7 +156,7 @@ def parse(content: bytes) -> Document:
         units,
         "html",
         make_edits=lambda unit, translation: (),
-        source_language=reader.languages[0][2] if reader.languages else "",
+        source_language=reader.page.language,
         make_document_edits=reader.make_edits,
         assemble=apply_ordered_edits,
         iter_units=lambda content: _PageReader(_decode(content)).read(),
@@ -176,14 +178,13 @@ def _make_template_error(text: str, start: int) -> DataError:
 
 
 class _PageReader:
-    """Reader of the units, and writer of their edits. languages: start, end and value of the attributes `lang` of the page
-
-    The id of a unit is its number.
-    """
+    """Reader of the units, and writer of their edits. The id of a unit is its number."""
 
     def __init__(self, text: EncodedText) -> None:
         self.text = text
-        self.languages: list[tuple[int, int, str]] = []
+        self.page = PageLanguage()
+        self._scopes = LanguageScopes()
+        self._run_language = ""
         self._starts = array("q")
         self._ends = array("q")
         self._attributes: dict[int, _Attribute] = {}
@@ -219,20 +220,23 @@ class _PageReader:
                 kept_tag = kept_tag if depth else ""
             elif token.kind in ("start", "end", "empty"):
                 source = text.text[token.start : token.end]
-                shown: str | _Tag = source
-                if token.kind != "end":
-                    values = _read_values(source)
-                    if token.kind == "start" and token.name not in VOID_TAGS and _is_kept(token.name, values):
-                        kept_tag, depth = token.name, 1
-                    elif not _is_locked(values):
-                        shown = self._read_tag(token, source, values)
-                if kept_tag or token.name in BLOCK_TAGS:
+                values = {} if token.kind == "end" else _read_values(source)
+                if token.kind == "start" and token.name not in VOID_TAGS and _is_kept(token.name, values):
+                    kept_tag, depth = token.name, 1
+                if is_outside := bool(kept_tag) or token.name in BLOCK_TAGS:
                     self._end_run()
-                else:
+                elif not self._run:
+                    self._run_language = self._scopes.language
+                shown = source if kept_tag else self._read_tag(token, source, values)
+                if not is_outside:
                     self._run.append((token, shown))
+                elif isinstance(shown, _Tag):
+                    self.page.add(shown.statements)
             elif token.kind == "declaration":
                 self._end_run()
             else:
+                if not self._run:
+                    self._run_language = self._scopes.language
                 self._run.append((token, text.text[token.start : token.end]))
             if self._new_units:
                 yield
@@ -241,28 +245,53 @@ class _PageReader:
 
     def _read_tag(self, token: _HtmlToken, source: str, values: Mapping[str, str]) -> str | _Tag:
         """Add units for the attributes with text, and return the tag, with references instead of them."""
-        names = set(TEXT_ATTRIBUTES)
+        if token.kind == "end":
+            self._scopes.read_end(token.name)
+            return source
+        language = values.get("lang") or values.get("xml:lang", "")
+        self._scopes.read_start(token.name, language, is_void=token.kind == "empty" or token.name in VOID_TAGS)
+        names = set() if _is_locked(values) else set(TEXT_ATTRIBUTES)
         if token.name == "meta" and (values.get("name") or values.get("property", "")).lower() in META_NAMES:
             names.add("content")
         if token.name == "input" and values.get("type", "").lower() in BUTTON_TYPES:
             names.add("value")
         shown, position = "", 0
         attributes: list[_Attribute] = []
+        statements: list[Statement] = []
         for match in _ATTRIBUTE.finditer(source):
             name, group = match[1].lower(), next(group for group in (2, 3, 4) if match[group] is not None)
             start, end = match.span(group)
-            if token.name == "html" and name in ("lang", "xml:lang"):
-                self.languages.append((token.start + start, token.start + end, match[group]))
+            if kind := _get_statement_kind(token.name, name, values):
+                statements.append(self._make_statement(kind, token, match, group))
             value = _collapse(html.unescape(match[group]))
             if name in names and group != 4 and any(map(str.isalpha, value)):
                 number = self._add_place(token.start + start, token.start + end)
                 attribute = _Attribute(str(number), token.start + start, token.start + end)
                 attributes.append(attribute)
                 self._attributes[number] = attribute
-                self._new_units.append(Unit(attribute.id, value, context=f"{token.name} {name}", keep_line_breaks=False))
+                self._new_units.append(
+                    Unit(
+                        attribute.id,
+                        value,
+                        context=f"{token.name} {name}",
+                        keep_line_breaks=False,
+                        language=self._scopes.language or language,
+                    )
+                )
                 shown += f"{source[position:start]}#{attribute.id}"
                 position = end
-        return _Tag(shown + source[position:], token.start, token.end, attributes) if attributes else source
+        if token.name in ROOT_TAGS:
+            place = token.start + len(source.removesuffix(">").rstrip(_BLANKS + "/"))
+            statements.append(Statement("root", token.name, "", place, place, place, place, ""))
+        if not attributes and not statements:
+            return source
+        return _Tag(shown + source[position:], token.start, token.end, attributes, statements)
+
+    def _make_statement(self, kind: str, token: _HtmlToken, match: re.Match[str], group: int) -> Statement:
+        start, end = match.span(group)
+        left = match.start() - self.text.text[token.start + match.start() - 1].isspace()
+        start, end, left, right = (token.start + place for place in (start, end, left, match.end()))
+        return Statement(kind, token.name, match[group], start, end, left, right, self._scopes.language)
 
     def _end_run(self) -> None:
         """Add a unit for the text of the run, without the white space and comments at its ends."""
@@ -277,7 +306,9 @@ class _PageReader:
             number = self._add_place(start, end)
             if tags := tuple(part for _, part in run if isinstance(part, _Tag)):
                 self._tags[number] = tags
-            self._new_units.append(Unit(str(number), source, markup="html", keep_line_breaks=False))
+            self._new_units.append(
+                Unit(str(number), source, markup="html", keep_line_breaks=False, language=self._run_language)
+            )
 
     def _add_place(self, start: int, end: int) -> int:
         """Return the number of a new unit at this place."""
@@ -297,7 +328,8 @@ class _PageReader:
 
     def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         """Yield the edits of all texts and attributes, and of the language of the page, in the order of the page."""
-        languages = (self._make_edit(start, end, language) for start, end, _ in self.languages if language)
+        first = next(iter(translations.values()), UnitTranslation(""))
+        languages = self.page.make_edits(self.text, first.source_language, language)
         yield from merge(languages, self._make_text_edits(translations), key=lambda edit: edit.start)
 
     def _make_text_edits(self, translations: Mapping[str, UnitTranslation]) -> Iterator[Edit]:
@@ -312,14 +344,17 @@ class _PageReader:
             if number in self._attributes:
                 text = html.escape(translation.text)
             else:
-                text = self._write_tags(self._tags.get(number, ()), translation.text, translations)
+                text = self._write_tags(self._tags.get(number, ()), translation, translations)
             yield self._make_edit(self._starts[number], self._ends[number], text)
 
     def _make_edit(self, start: int, end: int, text: str) -> Edit:
         return self.text.make_edit(start, end, text, escape=lambda character: f"&#{ord(character)};")
 
-    def _write_tags(self, tags: Sequence[_Tag], text: str, translations: Mapping[str, UnitTranslation]) -> str:
+    def _write_tags(
+        self, tags: Sequence[_Tag], translation: UnitTranslation, translations: Mapping[str, UnitTranslation]
+    ) -> str:
         """Return a text with the new attributes of its tags, most of which follow each other as in the source."""
+        text = translation.text
         places: list[tuple[int, _Tag]] = []
         position = 0
         for tag in tags:
@@ -331,21 +366,35 @@ class _PageReader:
         output: list[str] = []
         position = 0
         for start, tag in sorted(places, key=lambda item: item[0]):
-            output += [text[position:start], self._write_tag(tag, translations)]
+            output += [text[position:start], self._write_tag(tag, translation, translations)]
             position = start + len(tag.shown)
         return "".join([*output, text[position:]])
 
-    def _write_tag(self, tag: _Tag, translations: Mapping[str, UnitTranslation]) -> str:
+    def _write_tag(self, tag: _Tag, translation: UnitTranslation, translations: Mapping[str, UnitTranslation]) -> str:
+        edits = [
+            (attribute.start, attribute.end, html.escape(translations[attribute.id].text))
+            for attribute in tag.attributes
+            if attribute.id in translations
+        ]
+        edits += self.page.list_edits(tag.statements, translation.source_language, translation.language)
         output, position = "", tag.start
-        for attribute in tag.attributes:
-            if attribute.id in translations:
-                output += self.text.text[position : attribute.start] + html.escape(translations[attribute.id].text)
-                position = attribute.end
+        for start, end, new in sorted(edits):
+            output += self.text.text[position:start] + new
+            position = end
         return output + self.text.text[position : tag.end]
 
 
 def _collapse(text: str) -> str:
     return _SPACE.sub(" ", text).strip(" ")
+
+
+def _get_statement_kind(tag: str, attribute: str, values: Mapping[str, str]) -> str:
+    """Return what an attribute states: a language ("lang"), a direction ("dir"), or nothing (an empty text)."""
+    if attribute in ("lang", "xml:lang"):
+        return "lang"
+    if tag == "meta" and attribute == "content" and values.get("http-equiv", "").lower() == "content-language":
+        return "lang"
+    return "dir" if attribute == "dir" else ""
 
 
 def _read_values(tag: str) -> dict[str, str]:

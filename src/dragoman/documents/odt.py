@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles, is_monospaced
 from dragoman.documents.document import Document
 from dragoman.documents.flowing_text import add_flowing_text
+from dragoman.documents.odt_languages import StatedLanguages, edit_languages, read_languages
+from dragoman.documents.script_languages import ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
 from dragoman.documents.xml_units import Code, Piece, UnitList, make_pair, make_point, read_parts
 from dragoman.documents.zip_document import ZipMembers
+from dragoman.languages import is_same_language
 
 _TYPE = b"application/vnd.oasis.opendocument.text"
 _TEXT_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
@@ -31,15 +34,31 @@ def parse_odt(content: bytes) -> Document:
         raise members.error("is protected by a password; save it without one")
     units = UnitList()
     names = [name for name in ("content.xml", "styles.xml") if name in members.members]
-    for name in names:
-        _add_member(units, members, name, _read_styles(members, sorted({name, names[-1]}, reverse=True)))
-    return units.make_document(content, "odt", assemble=members.assemble)
+    stated = [StatedLanguages.read(members, name) for name in names]
+    styles_of_members = [_read_styles(members, sorted({name, names[-1]}, reverse=True)) for name in names]
+    text = "".join(_read_member_text(members, name) for name in names)
+    language = styles_of_members[-1].languages.select(text)
+    for name, styles in zip(names, styles_of_members, strict=True):
+        _add_member(units, members, name, replace(styles, language=language))
+    return units.make_document(
+        content,
+        "odt",
+        source_language=units.settle_language(language),
+        make_document_edits=lambda translations, language: edit_languages(stated, members, translations, language),
+        assemble=members.assemble,
+    )
+
+
+def _read_member_text(members: ZipMembers, name: str) -> str:
+    """Return the paragraphs of a member, with those that are deleted."""
+    return "".join(element.text for element in members.read_xml(name).iter_elements(_PARAGRAPHS))
 
 
 def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
     """Return the styles of these members by family and name, such as `text/Source_20_Text`. Later members go before."""
     styles: dict[str, FontStyle] = {}
     default_font = ""
+    default_languages = ScriptLanguages()
     for name in names:
         for element in members.read_xml(name).iter_elements(("style", "default-style")):
             if element.namespace != _STYLE_NAMESPACE:
@@ -48,11 +67,12 @@ def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
             properties = element.find("text-properties")
             values = {} if properties is None else properties.attributes
             font = values.get(":font-name") or values.get(":font-family", "")
+            languages = read_languages(values)
             if element.name == "style":
-                styles[f"{family}/{style}"] = FontStyle(style.replace("_20_", " "), f"{family}/{parent}", font)
+                styles[f"{family}/{style}"] = FontStyle(style.replace("_20_", " "), f"{family}/{parent}", font, languages)
             elif family == "paragraph":
-                default_font = font
-    return FontStyles(styles, font=default_font)
+                default_font, default_languages = font, languages
+    return FontStyles(styles, font=default_font, languages=default_languages)
 
 
 def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontStyles) -> None:
@@ -64,16 +84,11 @@ def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontSty
         for element in outermost.descend():
             if _is_paragraph(element):
                 number += 1
-                code = _find_code(element, styles)
-                add_flowing_text(
-                    units,
-                    members,
-                    name,
-                    source,
-                    element.parts,
-                    f"{name}/{number}",
-                    partial(_read_element, source, code),
-                )
+                reader = _OdtInlineReader(source, _find_code(element, styles), styles)
+                language = styles.get_language(f"paragraph/{element.attributes.get(':style-name', '')}", element.text)
+                if is_same_language(language, styles.language):
+                    language = ""
+                add_flowing_text(units, members, name, source, element.parts, f"{name}/{number}", reader.read_element, language)
 
 
 def _is_paragraph(element: XmlElement) -> bool:
@@ -105,13 +120,20 @@ def _read_texts(element: XmlElement, skipped: Collection[int]) -> Iterator[str]:
             yield from _read_texts(part, skipped)
 
 
-def _read_element(source: XmlSource, code: Collection[int], element: XmlElement) -> list[Piece]:
-    """Return the pieces of an element in a paragraph. One with paragraphs in it, such as a note, keeps its place.
+@dataclass(frozen=True)
+class _OdtInlineReader:
+    """Reader of what is in a paragraph. code: Python ids of the elements that are kept whole"""
 
-    code: Python ids of the elements that are kept whole
-    """
-    if element.namespace == _TEXT_NAMESPACE and element.name in _PAIRS and id(element) not in code:
-        return make_pair(source, element, read_parts(source, element.parts, lambda inner: _read_element(source, code, inner)))
-    if any(_is_paragraph(inner) for inner in element.descend()):
-        return [Code("point", "", fixed=(element.start, element.end))]
-    return [make_point(source, element)]
+    source: XmlSource
+    code: Collection[int]
+    styles: FontStyles
+
+    def read_element(self, element: XmlElement) -> list[Piece]:
+        """Return the pieces of an element in a paragraph. One with paragraphs in it, such as a note, keeps its place."""
+        if element.namespace == _TEXT_NAMESPACE and element.name in _PAIRS and id(element) not in self.code:
+            language = self.styles.get_language(f"text/{element.attributes.get(':style-name', '')}", element.text)
+            language = "" if is_same_language(language, self.styles.language) else language
+            return make_pair(self.source, element, read_parts(self.source, element.parts, self.read_element), language)
+        if any(_is_paragraph(inner) for inner in element.descend()):
+            return [Code("point", "", fixed=(element.start, element.end))]
+        return [make_point(self.source, element)]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dragoman.documents.code_formatting import FontStyles
 from dragoman.documents.document import Document
+from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language, read_stated
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.xml_units import UnitList
 from dragoman.documents.zip_document import ZipMembers
 
+_LEVELS = tuple(f"lvl{number}pPr" for number in range(1, 10))
+_MASTER_TYPES = ("presentationml.slideMaster+xml", "presentationml.slideLayout+xml", "presentationml.presentation.main+xml")
 _PART_TYPES = ("presentationml.slide+xml", "presentationml.notesSlide+xml", "drawingml.diagramData+xml")
 
 
@@ -16,6 +19,17 @@ def parse_pptx(content: bytes) -> Document:
     """Return the document of a PPTX file. Raises DataError for another, a damaged, encrypted or signed one, and macros."""
     members = ZipMembers(content, "pptx")
     units = UnitList()
-    for name in list_parts(members, _PART_TYPES):
-        add_paragraphs(units, members, name, FontStyles())
-    return units.make_document(content, "pptx", assemble=members.assemble)
+    names = list_parts(members, _PART_TYPES)
+    languages, language = find_languages(members, names)
+    styles = FontStyles(languages=languages, language=language)
+    for name in names:
+        add_paragraphs(units, members, name, styles)
+    masters = dict.fromkeys(_MASTER_TYPES, ("defPPr", *_LEVELS))
+    stated = list(read_stated(members, {_PART_TYPES[0]: ("tblPr", *_LEVELS), **masters, CORE_TYPE: ("language",)}))
+    return units.make_document(
+        content,
+        "pptx",
+        source_language=units.settle_language(styles.language or read_core_language(stated)),
+        make_document_edits=lambda translations, language: edit_stated(stated, members, translations, language),
+        assemble=members.assemble,
+    )

@@ -8,15 +8,18 @@ code are kept as they are.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, groupby
 
 from dragoman.documents.code_formatting import FontStyles, is_monospaced
 from dragoman.documents.document import Edit, Unit, UnitTranslation
+from dragoman.documents.office_languages import read_run_languages, state_run, turn_paragraph
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escape_xml, get_tag_name
 from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, write_pieces
 from dragoman.documents.zip_document import ZipMembers
+from dragoman.languages import get_language
 
 _CONTAINERS = frozenset(("hyperlink", "ins", "moveTo", "smartTag", "sdt", "customXml", "dir", "bdo"))
 _DROPPED = frozenset(("proofErr", "lastRenderedPageBreak"))
@@ -38,6 +41,8 @@ class _Item:
     Attributes:
         span: place of the run or element; several items may come from one run
         text, properties: text and its formatting; the code is None
+        stated: its formatting with the language that the run states, if it states one
+        language: language of the text, if it is not that of the paragraph
         code: code; a start or end without a key is the tag of an element around runs
         field: "begin", "separate" or "end" for the marks of a field
         instruction: part of the instruction of a field
@@ -46,6 +51,8 @@ class _Item:
     span: tuple[int, int]
     text: str = ""
     properties: str = ""
+    stated: str = ""
+    language: str = ""
     code: Code | None = None
     field: str = ""
     instruction: str = ""
@@ -82,37 +89,47 @@ def _add_paragraph(
 ) -> None:
     source, runs = reader.source, reader.runs
     items = _join_fields(list(reader.read_children(reader.paragraph)), runs.write)
+    language, items = _keep_languages(items, styles, reader.style)
     items = _trim(_keep_code(items, styles, styles.get_font(reader.style) or styles.font, runs.write))
     if not any(character.isalpha() for item in items for character in item.text):
         return
     base = _get_base(items)
     text = name_codes(_format(items, base))
     span = (items[0].span[0], items[-1].span[1])
+    has_language = any(any(read_run_languages(item.stated)) for item in items)
 
     def write(translation: UnitTranslation) -> Sequence[Edit]:
-        return write_pieces(text.split(translation.text), span, source, runs.write, base)
+        def write_run(run_text: str, properties: str) -> str:
+            new = state_run(run_text, properties, translation, is_word=runs.is_word, has_language=has_language)
+            return runs.write(run_text, new)
 
-    unit = Unit(unit_id, text.text, text.markup, keep_line_breaks=False)
+        edits = write_pieces(text.split(translation.text), span, source, write_run, base)
+        return [*turn_paragraph(source, reader.paragraph, translation.language), *edits]
+
+    unit = Unit(unit_id, text.text, text.markup, keep_line_breaks=False, language=language)
     units.add(unit, members.shift(name, write))
 
 
 @dataclass(frozen=True)
 class _RunWriter:
-    """Writer of runs. prefix: of the names of its elements, with a colon; space_attribute: of a text with spaces at its ends"""
+    """Writer of runs.
+
+    prefix: prefix of the names of its elements, with a colon
+    is_word: the runs are those of Word, and not of DrawingML
+    """
 
     prefix: str
-    space_attribute: str
+    is_word: bool
 
     @classmethod
     def for_paragraph(cls, source: XmlSource, paragraph: XmlElement) -> _RunWriter:
         """Return the writer for the runs of a paragraph."""
         prefix = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).rpartition(":")[0]
-        is_word = "wordprocessingml" in paragraph.namespace  # DrawingML has no such attribute
-        return cls(f"{prefix}:" if prefix else "", ' xml:space="preserve"' if is_word else "")
+        return cls(f"{prefix}:" if prefix else "", "wordprocessingml" in paragraph.namespace)
 
     def write(self, text: str, properties: str) -> str:
         """Return a run with this text and formatting."""
-        attribute = self.space_attribute if text != text.strip() else ""
+        attribute = ' xml:space="preserve"' if self.is_word and text != text.strip() else ""  # DrawingML has no such attribute
         return self.wrap(f"<{self.prefix}t{attribute}>{escape_xml(text)}</{self.prefix}t>", properties)
 
     def wrap(self, content: str, properties: str) -> str:
@@ -184,12 +201,13 @@ class _ParagraphReader:
         yield _Item((inner.content_end, element.end), code=Code("end", self.source.get_markup(inner.content_end, element.end)))
 
     def _read_run(self, run: XmlElement, span: tuple[int, int]) -> Iterator[_Item]:
-        properties = ""
+        properties = stated = ""
         markup = ""
         for child in run.children:
             character = _CHARACTERS.get(child.name, "")
             if child.name == "rPr":
-                properties = _normalize_properties(self._get_markup(child))
+                stated = self._get_markup(child)
+                properties = _normalize_properties(stated)
                 continue
             if child.name in _DROPPED:
                 continue
@@ -197,7 +215,7 @@ class _ParagraphReader:
                 yield _Item(span, code=Code("point", self.runs.wrap(markup, properties)))
                 markup = ""
             if child.name == "t" or character:
-                yield _Item(span, character or child.text, properties)
+                yield _Item(span, character or child.text, properties, stated)
             elif child.name in ("fldChar", "instrText"):
                 yield _Item(
                     span,
@@ -218,6 +236,36 @@ def _normalize_properties(markup: str) -> str:
     if markup.startswith("<a:"):
         markup = _SPELLING_ATTRIBUTES.sub("", markup[:end]) + markup[end:]
     return "" if _NO_PROPERTIES.fullmatch(markup) else markup
+
+
+def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> tuple[str, list[_Item]]:
+    """Return the language of a paragraph, and the items, of which those in another language keep it in their formatting.
+
+    The language of a paragraph is that of the document (empty) if a run with letters has it, and else that of most letters.
+    """
+    counts: Counter[str] = Counter()
+    codes: dict[str, str] = {}
+    languages: list[str] = []
+    for item in items:
+        run_style = _STYLE.search(item.properties)
+        code = (
+            read_run_languages(item.stated).select(item.text)
+            or (styles.get_language(run_style[1], item.text) if run_style else "")
+            or styles.get_language(style, item.text)
+            or styles.languages.select(item.text)
+        )
+        languages.append(get_language(code))
+        codes.setdefault(languages[-1], code)
+        counts[languages[-1]] += sum(map(str.isalpha, item.text))
+    document_language = get_language(styles.language)
+    main = document_language if counts[document_language] else max(counts, key=counts.__getitem__, default="")
+    output = [
+        replace(item, properties=item.stated, language=codes[language])
+        if language != main and any(read_run_languages(item.stated)) and any(map(str.isalpha, item.text))
+        else item
+        for item, language in zip(items, languages, strict=True)
+    ]
+    return "" if main == document_language else codes.get(main, ""), output
 
 
 def _keep_code(
@@ -256,7 +304,7 @@ def _get_base(items: Sequence[_Item]) -> str:
     depth = 0
     properties = set()
     for item in items:
-        if item.code is None and not depth:
+        if item.code is None and not depth and not item.language:
             properties.add(item.properties)
         elif item.code is not None and not item.code.key:
             depth += {"start": 1, "end": -1, "point": 0}[item.code.kind]
@@ -343,6 +391,7 @@ def _format(items: Sequence[_Item], base: str) -> Iterator[Piece]:
     """Yield the texts and codes of items, with a pair of codes around texts whose formatting is not that around them."""
     bases = [base]
     current = base
+    languages = {item.properties: item.language for item in items if item.language}
     for index, item in enumerate(items):
         code = item.code
         wanted_properties = item.properties
@@ -354,7 +403,7 @@ def _format(items: Sequence[_Item], base: str) -> Iterator[Piece]:
             if current != bases[-1]:
                 yield Code("end", "")
             if wanted_properties != bases[-1]:
-                yield Code("start", "", properties=wanted_properties)
+                yield Code("start", "", properties=wanted_properties, language=languages.get(wanted_properties, ""))
             current = wanted_properties
         if code is None:
             yield item.text

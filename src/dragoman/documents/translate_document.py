@@ -33,7 +33,7 @@ from dragoman.inference.whole_texts import (
     TranslateLines,
     translate_texts,
 )
-from dragoman.languages import is_same_language, is_spaced_language
+from dragoman.languages import is_foreign, is_same_language, is_spaced_language
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_placeholders
@@ -65,6 +65,7 @@ class DocumentOptions:
         limits: limits of usual outputs of the model
         subtitles: limits of subtitles
         glossary, strict_terms, annotate_terms, mask_codes: as in `TextOptions`
+        any_language: also translate a document that states another language than that of the source
     """
 
     source_language: str = ""
@@ -78,6 +79,7 @@ class DocumentOptions:
     strict_terms: bool = False
     annotate_terms: bool = False
     mask_codes: bool = False
+    any_language: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def translate_document(
     """
     _check_languages(document, options)
     document = add_plural_forms(document, parse, options.target_language)
-    selected = [unit for unit in document.units if is_selected(unit, options.scope)]
+    selected = [unit for unit in document.units if is_selected(unit, options.scope, options.source_language)]
     results: dict[str, UnitResult] = {}
     for unit in selected:
         if (match := _look_up(unit, options.memory)) is not None:
@@ -166,8 +168,10 @@ def check_document(document: Document, options: DocumentOptions) -> list[UnitRes
     return results
 
 
-def is_selected(unit: Unit, scope: Scope) -> bool:
-    """Return whether a unit is to be translated."""
+def is_selected(unit: Unit, scope: Scope, source_language: str = "") -> bool:
+    """Return whether a unit is to be translated. A unit that states another language than that of the source is not."""
+    if is_foreign(unit.language, source_language):
+        return False
     match scope:
         case "empty":
             return unit.state == "untranslated"
@@ -199,7 +203,7 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
         if pairs is None:
             return ["variables"]
         return [flag for source, text in pairs for flag in _check_text(Unit(unit.id, source), text, options)]
-    codes_of_source, codes_of_text = _parse(unit, unit.source), _parse(unit, translation)
+    codes_of_source, codes_of_text = (_parse(unit, text, options.source_language) for text in (unit.source, translation))
     plain_source, plain_text = _get_plain_text(codes_of_source), _get_plain_text(codes_of_text)
     flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
     if options.glossary is not None and any(use.form is None for use in options.glossary.check(plain_source, plain_text)):
@@ -232,8 +236,11 @@ def _get_plain_text(text: CodedText) -> str:
     return "".join(_list_texts(text.parts))
 
 
-def _parse(unit: Unit, text: str) -> CodedText:
-    return parse_placeholders(text) if unit.markup == "none" else parse_markup(text, is_html=unit.markup == "html")
+def _parse(unit: Unit, text: str, language: str = "") -> CodedText:
+    """Return a text of a unit with its codes. language: of the source; text in another one is a code"""
+    if unit.markup == "none":
+        return parse_placeholders(text)
+    return parse_markup(text, is_html=unit.markup == "html", language=language)
 
 
 def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
@@ -257,7 +264,7 @@ def _count_edge_breaks(text: str) -> tuple[int, int]:
 
 
 def _check_languages(document: Document, options: DocumentOptions) -> None:
-    """Raise DataError if a document with sources and targets states other languages than those of the translation."""
+    """Raise DataError if a document states other languages than those of the translation."""
     if document.target_language:
         pairs = ((document.source_language, options.source_language), (document.target_language, options.target_language))
         for stated, language in pairs:
@@ -267,6 +274,12 @@ def _check_languages(document: Document, options: DocumentOptions) -> None:
                     f"{options.source_language!r} to {options.target_language!r}; choose another bundle, or correct the file",
                     code="unsupported-language",
                 )
+    elif is_foreign(document.source_language, options.source_language) and not options.any_language:
+        raise DataError(
+            f"the file states the language {document.source_language[:20]!r}, and the translation is from "
+            f"{options.source_language!r}; correct the file, or translate it all the same with --any-language",
+            code="unsupported-language",
+        )
 
 
 def _look_up(unit: Unit, memory: TranslationMemory) -> MemoryMatch | None:
@@ -508,6 +521,8 @@ def _write(
                 _get_state(result, options),
                 result.flags,
                 None if result.match is None or result.match.is_exact else result.match,
+                options.source_language,
+                options.target_language,
             )
             for result in results
             if result.text and result.unit.id not in unwritable

@@ -83,6 +83,7 @@ class FileTranslator:
         glossary: Glossary | str | Path | None = None,
         strict_terms: bool = False,
         placeholders: PlaceholderMethod = "auto",
+        any_language: bool = False,
         **decoding: Unpack[DecodingOptions],
     ) -> FileTranslator:
         """Return a translator with these options; see `translate_file`."""
@@ -101,6 +102,7 @@ class FileTranslator:
             strict_terms,
             translator.reads_terms,
             translator.uses_mask(placeholders),
+            any_language,
         )
         return cls(translator, options, decoding)
 
@@ -122,7 +124,7 @@ class FileTranslator:
             raise OutputError(f"{output}: is the original, which stays; give another name", code="output-is-input")
         if not overwrite:
             check_path_is_free(output)
-        total, done = sum(is_selected(unit, self.options.scope) for unit in document.units), 0
+        total, done = sum(is_selected(unit, self.options.scope, self.options.source_language) for unit in document.units), 0
 
         def advance(count: int) -> None:
             nonlocal done
@@ -172,6 +174,7 @@ def translate_file(
     glossary: Glossary | str | Path | None = None,
     strict_terms: bool = False,
     placeholders: PlaceholderMethod = "auto",
+    any_language: bool = False,
     overwrite: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **decoding: Unpack[DecodingOptions],
@@ -192,6 +195,7 @@ def translate_file(
         line_length, reading_speed: most characters of a line of subtitles, and most characters a second
         glossary, strict_terms: terms to use and to check, as in `Translator.translate_texts`
         placeholders: way to keep placeholders and tags without content, as in `Translator.translate_texts`
+        any_language: also translate a file that states another language than that of the source
         overwrite: replace an output that exists
         on_progress: called with the number of finished texts and the number of all
         decoding: keys of the recipe's [decoding] section to change
@@ -212,6 +216,7 @@ def translate_file(
         glossary=glossary,
         strict_terms=strict_terms,
         placeholders=placeholders,
+        any_language=any_language,
         **decoding,
     )
     return file_translator.translate(

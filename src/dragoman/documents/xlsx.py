@@ -5,14 +5,20 @@ A table names its columns by the texts of its header. So a text that is the name
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.office_languages import CORE_TYPE, edit_stated, read_core_language, read_stated
 from dragoman.documents.office_package import list_parts
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name, set_attribute
 from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes
 from dragoman.documents.zip_document import ZipMembers
+from dragoman.languages import is_right_to_left
 
 _STRINGS_TYPE = "spreadsheetml.sharedStrings+xml"
 _SHEET_TYPE = "spreadsheetml.worksheet+xml"
+_NAMESPACE = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _TABLE_TYPE = "spreadsheetml.table+xml"
 
 
@@ -28,7 +34,62 @@ def parse_xlsx(content: bytes) -> Document:
         source = members.read_xml(name)
         for number, element in enumerate(source.iter_elements(("si", "is")), start=1):
             _add_string(units, members, source, element, name, number, columns)
-    return units.make_document(content, "xlsx", assemble=members.assemble)
+    sheets = [_SheetDirection.read(members, name) for name in list_parts(members, [_SHEET_TYPE])]
+    stated = list(read_stated(members, {CORE_TYPE: ("language",)}))
+
+    def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
+        edits = edit_stated(stated, members, translations, language)
+        for sheet in sheets if language and translations else []:
+            edits += members.shift_edits(sheet.name, sheet.turn(language))
+        return edits
+
+    return units.make_document(
+        content,
+        "xlsx",
+        source_language=read_core_language(stated),
+        make_document_edits=edit_languages,
+        assemble=members.assemble,
+    )
+
+
+@dataclass(frozen=True)
+class _SheetDirection:
+    """Direction of a sheet. views: the elements that can state it. place: of the element with views, if there is none"""
+
+    name: str
+    source: XmlSource
+    views: Sequence[XmlElement]
+    place: int
+
+    @classmethod
+    def read(cls, members: ZipMembers, name: str) -> _SheetDirection:
+        """Return that of a member."""
+        source = members.read_xml(name)
+        roots: list[XmlElement] = []
+        views: list[XmlElement] = []
+        place = 0
+        elements = source.iter_elements(
+            ("sheetPr", "dimension", "sheetView"), lambda element: roots.append(element) if not roots else None
+        )
+        for element in elements:
+            if element.name == "sheetView":
+                views.append(element)
+            else:
+                place = element.end
+        return cls(name, source, views, place or roots[0].content_start)
+
+    def turn(self, language: str) -> list[Edit]:
+        """Return the edits that give the sheet the direction of a language."""
+        is_turned = is_right_to_left(language)
+        edits = []
+        for view in self.views:
+            tag = self.source.get_markup(view.start, view.content_start)
+            new = set_attribute(tag, "rightToLeft", "1" if is_turned else "")
+            edits += [Edit(view.start, view.content_start, self.source.encode(new))] if new != tag else []
+        if not self.views and is_turned:
+            added = f'<sheetViews xmlns="{_NAMESPACE}"><sheetView rightToLeft="1" workbookViewId="0"/></sheetViews>'
+            edits.append(Edit(self.place, self.place, self.source.encode(added)))
+        return edits
 
 
 def _add_string(

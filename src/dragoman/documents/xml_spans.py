@@ -285,6 +285,11 @@ def escape_xml(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
 
 
+def get_attribute(start_tag: str, name: str) -> str:
+    """Return an attribute of a start tag as it stands there, with references; empty if the tag has none of this name."""
+    return next((match[2][1:-1] for match in _ATTRIBUTE.finditer(start_tag) if match[1] == name), "")
+
+
 def set_attribute(start_tag: str, name: str, value: str) -> str:
     """Return a start tag with this attribute; an empty value removes it.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -25,8 +26,9 @@ from dragoman.documents.document import (
 )
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, XmlText, escape_xml, get_tag_name
 from dragoman.errors import DataError
+from dragoman.languages import is_same_language
 
-_SHORT_TAG = re.compile(r"</?g\d+>|<x\d+/>")
+_SHORT_TAG = re.compile(r"</?(?P<pair>g\d+)(?: lang=\"[\w-]*\")?>|<x\d+/>")
 _HTML_TAG = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|br|code|dd|div|dl|dt|em|font|h[1-6]|hr|i|img|kbd|li|ol|p|pre|q|s|small|span|strike|strong|"
     r"sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|var)(?:\s[^<>]*)?/?>",
@@ -44,6 +46,7 @@ class Code:
         key: name that a start and an end share, if the pair may cross XML elements; empty for the tags of an element
         properties: formatting of the text after a start, for formats that write it at each run of text; None if it stays
         fixed: place in the file, if it contains texts that are units of their own; it is not copied, but written around
+        language: code that the element of a start states, if it is not that of the text around it
     """
 
     kind: Literal["start", "end", "point"]
@@ -51,6 +54,7 @@ class Code:
     key: str = ""
     properties: str | None = None
     fixed: tuple[int, int] | None = None
+    language: str = ""
 
 
 Piece = str | Code
@@ -89,8 +93,8 @@ class TaggedText:
             tags.append(tag)
             position = match.end()
             if tag.startswith("<g"):
-                open_tags.append(tag[1:])
-            elif tag.startswith("</") and (not open_tags or open_tags.pop() != tag[2:]):
+                open_tags.append(match["pair"])
+            elif tag.startswith("</") and (not open_tags or open_tags.pop() != match["pair"]):
                 raise DataError(f"the tag {tag} of a translation has no partner: {translation[:80]!r}", code="invalid-data")
         if sorted(tags) != sorted(self.codes):
             raise DataError(
@@ -117,7 +121,7 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
     free: dict[tuple[str, str], list[str]] = {}
     for tag, code in known.codes.items() if known else ():
         if code.kind != "end":
-            free.setdefault((code.kind, code.markup), []).append(tag.strip("</>"))
+            free.setdefault((code.kind, code.markup), []).append(tag.strip("</>").partition(" ")[0])
     number = sum(code.kind != "end" for code in known.codes.values()) if known else 0
     output: list[str] = []
     codes: dict[str, Code] = {}
@@ -135,7 +139,8 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
             name = names.pop(0) if names else f"{'x' if piece.kind == 'point' else 'g'}{number}"
             if piece.kind == "start":
                 open_names.append(name)
-            tag = f"<{name}/>" if piece.kind == "point" else f"<{name}>"
+            language = re.sub(r"[^\w-]", "", piece.language)
+            tag = f"<{name}/>" if piece.kind == "point" else f'<{name} lang="{language}">' if language else f"<{name}>"
         codes[tag] = piece
         output.append(tag)
     return TaggedText("".join(output), codes)
@@ -193,12 +198,15 @@ def read_parts(
     return joined
 
 
-def make_pair(source: XmlSource, element: XmlElement, content: list[Piece], properties: str | None = None) -> list[Piece]:
-    """Return the codes of an element around the pieces of its content."""
+def make_pair(source: XmlSource, element: XmlElement, content: list[Piece], language: str = "") -> list[Piece]:
+    """Return the codes of an element around the pieces of its content.
+
+    language: code that the element states, if it is not that of the text around it
+    """
     if element.is_empty_tag:
         return [make_point(source, element)]
     return [
-        Code("start", source.get_markup(element.start, element.content_start), properties=properties),
+        Code("start", source.get_markup(element.start, element.content_start), language=language),
         *content,
         Code("end", source.get_markup(element.content_end, element.end)),
     ]
@@ -290,6 +298,20 @@ class UnitList:
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         """Return the edits that write a translation."""
         return self._writers[unit.id](translation)
+
+    def settle_language(self, language: str) -> str:
+        """Return the language of most characters of the units, and take it from the units that state it themselves.
+
+        language: code of the document's own language, which units without a code have
+        """
+        counts: Counter[str] = Counter()
+        for unit in self.units:
+            counts[unit.language] += len(unit.source)
+        main = max(counts, key=counts.__getitem__, default="") or language
+        if not is_same_language(main, language):
+            codes = {unit.language: "" if is_same_language(unit.language, main) else unit.language for unit in self.units}
+            self.units = [replace(unit, language=codes[unit.language] if unit.language else language) for unit in self.units]
+        return main
 
     def make_document(
         self,

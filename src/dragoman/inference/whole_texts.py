@@ -445,7 +445,9 @@ def _parse(text: str, options: TextOptions) -> CodedText:
     if options.markup == "none":
         coded = parse_placeholders(text)
     else:
-        coded = parse_markup(text, is_html=options.markup == "html", opaque=options.opaque_tags)
+        coded = parse_markup(
+            text, is_html=options.markup == "html", opaque=options.opaque_tags, language=options.source_language
+        )
     return mark_kept_terms(coded, options.glossary)
 
 

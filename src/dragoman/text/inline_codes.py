@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from dragoman.languages import is_foreign
 from dragoman.text.placeholders import find_placeholders
 
 MAX_DEPTH = 64
@@ -40,6 +41,8 @@ BLOCK_TAGS = frozenset(
 OPAQUE_TAGS = frozenset(("code", "kbd", "math", "samp", "script", "style", "svg", "var"))
 """HTML elements whose content is no text for translation."""
 _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.IGNORECASE)
+
+_LANGUAGE = re.compile(r"""\s(?:xml:)?lang\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`/]+))""", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -133,16 +136,17 @@ def parse_placeholders(text: str) -> CodedText:
     return CodedText(tuple(_split_placeholders(text)))
 
 
-def parse_markup(text: str, *, is_html: bool, opaque: frozenset[str] = frozenset()) -> CodedText:
+def parse_markup(text: str, *, is_html: bool, opaque: frozenset[str] = frozenset(), language: str = "") -> CodedText:
     """Return a fragment of XML or HTML with its tags and placeholders as codes.
 
     is_html: names of tags are read without case, and void and opaque elements are those of HTML
     opaque: names of further elements that are kept whole, with their content
+    language: code of the text's language; elements that state another one are kept whole too
     """
     opaque_tags = opaque | OPAQUE_TAGS if is_html else opaque
     tokens = list(_tokenize(text, is_html=is_html))
     partners = _match_tags(tokens, is_html=is_html)
-    return CodedText(tuple(_build_parts(tokens, partners, 0, len(tokens), opaque_tags)), is_escaped=True)
+    return CodedText(tuple(_build_parts(tokens, partners, 0, len(tokens), opaque_tags, language)), is_escaped=True)
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def _match_tags(tokens: Sequence[_Token], *, is_html: bool) -> dict[int, int]:
 
 
 def _build_parts(
-    tokens: Sequence[_Token], partners: dict[int, int], start: int, stop: int, opaque: frozenset[str]
+    tokens: Sequence[_Token], partners: dict[int, int], start: int, stop: int, opaque: frozenset[str], language: str
 ) -> Iterator[Part]:
     index = start
     while index < stop:
@@ -199,11 +203,19 @@ def _build_parts(
                 yield _escape_point(part) if isinstance(part, Point) else part
         elif end is None:
             yield Point(token.markup)
-        elif token.name in opaque or _NO_TRANSLATION.search(token.markup) or end == index + 1:
+        elif token.name in opaque or _is_kept(token.markup, language) or end == index + 1:
             yield Point("".join(item.markup for item in tokens[index : end + 1]))
         else:
-            yield Element(token.markup, tuple(_build_parts(tokens, partners, index + 1, end, opaque)), tokens[end].markup)
+            parts = tuple(_build_parts(tokens, partners, index + 1, end, opaque, language))
+            yield Element(token.markup, parts, tokens[end].markup)
         index = (end if end is not None else index) + 1
+
+
+def _is_kept(start_tag: str, language: str) -> bool:
+    """Return whether a start tag says that its content is not translated, or is in another language than this."""
+    stated = _LANGUAGE.search(start_tag)
+    is_other = stated is not None and is_foreign(next(filter(None, stated.groups()), ""), language)
+    return is_other or _NO_TRANSLATION.search(start_tag) is not None
 
 
 def _escape_point(point: Point) -> Point:

@@ -1,0 +1,217 @@
+"""Languages and directions of Office Open XML: what runs, paragraphs and tables state, and how a translation states its own.
+
+New elements stand where the schema has them (ECMA-376, part 1: 17.3.1.26 `pPr`, 17.3.2.28 `rPr`, 17.6.17 `sectPr`, 17.4.60
+`tblPr`), because Word refuses a file with another order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dragoman.documents.document import Edit, UnitTranslation
+from dragoman.documents.office_package import list_parts
+from dragoman.documents.script_languages import NO_LANGUAGES, ScriptLanguages
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_attribute, get_tag_name, set_attribute
+from dragoman.documents.zip_document import ZipMembers
+from dragoman.languages import is_foreign, is_right_to_left, is_same_language
+
+_BEHIND_RTL = frozenset(("cs", "em", "lang", "eastAsianLayout", "specVanish", "oMath", "rPrChange"))
+_BEHIND_BIDI = {
+    "pPr": frozenset(
+        (
+            "adjustRightInd", "snapToGrid", "spacing", "ind", "contextualSpacing", "mirrorIndents", "suppressOverlap", "jc",
+            "textDirection", "textAlignment", "textboxTightWrap", "outlineLvl", "divId", "cnfStyle", "rPr", "sectPr",
+            "pPrChange",
+        )
+    ),
+    "sectPr": frozenset(("rtlGutter", "docGrid", "printerSettings", "sectPrChange")),
+    "tblPr": frozenset(
+        (
+            "tblStyleRowBandSize", "tblStyleColBandSize", "tblW", "jc", "tblCellSpacing", "tblInd", "tblBorders", "shd",
+            "tblLayout", "tblCellMar", "tblLook", "tblCaption", "tblDescription", "tblPrChange",
+        )
+    ),
+}  # fmt: skip
+"""Elements behind the one with the direction, for each kind of properties of Word."""
+_DIRECTIONS = {"pPr": "bidi", "sectPr": "bidi", "tblPr": "bidiVisual"}
+_CHILD = re.compile(r"<w:(\w+)\b[^<>]*>")
+_RTL = re.compile(r"<w:rtl\b[^<>]*/>(?:</w:rtl>)?")
+_TAG = re.compile("<[^<>]*>")
+_WORD_LANGUAGE = re.compile(r"<w:lang\b[^<>]*>")
+_DRAWING_LANGUAGE = re.compile(r"""<a:rPr\b[^<>]*?\slang=["']([^"']*)""")
+_COMPLEX = re.compile(r"<w:(b|i)/>(?!<w:\1Cs\b)|<w:sz (w:val=\"\d+\")/>(?!<w:szCs\b)")
+"""Bold, italics and size that are stated for left-to-right scripts alone."""
+
+CORE_TYPE = "core-properties+xml"
+"""Type of the part that states the title, the author and the language of a document."""
+
+
+def read_run_languages(properties: str) -> ScriptLanguages:
+    """Return the codes of the languages that the properties of a run state."""
+    if match := _WORD_LANGUAGE.search(properties):
+        return ScriptLanguages(*(get_attribute(match[0], f"w:{name}") for name in ("val", "eastAsia", "bidi")))
+    match = _DRAWING_LANGUAGE.search(properties)
+    return ScriptLanguages(*[match[1]] * 3) if match else NO_LANGUAGES
+
+
+def find_languages(
+    members: ZipMembers, names: Sequence[str], default: ScriptLanguages = NO_LANGUAGES
+) -> tuple[ScriptLanguages, str]:
+    """Return the languages of texts without one, and that of most texts.
+
+    default: the languages that the styles state; without one, it is that of most runs
+    """
+    counts: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
+    letters: list[str] = []
+    for name in names:
+        source = members.read_xml(name)
+        markup = source.content.decode(source.encoding, "replace")  # another reader refuses damaged bytes
+        letters.append(_TAG.sub("", markup))
+        for pattern in (_WORD_LANGUAGE, _DRAWING_LANGUAGE):
+            for match in pattern.finditer(markup):
+                for count, code in zip(counts, read_run_languages(match[0]), strict=True):
+                    count[code] += bool(code)
+    codes = (max(count, key=count.__getitem__, default="") for count in counts)
+    languages = ScriptLanguages(*(stated or code for stated, code in zip(default, codes, strict=True)))
+    return languages, languages.select("".join(letters))
+
+
+def state_run(text: str, properties: str, translation: UnitTranslation, *, is_word: bool, has_language: bool) -> str:
+    """Return the properties of a run with the direction of a translation and, if the source states a language, its language.
+
+    properties: `rPr` of Word or of DrawingML, without a language unless it is not that of the unit; or nothing
+    """
+    language = translation.language
+    if not language or is_foreign(read_run_languages(properties).select(text), translation.source_language or language):
+        return properties
+    if not is_word:
+        start = properties.find(">") + 1
+        tag = properties[:start] or "<a:rPr/>"
+        return set_attribute(tag, "lang", language) + properties[start:] if has_language else properties
+    is_turned = is_right_to_left(language)
+    properties = _RTL.sub("", properties)
+    properties = _COMPLEX.sub(_add_complex, properties) if is_turned else properties
+    added = "<w:rtl/>" if is_turned else ""
+    if has_language:
+        properties = re.sub(r"<w:lang\b[^<>]*/>", "", properties)
+        added += f'<w:lang w:{"bidi" if is_turned else "val"}="{escape_xml(language)}"/>'
+    if not added:
+        return "" if re.fullmatch(r"<w:rPr>\s*</w:rPr>", properties) else properties
+    properties = properties or "<w:rPr></w:rPr>"
+    places = (match.start() for match in _CHILD.finditer(properties) if match[1] in _BEHIND_RTL)
+    end = next(places, properties.rindex("</"))
+    return properties[:end] + added + properties[end:]
+
+
+def _add_complex(match: re.Match[str]) -> str:
+    return f"{match[0]}<w:{match[1]}Cs/>" if match[1] else f"{match[0]}<w:szCs {match[2]}/>"
+
+
+def turn_paragraph(source: XmlSource, paragraph: XmlElement, language: str) -> list[Edit]:
+    """Return the edits that give a paragraph of Word or DrawingML the direction of a language; none for an unknown one."""
+    if not language:
+        return []
+    properties = paragraph.find("pPr")
+    if "wordprocessingml" not in paragraph.namespace:
+        return _turn_drawing(source, paragraph, properties, language)
+    if properties is not None:
+        return turn_properties(source, properties, language)
+    name = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).removesuffix("p")
+    added = f"<{name}pPr><{name}bidi/></{name}pPr>" if is_right_to_left(language) else ""
+    return [Edit(paragraph.content_start, paragraph.content_start, source.encode(added))] if added else []
+
+
+def turn_properties(source: XmlSource, properties: XmlElement, language: str) -> list[Edit]:
+    """Return the edits that give properties of a paragraph, a section or a table of Word the direction of a language."""
+    child_name = _DIRECTIONS[properties.name]
+    edits = [Edit(child.start, child.end, b"") for child in properties.find_all(child_name)]
+    if not is_right_to_left(language):
+        return edits
+    tag = source.get_markup(properties.start, properties.content_start)
+    name = get_tag_name(tag)
+    added = f"<{name.removesuffix(properties.name)}{child_name}/>"
+    if properties.is_empty_tag:
+        return [Edit(properties.start, properties.end, source.encode(f"{tag[:-2].rstrip()}>{added}</{name}>"))]
+    behind = (child.start for child in properties.children if child.name in _BEHIND_BIDI[properties.name])
+    place = next(behind, properties.content_end)
+    return [*edits, Edit(place, place, source.encode(added))]
+
+
+def _turn_drawing(source: XmlSource, paragraph: XmlElement, properties: XmlElement | None, language: str) -> list[Edit]:
+    """Return the edits for a paragraph of DrawingML. Its alignment, if it has one, is at the start of the line."""
+    if properties is None:
+        name = get_tag_name(source.get_markup(paragraph.start, paragraph.content_start)).removesuffix("p")
+        added = f'<{name}pPr rtl="1"/>' if is_right_to_left(language) else ""
+        return [Edit(paragraph.content_start, paragraph.content_start, source.encode(added))] if added else []
+    return turn_drawing_tag(source, properties, language)
+
+
+def turn_drawing_tag(source: XmlSource, properties: XmlElement, language: str) -> list[Edit]:
+    """Return the edit that gives properties of paragraphs or of a table of DrawingML the direction of a language."""
+    old = tag = source.get_markup(properties.start, properties.content_start)
+    was_turned = properties.attributes.get("rtl") in ("1", "true")
+    if is_right_to_left(language):
+        tag = set_attribute(tag, "rtl", "1")
+        tag = set_attribute(tag, "algn", "r") if properties.attributes.get("algn") == "l" else tag
+    elif was_turned:
+        tag = set_attribute(tag, "rtl", "")
+        tag = set_attribute(tag, "algn", "l") if properties.attributes.get("algn") == "r" else tag
+    return [Edit(properties.start, properties.content_start, source.encode(tag))] if tag != old else []
+
+
+@dataclass(frozen=True)
+class StatedProperty:
+    """Element with a language or a direction that belongs to no single text. name: of its member"""
+
+    name: str
+    source: XmlSource
+    element: XmlElement
+
+    def edit(self, source_language: str, language: str) -> list[Edit]:
+        """Return the edits that make it state the language of the translation, or its direction."""
+        element = self.element
+        if element.name in ("lang", "themeFontLang"):
+            return self._edit_language(source_language, language)
+        if element.name == "language":
+            is_stated = is_same_language(element.text.strip(), source_language)
+            new = self.source.encode(escape_xml(language))
+            return [Edit(element.content_start, element.content_end, new)] if is_stated else []
+        if "wordprocessingml" in element.namespace:
+            return turn_properties(self.source, element, language)
+        return turn_drawing_tag(self.source, element, language)
+
+    def _edit_language(self, source_language: str, language: str) -> list[Edit]:
+        old = tag = self.source.get_markup(self.element.start, self.element.content_start)
+        prefix = get_tag_name(tag).removesuffix(self.element.name)
+        if is_same_language(get_attribute(tag, f"{prefix}val"), source_language):
+            tag = set_attribute(tag, f"{prefix}val", language)
+            if is_right_to_left(language):
+                tag = set_attribute(tag, f"{prefix}bidi", language)
+        return [Edit(self.element.start, self.element.content_start, self.source.encode(tag))] if tag != old else []
+
+
+def read_stated(members: ZipMembers, part_types: Mapping[str, tuple[str, ...]]) -> Iterator[StatedProperty]:
+    """Yield the elements of parts that state a language or a direction. part_types: names of elements by type of content"""
+    for part_type, names in part_types.items():
+        for name in list_parts(members, (part_type,)):
+            source = members.read_xml(name)
+            for element in source.iter_elements(names):
+                yield StatedProperty(name, source, element)
+
+
+def read_core_language(stated: Sequence[StatedProperty]) -> str:
+    """Return the language of the document by the part about its title and author, or an empty text."""
+    return next((item.element.text.strip() for item in stated if item.element.name == "language"), "")
+
+
+def edit_stated(
+    stated: Sequence[StatedProperty], members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str
+) -> list[Edit]:
+    """Return the edits of all such elements; none without a translation or a language."""
+    if not language or not translations:
+        return []
+    source_language = next(iter(translations.values())).source_language
+    return [edit for item in stated for edit in members.shift_edits(item.name, item.edit(source_language, language))]

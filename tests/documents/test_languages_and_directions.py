@@ -1,0 +1,135 @@
+"""Tests of the languages and directions that documents state, with a function in place of the model."""
+
+from __future__ import annotations
+
+import pytest
+import test_epub
+import test_pptx
+import test_xlsx
+from document_checks import make_stub
+from test_odt import make_odt
+from zip_files import make_docx, read_members
+
+from dragoman.documents.formats import get_parser, parse_document
+from dragoman.documents.html_languages import LanguageScopes
+from dragoman.documents.translate_document import DocumentOptions, translate_document
+from expected_errors import raises_code
+
+RUN = "<w:r><w:rPr><w:b/><w:lang w:val='{}'/></w:rPr><w:t xml:space='preserve'>{}</w:t></w:r>"
+STYLE = '<style:default-style style:family="paragraph"><style:text-properties {}/></style:default-style>'
+FO = 'xmlns:fo="urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0" fo:language="{}" fo:country="{}"'
+
+
+def translate(name: str, content: bytes, source: str, target: str, text: str) -> str:
+    """Return the document with this text as the translation of every line; the members of an archive one after the other."""
+    document = parse_document(name, content)
+    options = DocumentOptions(source, target)
+    written = translate_document(document, get_parser(name), make_stub(lambda line: text), options).content
+    if not written.startswith(b"PK"):
+        return written.decode()
+    return "".join(member.decode("utf-8", "replace") for member in read_members(written).values())
+
+
+DIRECTIONS = {
+    "a.html": (b'<html lang="en" dir="ltr"><p dir=ltr>It is May.</p>', '<html lang="{}" dir="rtl"><p dir=rtl>'),
+    "b.html": (b"<html lang=en><p>It is May.</p>", '<html lang={} dir="rtl"><p>'),
+    "c.html": (b"<body><p>It is May.</p>", '<body dir="rtl"><p>'),
+    "a.docx": (
+        make_docx("<w:tbl><w:tblPr/></w:tbl><w:p><w:pPr><w:keepNext/><w:jc/></w:pPr>" + RUN.format("en-US", "Hi") + "</w:p>"),
+        "<w:tblPr><w:bidiVisual/></w:tblPr>|<w:pPr><w:keepNext/><w:bidi/><w:jc/></w:pPr>|<w:sectPr><w:bidi/></w:sectPr>"
+        '|<w:rPr><w:b/><w:bCs/><w:rtl/><w:lang w:bidi="{}"/></w:rPr>',
+    ),
+    "a.pptx": (
+        test_pptx.make_pptx(f"<a:p><a:pPr algn='l'/>{test_pptx.run('Hi', test_pptx.PLAIN)}</a:p>"),
+        '<a:pPr algn="r" rtl="1"/><a:r><a:rPr lang="{}"/>|<a:p><a:pPr rtl="1"/>',
+    ),
+    "a.xlsx": (test_xlsx.XLSX, '<sheetView rightToLeft="1"'),
+    "a.odt": (
+        make_odt("<text:p>It is May.</text:p>", f"<office:styles>{STYLE.format(FO.format('en', 'US'))}</office:styles>"),
+        'style:writing-mode="rl-tb"/>|fo:language="{0}" fo:country="none" style:language-complex="{0}"',
+    ),
+    "b.odt": (make_odt("<text:p>It is May.</text:p>"), 'style:writing-mode="rl-tb"/>'),
+    "a.epub": (test_epub.make_epub(), '<spine page-progression-direction="rtl">|xml:lang="{0}" lang="{0}" dir="rtl"'),
+}
+
+
+@pytest.mark.parametrize("name", DIRECTIONS)
+@pytest.mark.parametrize("language", ["ar", "fa-IR"])
+def test_direction_is_written_and_removed(name: str, language: str) -> None:
+    content, expected = DIRECTIONS[name]
+    document = parse_document(name, content)
+    stub, options = make_stub(lambda line: "مايو"), DocumentOptions("en", language)
+    turned = translate_document(document, get_parser(name), stub, options).content
+    text = translate(name, content, "en", language, "مايو")
+    parts = (
+        expected.format(language) if name != "a.odt" else expected.format(language[:2]).replace("none", language[3:] or "none")
+    )
+    assert [part for part in parts.split("|") if part not in text] == []
+    back = translate(name, turned, language, "de", "Mai")
+    marks = ("rtl", "w:bidi/", "bidiVisual", "rl-tb", "rightToLeft")
+    assert [mark for mark in marks if mark in back] == []
+    assert [mark for mark in marks if mark in translate(name, content, "en", "de", "Mai")] == []
+
+
+def test_parts_in_other_languages_stay() -> None:
+    page = (
+        '<html lang="en"><p lang="fr" title="Un mot">Il est tard.</p><p>He said <i lang="fr">au revoir</i> to <b lang="en-GB">'
+        'us</b>.<ul><li lang=fr>Un<ul><li>Deux</ul><li>Two</ul><blockquote lang="de"><p lang="en">Three</p>Vier</blockquote>'
+    )
+    expected = (
+        '<html lang="es"><p lang="fr" title="Un mot">Il est tard.</p><p>HE SAID <i lang="fr">au revoir</i> TO <b lang="es">'
+        'US</b>.<ul><li lang=fr>Un<ul><li>Deux</ul><li>TWO</ul><blockquote lang="de"><p lang="es">THREE</p>Vier</blockquote>'
+    )
+    document = parse_document("a.html", page.encode())
+    result = translate_document(document, get_parser("a.html"), make_stub(str.upper), DocumentOptions("en", "es"))
+    assert result.content.decode() == expected
+
+
+def test_runs_in_other_languages_stay() -> None:
+    body = "".join(RUN.format(*run) for run in (("en-US", "He said "), ("fr-FR", "au revoir"), ("en-GB", " to us")))
+    other = RUN.format("fr-FR", "Il est tard")
+    paragraphs = f"<w:p>{body}</w:p><w:p>{other}</w:p><w:p>{RUN.format('en-US', 'That was all.')}</w:p>"
+    text = translate("a.docx", make_docx(paragraphs), "en", "de", "sagte zu uns")
+    assert RUN.format("fr-FR", "au revoir").replace(" xml:space='preserve'", "") in text
+    assert other in text
+    assert text.count('<w:lang w:val="de"/>') == 3
+
+
+def test_script_selects_the_language_of_a_run() -> None:
+    run = "<w:r><w:rPr><w:lang w:val='en-US' w:eastAsia='ja-JP' w:bidi='ar-SA'/></w:rPr><w:t>{}</w:t></w:r>"
+    for language, text in (("ja", "東京"), ("ar", "مايو"), ("en", "May")):
+        assert "Mai" in translate("a.docx", make_docx(f"<w:p>{run.format(text)}</w:p>"), language, "de", "Mai")
+
+
+REFUSED = {
+    "a.html": b'<html lang="fr-CA"><p>Il est tard.</p>',
+    "a.docx": make_docx(f"<w:p>{RUN.format('fr-CA', 'Il est tard')}</w:p>"),
+    "a.pptx": test_pptx.make_pptx(f"<a:p>{test_pptx.run('Il est tard', test_pptx.PLAIN.replace('en-US', 'fr-CA'))}</a:p>"),
+    "a.odt": DIRECTIONS["a.odt"][0],
+    "a.epub": test_epub.make_epub(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_file_in_another_language_is_refused(name: str) -> None:
+    language = "fr" if document_language(name) == "en" else "en"
+    document = parse_document(name, REFUSED[name])
+    with raises_code("unsupported-language", "the file states the language"):
+        translate_document(document, get_parser(name), make_stub(str.upper), DocumentOptions(language, "de"))
+    options = DocumentOptions(language, "de", any_language=True)
+    assert translate_document(document, get_parser(name), make_stub(str.upper), options).results[0].text
+
+
+def document_language(name: str) -> str:
+    return parse_document(name, REFUSED[name]).source_language[:2]
+
+
+def test_nested_languages_end_with_their_elements() -> None:
+    scopes = LanguageScopes()
+    for _ in range(20_000):
+        scopes.read_start("span", "fr", is_void=False)
+        scopes.read_start("b", "", is_void=False)
+    for _ in range(20_000):
+        scopes.read_end("b")
+        scopes.read_end("span")
+    assert scopes.language == ""
