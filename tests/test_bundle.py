@@ -499,6 +499,17 @@ def test_config_holds_the_whole_recipe(bundle: Path) -> None:
     assert Recipe.model_validate(document["recipe"]) == load_bundle(bundle).recipe
 
 
+def test_bundle_with_retired_keys_opens(bundle: Path, bundle_copy: Path) -> None:
+    def add_retired_keys(document: dict[str, Any]) -> None:
+        document["recipe"]["decoding"] |= {"speculative": "auto", "typical_threshold": 0.3}
+        training = {"lines": 1, "target_tokens": 2, "steps": 3, "seconds": 4.0, "tokens_per_step": {"2": 1.5}}
+        document["metadata"] |= {"heads": training, "draft": training}
+
+    edit_config(bundle_copy, add_retired_keys)
+    opened, original = load_bundle(bundle_copy), load_bundle(bundle)
+    assert (opened.recipe, opened.metadata) == (original.recipe, original.metadata)
+
+
 def test_lowercase_setting_is_restored(tiny: MakeRecipe, tmp_path: Path) -> None:
     new = make_bundle(tiny(tmp_path, "tokenizer.lowercase=true", "tokenizer.vocab_size=50"))
     save(new, tmp_path / "bundle")

@@ -22,15 +22,14 @@ from common.usage import CommandError, adopt_orphans, limit_cores, run_commands
 
 from .captions import Captions, MissingCaptionsError, find_captions, measure_captions
 from .fixed import CELLS, measure_fixed
-from .heads import AcceleratedBundle, accelerate_captions, measure_heads
 from .memory import measure_memory
 from .models import BASE, ModelFormats, RandomModel, build_imported_model, build_random_model
 from .systems import ALL, CORES, open_systems
 
-SECTIONS = ("fixed", "captions", "heads", "memory")
+SECTIONS = ("fixed", "captions", "memory")
 # Seconds of a quick run, and the share of the time left that a section gets. A stopped request may take some seconds more.
 QUICK_SECONDS = 200.0
-QUICK_SHARES = {"fixed": 0.55, "captions": 0.5, "heads": 0.3, "memory": 1.0}
+QUICK_SHARES = {"fixed": 0.55, "captions": 0.5, "memory": 1.0}
 
 
 @click.command()
@@ -54,14 +53,6 @@ QUICK_SHARES = {"fixed": 0.55, "captions": 0.5, "heads": 0.3, "memory": 1.0}
 @click.option(
     "--bundle", type=click.Path(path_type=Path), help="Trained bundle for `captions`; without it, the benchmark trains one."
 )
-@click.option("--base", type=click.Path(path_type=Path), help="Base-size bundle that `dragoman accelerate` wrote, for `heads`.")
-@click.option(
-    "--method",
-    type=click.Choice(["heads", "draft"]),
-    default="heads",
-    show_default=True,
-    help="What `heads` trains for the captions model: prediction heads or a draft decoder.",
-)
 @click.option("--shared", type=click.Path(path_type=Path), help="Folder of the real corpora.  [default: ../shared/data]")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for environment, models and outputs.")
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
@@ -74,8 +65,6 @@ def main(
     rounds: int | None,
     seconds: float | None,
     bundle: Path | None,
-    base: Path | None,
-    method: str,
     shared: Path | None,
     work: Path | None,
     report: Path | None,
@@ -119,11 +108,6 @@ def main(
         except MissingCaptionsError:
             return None
 
-    @cache
-    def list_accelerated() -> list[AcceleratedBundle]:
-        bundles = [accelerate_captions(captions().forms.bundle, shared, work, method, on_progress=print_progress)]
-        return bundles if base is None else [*bundles, AcceleratedBundle("base", base.resolve())]
-
     def warm_up() -> None:
         """Make what a machine keeps, so that it does not count: compiled kernels and models."""
         run_commands([Path(sys.executable).parent / "dragoman", "warm-up", "--json"])
@@ -131,8 +115,6 @@ def main(
             build_forms(model)
         if "captions" in selected:
             find_captions_or_none()
-        if "heads" in selected and find_captions_or_none() is not None:
-            list_accelerated()
 
     sections: dict[str, Section] = {}
     with open_systems(work, named or ALL) as systems:
@@ -161,15 +143,6 @@ def main(
                 quick=quick,
                 rounds=num_rounds,
                 budget=section_budgets["captions"],
-            ),
-            "heads": lambda: measure_heads(
-                systems,
-                list_accelerated(),
-                shared,
-                on_progress=print_progress,
-                quick=quick,
-                rounds=num_rounds,
-                budget=section_budgets["heads"],
             ),
             "memory": lambda: measure_memory(
                 build_forms(BASE),

@@ -63,14 +63,8 @@ def translate_text(
     if setting.get("batch_tokens"):
         options["batch_tokens"] = setting["batch_tokens"]
 
-    num_tokens = num_steps = 0
-
     def work(subset: list[str]) -> list[str]:
-        nonlocal num_tokens, num_steps
-        results = translator.translate(subset, **options, **search)
-        num_tokens += sum(len(result.token_log_probs) for result in results)
-        num_steps += sum(len(result.step_lengths or result.token_log_probs) for result in results)
-        return [result.text for result in results]
+        return [result.text for result in translator.translate(subset, **options, **search)]
 
     warm_up(
         {"folder": folder, "beam": beam, "line_by_line": line_by_line, **search, **setting},
@@ -78,10 +72,10 @@ def translate_text(
     )
     if line_by_line:
         seconds, outputs = time_each(lambda line: work([line])[0], lines)
-        return {"seconds": seconds, "outputs": outputs, "tokens_per_step": num_tokens / max(num_steps, 1)}
+        return {"seconds": seconds, "outputs": outputs}
     outputs_by_turn: list[list[str]] = []
     seconds = time_turns(lambda: outputs_by_turn.append(work(lines)), MIN_SECONDS)
-    return {"seconds": seconds, "outputs": outputs_by_turn[0], "tokens_per_step": num_tokens / max(num_steps, 1)}
+    return {"seconds": seconds, "outputs": outputs_by_turn[0]}
 
 
 if __name__ == "__main__":

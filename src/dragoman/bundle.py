@@ -4,8 +4,6 @@
     weights.safetensors  each parameter once, under its first name; a parser's word tables
     source.model         SentencePiece model of the source, or of both sides if they share it
     target.model         SentencePiece model of the target, if it is separate; labels.json for a parser
-    heads.safetensors    prediction heads that `dragoman accelerate` has trained, or
-    draft.safetensors    its draft decoder, if there is one of them
     manifest.json        size and SHA-256 of each file
 
 Loading parses JSON and tensors; it never executes anything from a bundle.
@@ -17,7 +15,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,10 +32,8 @@ from dragoman.errors import BundleError, OutputError, RecipeError
 from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
-from dragoman.model.draft_decoder import Proposer
 from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
-from dragoman.proposer_file import PROPOSER_FILES, read_proposer, write_proposer
 from dragoman.runtime.tensor_files import check_again, open_tensor_files
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
@@ -46,6 +42,8 @@ from dragoman.text.length_ratios import LengthRatios
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
 OUTPUT_WEIGHT = "output"
 CHECK_CHUNK_SIZE = 2**22
+RETIRED_FIELDS = ("heads", "draft")
+"""Fields of the metadata that older versions wrote."""
 """Weights that are checked for finite values at once."""
 
 
@@ -68,27 +66,6 @@ class ModelOrigin:
     license: str | None = None
     source_languages: list[str] | None = None
     target_languages: list[str] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProposalTraining:
-    """Training of the prediction heads or of the draft decoder of a bundle.
-
-    Attributes:
-        lines: lines of the corpus whose greedy outputs were learned
-        target_tokens: tokens of these outputs in all steps
-        steps: optimizer steps
-        seconds: time of the steps in seconds
-        tokens_per_step: for each block size, tokens that a step of a search adds on average to an output that was held out
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    lines: int
-    target_tokens: int
-    steps: int
-    seconds: float
-    tokens_per_step: dict[int, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +99,6 @@ class BundleMetadata:
         init_digest: SHA-256 of the weights and the tokenizer of that bundle, see `compute_bundle_digest`
         interpolated_bundles: folders of the bundles whose weighted mean the weights are, with their shares
         adapter: folder of the adapter that was merged into the weights
-        heads: training of the prediction heads
-        draft: training of the draft decoder
         dragoman: version of dragoman
         torch: version of PyTorch
         finished: end of the training in UTC, in ISO 8601
@@ -157,20 +132,9 @@ class BundleMetadata:
     init_digest: str | None = None
     interpolated_bundles: dict[str, float] | None = None
     adapter: str | None = None
-    heads: ProposalTraining | None = None
-    draft: ProposalTraining | None = None
     dragoman: str | None = None
     torch: str | None = None
     finished: str | None = None
-
-    @property
-    def proposal_training(self) -> ProposalTraining | None:
-        """Return the training of the prediction heads or of the draft decoder; None if the bundle has neither."""
-        return self.heads or self.draft
-
-    def with_proposal_training(self, training: ProposalTraining, *, is_draft: bool) -> BundleMetadata:
-        """Return the metadata with this training in place of an older one."""
-        return replace(self, heads=None if is_draft else training, draft=training if is_draft else None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the known fields as `config.json` holds them."""
@@ -179,6 +143,8 @@ class BundleMetadata:
     @classmethod
     def from_dict(cls, document: object) -> BundleMetadata:
         """Return the metadata of a JSON object. Raise pydantic's ValidationError if it does not fit the schema."""
+        if isinstance(document, Mapping):
+            document = {key: value for key, value in document.items() if key not in RETIRED_FIELDS}
         return metadata_adapter().validate_python(document)
 
 
@@ -198,7 +164,6 @@ class Bundle:
         model: the model with its weights, in evaluation mode
         metadata: the origin of the model
         release: releases the memory of the mapped weights; a later use reads their copy on disk again
-        proposer: prediction heads or a draft decoder, which make greedy search faster; None without them
     """
 
     recipe: Recipe
@@ -206,7 +171,6 @@ class Bundle:
     model: Transformer
     metadata: BundleMetadata = field(default_factory=BundleMetadata)
     release: Callable[[], None] = lambda: None
-    proposer: Proposer | None = None
 
 
 def collect_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -334,35 +298,15 @@ def replace_metadata(path: Path, metadata: BundleMetadata) -> None:
     Raises BundleError if the bundle is damaged, and OutputError if the system refuses to write.
     """
     check_bundle(path)
-    _copy_bundle(path, path, metadata, proposer=None, overwrite=True)
-
-
-def add_proposer(path: Path, output: Path, proposer: Proposer, metadata: BundleMetadata, *, overwrite: bool = False) -> None:
-    """Write a copy of a bundle with this proposer, which replaces an older one.
-
-    Raises BundleError if the bundle is damaged, and OutputError if the output exists or the system refuses to write.
-    """
-    check_bundle(path)
-    if overwrite:
-        _check_replaceable(output)
-    _copy_bundle(path, output, metadata, proposer=proposer, overwrite=overwrite)
-
-
-def _copy_bundle(path: Path, output: Path, metadata: BundleMetadata, *, proposer: Proposer | None, overwrite: bool) -> None:
-    """Copy the files of a bundle, with other metadata, and with another proposer if there is one."""
     recipe, (source_size, target_size), _ = read_config(path)
     base_digests = read_digests(path, BundleError)
-    replaced_files = {CONFIG_FILE, MANIFEST_FILE, *(PROPOSER_FILES if proposer is not None else ())}
-    names = [name for name in base_digests if name not in replaced_files]
+    names = [name for name in base_digests if name not in (CONFIG_FILE, MANIFEST_FILE)]
     digests = {name: base_digests[name] for name in names}
     size = sum((path / name).stat().st_size for name in names)
-    with atomic_dir(output, overwrite=overwrite, size=size, digests=digests) as folder:
+    with atomic_dir(path, overwrite=True, size=size, digests=digests) as folder:
         for name in names:
             shutil.copyfile(path / name, folder / name)
         _write_config(folder, recipe, (source_size, target_size), metadata)
-        if proposer is not None:
-            name, digest = write_proposer(folder, proposer, base_digest=compute_bundle_digest(path))
-            digests[name] = digest
 
 
 def _write_config(folder: Path, recipe: Recipe, vocabulary: tuple[int, int], metadata: BundleMetadata) -> None:
@@ -391,10 +335,10 @@ def check_bundle(path: Path) -> None:
 def compute_bundle_digest(path: Path) -> str:
     """Return the SHA-256 that identifies the weights and the tokenizer of a bundle, from the digests in its manifest.
 
-    The config and the proposer do not count: they change no output. Raise BundleError if there is no bundle.
+    The config does not count: it changes no output. Raise BundleError if there is no bundle.
     """
     digests = read_digests(path, BundleError)
-    digests = {name: digest for name, digest in digests.items() if name not in (CONFIG_FILE, *PROPOSER_FILES)}
+    digests = {name: digest for name, digest in digests.items() if name != CONFIG_FILE}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
@@ -438,11 +382,8 @@ def read_bundle(path: Path, files: dict[str, MappedFile]) -> Bundle:
         raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
     model = _build_meta_model(recipe, vocabulary, weights, location=path / CONFIG_FILE)
     load_weights(model, weights, location=path / WEIGHTS_FILE, release=weights.release)
-    proposer = None
-    if files.keys() & set(PROPOSER_FILES):
-        proposer = read_proposer(path, files, model.eval(), base_digest=compute_bundle_digest(path))
     check_again(path, BundleError, files)
-    return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release, proposer)
+    return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release)
 
 
 def list_language_pairs(recipe: Recipe, metadata: BundleMetadata) -> list[tuple[str, str]]:

@@ -250,8 +250,6 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("ensemble-mismatch", BundleError, "The tasks or the vocabularies of the bundles of an ensemble differ."),
     ErrorCode("shortlist-mismatch", BundleError, "The shortlist belongs to another tokenizer."),
     ErrorCode("adapter-mismatch", BundleError, "The adapter belongs to another bundle."),
-    ErrorCode("proposer-mismatch", BundleError, "The prediction heads or the draft decoder belong to another bundle."),
-    ErrorCode("proposer-unsupported", BundleError, "The model cannot have prediction heads or a draft decoder."),
     ErrorCode("structure-mismatch", BundleError, "Bundles to interpolate differ in their model section or tokenizer."),
     ErrorCode("tokenizer-damaged", BundleError, "A tokenizer file is damaged or of another kind."),
     ErrorCode("calibration-missing", BundleError, "The bundle has no calibration of the confidence."),

@@ -7,7 +7,6 @@ import json
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -18,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from capital_letters import CapitalTranslator, make_client, make_models, make_service
 from dragoman.errors import RecipeError
-from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
+from dragoman.inference.translation_result import STATUSES_WORST_FIRST
 from dragoman.inference.translator import Translator
 from dragoman.serving.model_set import ModelSet, ServedModel, list_pairs
 from dragoman.serving.service import TranslationService
@@ -93,25 +92,6 @@ def test_own_api_describes_segments(client: TestClient) -> None:
     (answer,) = client.post("/v1/translate", json=fields).json()["translations"]
     assert (answer["text"], answer["status"], len(answer["alternatives"])) == ("IT COSTS {x}. GO ON.", "ok", 1)
     assert answer["segments"][0]["score"] == -1.5
-
-
-class BlockTranslator(CapitalTranslator):
-    """Stand-in for a translator whose search has added two tokens and then one."""
-
-    def translate_line(self, line: str, nbest: int) -> Translation:
-        return replace(super().translate_line(line, nbest), step_lengths=(2, 1))
-
-
-def test_own_api_has_tokens_per_step() -> None:
-    translator = BlockTranslator()
-    client = make_client(make_service(translator))
-    fields = {"texts": ["One. Two."], "source": "en", "target": "de", "beam_size": 1}
-    (answer,) = client.post("/v1/translate", json=fields).json()["translations"]
-    assert [segment["tokens_per_step"] for segment in answer["segments"]] == [1.5, 1.5]
-    assert [options["method"] for _, options in translator.calls] == ["greedy"]
-    client = make_client(make_service(CapitalTranslator()))
-    (answer,) = client.post("/v1/translate", json=fields).json()["translations"]
-    assert "tokens_per_step" not in answer["segments"][0]
 
 
 def test_own_api_reports_what_a_translation_lacks() -> None:

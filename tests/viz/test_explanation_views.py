@@ -9,7 +9,6 @@ import json
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -170,16 +169,6 @@ def test_page_is_readable_without_script(small: Explanation) -> None:
     for token in (*small.source_tokens, *small.output_tokens):
         assert token.removeprefix("▁") in page.text
     assert page.text.count("%") >= sum(len(choice.candidates) for choice in small.predictions)
-
-
-def test_page_groups_the_tokens_of_a_step(small: Explanation) -> None:
-    page = Page(render_attention_page(replace(small, step_lengths=(1, 3, 1))))
-    groups = [attributes for tag, attributes in page.tags if tag == "th" and attributes.get("scope") == "rowgroup"]
-    labels = ["step 1 of the search: 1 token", "step 2 of the search: 3 tokens", "step 3 of the search: 1 token"]
-    places = [page.text.index(label) for label in labels]
-    assert (len(groups), places) == (3, sorted(places))
-    assert sum(tag == "tbody" for tag, _ in page.tags) == 3
-    assert "of the search" not in Page(render_attention_page(small)).text
 
 
 def test_notebook_frame_is_sandboxed(small: Explanation) -> None:

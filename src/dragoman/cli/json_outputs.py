@@ -95,7 +95,6 @@ class TranslationLine:
     """One line of `dragoman translate --json`. Lines count from 1.
 
     terms: those of --glossary
-    tokens_per_step: tokens that each step of the search has added on average, with prediction heads or a draft decoder
     """
 
     line: int
@@ -111,7 +110,6 @@ class TranslationLine:
     pivot: TranslationPivot | None = field(default=None, kw_only=True, metadata={"optional": True})
     mbr_score: float | None = field(default=None, kw_only=True, metadata={"optional": True})
     confidence: float | None = field(default=None, kw_only=True, metadata={"optional": True})
-    tokens_per_step: float | None = field(default=None, kw_only=True, metadata={"optional": True})
     terms: Sequence[TermOutput] | None = field(default=None, kw_only=True, metadata={"optional": True})
 
 
@@ -355,28 +353,6 @@ class MergeAdapterOutput:
     bundle: str
     base: str
     adapter: str
-
-
-@dataclass(frozen=True)
-class AccelerateOutput:
-    """Output of `dragoman accelerate --json`.
-
-    bundle, base: folders of the new bundle and of the one that it accelerates
-    method: heads or draft
-    num_proposals: tokens that are proposed for one step, at most
-    lines, target_tokens, steps, seconds: lines with an output, tokens of all steps, and the training
-    tokens_per_step: for each block size, tokens that a step adds to a held-out output on average
-    """
-
-    bundle: str
-    base: str
-    method: str
-    num_proposals: int
-    lines: int
-    target_tokens: int
-    steps: int
-    seconds: float
-    tokens_per_step: Mapping[str, float]
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,6 @@ COMMANDS = {
     "diagnose": ("dragoman.cli.info", "Find problems in a run and name the recipe keys that solve them."),
     "average": ("dragoman.cli.train", "Average checkpoints of a run, or several bundles, into a bundle."),
     "merge-adapter": ("dragoman.cli.merge_adapter", "Merge a low-rank adapter into its base bundle."),
-    "accelerate": (
-        "dragoman.cli.accelerate",
-        "Train heads or a draft decoder for a faster greedy search with equal output.",
-    ),
     "translate": ("dragoman.cli.translate", "Translate a file or standard input, line by line."),
     "translate-file": ("dragoman.cli.translate_file", "Translate files of translators, web pages, subtitles and documents."),
     "serve": ("dragoman.cli.serve", "Serve bundles over HTTP, with a page to translate in."),

@@ -76,10 +76,6 @@ class DecodingConfig(RecipeSection):
     """Language of the translation, for a model of many languages; by default task.target_language."""
     zero_shot: bool = False
     """Whether a model of many languages translates between a pair of its languages that it was not trained on."""
-    speculative: Literal["auto", "on", "off", "typical"] = "auto"
-    """Use of prediction heads or a draft in greedy search: where faster, always, never, or lossy (typical acceptance)."""
-    typical_threshold: Annotated[float, Field(gt=0.0, le=1.0)] = 0.3
-    """Probability ε from which on `speculative = "typical"` keeps a proposal, lowered to √ε · exp(−entropy) if that is less."""
     batch_tokens: PositiveInt = 4096
     """Most source tokens in a batch, padding included, times the beam size."""
 

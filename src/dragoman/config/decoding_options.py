@@ -41,6 +41,4 @@ class DecodingOptions(TypedDict, total=False):
     source_language: str | None
     target_language: str | None
     zero_shot: bool
-    speculative: Literal["auto", "on", "off", "typical"]
-    typical_threshold: float
     batch_tokens: int

@@ -30,6 +30,9 @@ from dragoman.config.tokenizer_config import TokenizerConfig
 from dragoman.config.training_config import TrainingConfig
 from dragoman.errors import RecipeError
 
+RETIRED_KEYS: Mapping[str, tuple[str, ...]] = {"decoding": ("speculative", "typical_threshold")}
+"""Keys that stored recipes of older versions hold, by section."""
+
 
 class TaskConfig(RecipeSection):
     """Task of the model, its languages, and how a parser represents trees."""
@@ -519,7 +522,17 @@ def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, w
 
 def recipe_from_dict(document: Mapping[str, Any], *, where: str) -> Recipe:
     """Return the recipe of a document that holds every value, as bundles and checkpoints store it."""
-    return validate_section(Recipe, document, where)
+    return validate_section(Recipe, _drop_retired_keys(document), where)
+
+
+def _drop_retired_keys(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored recipe without the keys that older versions wrote and that select nothing now."""
+    return {
+        name: {key: value for key, value in section.items() if key not in RETIRED_KEYS.get(name, ())}
+        if isinstance(section, Mapping)
+        else section
+        for name, section in document.items()
+    }
 
 
 def update_section(section: SectionT, changes: Mapping[str, Any], *, where: str) -> SectionT:

@@ -58,7 +58,6 @@ class Hypothesis:
     has_repetition: whether the search stopped the output because of a degenerate repetition
     unmet_constraints: the required phrases that the output does not contain
     mbr_score: mean similarity to the other candidates in percent, if minimum Bayes risk decoding selected the output
-    step_lengths: tokens that each step of a search over blocks has added; None if each step added one token
     """
 
     tokens: tuple[int, ...]
@@ -68,7 +67,6 @@ class Hypothesis:
     has_repetition: bool = False
     unmet_constraints: tuple[tuple[int, ...], ...] = ()
     mbr_score: float | None = None
-    step_lengths: tuple[int, ...] | None = None
 
     @property
     def log_prob(self) -> float:

@@ -22,7 +22,6 @@ class SearchRequest:
     prompt: tokens that the decoder reads between its start token and each output
     suppress_tokens: tokens that no output contains
     min_length, no_repeat_ngram_size, repetition_window: see `DecodingConstraints`
-    typical_threshold: threshold of typical acceptance in a search over blocks; 0 to keep the output of greedy search
     """
 
     max_lengths: Sequence[int]
@@ -35,7 +34,6 @@ class SearchRequest:
     no_repeat_ngram_size: int
     repetition_window: int
     length_penalty: LengthPenalty
-    typical_threshold: float = 0.0
 
     def select(self, sentences: slice) -> SearchRequest:
         """Return the request for these sentences alone."""

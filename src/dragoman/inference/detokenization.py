@@ -87,7 +87,6 @@ class Detokenizer:
             source_tokens=tuple(self.tokenizer.source.ids_to_pieces(source)),
             unmet_constraints=tuple(target.decode(phrase) for phrase in hypothesis.unmet_constraints),
             mbr_score=hypothesis.mbr_score,
-            step_lengths=hypothesis.step_lengths,
             confidence=details.confidence,
         )
         if details.weights_2TS is None:

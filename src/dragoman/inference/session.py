@@ -109,14 +109,11 @@ class InferenceSession:
     def _prepare_models(self) -> InferenceModel:
         is_stand_in = self._compilation is not None
         self.scheduler.has_stand_in = is_stand_in
-        training = self.bundle.metadata.proposal_training
         return build_inference_model(
             self.models,
             self.device,
             self.precision,
             self.shortlist,
-            proposer=self.bundle.proposer,
-            acceptance=None if training is None else training.tokens_per_step,
             release=self.release_weights,
             is_stand_in=is_stand_in,
         )

@@ -75,8 +75,6 @@ class Translation(_Explainable):
         segments
     confidence: on request, the share of the bundle's calibration translations that are no better, from 0 to 1; the lowest
         of the segments of a line in several segments
-    step_lengths: tokens that each step of the search has added, with prediction heads; None without them. Their sum is the
-        number of `token_log_probs`
     alternatives: the other hypotheses, best first; empty for several segments
     pivot: first step of a pivot translation, whose text the second step has translated; None for one step
     """
@@ -93,7 +91,6 @@ class Translation(_Explainable):
     unmet_constraints: tuple[str, ...] = ()
     mbr_score: float | None = None
     confidence: float | None = None
-    step_lengths: tuple[int, ...] | None = None
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
     pivot: Translation | None = field(default=None, repr=False)
 
@@ -124,11 +121,6 @@ class Translation(_Explainable):
         if explanation.target != self.text:
             explanation = explain(self.text)
         return AttentionPage(render_attention_page(explanation), height)
-
-    @property
-    def tokens_per_step(self) -> float | None:
-        """Tokens that each step of the search has added on average, with prediction heads; None without them."""
-        return sum(self.step_lengths) / len(self.step_lengths) if self.step_lengths else None
 
     @property
     def coverage(self) -> float | None:
@@ -174,16 +166,7 @@ def merge_segments(
         attention=attention,
         alignment=alignment,
         confidence=min((segment.confidence for segment in segments if segment.confidence is not None), default=None),
-        step_lengths=_merge_step_lengths(segments),
     )
-
-
-def _merge_step_lengths(segments: Sequence[Translation]) -> tuple[int, ...] | None:
-    """Return the tokens of the steps of all segments; None if a segment was decoded token by token."""
-    searched = [segment.step_lengths for segment in segments if segment.token_log_probs]
-    if not searched or any(step_lengths is None for step_lengths in searched):
-        return None
-    return tuple(chain.from_iterable(step_lengths or () for step_lengths in searched))
 
 
 def _is_empty_segment(segment: Translation) -> bool:

@@ -275,8 +275,6 @@ class Translator:
                 check_predicts_by_steps(self.models[0], feature)
         if confidence:
             self._get_calibration()
-        if config.speculative in ("on", "typical") and (obstacle := self._find_proposal_obstacle(config, constraints)):
-            _log.warning("speculative = %r: decodes token by token, because %s", config.speculative, obstacle)
         if config.unknown_dictionary is not None:
             read_dictionary(config.unknown_dictionary)
         marked_lines = _list_marked_lines(constraints)
@@ -295,29 +293,6 @@ class Translator:
         for text, translation in zip(texts, translations, strict=True):
             translation.set_explain_fn(partial(self._explain, text, decoding))
         return translations
-
-    def _find_proposal_obstacle(
-        self, config: DecodingConfig, constraints: Sequence[TranslationConstraints | None] | None
-    ) -> str | None:
-        """Return the reason why a search does not use the bundle's prediction heads or draft decoder, or None."""
-        has_constraints = any(line_constraints is not None for line_constraints in constraints or ())
-        block_search = self.inference_model.block_search
-        for is_present, reason in (
-            (is_ctc(self.models[0]), "model.decoder = 'ctc' predicts all tokens at once"),
-            (len(self.models) > 1, "an ensemble has no prediction heads and no draft decoder"),
-            (
-                self.bundle.proposer is None,
-                "the bundle has no prediction heads and no draft decoder; dragoman accelerate trains them",
-            ),
-            (config.method != "greedy", f"method = {config.method!r} does not use them; choose greedy"),
-            (self.session.shortlist is not None, "a shortlist excludes them"),
-            (config.repetition_penalty != 1.0, "repetition_penalty excludes them"),
-            (has_constraints, "lines with constraints exclude them"),
-            (block_search is None, "this device and this model do not support them"),
-        ):
-            if is_present:
-                return reason
-        return None
 
     def _segment_lines(self, texts: Sequence[str], config: DecodingConfig, marked_lines: Collection[int]) -> list[list[str]]:
         """Return the segments of each line. marked_lines: lines whose marks of placeholders stand for reserved tokens"""

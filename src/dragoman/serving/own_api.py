@@ -306,13 +306,8 @@ def describe_segment(segment: TranslatedSegment, details: Details) -> dict[str, 
 
 
 def describe_hypothesis(text: str, translation: Translation, details: Details) -> dict[str, Any]:
-    """Return the text with its markup, the score, and the details of a hypothesis.
-
-    tokens_per_step: tokens that each step of the search has added on average, with prediction heads or a draft decoder
-    """
+    """Return the text with its markup, the score, and the details of a hypothesis."""
     fields: dict[str, Any] = {"text": text, "score": translation.score}
-    if translation.tokens_per_step is not None:
-        fields["tokens_per_step"] = translation.tokens_per_step
     if details.alignment and translation.alignment is not None:
         fields["alignment"] = [list(link) for link in translation.alignment]
     if details.attention and translation.attention is not None:

@@ -17,7 +17,6 @@ from dragoman.config import DecodingConfig
 from dragoman.data.collate import collate, pad_sequences
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
-from dragoman.decoding.block_search import BlockSearch
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokensFn, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.ctc import merge_path
 from dragoman.decoding.diverse_beam import BeamGroups
@@ -201,19 +200,6 @@ class BatchSearch:
         return config.method == "greedy" or (config.num_beam_groups == 1 and config.beam_size <= native_search.max_beam_size)
 
     @property
-    def can_use_blocks(self) -> bool:
-        """Return whether a search over blocks gives the exact output of this search, apart from sentence constraints."""
-        return (
-            self.config.method == "greedy"
-            and self.config.speculative != "off"
-            and self.config.repetition_penalty == 1.0
-            and self.constraint_factory is None
-        )
-
-    def _choose_block_size(self, block_search: BlockSearch, num_sentences: int) -> int:
-        return block_search.choose_block_size(num_sentences, may_be_one=self.config.speculative == "auto")
-
-    @property
     def _rows_per_source(self) -> int:
         """Number of rows of a source; sampling draws each of its hypotheses in a row of its own."""
         return self.config.nbest if self.config.method == "sample" else 1
@@ -245,12 +231,6 @@ class BatchSearch:
         )
         if inference_model.predict_frames is not None:
             return self._search_all_at_once(inference_model.predict_frames, source_BS, limits, settings, constraints)
-        if inference_model.block_search is not None and self.can_use_blocks:
-            request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
-            if request is not None and self.config.speculative == "typical":
-                request = replace(request, typical_threshold=self.config.typical_threshold)
-            if request is not None and (block_size := self._choose_block_size(inference_model.block_search, len(limits))) > 1:
-                return [[output] for output in inference_model.block_search.greedy(source_BS, request, block_size=block_size)]
         if inference_model.native_search is not None and self.is_native:
             request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
             if request is not None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dragoman.config import ModelConfig
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.decoding.block_search import BlockSearch
 from dragoman.decoding.interface import EnsembleState, SearchState, StepFn, ensemble_step
 from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.prompt import PromptedState, prompted_step
@@ -33,7 +32,6 @@ class InferenceModel:
     max_positions: number of tokens that the model has positions for; None if positions never end
     make_topk: makes the object that finds the likeliest tokens of a search
     native_search: search in machine code for common requests; None if Python does every search
-    block_search: greedy search with prediction heads or a draft decoder; None for a model without them
     predict_frames: maps source ids and suppressed ids to the prediction of each position, as `ctc.predict_frames` does; None
         for a model that predicts token by token
     restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to the token
@@ -46,7 +44,6 @@ class InferenceModel:
     max_positions: int | None
     make_topk: Callable[[], TopK] = TorchTopK
     native_search: NativeSearch | None = None
-    block_search: BlockSearch | None = None
     predict_frames: FramePredictor | None = None
     restrict_vocabulary: Callable[[Tensor, Sequence[int]], tuple[InferenceModel, Tensor]] | None = None
 

@@ -14,7 +14,6 @@ import re
 import struct
 from collections.abc import Iterator
 from importlib.resources import files
-from itertools import accumulate
 
 from dragoman.viz.attention_svg import (
     DARK_HEAD_COLORS,
@@ -219,10 +218,7 @@ def _render_tree_section(explanation: Explanation) -> Iterator[str]:
 def _render_decoding_section(explanation: Explanation) -> Iterator[str]:
     yield '<section id="steps"><h2>Step by step</h2>'
     yield '<p class="hint">Each row shows an output token, then the most probable tokens at its place.</p>'
-    if explanation.step_lengths:
-        yield "<p>Prediction heads proposed tokens, so a step of the search added one or several. A line marks each step.</p>"
     num_columns = max(len(prediction.candidates) for prediction in explanation.predictions)
-    first_tokens = dict(zip(accumulate(explanation.step_lengths, initial=1), explanation.step_lengths, strict=False))
     rows: list[str] = []
     for step_number, prediction in enumerate(explanation.predictions, start=1):
         cells = "".join(
@@ -232,11 +228,6 @@ def _render_decoding_section(explanation: Explanation) -> Iterator[str]:
         )
         output_cell = f"<b>{_render_candidate(prediction.output)}</b>"
         rank_note = f" <i>no. {prediction.rank}</i>" if prediction.rank > len(prediction.candidates) else ""
-        if (count := first_tokens.get(step_number)) is not None:
-            search_step = list(first_tokens).index(step_number) + 1
-            label = f"step {search_step} of the search: {count} token{'' if count == 1 else 's'}"
-            start = "</tbody><tbody>\n" if rows else ""
-            rows.append(f'{start}<tr class="group"><td></td><th scope=rowgroup colspan={num_columns + 1}>{label}</th></tr>')
         rows.append(f"<tr><td>{step_number}</td><th scope=row>{output_cell}{rank_note}</th>{cells}</tr>")
     header_cells = "".join(f"<th scope=col>{rank}</th>" for rank in range(1, num_columns + 1))
     table = (

@@ -128,7 +128,6 @@ class Explanation:
     predictions: one for each output token
     beam: all hypotheses that the search considered; if it is empty, `notes` has the reason
     teacher_forced: whether the caller gave the output
-    step_lengths: output tokens that each step of the search has added, with prediction heads; empty if each has added one
     tree: tree of a parse
     """
 
@@ -147,7 +146,6 @@ class Explanation:
     predictions: tuple[TokenPrediction, ...]
     beam: tuple[BeamNode, ...] = ()
     teacher_forced: bool = False
-    step_lengths: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     tree: ExplanationTree | None = None
 

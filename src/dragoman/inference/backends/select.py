@@ -10,22 +10,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dragoman.decoding.block_search import BlockSearch
 from dragoman.decoding.interface import SearchState, StepFn
 from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.topk import TopK
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.block_decoding import AcceptanceRates, BlockDecoding, describe_model
 from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.cuda.backend import CudaBackend
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.inference.backends.eager import EagerBackend, EagerModel
-from dragoman.inference.backends.eager_blocks import EagerBlockModel
 from dragoman.inference.backends.packed.backend import PackedBackend
-from dragoman.inference.backends.packed.blocks import PackedBlockModel
-from dragoman.inference.backends.packed.model import PackedTransformer
 from dragoman.inference.backends.packed.pack import pack_model
-from dragoman.inference.backends.proposals import find_unsupported_part
 from dragoman.inference.backends.protocol import (
     Backend,
     BackendRequest,
@@ -37,7 +31,6 @@ from dragoman.inference.backends.protocol import (
 from dragoman.inference.backends.shared import Precision
 from dragoman.inference.lexical_shortlist import Shortlist
 from dragoman.model.ctc import is_ctc
-from dragoman.model.draft_decoder import DraftDecoder, Proposer
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble, get_max_positions
@@ -124,15 +117,11 @@ def build_inference_model(
     precision: Precision,
     shortlist: Shortlist | None,
     *,
-    proposer: Proposer | None = None,
-    acceptance: AcceptanceRates | None = None,
     release: Callable[[], None] = lambda: None,
     is_stand_in: bool = False,
 ) -> InferenceModel:
     """Return one inference model of these trained models, which must not change afterwards.
 
-    proposer: prediction heads or draft decoder of a single model; a search with a shortlist and an ensemble do not use it
-    acceptance: tokens that a step adds to an output, for each block size; measured when the proposer was trained
     release: is called whenever weights were read, so that mapped memory can be released
     is_stand_in: the packed back end prepares models of the compiled one, whose kernels are not compiled yet
 
@@ -157,21 +146,11 @@ def build_inference_model(
         max_positions = get_max_positions(models)
         inference_model = ensemble([_to_inference_model(cpu_model, max_positions) for cpu_model in cpu_models])
         if shortlist is None:
-            block_search = None
-            if proposer is not None and len(models) == 1:
-                block_search = _build_block_search(cpu_models[0], models[0], inference_model, proposer, acceptance or {})
-            return replace(inference_model, block_search=block_search)
+            return inference_model
         restriction = _ShortlistRestriction(tuple(models), tuple(cpu_models), shortlist)
         return replace(inference_model, restrict_vocabulary=restriction)
     if "eager" in names:
-        inference_model = as_inference_model(models)
-        if proposer is None or len(models) > 1 or find_unsupported_part(models[0]) is not None:
-            return inference_model
-        block_model = EagerBlockModel(models[0], proposer)
-        block_search = BlockDecoding.from_block_model(
-            block_model, models[0], inference_model, acceptance or {}, _name_search("eager", proposer)
-        )
-        return replace(inference_model, block_search=block_search)
+        return as_inference_model(models)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     return ensemble([build_cuda_inference_model(deepcopy(model).to(dtype)) for model in models])
 
@@ -198,35 +177,6 @@ def _to_inference_model(cpu_model: CpuModel, max_positions: int | None, vocab_id
         cpu_model.make_topk,
         cpu_model.build_native_search(vocab_ids_W),
     )
-
-
-def _build_block_search(
-    cpu_model: CpuModel,
-    model: Transformer,
-    inference_model: InferenceModel,
-    proposer: Proposer,
-    acceptance: AcceptanceRates,
-) -> BlockSearch | None:
-    """Return the search with proposals; None for a model or a back end without it."""
-    if find_unsupported_part(model) is not None:
-        return None
-    # The rounding of other precisions depends on the rows of a product, so proposals would change an output.
-    if isinstance(cpu_model, PackedTransformer) and cpu_model.precision == "float32":
-        block_model = PackedBlockModel(cpu_model, model, proposer)
-        return BlockDecoding.from_block_model(block_model, model, inference_model, acceptance, _name_search("packed", proposer))
-    if inference_model.native_search is not None:
-        from dragoman.inference.backends.compiled.block_search import build_block_search
-
-        if (search := build_block_search(cpu_model, model, proposer)) is not None:
-            search_plainly = inference_model.native_search.greedy
-            cache_key = describe_model(model, _name_search(f"compiled, {search.model.precision}", proposer))
-            return BlockDecoding(search, search_plainly, acceptance, cache_key, len(model.encoder.embedding.weight))
-    return None
-
-
-def _name_search(backend: str, proposer: Proposer) -> str:
-    """Return the name of a search in the cache of measurements."""
-    return f"{backend}, draft" if isinstance(proposer, DraftDecoder) else backend
 
 
 def _map_token_ids(step: StepFn, vocab_ids_W: Tensor) -> StepFn:

@@ -86,7 +86,6 @@ def explain(
     prompt = tokenizer.decoder_prompt
     source = encode_source_line(translator, text, config)
     beam: tuple[BeamNode, ...] = ()
-    step_lengths: tuple[int, ...] = ()
     notes: list[str] = []
     if target is not None:
         output_ids, finished, output_text = _encode_forced_target(tokenizer.target, target), True, target
@@ -95,7 +94,7 @@ def explain(
         translation, output_ids, finished, beam = _translate_and_trace(
             translator, text, source, prompt, config, decoding, notes
         )
-        output_text, step_lengths = translation.text, translation.step_lengths or ()
+        output_text = translation.text
     if prompt:
         pieces = " ".join(tokenizer.target.ids_to_pieces(prompt))
         notes.insert(0, f"The decoder reads the language token {pieces} before its output.")
@@ -118,7 +117,6 @@ def explain(
         target=output_text,
         beam=beam,
         teacher_forced=target is not None,
-        step_lengths=step_lengths,
         notes=tuple(notes),
     )
 

@@ -30,7 +30,7 @@ if not CompiledBackend().check_machine("int8").is_supported:
 from dragoman.inference.backends.compiled import compile_main, jit_cache
 
 LINES = ["one two three", "red big ten", "small"]
-KERNEL_NAMES = ("pack_weights", "encode", "greedy_search", "beam_search", "block_search", "step", "logsumexp", "topk")
+KERNEL_NAMES = ("pack_weights", "encode", "greedy_search", "beam_search", "step", "logsumexp", "topk")
 # Child process that waits for a file and then answers with the bytes of another file.
 FAKE_CHILD = """
 import os, sys, time

@@ -35,7 +35,7 @@ from dragoman.inference.backends.compiled.kernels.cpu_features import (
 
 RUN_KERNELS, EMIT_KERNELS = (Path(__file__).with_name(name) for name in ("run_kernels.py", "emit_kernels.py"))
 # Kernels that multiply bytes.
-PRODUCT_KERNELS = {"encode", "step", "greedy_search", "beam_search", "block_search"}
+PRODUCT_KERNELS = {"encode", "step", "greedy_search", "beam_search"}
 OTHER_KERNELS = {"pack_weights", "logsumexp", "topk"}
 QEMU = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
 # QEMU emulates AVX2 since 7.2, which calls a processor of 2013 by Intel's name.

@@ -48,7 +48,6 @@ KERNEL_SOURCES = (
     "kernels/logits.py",
     "kernels/candidates.py",
     "kernels/search_loop.py",
-    "kernels/block_search.py",
     "jit.py",
 )
 # Symbols that Numba's code refers to for failures. Kernels never fail, so the symbols need only exist.
@@ -134,10 +133,9 @@ class EntryPoint:
 pack_weights = EntryPoint("quantize", "pack_weights")
 encode, step = EntryPoint("encoder_decoder", "encode"), EntryPoint("encoder_decoder", "step")
 greedy_search, beam_search = EntryPoint("search_loop", "greedy_search"), EntryPoint("search_loop", "beam_search")
-block_search = EntryPoint("block_search", "block_search")
 logsumexp, topk = EntryPoint("logits", "logsumexp"), EntryPoint("logits", "topk")
 # All kernels. The first three translate greedily.
-ENTRY_POINTS = (pack_weights, encode, greedy_search, beam_search, block_search, step, logsumexp, topk)
+ENTRY_POINTS = (pack_weights, encode, greedy_search, beam_search, step, logsumexp, topk)
 
 
 def can_run_kernels() -> bool:

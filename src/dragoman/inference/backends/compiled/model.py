@@ -114,7 +114,6 @@ class CompiledTransformer:
 
     pointer: pointer of a parser; None in other models
     owned_tensors: all tensors whose addresses the other fields hold
-    num_draft_layers: layers of a draft, whose keys and values are behind those of the decoder; see `block_search`
     """
 
     encoder: StackWeights
@@ -126,7 +125,6 @@ class CompiledTransformer:
     precision: CompiledPrecision
     owned_tensors: Sequence[Tensor]
     make_topk: type[CompiledTopK] = CompiledTopK
-    num_draft_layers: int = 0
 
     def start(self, source_BS: Tensor, workers: Sequence[WorkerThread] = ()) -> CompiledState:
         """Encode the sources, padded on the right, and return the state before the first target token.
@@ -263,8 +261,8 @@ class CompiledTransformer:
 
     @property
     def num_decoder_layers(self) -> int:
-        """Number of layers with keys and values: those of the decoder and of a draft."""
-        return self.decoder.layers.num_layers + self.num_draft_layers
+        """Number of layers of the decoder, each of which has keys and values."""
+        return self.decoder.layers.num_layers
 
     @property
     def num_outputs(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -30,7 +29,6 @@ from dragoman.inference.backends.compiled.model import CompiledPointer, Compiled
 from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightPacker, round_up
 from dragoman.inference.backends.shared import InferenceEmbedding, LazyWeight
 from dragoman.model.attention import Attention
-from dragoman.model.draft_decoder import DraftDecoder
 from dragoman.model.layers import DecoderLayer, EncoderLayer, PreNorm
 from dragoman.model.linear import Linear
 from dragoman.model.pointer import Pointer
@@ -67,27 +65,6 @@ def compile_model(
     )
     trim_malloc()
     return compiled_model
-
-
-@dataclass(frozen=True)
-class CompiledDecoderLayers:
-    """Layers of a draft decoder. cross_kv: projections of the source for the model's layers, and behind them for the draft's"""
-
-    layers: LayerWeights
-    cross_attention: CrossAttention
-    cross_kv: LinearWeights
-    owned_tensors: Sequence[Tensor]
-
-
-@torch.no_grad()
-def compile_draft(model: Transformer, draft: DraftDecoder, precision: CompiledPrecision) -> CompiledDecoderLayers:
-    """Return the compiled layer of a model's draft."""
-    packer = _ModelPacker(precision, lambda: None)
-    attentions = [cast(DecoderLayer, layer).cross_attention for layer in model.decoder.layers]
-    layers = packer.pack_layers([draft.layer], draft.norm, NO_WINDOW)
-    cross_attention = packer.pack_cross_attention([draft.layer])
-    cross_kv = packer.pack_projections([*attentions, draft.layer.cross_attention], "key", "value")
-    return CompiledDecoderLayers(layers, cross_attention, cross_kv, packer.tensors)
 
 
 def _lazy_weight(weight: Tensor, release: Callable[[], None] = lambda: None) -> LazyWeight:

@@ -298,7 +298,6 @@ class GreedyMemory:
             "lengths": num_sentences * I64_BYTES,
             "is_repetition": num_sentences * I64_BYTES,
         }
-        # The rows of a search over blocks hold proposals behind their outputs.
         self.arena = Arena(sizes, zeros=("row_ids",))
         self.buffers = GreedyBuffers(**self.arena.addresses)
 

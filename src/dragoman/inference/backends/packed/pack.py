@@ -25,7 +25,7 @@ from dragoman.model.attention import Attention
 from dragoman.model.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, PostNorm, PreNorm
 from dragoman.model.linear import Linear
 from dragoman.model.pointer import Pointer
-from dragoman.model.transformer import Decoder, Embedding, Transformer
+from dragoman.model.transformer import Embedding, Transformer
 from dragoman.runtime.malloc import trim_malloc
 
 
@@ -41,12 +41,6 @@ def pack_model(model: Transformer, precision: Precision, *, release: Callable[[]
     pointer = None if model.decoder.pointer is None else packer.pack_pointer(model.decoder.pointer)
     trim_malloc()
     return PackedTransformer(encoder, decoder, output, pointer, precision)
-
-
-@torch.no_grad()
-def pack_decoder(decoder: Decoder, precision: Precision) -> PackedStack:
-    """Return a decoder packed for a processor."""
-    return _Packer(precision, lambda: None).pack_stack(decoder)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     store_i64,
 )
 from dragoman.inference.backends.compiled.kernels.simd import (
-    EXP_CUTOFF,
     any_greater,
     exp_f32x16,
     export,
@@ -49,18 +48,6 @@ def compute_exp_sum(logits, start, width, max_value):
     lane_sums = exp_f32x16(load_partial(width - full_width, logits, start + full_width, splat(NEG_INF)) - max_vector)
     for offset in range(0, full_width, LANES):
         lane_sums = lane_sums + exp_f32x16(load_f32x16(logits, start + offset) - max_vector)
-    return np.float64(reduce_sum(lane_sums))
-
-
-@kernel
-def compute_exp_moment(logits, start, width, max_value):
-    """Return Σ exp(l - m) · (l - m) of `width` logits l and their maximum m, from which the entropy follows."""
-    full_width, max_vector, cutoff = width // LANES * LANES, splat(max_value), splat(EXP_CUTOFF)
-    shifted = maximum(load_partial(width - full_width, logits, start + full_width, splat(NEG_INF)) - max_vector, cutoff)
-    lane_sums = exp_f32x16(shifted) * shifted
-    for offset in range(0, full_width, LANES):
-        shifted = maximum(load_f32x16(logits, start + offset) - max_vector, cutoff)
-        lane_sums = lane_sums + exp_f32x16(shifted) * shifted
     return np.float64(reduce_sum(lane_sums))
 
 

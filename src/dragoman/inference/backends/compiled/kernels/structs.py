@@ -326,62 +326,6 @@ class GreedyBuffers(NamedTuple):
     is_repetition: Address
 
 
-class ProposerWeights(NamedTuple):
-    """Prediction heads, or a draft decoder.
-
-    has_draft: whether a draft decoder proposes; its weights and caches are other arguments
-    inner, outer: products of the heads, each of which is one layer: of [h; y] (2D), with the ReLU, and of its result, which is
-        added to h
-    output: weights before the softmax of the W tokens that are proposed
-    token_ids: (W,), ids of these tokens
-    """
-
-    has_draft: bool
-    inner: LinearWeights
-    outer: LinearWeights
-    output: LinearWeights
-    token_ids: Address
-
-
-class BlockBuffers(NamedTuple):
-    """State and results of a search over blocks. C counts the active sentences.
-
-    block_size: k
-    num_positions: rows of `DecoderWeights.positions`; a proposal behind the last one has its vector
-    typical_threshold: threshold of typical acceptance, or 0
-
-    Memory of the group:
-    block_ids: (C, k), the tokens of each block
-    last_rows: (C,), the row of each sentence's last accepted token
-    output_lengths: (C,), tokens of each output
-    longest: the longest output of an active sentence
-    draft_ids: (2C,), tokens that a draft reads
-    num_steps: (B,), steps by sentence
-    step_lengths: (B, M), tokens that each step has added to the output of a sentence
-    head_outputs: ((k - 1) · C, D)
-    exp_moments: (C · k, V / LOGIT_BLOCK), see `logits.compute_exp_moment`; empty without typical acceptance
-    proposal_logits: (C · k,), the logit of the proposal that follows each row
-
-    Own memory of a thread:
-    head_inputs: (C, 2D)
-    """
-
-    block_size: int
-    num_positions: int
-    typical_threshold: float
-    block_ids: Address
-    last_rows: Address
-    output_lengths: Address
-    longest: Address
-    draft_ids: Address
-    num_steps: Address
-    step_lengths: Address
-    head_outputs: Address
-    exp_moments: Address
-    proposal_logits: Address
-    head_inputs: Address
-
-
 class BeamBuffers(NamedTuple):
     """State and results of beam search by sentence.
 
