@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-inference bench-inference-gpu bench-parsing bench-serving bench-serving-cluster bench-cluster bench-quality clean
+.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-inference bench-inference-gpu bench-parsing bench-serving bench-cluster bench-quality clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -61,9 +61,6 @@ bench-parsing: $(VENV)/.core
 
 bench-serving: $(VENV)/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m serving.run $(if $(QUICK),--quick) $(if $(ISA),--isa $(ISA)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
-
-bench-serving-cluster: $(VENV)/.dev
-	PYTHONPATH=benchmarks $(BIN)/python -m serving.on_cluster $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
 
 bench-cluster: $(VENV)/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m cluster.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

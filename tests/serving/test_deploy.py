@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from dragoman.cli.main import cli
 from dragoman.cli.serve import serve
 from dragoman.serving.app import build_app
+from dragoman.serving.metrics import ServerMetrics
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerLimits, ServerSettings
@@ -100,7 +101,7 @@ def test_systemd_unit_starts_the_server() -> None:
 
 
 def test_kubernetes_manifest_agrees_with_the_server() -> None:
-    deployment, service = read_kubernetes()
+    deployment, service, autoscaler = read_kubernetes()
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     fields = parse_serve(container["args"])
@@ -110,12 +111,20 @@ def test_kubernetes_manifest_agrees_with_the_server() -> None:
     assert {probe["path"] for probe in probes} <= list_routes()
     assert {probe["port"] for probe in probes} | {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports)
     assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    target = autoscaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (deployment["kind"], deployment["metadata"]["name"])
     assert pod["securityContext"]["runAsUser"] == FIRST_USER_ID
     assert pod["terminationGracePeriodSeconds"] > DEFAULTS.limits.drain_seconds
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
     assert all(str(path).startswith(mounts["bundles"]) for path in fields["bundles"])
     assert str(fields["keys"]).startswith(mounts["keys"])
+
+
+def test_autoscaler_follows_a_metric_that_exists() -> None:
+    *_, autoscaler = read_kubernetes()
+    names = {metric["pods"]["metric"]["name"] for metric in autoscaler["spec"]["metrics"]}
+    assert names <= {family.name for family in ServerMetrics().registry.collect()}
 
 
 @pytest.mark.parametrize("name", ["Containerfile", "dragoman.service", "kubernetes.yaml"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, cluster_option, device_option, json_option, precision_option, usage_error
+from dragoman.cli.options import PATH_TYPE, device_option, json_option, precision_option, usage_error
 from dragoman.errors import MissingDependencyError
 from dragoman.platform_features import count_allowed_cores
 from dragoman.runtime.counts import format_count
@@ -57,18 +57,6 @@ if TYPE_CHECKING:
 @click.option("--traces", is_flag=True, help="Send OpenTelemetry traces, as the environment variables OTEL_* say.")
 @click.option("--glossaries", type=PATH_TYPE, metavar="DIR", help="Folder for glossaries of clients; else memory holds them.")
 @click.option("--no-retry", is_flag=True, help="Return a translation that fails a check without a second search.")
-@cluster_option
-@click.option("--max-replicas", type=click.IntRange(1), help="With --cluster, most replicas of a deployment.  [default: 4]")
-@click.option(
-    "--tokens-per-replica",
-    type=click.IntRange(1),
-    help="With --cluster, unfinished tokens for which there is one replica.  [default: 4000]",
-)
-@click.option(
-    "--models-per-replica",
-    type=click.IntRange(1),
-    help="With --cluster, let all bundles share replicas, and each holds so many.  [default: own replicas for each bundle]",
-)
 @json_option("Print the address and the languages as JSON when the server accepts requests.")
 @device_option
 @precision_option()
@@ -104,10 +92,6 @@ def serve(
     traces: bool,
     glossaries: Path | None,
     no_retry: bool,
-    cluster: str | None,
-    max_replicas: int | None,
-    tokens_per_replica: int | None,
-    models_per_replica: int | None,
     as_json: bool,
     device: str,
     precision: str,
@@ -118,9 +102,6 @@ def serve(
 
     The server listens on this machine only, unless --host says otherwise. SIGTERM and Ctrl-C stop it after the requests in
     progress. SIGHUP loads the bundles again, without a lost request. A bundle of a parser serves /v1/parse.
-
-    With --cluster, Ray Serve runs the same application, and a deployment for each bundle. The number of its replicas follows
-    the tokens of the unfinished requests. Then SIGHUP redeploys the bundles that have changed.
 
     \b
     Example:  dragoman serve runs/multi30k-ende/bundle
@@ -159,14 +140,8 @@ def serve(
         retry=not no_retry,
         glossary_dir=glossaries,
     )
-    if cluster is None and (max_replicas or tokens_per_replica or models_per_replica):
-        raise usage_error("--max-replicas, --tokens-per-replica and --models-per-replica need --cluster; add it")
-    if cluster is not None and processes > 1:
-        raise usage_error("--processes: a cluster has replicas instead; leave it out, or --cluster")
     try:
-        if cluster is not None:
-            from dragoman.serving.cluster.cluster_server import serve_on_cluster
-        elif processes == 1:
+        if processes == 1:
             from dragoman.serving.server import serve as run_server
         else:
             from dragoman.serving.server_processes import serve_in_processes
@@ -192,22 +167,6 @@ def serve(
         if as_json:
             click.echo(to_json_line(ServeOutput(url, list(map(str, bundles)), targets)))
 
-    if cluster is not None:
-        from dragoman.serving.cluster.cluster_settings import ClusterSettings
-
-        device_options |= {"intra_threads": intra_threads or 1, "inter_threads": inter_threads or 1}
-        cores = (intra_threads or 1) * (inter_threads or 1)
-        options = {"max_replicas": max_replicas, "tokens_per_replica": tokens_per_replica}
-        cluster_settings = ClusterSettings(
-            cluster,
-            models_per_replica=models_per_replica,
-            cores_per_replica=cores,
-            gpus_per_replica=int(device.startswith("cuda")),
-            **{name: value for name, value in options.items() if value is not None},
-        )
-        load_bundle = partial(_load_bundle, device_options)
-        serve_on_cluster(bundles, load_bundle, settings, cluster_settings, pivot=pivot, on_ready=report)
-        return
     load_models = partial(_load_models, bundles, pivot, device_options)
     if processes > 1:
         serve_in_processes(load_models, settings, bundles=bundles, on_ready=report)
@@ -220,10 +179,3 @@ def _load_models(bundles: tuple[Path, ...], pivot: str | None, device_options: D
     from dragoman.serving.model_set import ModelSet  # imports torch
 
     return ModelSet.load(bundles, pivot=pivot, **device_options)
-
-
-def _load_bundle(device_options: DeviceOptions, bundle: str) -> ModelSet:
-    """Load one bundle, in a replica on a cluster."""
-    from dragoman.serving.model_set import ModelSet  # imports torch
-
-    return ModelSet.load([Path(bundle)], **device_options)

@@ -119,7 +119,7 @@ def build_server(
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=round(settings.limits.drain_seconds),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        loop="asyncio",  # not uvloop, which the extra `ray` installs for Ray's proxies
+        loop="asyncio",
         http=TimedConnection,
         ws="none",
     )

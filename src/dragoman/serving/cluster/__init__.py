@@ -1,1 +1,0 @@
-"""Serving of bundles by deployments of Ray Serve."""
