@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.line_report import LineWarnings
+from dragoman.cli.translation_output import write_translations
 from dragoman.cli.windows import FILE_WINDOW
 from dragoman.cluster.shards import Executor, ShardRecord, open_request, read_output, run_shards, split_lines
 from dragoman.cluster.versions import get_versions
@@ -61,7 +62,6 @@ class TranslateShard:
 
     def __call__(self, numbered_lines: tuple[int, list[str]]) -> tuple[dict[str, bytes], Any]:
         """Return the translations as they are in the output, and the numbers of the lines with a warning, from 1."""
-        from dragoman.cli.translate import write_translations
 
         start, lines = numbered_lines
         results = self.model.translator.translate(lines, start_index=start, **self.decoding)

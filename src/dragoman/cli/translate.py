@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from dragoman.cli.exit_statuses import INCOMPLETE_LINES
-from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.options import (
     PATH_TYPE,
     add_languages,
@@ -35,20 +34,19 @@ from dragoman.cli.options import (
     usage_error,
     window_option,
 )
+from dragoman.cli.translation_output import write_translations
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
+    from dragoman.cli.translation_output import TranslatedLine
     from dragoman.config import DecodingConfig
     from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translation_constraints import TranslationConstraints
-    from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
     from dragoman.inference.whole_texts import PlaceholderMethod
-    from dragoman.text.glossary import Glossary, TermUse
-
-    TranslatedLine = tuple[str, Translation, Sequence[TermUse] | None]
+    from dragoman.text.glossary import Glossary
 
 
 @click.command()
@@ -316,55 +314,3 @@ def _check_constraint_count(path: Path | None, num_constraints: int, num_lines: 
     if num_constraints != num_lines:
         problem = f"has {format_count(num_constraints, 'constraint')} for {format_count(num_lines, 'line')}"
         raise DataError(f"{path}: {problem}; give one for each line")
-
-
-def write_translations(
-    stream: IO[str],
-    links: IO[str] | None,
-    translated_lines: Iterable[TranslatedLine],
-    *,
-    as_json: bool,
-    flush_lines: bool = False,
-    start_line: int = 1,
-) -> LineWarnings:
-    """Write each translation, and its word alignment if there is a stream for links. Return the warnings about all lines.
-
-    start_line: number of the first line
-    """
-    from dragoman.formats.pharaoh import format_pharaoh
-
-    line_warnings = LineWarnings(start_line - 1)
-    for line_number, (line, result, terms) in enumerate(translated_lines, start=start_line):
-        stream.write((_to_json_line(line_number, line, result, terms) if as_json else result.text) + "\n")
-        if links is not None:
-            links.write(format_pharaoh(result.alignment or ()) + "\n")
-        line_warnings.add(line, result, lacks_term=any(use.form is None for use in terms or ()))
-        if flush_lines:
-            stream.flush()
-    stream.flush()
-    return line_warnings
-
-
-def _to_json_line(line_number: int, line: str, result: Translation, terms: Sequence[TermUse] | None) -> str:
-    from dragoman.cli.json_outputs import (
-        TermOutput,
-        TranslationAlternative,
-        TranslationLine,
-        TranslationPivot,
-        copy_fields,
-        to_json_line,
-    )
-
-    alternatives = [copy_fields(TranslationAlternative, alternative) for alternative in result.alternatives]
-    pivot = None if result.pivot is None else copy_fields(TranslationPivot, result.pivot)
-    return to_json_line(
-        copy_fields(
-            TranslationLine,
-            result,
-            line=line_number,
-            source=line,
-            alternatives=alternatives,
-            pivot=pivot,
-            terms=None if terms is None else [TermOutput(use.source, use.entry.targets, use.form) for use in terms],
-        )
-    )
