@@ -1,1 +1,1 @@
-"""Documents benchmark: files of other projects, damaged files, tags, guards, and the cost of reading and writing."""
+"""Documents benchmark: files of other projects, damaged files, tags, and the cost of reading and writing."""

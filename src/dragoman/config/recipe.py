@@ -525,8 +525,10 @@ def recipe_from_dict(document: Mapping[str, Any], *, where: str) -> Recipe:
     return validate_section(Recipe, _drop_retired_keys(document), where)
 
 
-def _drop_retired_keys(document: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_retired_keys(document: object) -> Any:
     """Return a stored recipe without the keys that older versions wrote and that select nothing now."""
+    if not isinstance(document, Mapping):
+        return document  # the validation names the fault
     return {
         name: {key: value for key, value in section.items() if key not in RETIRED_KEYS.get(name, ())}
         if isinstance(section, Mapping)
