@@ -1,4 +1,4 @@
-"""Bundles, heads and shortlists stay as they were loaded when other programs overwrite or cut their files."""
+"""Bundles and shortlists stay as they were loaded when other programs overwrite or cut their files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.bundle import add_proposer, load_bundle
+from dragoman.bundle import load_bundle
 from dragoman.errors import BundleError
 from dragoman.inference.lexical_shortlist import build_shortlist, read_shortlist
 from dragoman.inference.load import load
 from dragoman.inference.translator import Translator
 from dragoman.io.mapped_file import MappedFile
-from dragoman.model.prediction_heads import PredictionHeads
 from dragoman.runtime.shared_weights import share_weights
 from dragoman.serving.bundle_copies import BundleCopies
 
@@ -47,15 +46,6 @@ def test_answers_stay_when_the_bundle_changes(bundle_copy: Path, precision: str)
     overwrite(bundle_copy)
     assert describe(used) == expected
     assert describe(unused) == expected  # its weights are packed only now
-
-
-def test_heads_stay_when_the_bundle_changes(bundle: Path, tmp_path: Path) -> None:
-    heads = PredictionHeads(num_heads=2, d_model=16, d_inner=8, token_ids_W=torch.tensor([2, 5, 9]))
-    add_proposer(bundle, tmp_path / "fast", heads, load_bundle(bundle).metadata)
-    opened = load_bundle(tmp_path / "fast").proposer
-    assert opened is not None
-    overwrite(tmp_path / "fast")
-    assert all(torch.equal(tensor, heads.state_dict()[name]) for name, tensor in opened.state_dict().items())
 
 
 def test_shortlist_stays_when_its_folder_changes(bundle: Path, tmp_path: Path) -> None:
