@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -21,8 +23,12 @@ from dragoman.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from dragoman.data.encode import PairStats
     from dragoman.formats.writers import WritableFormat
     from dragoman.runtime.processes import MapFunction
+
+MAX_LISTED_CHARACTERS = 20
+"""Characters of each side in the table of those that the vocabulary cannot write."""
 
 
 @click.command()
@@ -176,3 +182,23 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
     title = f"{prepared.location}: {'prepared' if prepared.is_new else 'nothing changed, nothing to do'}"
     header = ["corpus", "pairs read", "dropped", "over-long", "pairs", "source tokens", "target tokens"]
     print_table(title, header, rows)
+    _print_unwritten(prepared.pair_counts.values())
+
+
+def _print_unwritten(pair_counts: Iterable[PairStats]) -> None:
+    """Print the most frequent characters that the vocabulary cannot write, the target first; nothing if it writes all."""
+    from dragoman.cli.console import print_table
+    from dragoman.data.encode import PairStats, describe_character
+
+    total = PairStats()
+    for counts in pair_counts:
+        total.add(counts)
+    sides = {"target": total.unwritten_target, "source": total.unwritten_source}
+    rows = [
+        (side, describe_character(character), f"U+{ord(character):04X} {unicodedata.name(character, '')}", f"{count:,}")
+        for side, counts in sides.items()
+        for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_LISTED_CHARACTERS]
+    ]
+    if rows:
+        title = ", ".join(f"{len(counts)} of the {side}" for side, counts in sides.items() if counts)
+        print_table(f"characters that the vocabulary cannot write: {title}", ["side", "character", "name", "count"], rows)

@@ -33,7 +33,7 @@ from dragoman.config.recipe import (
     update_section,
 )
 from dragoman.config.sequence_loss_config import SequenceLossConfig
-from dragoman.config.tokenizer_config import TokenizerConfig
+from dragoman.config.tokenizer_config import Normalization, TokenizerConfig
 from dragoman.config.training_config import LoraConfig, TrainingConfig
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "NoiseConfig",
+    "Normalization",
     "Recipe",
     "RecipeSection",
     "SequenceLossConfig",

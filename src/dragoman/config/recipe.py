@@ -414,8 +414,8 @@ class Recipe(RecipeSection):
             (tokenizer.target_model_file, "tokenizer.target_model_file: a parser's target is a list of labels; drop it"),
             (tokenizer.target_vocab_size, "tokenizer.target_vocab_size: a parser takes its labels from the trees; drop it"),
             (
-                tokenizer.normalization != "identity",
-                "tokenizer.normalization = 'nfkc' changes words; set 'identity' for a parser",
+                not {tokenizer.normalization, tokenizer.source_normalization} <= {None, "identity"},
+                f"tokenizer.normalization = {tokenizer.get_normalization('source')!r} changes words; set 'identity' for a parser",
             ),
             (any(share for _, share in self.data.noise), "data.noise would change words but not their trees; drop it"),
             (self.data.overlong_pairs == "truncate", "data.overlong_pairs = 'truncate' cuts trees; set 'drop' or 'error'"),

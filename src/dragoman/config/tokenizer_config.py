@@ -25,6 +25,7 @@ def _check_extra_token(token: str) -> str:
 
 LanguagePattern = Annotated[Utf8Text, AfterValidator(_check_language_pattern)]
 ExtraToken = Annotated[Utf8Text, AfterValidator(_check_extra_token)]
+Normalization = Literal["nfkc", "nfc", "identity"]
 
 
 class TokenizerConfig(RecipeSection):
@@ -46,8 +47,12 @@ class TokenizerConfig(RecipeSection):
     """Whether unknown characters become byte pieces instead of `<unk>`; `word` and `subword-nmt` have no byte pieces."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Share of the training text's characters that the vocabulary covers."""
-    normalization: Literal["nfkc", "identity"] = "nfkc"
-    """Unicode normalization of the model; `identity` leaves the text unchanged."""
+    normalization: Normalization | None = None
+    """Unicode normalization of a new vocabulary on both sides, by default `nfc` of the source and `identity` of the target.
+    `identity` keeps each character. `nfc` composes letters and accents, and makes every kind of space a plain one. `nfkc`
+    also writes other characters: `2` for `²`, `,` for `，`, and two code points for one of Thai."""
+    source_normalization: Normalization | None = None
+    """Unicode normalization of the source, by default that of normalization."""
     split_digits: bool = False
     """Whether each digit is a piece of its own, which helps with numbers that are not in the training text."""
     lowercase: bool = False
@@ -96,6 +101,12 @@ class TokenizerConfig(RecipeSection):
             self.target_vocab_file,
         )  # fmt: skip
         return [file for file in files if file is not None]
+
+    def get_normalization(self, side: Literal["source", "target"]) -> Normalization:
+        """Return the Unicode normalization of one side of a new vocabulary."""
+        if side == "source":
+            return self.source_normalization or self.normalization or "nfc"
+        return self.normalization or "identity"
 
     def format_language_token(self, language: str) -> str:
         """Return the token of a language. Call it only if the recipe has language tokens."""

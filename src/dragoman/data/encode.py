@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,8 @@ from dragoman.cleaning.cleaned_corpus import BatchReference, CleanedCorpus, Prog
 from dragoman.data.encoded_corpus import build_pair_batch, build_pair_schema, get_pair_file
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.tree_labels import TreeLabels, to_source_text
+from dragoman.data.tokenization.vocabulary import TextTokenizer
+from dragoman.data.tokenization.written_characters import WrittenCharacters
 from dragoman.errors import DataError
 from dragoman.formats.resumable_arrow import resumable_arrow_file
 from dragoman.io.storage import write_json
@@ -44,6 +47,7 @@ class PairStats:
         overlong_examples: file and line of overlong pairs
         dropped_examples: file and line of dropped pairs, by rule
         unknown_labels: labels of trees that no training tree has, with their counts
+        unwritten_target, unwritten_source: characters of each side that its tokenizer cannot write, with their counts
     """
 
     read: int = 0
@@ -55,6 +59,8 @@ class PairStats:
     overlong_examples: list[str] = field(default_factory=list)
     dropped_examples: dict[str, list[str]] = field(default_factory=dict)
     unknown_labels: dict[str, int] = field(default_factory=dict)
+    unwritten_target: dict[str, int] = field(default_factory=dict)
+    unwritten_source: dict[str, int] = field(default_factory=dict)
 
     def count_dropped(self, rule: str, origin: str) -> None:
         """Count a dropped pair."""
@@ -75,8 +81,9 @@ class PairStats:
             self.dropped[rule] = self.dropped.get(rule, 0) + count
             examples = self.dropped_examples.setdefault(rule, [])
             examples += stats.dropped_examples.get(rule, [])[: MAX_LISTED_ORIGINS - len(examples)]
-        for label, count in stats.unknown_labels.items():
-            self.unknown_labels[label] = self.unknown_labels.get(label, 0) + count
+        for name in ("unknown_labels", "unwritten_target", "unwritten_source"):
+            counts = Counter(getattr(self, name)) + Counter(getattr(stats, name))
+            setattr(self, name, dict(counts))
         self.overlong_examples += stats.overlong_examples[: MAX_LISTED_ORIGINS - len(self.overlong_examples)]
 
     def summarize(self, overlong_action: str, *, examples: str = "examples in cleaning.html") -> list[str]:
@@ -104,12 +111,25 @@ class PairStats:
             messages.append(
                 f"{len(labels)} labels that no training tree has ({_join_examples(labels[:MAX_LISTED_ORIGINS], len(labels))})"
             )
+        if self.unwritten_target:
+            counts = sorted(self.unwritten_target.items(), key=lambda item: -item[1])
+            characters = [f"{describe_character(character)} {count}" for character, count in counts]
+            messages.append(
+                f"{len(characters)} characters of the target that the vocabulary cannot write "
+                f"({_join_examples(characters[:MAX_LISTED_ORIGINS], len(characters))})"
+            )
         return messages
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> PairStats:
         """Return the statistics that `asdict` turned into `document`. Raise TypeError or KeyError for anything else."""
         return cls(**{attribute.name: document[attribute.name] for attribute in fields(cls)})
+
+
+def describe_character(character: str) -> str:
+    """Return a character as messages show it, or its code point if it is invisible."""
+    is_visible = character.isprintable() and not unicodedata.category(character).startswith("M")
+    return character if is_visible else f"U+{ord(character):04X}"
 
 
 def _join_examples(examples: list[str], count: int) -> str:
@@ -137,15 +157,25 @@ class PairEncoder:
         """Columns of the files of pairs."""
         return build_pair_schema(max(len(self.tokenizer.source), len(self.tokenizer.target)))
 
+    @cached_property
+    def _written_characters(self) -> tuple[WrittenCharacters, WrittenCharacters]:
+        source, target = self.tokenizer.source, cast("TextTokenizer", self.tokenizer.target)
+        return WrittenCharacters(source), WrittenCharacters(target)
+
     def __call__(self, batch: BatchReference | pa.RecordBatch) -> tuple[pa.RecordBatch, PairStats]:
         """Return the encoded rows of a batch, and their statistics."""
         text, stats = read_batch(batch), PairStats()
         if isinstance(self.tokenizer.target, TreeLabels):
             sources, targets = self._encode_trees(self.tokenizer.target, text, stats)
         else:
-            source_column, target_column = (1, 0) if self.is_reversed else (0, 1)
-            sources = self.tokenizer.source.encode_batch(text.column(source_column).to_pylist())
-            targets = self.tokenizer.target.encode_batch(text.column(target_column).to_pylist())
+            columns = text.column(0).to_pylist(), text.column(1).to_pylist()
+            source_texts, target_texts = reversed(columns) if self.is_reversed else columns
+            sources = self.tokenizer.source.encode_batch(source_texts)
+            targets = self.tokenizer.target.encode_batch(target_texts)
+            stats.unwritten_source, stats.unwritten_target = (
+                writer.count_unwritten(texts)
+                for writer, texts in zip(self._written_characters, (source_texts, target_texts), strict=True)
+            )
         pair_numbers: list[int] = text.column(3).to_pylist()
         text_lengths = np.array([list(map(len, sources)), list(map(len, targets))], dtype=np.int64).reshape(2, -1)
         lengths = text_lengths + np.array([[len(prefix)] for prefix in self.tokenizer.prefixes])

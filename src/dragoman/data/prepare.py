@@ -368,7 +368,8 @@ def _train_parser_tokenizer(recipe: Recipe, cleaned_corpora: Sequence[CleanedCor
         lines = _sample_evenly(cleaned_corpora, 1, sum(map(len, cleaned_corpora)), config.max_train_sentences)
         texts = (to_source_text([leaf.word for leaf in get_leaves(labels.normalize(read_tree(line)))]) for line in lines)
         root = Path(recipe.data.root)
-        source = train_one_side(texts, config, "source", seed=recipe.training.seed, root=root, notify=notify)
+        options: dict[str, Any] = {"normalization": "identity", "seed": recipe.training.seed}  # a parser keeps its words
+        source = train_one_side(texts, config, "source", **options, root=root, notify=notify)
     return PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
 
 

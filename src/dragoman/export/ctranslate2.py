@@ -1,7 +1,7 @@
 """Export of a bundle to CTranslate2: the same weights in the layout of its C++ engine.
 
     model.bin, config.json, *vocabulary.json    files that CTranslate2 reads
-    source.model                                SentencePiece model of the source, or of both sides if they are joint
+    source.model                                SentencePiece model of the source, or of both sides if they use one
     target.model                                SentencePiece model of the target, if the sides differ
     dragoman.json                               origin of the model, and settings of its text and its search
     manifest.json                               size and SHA-256 of each file

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
-from dragoman.config import Recipe, TokenizerConfig
+from dragoman.config import Normalization, Recipe, TokenizerConfig
 from dragoman.data.tokenization.language_tokens import LanguageTokens
+from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary, read_pieces_file
 from dragoman.data.tokenization.reserved_tokens import add_language_tokens, add_reserved_tokens
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, import_sentencepiece, train_sentencepiece
@@ -26,7 +28,7 @@ LABELS_FILE = "labels.json"
 
 
 class PairTokenizer:
-    """Tokenizers of both sides, which are one object if they are joint.
+    """Tokenizers of both sides. They are one object if they are joint and normalize text alike.
 
     Args:
         source: the tokenizer of the source
@@ -50,7 +52,7 @@ class PairTokenizer:
 
     @property
     def is_joint(self) -> bool:
-        """Return whether both sides share one model."""
+        """Return whether both sides are one tokenizer."""
         return self.source is self.target
 
     @property
@@ -62,8 +64,10 @@ class PairTokenizer:
     def shares_vocabulary(self) -> bool:
         """Return whether both sides share the ids of their tokens, although their models may differ."""
         source, target = self.source, self.target
-        return self.is_joint or (
-            isinstance(source, PieceVocabulary) and isinstance(target, PieceVocabulary) and source.pieces == target.pieces
+        if self.is_joint or not self.has_text_target:
+            return self.is_joint
+        return len(source) == len(target) and source.ids_to_pieces(range(len(source))) == target.ids_to_pieces(
+            range(len(target))
         )
 
     @cached_property
@@ -243,7 +247,8 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
             read_labels(read_model_bytes(LABELS_FILE), name=str(folder / LABELS_FILE)),
             append_source_eos=append_source_eos,
         )
-    target = source if config.joint else read_side(TARGET_MODEL_FILE, TARGET_TOKENS_FILE)
+    has_target_file = any((folder / name).exists() for name in (TARGET_MODEL_FILE, TARGET_TOKENS_FILE))
+    target = read_side(TARGET_MODEL_FILE, TARGET_TOKENS_FILE) if has_target_file or not config.joint else source
     return PairTokenizer(source, target, append_source_eos=append_source_eos)
 
 
@@ -282,7 +287,9 @@ def train_tokenizer(
     root: Path = Path(),
     notify: NotifyFn = lambda _: None,
 ) -> PairTokenizer:
-    """Train a joint tokenizer on both sides, or one on each side.
+    """Train a joint vocabulary on both sides, or one on each side.
+
+    The sides of a joint vocabulary have a tokenizer each if their normalization differs.
 
     Args:
         sources, targets: lines of text of each side
@@ -296,19 +303,19 @@ def train_tokenizer(
     Raises:
         DataError, RecipeError: see `train_one_side`.
     """
+    rules = config.get_normalization("source"), config.get_normalization("target")
 
-    def iter_both_sides() -> Iterable[str]:
-        yield from sources
-        yield from targets
+    def train(texts: Iterable[str], side: Side, normalization: Normalization) -> SentencePieceTokenizer | TokenListTokenizer:
+        return train_one_side(
+            texts, config, side, normalization=normalization, seed=seed, languages=languages, root=root, notify=notify
+        )
 
-    if config.joint:
-        shared = train_one_side(iter_both_sides(), config, "source", seed=seed, languages=languages, root=root, notify=notify)
-        return PairTokenizer(shared, shared, append_source_eos=append_source_eos)
-    return PairTokenizer(
-        train_one_side(sources, config, "source", seed=seed, languages=languages, root=root, notify=notify),
-        train_one_side(targets, config, "target", seed=seed, languages=languages, root=root, notify=notify),
-        append_source_eos=append_source_eos,
-    )
+    if not config.joint:
+        source, target = train(sources, "source", rules[0]), train(targets, "target", rules[1])
+    else:
+        target = train(chain((normalize(text, rules[0]) for text in sources), targets), "source", rules[1])
+        source = target if rules[0] == rules[1] else target.with_normalization(rules[0])
+    return PairTokenizer(source, target, append_source_eos=append_source_eos)
 
 
 def train_one_side(
@@ -316,11 +323,12 @@ def train_one_side(
     config: TokenizerConfig,
     side: Side,
     *,
+    normalization: Normalization,
     seed: int,
     languages: Sequence[str] = (),
     root: Path,
     notify: NotifyFn,
-) -> TextTokenizer:
+) -> SentencePieceTokenizer | TokenListTokenizer:
     """Train the tokenizer of one side; the source stands for both sides of a joint tokenizer.
 
     Raises:
@@ -330,8 +338,12 @@ def train_one_side(
     if side == "target" and config.target_vocab_size is not None:
         key, vocab_size = "tokenizer.target_vocab_size", config.target_vocab_size
     if config.is_sentencepiece:
-        model = train_sentencepiece(texts, config, vocab_size=vocab_size, seed=seed, key=key, notify=notify)
+        model = train_sentencepiece(
+            texts, config, normalization=normalization, vocab_size=vocab_size, seed=seed, key=key, notify=notify
+        )
         return add_reserved_tokens(model, config, languages)
-    token_list = build_token_list(texts, config, side=side, root=root, vocab_size=vocab_size, notify=notify)
+    token_list = build_token_list(
+        texts, config, side=side, normalization=normalization, root=root, vocab_size=vocab_size, notify=notify
+    )
     is_imported = (config.vocab_file if side == "source" else config.target_vocab_file) is not None
     return (add_language_tokens if is_imported else add_reserved_tokens)(token_list, config, languages)

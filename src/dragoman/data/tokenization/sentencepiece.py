@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import sentencepiece as spm
 
-from dragoman.config import TokenizerConfig
+from dragoman.config import Normalization, TokenizerConfig
 from dragoman.data.counter_rng import hash64
+from dragoman.data.tokenization.normalization import normalize, serialize_rule
 from dragoman.data.tokenization.reserved_tokens import MARKS
 from dragoman.data.tokenization.sentencepiece_proto import (
     BYTE,
@@ -26,6 +27,7 @@ from dragoman.data.tokenization.sentencepiece_proto import (
     insert_control_pieces,
     read_pieces,
     renumber_special_pieces,
+    replace_normalization,
 )
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.subword_sampling import METASPACE, BpeDropout, UnigramSampling, build_sampler
@@ -37,6 +39,8 @@ from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, format_duration
 MAX_TRAINING_LINE_BYTES = 65_536
 # Stream of random numbers for subword sampling, distinct from all other streams of the same seed.
 _SAMPLING_STREAM = 1000
+# SentencePiece's names of the rules of normalization; it has none for NFC.
+_RULE_NAMES: dict[Normalization, str] = {"nfkc": "nmt_nfkc", "nfc": "nfc", "identity": "identity"}
 
 
 class SentencePieceTokenizer:
@@ -132,6 +136,11 @@ class SentencePieceTokenizer:
         """Return a tokenizer with these reserved tokens after the special ones. Raise ValueError if one is a piece already."""
         return SentencePieceTokenizer(insert_control_pieces(self.serialized_model, tokens), lowercase=self.lowercase)
 
+    def with_normalization(self, normalization: Normalization) -> SentencePieceTokenizer:
+        """Return a tokenizer with the same pieces and another Unicode normalization."""
+        rule = replace_normalization(self.serialized_model, _RULE_NAMES[normalization], serialize_rule(normalization))
+        return SentencePieceTokenizer(rule, lowercase=self.lowercase)
+
     def define_marks(self) -> SentencePieceTokenizer | None:
         """Return a tokenizer with the same ids that encodes marks to reserved tokens, and decodes these to marks.
 
@@ -184,6 +193,7 @@ def train_sentencepiece(
     texts: Iterable[str],
     config: TokenizerConfig,
     *,
+    normalization: Normalization | None = None,
     vocab_size: int,
     seed: int,
     key: str = "tokenizer.vocab_size",
@@ -193,7 +203,8 @@ def train_sentencepiece(
 
     Args:
         texts: lines of text
-        config: type of the model and normalization
+        config: type of the model
+        normalization: Unicode normalization of the model, by default that of the target
         vocab_size: number of pieces with the special pieces
         seed: seed of the training
         key: recipe key of the vocabulary size, for error messages
@@ -205,6 +216,7 @@ def train_sentencepiece(
         BaseException: an exception of the iterator over the text.
     """
     buffer = io.BytesIO()
+    normalization = normalization or config.get_normalization("target")
     reader_errors: list[BaseException] = []
     num_overlong = 0
 
@@ -212,7 +224,7 @@ def train_sentencepiece(
         nonlocal num_overlong
         try:
             for text in texts:
-                line = encode_utf8(text, lowercase=config.lowercase)
+                line = encode_utf8(normalize(text, normalization), lowercase=config.lowercase)
                 if len(line) > MAX_TRAINING_LINE_BYTES:
                     num_overlong += 1
                 elif text.strip():
@@ -232,7 +244,7 @@ def train_sentencepiece(
             vocab_size=vocab_size,
             character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback,
-            normalization_rule_name={"nfkc": "nmt_nfkc", "identity": "identity"}[config.normalization],
+            normalization_rule_name="identity",
             split_digits=config.split_digits,
             max_sentence_length=MAX_TRAINING_LINE_BYTES,
             pad_id=PADDING_ID,
@@ -247,7 +259,8 @@ def train_sentencepiece(
     if num_overlong:
         noun, verb = ("line", "does") if num_overlong == 1 else ("lines", "do")
         notify(f"{num_overlong:,} {noun} of more than {MAX_TRAINING_LINE_BYTES:,} bytes {verb} not train the tokenizer")
-    return SentencePieceTokenizer(buffer.getvalue(), lowercase=config.lowercase)
+    tokenizer = SentencePieceTokenizer(buffer.getvalue(), lowercase=config.lowercase)
+    return tokenizer if normalization == "identity" else tokenizer.with_normalization(normalization)
 
 
 def _call_with_heartbeat(function: Callable[..., None], beat: Callable[[float], None], **arguments: object) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
-_PIECES_FIELD, _TRAINER_SPEC_FIELD = 1, 2
+_PIECES_FIELD, _TRAINER_SPEC_FIELD, _NORMALIZER_SPEC_FIELD = 1, 2, 3
+_RULE_NAME_FIELD, _COMPILED_RULE_FIELD, _RULE_FILE_FIELD = 1, 2, 6
 _TEXT_FIELD, _SCORE_FIELD, _TYPE_FIELD = 1, 2, 3
 _MODEL_TYPE_FIELD = 3
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
@@ -115,6 +116,22 @@ def define_control_pieces(model: bytes, texts: Mapping[str, str]) -> bytes:
             record = _encode_piece(texts[piece.text], USER_DEFINED)
         records.append(record)
     return b"".join(records)
+
+
+def replace_normalization(model: bytes, name: str, rule: bytes) -> bytes:
+    """Return the model with another rule of Unicode normalization. Its other settings for text stay, such as those of spaces.
+
+    name: name of the rule
+    rule: NormalizerSpec message with the compiled rule; empty for the identity
+    """
+    records = [(number, value, record) for number, value, record in _iter_fields(model)]
+    settings = b"".join(_as_bytes(value) for number, value, _ in records if number == _NORMALIZER_SPEC_FIELD)
+    rule_fields = (_RULE_NAME_FIELD, _COMPILED_RULE_FIELD, _RULE_FILE_FIELD)
+    kept_settings = [record for number, _, record in _iter_fields(settings) if number not in rule_fields]
+    compiled_rule = [record for number, _, record in _iter_fields(rule) if number == _COMPILED_RULE_FIELD]
+    normalizer = b"".join([_encode_field(_RULE_NAME_FIELD, name.encode()), *compiled_rule, *kept_settings])
+    others = [record for number, _, record in records if number != _NORMALIZER_SPEC_FIELD]
+    return b"".join([*others, _encode_field(_NORMALIZER_SPEC_FIELD, normalizer)])
 
 
 def _encode_piece(text: str, piece_type: int) -> bytes:

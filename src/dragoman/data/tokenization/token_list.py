@@ -9,17 +9,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
-import sentencepiece as spm
 
-from dragoman.config import TokenizerConfig
+from dragoman.config import Normalization, TokenizerConfig
 from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS, UNKNOWN_TEXT, ByteScheme
 from dragoman.data.tokenization.characters import CharacterScheme
+from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.sentencepiece import encode_utf8
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, read_codes
@@ -29,7 +29,6 @@ from dragoman.data.tokenization.vocabulary_file import read_vocabulary_file
 from dragoman.data.tokenization.words import WordScheme
 from dragoman.errors import BundleError, DataError
 
-Normalization = Literal["nfkc", "identity"]
 Side = Literal["source", "target"]
 
 
@@ -58,7 +57,7 @@ class TokenListTokenizer:
         scheme: splits and joins
         tokens: the tokens by id, behind the reserved ones; the first four ids are padding, unknown, begin and end
         reserved: the tokens from id 4 on that no text is encoded to
-        normalization: Unicode normalization before the text is split; `nfkc` is that of SentencePiece
+        normalization: Unicode normalization before the text is split
         lowercase: lowercase the text before that
         name: the file that error messages name
 
@@ -159,8 +158,15 @@ class TokenListTokenizer:
         """Return a tokenizer with these reserved tokens after the special ones. Raise ValueError if one is a piece already."""
         if known := next((token for token in tokens if self.piece_to_id(token) is not None), None):
             raise ValueError(f"it has a piece {known} already")
-        options: dict[str, Any] = {"normalization": self.normalization, "lowercase": self.lowercase}
-        return TokenListTokenizer(self.scheme, self._text_tokens, reserved=[*tokens, *self._reserved_tokens], **options)
+        return self._copy([*tokens, *self._reserved_tokens], self.normalization)
+
+    def with_normalization(self, normalization: Normalization) -> TokenListTokenizer:
+        """Return a tokenizer with the same tokens and another Unicode normalization."""
+        return self._copy(self._reserved_tokens, normalization)
+
+    def _copy(self, reserved: Sequence[str], normalization: Normalization) -> TokenListTokenizer:
+        options: dict[str, Any] = {"normalization": normalization, "lowercase": self.lowercase}
+        return TokenListTokenizer(self.scheme, self._text_tokens, reserved=reserved, **options)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces of ids, in which ▁ marks a space."""
@@ -186,25 +192,13 @@ class TokenListTokenizer:
         return (json.dumps(document, indent=0, ensure_ascii=False) + "\n").encode()
 
 
-def normalize(text: str, normalization: Normalization) -> str:
-    """Return the text after Unicode normalization."""
-    return text if normalization == "identity" else str(_get_nfkc_normalizer().normalize(text))
-
-
-@lru_cache(maxsize=1)
-def _get_nfkc_normalizer() -> spm.SentencePieceNormalizer:
-    return spm.SentencePieceNormalizer(
-        rule_name="nmt_nfkc", add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
-    )
-
-
 def read_token_list(serialized_model: bytes, *, lowercase: bool, name: str) -> TokenListTokenizer:
     """Return the tokenizer of a file. Raise BundleError if it holds none."""
     try:
         document = json.loads(serialized_model)
         kind, normalization = document["kind"], document["normalization"]
         tokens, reserved = document["tokens"], document["reserved"]
-        if normalization not in ("nfkc", "identity") or not _are_texts(tokens) or not _are_texts(reserved):
+        if normalization not in get_args(Normalization) or not _are_texts(tokens) or not _are_texts(reserved):
             raise ValueError
         "".join([*tokens, *reserved]).encode()  # raises an error for half of a surrogate pair
         scheme = _build_scheme(kind, document)
@@ -242,6 +236,7 @@ def build_token_list(
     config: TokenizerConfig,
     *,
     side: Side,
+    normalization: Normalization,
     root: Path,
     vocab_size: int,
     notify: NotifyFn = lambda _: None,
@@ -252,6 +247,7 @@ def build_token_list(
         texts: lines of text, which are read only if no file gives the tokens
         config: the tokenizer section of the recipe
         side: the side whose files the recipe names; the source also for a joint tokenizer
+        normalization: Unicode normalization of the tokenizer
         root: the folder that the files of the recipe are relative to
         vocab_size: most tokens, the special tokens and those of bytes included; the rarest are left out
         notify: receives the number of tokens
@@ -260,7 +256,7 @@ def build_token_list(
         DataError: a file cannot be used, or there is no text.
     """
     scheme = _choose_scheme(config, side, root)
-    options: dict[str, Any] = {"normalization": config.normalization, "lowercase": config.lowercase}
+    options: dict[str, Any] = {"normalization": normalization, "lowercase": config.lowercase}
     byte_tokens = list(BYTE_TOKENS) if config.byte_fallback else []
     if isinstance(scheme, ByteScheme):
         return TokenListTokenizer(scheme, BYTE_TOKENS, **options)

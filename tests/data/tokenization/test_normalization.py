@@ -1,0 +1,104 @@
+"""Unicode normalization of both sides, and the characters that a vocabulary cannot write.
+
+The right values are Unicode's own normal forms, from Python's unicodedata.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from dragoman.config import TokenizerConfig
+from dragoman.data.tokenization.extra_tokens import add_extra_tokens
+from dragoman.data.tokenization.normalization import normalize
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, train_tokenizer, write_tokenizer
+from dragoman.data.tokenization.written_characters import WrittenCharacters
+
+SOURCES = ["Look: the cat (8 m²) is old, isn't it?", "cafe\u0301 and café", "10\u00a0km are 10 km"] * 9
+TARGETS = [
+    "看：猫（8 m²）很老，是吗？",
+    "กำลังทำ นํ้า",
+    "½ … ™ № µ ㎡ ℃ ① ﬁ Ａ １ ー ｶﾞ",
+    "हिन्दी क़लम ড়",
+    "می\u200cخواهم",
+    "10\u00a0km\u202f!\u3000e\u0301\ufeff",
+    "한국어 １２３",
+] * 9
+"""Texts that one of Unicode's normal forms changes."""
+
+
+def train(**options: object) -> PairTokenizer:
+    config = TokenizerConfig.model_validate({"vocab_size": 360, "reserved_tokens": 3, **options})
+    return train_tokenizer(SOURCES, TARGETS, config, append_source_eos=True, seed=1)
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "char", "byte"])
+@pytest.mark.parametrize("joint", [True, False])
+def test_default_keeps_characters_of_target(model_type: str, joint: bool) -> None:
+    tokenizer = train(model_type=model_type, joint=joint, vocab_size=360 if joint else 330)
+    for text in TARGETS:
+        assert tokenizer.target.decode(tokenizer.target.encode(text)) == text
+
+
+def test_default_composes_source_and_keeps_exponents() -> None:
+    tokenizer = train()
+    assert tokenizer.source.encode("cafe\u0301 10\u00a0km") == tokenizer.source.encode("café 10 km")
+    assert tokenizer.source.encode("10² m") != tokenizer.source.encode("102 m")
+    assert tokenizer.target.encode("e\u0301") != tokenizer.target.encode("é")
+
+
+def test_sides_of_joint_vocabulary_share_ids() -> None:
+    tokenizer = train()
+    assert tokenizer.shares_vocabulary and not tokenizer.is_joint
+    assert tokenizer.source.encode("the café") == tokenizer.target.encode("the café")
+    extended = add_extra_tokens(tokenizer, ["<ui>"])
+    assert extended.source.encode("a <ui>")[-1] == extended.target.encode("b <ui>")[-1] == len(tokenizer.source)
+    assert tokenizer.marked is None  # three reserved tokens are too few for the marks
+
+
+def test_nfkc_may_be_set_for_source_alone() -> None:
+    tokenizer = train(source_normalization="nfkc")
+    assert tokenizer.source.encode("m²") == tokenizer.source.encode("m2")
+    assert tokenizer.target.decode(tokenizer.target.encode("m²，")) == "m²，"
+
+
+def test_one_normalization_holds_for_both_sides() -> None:
+    tokenizer = train(normalization="nfkc")
+    assert tokenizer.is_joint
+    assert tokenizer.target.decode(tokenizer.target.encode("m²，")) == "m2,"
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "char"])
+def test_written_tokenizers_keep_their_normalization(tmp_path: Path, model_type: str) -> None:
+    config = TokenizerConfig.model_validate({"model_type": model_type, "vocab_size": 360})
+    tokenizer = train(model_type=model_type)
+    write_tokenizer(tmp_path, tokenizer)
+    copy = read_tokenizer(tmp_path, config, append_source_eos=True)
+    for text in chain(SOURCES, TARGETS):
+        assert copy.encode_source(text) == tokenizer.encode_source(text)
+        assert copy.encode_target(text) == tokenizer.encode_target(text)
+
+
+def test_nfc_is_that_of_unicode() -> None:
+    characters = [chr(code) for code in range(0x20, 0x30000) if unicodedata.category(chr(code)) not in ("Cs", "Zs", "Cn")]
+    for form in ("NFC", "NFD"):
+        texts = [unicodedata.normalize(form, character) for character in characters]
+        assert [normalize(text, "nfc") for text in texts] == [unicodedata.normalize("NFC", text) for text in texts]
+    assert normalize("a\u00a0b\u3000c\u202fd", "nfc") == "a b c d"
+
+
+def test_unwritten_characters_are_counted() -> None:
+    tokenizer = train(normalization="nfkc")
+    lost = WrittenCharacters(tokenizer.target).count_unwritten(["看：猫（²）²", "กำ ok\tno", "e\u0301"])
+    assert lost == {"：": 1, "（": 1, "）": 1, "²": 2, "\u0e33": 1, "\u0301": 1}
+    assert WrittenCharacters(train().target).count_unwritten(TARGETS) == {}
+
+
+def test_characters_without_a_piece_are_unwritten() -> None:
+    tokenizer = train(byte_fallback=False, vocab_size=200, model_type="char")
+    assert WrittenCharacters(tokenizer.target).count_unwritten(["猫犬犬"]) == {"犬": 2}
+    words = train(model_type="word", byte_fallback=False, lowercase=True)
+    assert WrittenCharacters(words.target).count_unwritten(["Km km 犬"]) == {"K": 1, "犬": 1}
