@@ -49,7 +49,7 @@ from expected_errors import raises_code
 pytestmark = pytest.mark.usefixtures("one_core")
 
 LINES = ["one two three", "red", "", "nine big green small"]
-FILES = ["config.json", "manifest.json", "source.model", "weights.safetensors"]
+FILES = ["config.json", "manifest.json", "source.model", "target.model", "weights.safetensors"]
 
 
 def load_error(folder: Path, *, names: str) -> str:
@@ -235,7 +235,7 @@ def set_key(section: str, key: str, value: Any) -> Callable[[dict[str, Any]], No
         (lambda d: d["recipe"]["tokenizer"].update(joint=False), "all"),
         (
             lambda d: (d["recipe"]["tokenizer"].update(joint=False), d["recipe"]["model"].update(tie_embeddings="none")),
-            "target.model",
+            "decoder.embedding.weight",
         ),
     ],
 )

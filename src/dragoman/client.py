@@ -52,7 +52,7 @@ class ClientSegment(ClientHypothesis):
     status: "ok", or the reason why the translation may be wrong; see `Translation`
     checks: checks that the translation fails, such as "numbers"
     alternatives: other translations, best first
-    unmet_constraints: phrases that the translation should contain, but does not
+    unmet_constraints: phrases that the translation should contain and does not, or contains and should not
     terms: terms of the glossary, each with the form that the translation has, or None if it has none
     """
 

@@ -163,7 +163,8 @@ def test_prepared_corpus_matches_its_text(text: Path) -> None:
             for pair_number in table.pair_indices[first:last]:
                 assert (table.source_lengths[row], table.target_lengths[row]) == (sources[pair_number], targets[pair_number])
     assert set(read_files(text.parent / "data")) == {
-        "source.model", "train-00000.arrow", "train.lengths.arrow", "valid-00000.arrow", "valid.lengths.arrow", "prepared.json",
+        "source.model", "target.model", "train-00000.arrow", "train.lengths.arrow", "valid-00000.arrow", "valid.lengths.arrow",
+        "prepared.json",
     }  # fmt: skip
     assert has_no_other_files(text)
 
@@ -206,7 +207,7 @@ def test_empty_pairs_are_counted_and_named(text: Path) -> None:
     source = write_file(text / "train.en", source_lines)
     write_file(text / "train.de", target_lines)
     write_file(text / "valid.tsv", ["bala\t", "bala\tmara"])
-    result = prepare_text(text)
+    result = prepare_text(text, "tokenizer.normalization=nfkc")
     stats = result.pair_counts["train"]
     assert (stats.read, stats.kept, stats.overlong_pairs, stats.dropped) == (38, 30, 0, {"empty": 8})
     empty_origins = {f"{source}:{line}" for line in range(31, 39)}
@@ -532,7 +533,7 @@ def test_second_call_does_nothing(text: Path) -> None:
     assert read_files(text.parent / "data") == before
     assert second.pair_counts == first.pair_counts
     assert second.tokenizer.source.serialized_model == first.tokenizer.source.serialized_model
-    assert second.tokenizer.is_joint
+    assert second.tokenizer.shares_vocabulary
     corpora = [result.corpus("train") for result in (first, second)]
     assert [corpora[1].source(row).tolist() for row in range(60)] == [corpora[0].source(row).tolist() for row in range(60)]
 

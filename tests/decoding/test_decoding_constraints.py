@@ -28,11 +28,12 @@ from torch import Tensor
 
 from dragoman.config import DecodingConfig, update_section
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
-from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints, contains_phrase
+from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import make_sampler, sample_tokens
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import SearchSettings
+from dragoman.decoding.phrase import Phrase
 from dragoman.decoding.repetition import contains_repetition, is_repeating
 from dragoman.decoding.topk import BlockLogSumExp, find_best_candidates, topk
 from expected_errors import raises_code
@@ -41,6 +42,34 @@ pytestmark = pytest.mark.usefixtures("one_core")
 
 Banned = Callable[[int, tuple[int, ...]], set[int]]
 """(sentence, output so far) → tokens that may not come next."""
+
+
+Tokens = tuple[int, ...]
+
+
+def make_phrase(*tokens: int) -> Phrase:
+    """Return a phrase in a vocabulary in which the text of each token is one byte."""
+    return Phrase(bytes(tokens), tokens, {token: bytes([token]) for token in range(9)})
+
+
+def constrain(
+    prefix: Tokens = (),
+    include: Sequence[Tokens] = (),
+    include_any: Sequence[Sequence[Tokens]] = (),
+    exclude: Sequence[Tokens] = (),
+    exactly_once: Tokens = (),
+) -> SentenceConstraints:
+    groups = [*((phrase,) for phrase in include), *include_any]
+    return SentenceConstraints(
+        prefix,
+        tuple(tuple(make_phrase(*tokens) for tokens in group) for group in groups),
+        tuple(make_phrase(*tokens) for tokens in exclude),
+        exactly_once=exactly_once,
+    )
+
+
+def contains_phrase(tokens: Tokens, phrase: Tokens) -> bool:
+    return any(tokens[start : start + len(phrase)] == phrase for start in range(len(tokens)))
 
 
 def no_tokens(sentence: int, tokens: tuple[int, ...]) -> set[int]:
@@ -228,11 +257,11 @@ CASES: dict[str, tuple[SearchSettings, list[SentenceConstraints], Banned]] = {
     "no repeated token": (constrain_decoding(no_repeat_ngram_size=1), [], ban_repeated_ngrams(1)),
     "no repeated bigram": (constrain_decoding(no_repeat_ngram_size=2), [], ban_repeated_ngrams(2)),
     "no repeated trigram": (constrain_decoding(no_repeat_ngram_size=3), [], ban_repeated_ngrams(3)),
-    "exclude": (make_settings(), [SentenceConstraints(exclude=phrases) for phrases in EXCLUDED], ban_phrases(EXCLUDED)),
-    "prefix": (make_settings(), [SentenceConstraints(prefix=prefix) for prefix in PREFIXES], force_prefixes(PREFIXES)),
+    "exclude": (make_settings(), [constrain(exclude=phrases) for phrases in EXCLUDED], ban_phrases(EXCLUDED)),
+    "prefix": (make_settings(), [constrain(prefix=prefix) for prefix in PREFIXES], force_prefixes(PREFIXES)),
     "prefix overrides masks": (
         constrain_decoding(suppress_tokens=(3,), no_repeat_ngram_size=1, min_length=3),
-        [SentenceConstraints(prefix=prefix) for prefix in PREFIXES],
+        [constrain(prefix=prefix) for prefix in PREFIXES],
         force_prefixes(
             PREFIXES,
             lambda sentence, tokens: {3} | ban_repeated_ngrams(1)(sentence, tokens) | ban_early_end(3)(sentence, tokens),
@@ -240,12 +269,12 @@ CASES: dict[str, tuple[SearchSettings, list[SentenceConstraints], Banned]] = {
     ),
     "exactly once": (
         make_settings(),
-        [SentenceConstraints(exactly_once=tokens) for tokens in ONCE],
+        [constrain(exactly_once=tokens) for tokens in ONCE],
         require_once(ONCE, LIMITS),
     ),
     "exactly once after a prefix, with masks": (
         constrain_decoding(suppress_tokens=(3, 5), no_repeat_ngram_size=2, min_length=3),
-        [SentenceConstraints(prefix=(1,), exactly_once=tokens, exclude=((4,),)) for tokens in ONCE],
+        [constrain(prefix=(1,), exactly_once=tokens, exclude=((4,),)) for tokens in ONCE],
         force_prefixes(
             [(1,)] * 4,
             require_once(
@@ -333,33 +362,31 @@ def best_with_phrases(table: Table, sentence: int, limit: int, phrases: Sequence
 def test_wide_beam_returns_best_output_with_phrases(include: tuple[tuple[int, ...], ...]) -> None:
     for seed in range(3):
         table = Table.random(seed, vocabulary=4)
-        (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[SentenceConstraints(include=include)])
+        (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constrain(include=include)])
         assert_outputs(hypotheses[:1], [best_with_phrases(table, 0, 5, include)])
-        assert hypotheses[0].unmet_constraints == ()
 
 
 @pytest.mark.parametrize("groups", [(((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))])
 def test_wide_beam_returns_best_output_with_one_phrase_of_each_group(groups: tuple[tuple[tuple[int, ...], ...], ...]) -> None:
     for seed in range(3):
         table = Table.random(seed, vocabulary=4)
-        constraints = SentenceConstraints(include_any=groups)
+        constraints = constrain(include_any=groups)
         (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constraints])
         best = max(
             (best_with_phrases(table, 0, 5, phrases) for phrases in itertools.product(*groups)), key=lambda output: output[1]
         )
         assert_outputs(hypotheses[:1], [best])
-        assert hypotheses[0].unmet_constraints == ()
     settings = constrain_decoding(suppress_tokens=(3,))
-    (hypotheses,) = search(table, [6], 8, settings, constraints=[SentenceConstraints(include_any=(((3,), (0, 1)), ((3, 3),)))])
-    assert (contains_phrase(hypotheses[0].tokens, (0, 1)), hypotheses[0].unmet_constraints) == (True, ((3, 3),))
+    (hypotheses,) = search(table, [6], 8, settings, constraints=[constrain(include_any=(((3,), (0, 1)), ((3, 3),)))])
+    assert contains_phrase(hypotheses[0].tokens, (0, 1))
 
 
 def test_narrow_beam_places_every_phrase() -> None:
     constraints = [
-        SentenceConstraints(include=((5, 6), (7, 7, 4))),
-        SentenceConstraints(),
-        SentenceConstraints(include=((4,),), prefix=(3, 3), exclude=((6,),)),
-        SentenceConstraints(),
+        constrain(include=((5, 6), (7, 7, 4))),
+        constrain(),
+        constrain(include=((4,),), prefix=(3, 3), exclude=((6,),)),
+        constrain(),
     ]
     limits = [14, 9, 12, 5]
     for seed in range(8):
@@ -371,8 +398,7 @@ def test_narrow_beam_places_every_phrase() -> None:
         for hypotheses, sentence_constraints in zip(outputs, constraints, strict=True):
             best = hypotheses[0]
             assert best.finished
-            assert best.unmet_constraints == ()
-            assert all(contains_phrase(best.tokens, phrase) for phrase in sentence_constraints.include)
+            assert all(group[0].is_in(best.tokens) for group in sentence_constraints.include)
         assert outputs[2][0].tokens[:2] == (3, 3)
         assert 6 not in outputs[2][0].tokens
         for hypothesis in outputs[0]:
@@ -382,29 +408,50 @@ def test_narrow_beam_places_every_phrase() -> None:
 def test_phrase_match_falls_back_to_a_shorter_one() -> None:
     """Match 3 3 4 within 3 3 3 4, where the match falls back as in Knuth, Morris and Pratt."""
     table, prefix = Table.random(1), (3, 3, 3, 4)
-    required = SentenceConstraints(prefix=prefix, include=((3, 3, 4),))
+    required = constrain(prefix=prefix, include=((3, 3, 4),))
     (hypotheses,) = search(table, [9], 3, make_settings(), constraints=[required])
-    (without_phrase,) = search(table, [9], 3, make_settings(), constraints=[SentenceConstraints(prefix=prefix)])
-    assert hypotheses[0].unmet_constraints == ()
+    (without_phrase,) = search(table, [9], 3, make_settings(), constraints=[constrain(prefix=prefix)])
     assert hypotheses[0].tokens == without_phrase[0].tokens
 
 
-def test_impossible_phrases_are_reported() -> None:
+def test_output_without_impossible_phrases_is_returned() -> None:
     table = Table.random(2, vocabulary=8)
-    pair = SentenceConstraints(include=((5, 3), (4,)))
+    pair = constrain(include=((5, 3), (4,)))
     cases = [
-        (make_settings(), SentenceConstraints(include=((5, 3), (4,)), exclude=((3,),)), ((5, 3),), 12),
-        (constrain_decoding(suppress_tokens=(5,)), pair, ((5, 3),), 12),
-        (make_settings(), SentenceConstraints(include=((4,), (5, 5, 6, 6, 7, 7))), ((5, 5, 6, 6, 7, 7),), 6),
+        (make_settings(), constrain(include=((5, 3), (4,)), exclude=((3,),)), (5, 3), 12),
+        (constrain_decoding(suppress_tokens=(5,)), pair, (5, 3), 12),
+        (make_settings(), constrain(include=((4,), (5, 5, 6, 6, 7, 7))), (5, 5, 6, 6, 7, 7), 6),
         # only the search finds that this phrase is impossible; the best finished output without it is the result
-        (constrain_decoding(no_repeat_ngram_size=1), SentenceConstraints(include=((5, 5),)), ((5, 5),), 12),
+        (constrain_decoding(no_repeat_ngram_size=1), constrain(include=((5, 5),)), (5, 5), 12),
     ]
     for settings, constraints, unmet, limit in cases:
         (hypotheses,) = search(table, [limit], 4, settings, constraints=[constraints])
         assert hypotheses[0].finished
-        assert hypotheses[0].unmet_constraints == unmet
-    (greedy,) = decode(table, [12], constraints=[SentenceConstraints(include=((5, 5),))])
-    assert greedy.unmet_constraints == (() if contains_phrase(greedy.tokens, (5, 5)) else ((5, 5),))
+        missing = [group[0].tokens for group in constraints.include if not group[0].is_in(hypotheses[0].tokens)]
+        assert missing == [unmet]
+
+
+# Phrases as text: every vocabulary of strings, against Python's own search in the joined text
+
+TEXT_PIECES = ("", "a", "b", "ab", "ba", "aba", "bb", "abab", "aa")
+
+
+@pytest.mark.parametrize("text", ["a", "ab", "aba", "abab", "abb", "bbabb"])
+def test_phrase_is_found_in_any_tokens(text: str) -> None:
+    phrase = Phrase(text.encode(), (), {token: piece.encode() for token, piece in enumerate(TEXT_PIECES) if piece})
+    generator = random.Random(text)
+    for _ in range(300):
+        tokens = [generator.randrange(1, len(TEXT_PIECES)) for _ in range(generator.randrange(6))]
+        output = "".join(TEXT_PIECES[token] for token in tokens)
+        assert phrase.is_in(tokens) == (text in output)
+        expected = max(length for length in range(len(text)) if output.endswith(text[:length]))
+        assert phrase.find_state(tokens) == expected
+        completing = {
+            token
+            for token, piece in enumerate(TEXT_PIECES)
+            if piece and output.count(text) < (output + piece).count(text) or text in output[len(output) - expected :] + piece
+        }
+        assert set(phrase.list_completing_tokens(phrase.find_state(tokens))) == completing
 
 
 # Groups
@@ -462,7 +509,7 @@ def test_diversity_penalty_increases_distinct_outputs() -> None:
 def test_alternatives_differ_after_the_prefix(width: int) -> None:
     """Each alternative equals the best output with the prefix and one of the four most probable next tokens."""
     limits = [9, 7, 9]
-    constraints = [SentenceConstraints(prefix=(3, 4)), SentenceConstraints(), SentenceConstraints(prefix=(5, 5, 5))]
+    constraints = [constrain(prefix=(3, 4)), constrain(), constrain(prefix=(5, 5, 5))]
     groups = BeamGroups(4, return_alternatives=True)
     for seed in range(4):
         table = Table.random(seed)
@@ -541,11 +588,11 @@ def test_repeating_output_is_stopped_and_marked() -> None:
 
 def test_constrained_output_does_not_depend_on_the_batch() -> None:
     constraints = [
-        SentenceConstraints(prefix=(3,), include=((5, 4),)),
-        SentenceConstraints(exclude=((4,), (5, 3))),
-        SentenceConstraints(include=((4, 4),), exclude=((3,),)),
-        SentenceConstraints(prefix=(5, 5)),
-        SentenceConstraints(),
+        constrain(prefix=(3,), include=((5, 4),)),
+        constrain(exclude=((4,), (5, 3))),
+        constrain(include=((4, 4),), exclude=((3,),)),
+        constrain(prefix=(5, 5)),
+        constrain(),
     ]
     limits, settings = [12, 9, 11, 7, 10], constrain_decoding(no_repeat_ngram_size=3, min_length=1, repetition_window=8)
     for seed in range(5):

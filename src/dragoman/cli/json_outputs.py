@@ -52,7 +52,7 @@ class TranslationAlternative:
     score: log-probability over the length penalty; higher is better
     status: ok, truncated, short, repetition, copied, empty or too_long
     token_log_probs: natural logarithms, one for each token, and one for the end token if the output has it
-    unmet_constraints: required phrases that the text does not hold
+    unmet_constraints: required phrases that the text does not hold, and excluded ones that it holds
     mbr_score: similarity to the other candidates in percent, with decoding.mbr
     confidence: share of the bundle's calibration translations that are no better, with --confidence
     """

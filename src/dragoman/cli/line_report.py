@@ -18,7 +18,7 @@ WARNINGS = {
     "repetition": "stopped, because their translation is a degenerate repetition",
     "empty": "that hold text came out empty (decoding.min_length=1 asks for at least one token)",
     "copied": "came out as they went in",
-    "unmet_constraints": "do not hold all phrases that their constraints include",
+    "unmet_constraints": "do not meet all their constraints",
     "terminology": "do not use all their terms of the glossary",
     "segments": "were longer than {max_source_tokens} tokens and translated in segments",
 }

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.decoding.constraints import NEG_INF, PhraseGroup, find_unmet_phrases
+from dragoman.decoding.constraints import NEG_INF
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 
 IntArray = NDArray[np.int64]
@@ -140,14 +140,12 @@ def finalize(
     *,
     end_id: int,
     length_penalty: LengthPenalty,
-    required_groups: Sequence[Sequence[PhraseGroup]] = (),
     nbest: int | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each sentence, best first, at most one for each slot of its beam.
 
     Unfinished hypotheses follow the finished ones.
 
-    required_groups: groups of each sentence of which an output must contain one phrase; empty if no sentence has any
     nbest: most hypotheses of a sentence to return; None for all. Only these are read back from the history.
     """
     ranked_nodes = [
@@ -163,9 +161,8 @@ def finalize(
         output_ids = tuple(tokens[:-1] if finished else tokens)
         if score is None:
             score = sum(log_probs) / length_penalty(float(node.length))
-        unmet_constraints = find_unmet_phrases(output_ids, required_groups[node.sentence] if required_groups else ())
         hypotheses[node.sentence].append(
-            Hypothesis(output_ids, tuple(log_probs), score, finished, ranked_node.has_repetition, unmet_constraints)
+            Hypothesis(output_ids, tuple(log_probs), score, finished, ranked_node.has_repetition)
         )
     return hypotheses
 

@@ -182,7 +182,7 @@ class _Beam:
             device=device,
         )
         self.phrase_constraints: PhraseConstraints | None = None
-        if any(sentence.required_groups for sentence in constraints):
+        if any(sentence.include for sentence in constraints):
             assert not options.groups.diversity_penalty, "required phrases exclude a diversity penalty"
             self.phrase_constraints = self._build_phrase_constraints(settings)
         self.outputs_NT: Tensor | None = None
@@ -421,7 +421,6 @@ class _Beam:
             self.history,
             end_id=self.end_id,
             length_penalty=self.length_penalty,
-            required_groups=[sentence.required_groups for sentence in self.constraints],
         )
         num_groups = self.groups.num_groups
         if num_groups == 1:

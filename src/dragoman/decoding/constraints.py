@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from dragoman.decoding.exactly_once import ExactlyOnceMask
+from dragoman.decoding.phrase import Phrase, PhraseGroup
 
 NEG_INF = float("-inf")
-Phrase = tuple[int, ...]
-PhraseGroup = tuple[Phrase, ...]
-"""Phrases of which an output must contain one."""
 
 AllowedTokensFn = Callable[[Tensor, Tensor], Tensor]
 """(outputs_NT so far, sentences_N: index in the batch of each row's sentence) → allowed_NV, true for tokens that may come next.
@@ -21,9 +19,6 @@ AllowedTokensFn = Callable[[Tensor, Tensor], Tensor]
 A search calls it before every token, the first included (T = 0). It decides on the end token, too. A row without an allowed
 token leaves the search.
 """
-
-# In padded phrases: WILDCARD matches every token, NO_MATCH matches none. BOS_PAD fills the positions before the first token.
-WILDCARD, NO_MATCH, BOS_PAD = -1, -3, -2
 
 
 @dataclass(frozen=True)
@@ -47,19 +42,17 @@ class DecodingConstraints:
 
 @dataclass(frozen=True)
 class SentenceConstraints:
-    """Constraints on the output of one sentence, in token ids.
+    """Constraints on the output of one sentence.
 
     prefix: first tokens of the output; overrides every mask, and is shorter than the length limit
-    include: required phrases (beam search); `Hypothesis.unmet_constraints` names those that the output does not contain
-    include_any: groups of phrases; the output must contain one phrase of each (beam search)
-    exclude: phrases that the output must not contain
+    include: groups of phrases; the text of the output must contain one phrase of each (beam search, as far as it can)
+    exclude: phrases that the text of the output must not contain
     allow_repetition: whether the output may contain a degenerate repetition, because its source does
     exactly_once: tokens that the output contains once each, in any order, also if `suppress_tokens` has them
     """
 
-    prefix: Phrase = ()
-    include: tuple[Phrase, ...] = ()
-    include_any: tuple[PhraseGroup, ...] = ()
+    prefix: tuple[int, ...] = ()
+    include: tuple[PhraseGroup, ...] = ()
     exclude: tuple[Phrase, ...] = ()
     allow_repetition: bool = False
     exactly_once: tuple[int, ...] = ()
@@ -70,29 +63,14 @@ class SentenceConstraints:
         return replace(self, allow_repetition=False) == NO_SENTENCE_CONSTRAINTS
 
     @property
-    def required_groups(self) -> tuple[PhraseGroup, ...]:
-        """Return the required phrases, each a group of its own, and the groups of `include_any`."""
-        return (*((phrase,) for phrase in self.include), *self.include_any)
-
-    @property
     def required_tokens(self) -> int:
         """Return the number of tokens that meet all constraints, the end token included: the least sensible length limit."""
-        num_phrase_tokens = sum(max(map(len, group)) for group in self.required_groups)
+        num_phrase_tokens = sum(max(len(phrase.tokens) for phrase in group) for group in self.include)
         return len(self.prefix) + num_phrase_tokens + len(self.exactly_once) + 1
 
 
 NO_DECODING_CONSTRAINTS = DecodingConstraints()
 NO_SENTENCE_CONSTRAINTS = SentenceConstraints()
-
-
-def contains_phrase(tokens: Sequence[int], phrase: Phrase) -> bool:
-    """Return whether the tokens contain the phrase as adjacent tokens."""
-    return any(tuple(tokens[start : start + len(phrase)]) == phrase for start in range(len(tokens) - len(phrase) + 1))
-
-
-def find_unmet_phrases(tokens: Sequence[int], groups: Sequence[PhraseGroup]) -> tuple[Phrase, ...]:
-    """Return the first phrase of each group of which the tokens contain no phrase."""
-    return tuple(group[0] for group in groups if not any(contains_phrase(tokens, phrase) for phrase in group))
 
 
 def check_prefixes(constraints: Sequence[SentenceConstraints], max_lengths: Sequence[int]) -> None:
@@ -105,24 +83,11 @@ def check_prefixes(constraints: Sequence[SentenceConstraints], max_lengths: Sequ
         assert len(sentence.prefix) + len(sentence.exactly_once) <= max_length, "tokens do not fit into the length limit"
 
 
-def last_tokens(outputs_NT: Tensor, length: int) -> Tensor:
-    """Return the last tokens of each output, with BOS_PAD on the left of shorter outputs. → (N, length)"""
-    last_NM = outputs_NT[:, max(0, outputs_NT.shape[1] - length) :]
-    return torch.nn.functional.pad(last_NM, (length - last_NM.shape[1], 0), value=BOS_PAD)
-
-
-def pad_phrases(phrases: Sequence[Sequence[Phrase]], *, align_right: bool, pad_value: int, device: torch.device) -> Tensor:
-    """Return the phrases of each sentence as a padded tensor, aligned left or right. → (B, P, M) with M ≥ 1"""
-    max_phrases = max(map(len, phrases), default=0)
-    max_length = max((len(phrase) for sentence_phrases in phrases for phrase in sentence_phrases), default=0)
-    rows = []
-    for sentence_phrases in phrases:
-        sentence_rows = [[pad_value] * max(max_length, 1) for _ in range(max_phrases)]
-        for row, phrase in zip(sentence_rows, sentence_phrases, strict=False):
-            start = len(row) - len(phrase) if align_right else 0
-            row[start : start + len(phrase)] = phrase
-        rows.append(sentence_rows)
-    return torch.tensor(rows, dtype=torch.long, device=device).view(len(phrases), max_phrases, max(max_length, 1))
+def _pad_prefixes(constraints: Sequence[SentenceConstraints], device: torch.device) -> Tensor:
+    """Return the prefix of each sentence, padded with -1 on the right. → (B, T) with T ≥ 1"""
+    longest = max((len(sentence.prefix) for sentence in constraints), default=0)
+    rows = [[*sentence.prefix, *[-1] * (max(longest, 1) - len(sentence.prefix))] for sentence in constraints]
+    return torch.tensor(rows, dtype=torch.long, device=device).view(len(constraints), max(longest, 1))
 
 
 def force_tokens(logits_NV: Tensor, token_N: Tensor, logit_N1: Tensor) -> None:
@@ -161,14 +126,9 @@ class LogitsMasker:
         self.suppressed_and_end_C = torch.tensor(sorted({*suppressed_ids, end_id}), dtype=torch.long, device=device)
         self.sentence_B = torch.arange(len(constraints), device=device) // num_groups
         self.longest_prefix = max((len(sentence.prefix) for sentence in constraints), default=0)
-        prefixes = [[sentence.prefix] for sentence in constraints]
-        self.prefix_BT = pad_phrases(prefixes, align_right=False, pad_value=-1, device=device)[:, 0]
-        self.has_excluded_phrases = any(sentence.exclude for sentence in constraints)
-        if self.has_excluded_phrases:
-            heads = [[phrase[:-1] for phrase in sentence.exclude] for sentence in constraints]
-            self.head_BPM = pad_phrases(heads, align_right=True, pad_value=WILDCARD, device=device)
-            phrase_ends = [[phrase[-1:] for phrase in sentence.exclude] for sentence in constraints]
-            self.last_BP = pad_phrases(phrase_ends, align_right=False, pad_value=NO_MATCH, device=device)[:, :, 0]
+        self.prefix_BT = _pad_prefixes(constraints, device)
+        self.excluded_phrases = [sentence.exclude for sentence in constraints]
+        self.longest_excluded = max((len(phrase.text) for sentence in constraints for phrase in sentence.exclude), default=0)
         self.exactly_once: ExactlyOnceMask | None = None
         if any(sentence.exactly_once for sentence in constraints):
             tokens = [sentence.exactly_once for sentence in constraints]
@@ -180,7 +140,7 @@ class LogitsMasker:
         return bool(
             self.decoding_constraints.no_repeat_ngram_size
             or self.decoding_constraints.allowed_tokens_fn
-            or self.has_excluded_phrases
+            or self.longest_excluded
             or self.exactly_once is not None
         )
 
@@ -204,7 +164,7 @@ class LogitsMasker:
         if outputs_NT is not None:
             if self.decoding_constraints.no_repeat_ngram_size:
                 self._mask_repeated_ngrams(logits_NV, outputs_NT, self.decoding_constraints.no_repeat_ngram_size)
-            if self.has_excluded_phrases:
+            if self.longest_excluded:
                 self._mask_excluded_phrases(logits_NV, outputs_NT)
             if self.decoding_constraints.allowed_tokens_fn is not None:
                 allowed_NV = self.decoding_constraints.allowed_tokens_fn(
@@ -224,16 +184,17 @@ class LogitsMasker:
         _mask_tokens(logits_NV, ngram_NWn[:, :, -1], matches_NW)
 
     def _mask_excluded_phrases(self, logits_NV: Tensor, outputs_NT: Tensor) -> None:
-        tail_BR1M = last_tokens(outputs_NT, self.head_BPM.shape[2]).view(len(self.head_BPM), self.rows_per_sentence, 1, -1)
-        head_B1PM, last_BRP = self.head_BPM[:, None], self.last_BP[:, None].expand(-1, self.rows_per_sentence, -1)
-        matches_BRP = ((tail_BR1M == head_B1PM) | (head_B1PM == WILDCARD)).all(-1) & (last_BRP >= 0)
-        _mask_tokens(logits_NV, last_BRP.clamp(min=0).flatten(0, 1), matches_BRP.flatten(0, 1))
+        """Mask the tokens that complete an excluded phrase. Each token has a byte or more, so a state needs few of them."""
+        first = max(outputs_NT.shape[1] - self.longest_excluded + 1, 0)
+        for row, output in enumerate(outputs_NT[:, first:].tolist()):
+            for phrase in self.excluded_phrases[row // self.rows_per_sentence]:
+                if tokens := phrase.list_completing_tokens(phrase.find_state(output)):
+                    logits_NV[row].index_fill_(0, torch.tensor(tokens, device=logits_NV.device), NEG_INF)
 
     def select_sentences(self, sentences_B: Tensor) -> None:
         """Keep the constraints of these sentences alone."""
         self.sentence_B, self.prefix_BT = self.sentence_B[sentences_B], self.prefix_BT[sentences_B]
-        if self.has_excluded_phrases:
-            self.head_BPM, self.last_BP = self.head_BPM[sentences_B], self.last_BP[sentences_B]
+        self.excluded_phrases = [self.excluded_phrases[sentence] for sentence in sentences_B.tolist()]
         if self.exactly_once is not None:
             self.exactly_once.select_sentences(sentences_B)
 

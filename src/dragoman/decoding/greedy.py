@@ -14,10 +14,8 @@ from dragoman.decoding.constraints import (
     NO_DECODING_CONSTRAINTS,
     NO_SENTENCE_CONSTRAINTS,
     LogitsMasker,
-    PhraseGroup,
     SentenceConstraints,
     check_prefixes,
-    find_unmet_phrases,
 )
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
@@ -115,7 +113,7 @@ def decode_tokens(
     step: reads one token a sentence
     state: state of the sentences before the first step
     max_lengths: maximum output length of each sentence in tokens, the end token included; at least 1
-    constraints: one for each sentence, or empty. Only beam search enforces required phrases; here missing ones are reported
+    constraints: one for each sentence, or empty. Only beam search enforces required phrases
     topk_impl: PyTorch's by default
     """
     assert min(max_lengths, default=1) >= 1
@@ -246,9 +244,8 @@ class _TokenBatch:
                 self.done[index],
                 end_id=self.settings.end_id,
                 length_penalty=self.settings.length_penalty,
-                required_groups=sentence.required_groups,
             )
-            for index, sentence in enumerate(self.constraints)
+            for index in range(len(self.constraints))
         ]
 
 
@@ -259,16 +256,13 @@ def to_hypothesis(
     *,
     end_id: int,
     length_penalty: LengthPenalty,
-    required_groups: Sequence[PhraseGroup] = (),
 ) -> Hypothesis:
     """Return the hypothesis that ends with the end token, the last token, or before NO_TOKEN.
 
     log_probs: those of the tokens; those of later steps, while the sentence was still in the batch, may follow
-    required_groups: groups of phrases of which an output must contain one
     """
     length = len(tokens) - (tokens[-1] == NO_TOKEN)
     finished = tokens[-1] == end_id
     output_ids, token_log_probs = tuple(tokens[: length - finished]), tuple(log_probs[:length])
-    unmet_constraints = find_unmet_phrases(output_ids, required_groups)
     score = sum(token_log_probs) / length_penalty(float(max(length, 1)))
-    return Hypothesis(output_ids, token_log_probs, score, finished, has_repetition, unmet_constraints)
+    return Hypothesis(output_ids, token_log_probs, score, finished, has_repetition)

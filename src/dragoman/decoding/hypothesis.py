@@ -56,7 +56,6 @@ class Hypothesis:
     finished: whether the output ends with the end token. It does not if the search reached the length limit, if the search
         stopped a repetition, or if no token was allowed
     has_repetition: whether the search stopped the output because of a degenerate repetition
-    unmet_constraints: the required phrases that the output does not contain
     mbr_score: mean similarity to the other candidates in percent, if minimum Bayes risk decoding selected the output
     """
 
@@ -65,7 +64,6 @@ class Hypothesis:
     score: float
     finished: bool
     has_repetition: bool = False
-    unmet_constraints: tuple[tuple[int, ...], ...] = ()
     mbr_score: float | None = None
 
     @property

@@ -1,12 +1,12 @@
 """Required phrases: dynamic beam allocation (Post and Vilar 2018), vectorized over all sentences (Hu et al. 2019).
 
-Phrases form groups, and an output must contain one phrase of each group. A group of one phrase requires that phrase.
+Phrases form groups, and the text of an output must contain one phrase of each group. A group of one phrase requires it.
 
 Hypotheses that contain equally many of the required tokens form a bank. The candidates are the best extensions overall, those
 that continue a phrase, and the best extension of each hypothesis. The beam takes the best of every bank, starting with the
 fullest bank, then the second best of every bank, and so on. An output may end only once it contains all phrases. A phrase
-counts once all its tokens are adjacent in the output, at any position and also as a part of a longer phrase. A group counts
-as many tokens as its phrase with the most progress, and all its tokens once one phrase is complete.
+counts once the text of the output contains it, in any tokens, at any position, and also as a part of a longer phrase. A group
+counts as many tokens as its phrase with the most progress, and all its tokens once one phrase is complete.
 """
 
 from __future__ import annotations
@@ -18,15 +18,8 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from dragoman.decoding.constraints import (
-    BOS_PAD,
-    NEG_INF,
-    DecodingConstraints,
-    PhraseGroup,
-    SentenceConstraints,
-    contains_phrase,
-    pad_phrases,
-)
+from dragoman.decoding.constraints import NEG_INF, DecodingConstraints, SentenceConstraints
+from dragoman.decoding.phrase import NO_TOKEN, Phrase, PhraseGroup
 from dragoman.decoding.topk import Candidates, find_best_candidates
 
 # Added to a score for each missing phrase; larger than any difference between scores.
@@ -45,18 +38,17 @@ def select_feasible_groups(
     banned_ids = {*forbidden_ids, *decoding_constraints.suppress_tokens, end_id}
     free_tokens = max_length - 1 - len(constraints.prefix) - len(constraints.exactly_once)
     feasible_groups: list[PhraseGroup] = []
-    for group in dict.fromkeys(constraints.required_groups):
-        assert min(map(len, group)) > 0, "a required phrase is empty"
+    for group in dict.fromkeys(constraints.include):
         phrases = tuple(
             phrase
             for phrase in dict.fromkeys(group)
-            if not banned_ids.intersection(phrase)
-            and not any(contains_phrase(phrase, excluded) for excluded in constraints.exclude)
-            and len(phrase) <= free_tokens
+            if not banned_ids.intersection(phrase.tokens)
+            and not any(excluded.text in phrase.text for excluded in constraints.exclude)
+            and len(phrase.tokens) <= free_tokens
         )
         if phrases:
             feasible_groups.append(phrases)
-            free_tokens -= max(map(len, phrases))
+            free_tokens -= max(len(phrase.tokens) for phrase in phrases)
     return tuple(feasible_groups)
 
 
@@ -64,12 +56,12 @@ def select_feasible_groups(
 class PhraseProgress:
     """Progress of each of Y hypotheses with each phrase and each group.
 
-    tail_BYM: last M tokens of the hypothesis, for a longest phrase of M tokens
-    matched_BYP: number of tokens of the phrase that the hypothesis ends with
-    is_met_BYG: whether the hypothesis contains a whole phrase of the group
+    state_BYP: number of bytes of the phrase that the text of the hypothesis ends with
+    matched_BYP: number of tokens of the phrase in that state
+    is_met_BYG: whether the text of the hypothesis contains a whole phrase of the group
     """
 
-    tail_BYM: Tensor
+    state_BYP: Tensor
     matched_BYP: Tensor
     is_met_BYG: Tensor
 
@@ -91,23 +83,24 @@ class PhraseConstraints:
 
     def __init__(self, groups: Sequence[Sequence[PhraseGroup]], *, group_size: int, end_id: int, device: torch.device) -> None:
         self.end_id = end_id
-        phrases = [list(chain.from_iterable(sentence_groups)) for sentence_groups in groups]
-        self.token_BPM = pad_phrases(phrases, align_right=False, pad_value=-1, device=device)
-        self.length_BP = (self.token_BPM >= 0).sum(-1)
-        sentences, max_phrases, max_length = self.token_BPM.shape
+        self.phrases: list[list[Phrase]] = [list(chain.from_iterable(sentence_groups)) for sentence_groups in groups]
+        sentences, max_phrases = len(groups), max(map(len, self.phrases), default=0)
+        lengths = [[len(phrase.tokens) for phrase in row] + [0] * (max_phrases - len(row)) for row in self.phrases]
+        length_BP = torch.tensor(lengths, dtype=torch.long, device=device).view(sentences, max_phrases)
         # The last group holds what only fills the tensor. It has no tokens, so it is met from the start.
         max_groups = max(map(len, groups), default=0)
         group_numbers = [[number for number, group in enumerate(sentence) for _ in group] for sentence in groups]
         group_numbers = [numbers + [max_groups] * (max_phrases - len(numbers)) for numbers in group_numbers]
         self.group_BP = torch.tensor(group_numbers, dtype=torch.long, device=device).view(sentences, max_phrases)
         self.group_length_BG = torch.zeros(sentences, max_groups + 1, dtype=torch.long, device=device)
-        self.group_length_BG = self._max_by_group(self.length_BP[:, None])[:, 0]
+        self.group_length_BG = self._max_by_group(length_BP[:, None])[:, 0]
         is_empty_BG = self.group_length_BG == 0
         # The search of a sentence without phrases does not depend on the phrases of the others.
         self.has_no_phrases_B1 = is_empty_BG.all(-1, keepdim=True)
+        nothing_BYP = torch.zeros(sentences, group_size, max_phrases, dtype=torch.long, device=device)
         self.progress = PhraseProgress(
-            torch.full((sentences, group_size, max_length), BOS_PAD, device=device),
-            torch.zeros(sentences, group_size, max_phrases, dtype=torch.long, device=device),
+            nothing_BYP,
+            nothing_BYP,
             is_empty_BG[:, None].expand(-1, group_size, -1),
         )
         self.candidate_progress = self.progress
@@ -127,12 +120,9 @@ class PhraseConstraints:
         end_BR = (logits_BRV[:, :, self.end_id] - log_sum_BR).float()
         all_met_BR = self.progress.is_met_BYG.all(-1)
         logits_BRV[:, :, self.end_id].masked_fill_(~all_met_BR, NEG_INF)
-        extensions = self._collect_extensions(logits_BRV, log_sum_BR, score_BR, count)
-        parent_BX, token_BX = extensions.parent_BX, extensions.token_BX
-        parent_progress = self.progress.select_hypotheses(parent_BX)
-        self.candidate_progress = self._update_progress(
-            torch.cat([parent_progress.tail_BYM[:, :, 1:], token_BX[:, :, None]], dim=2), parent_progress.is_met_BYG
-        )
+        extensions = self._collect_extensions(logits_BRV, log_sum_BR, score_BR, count, is_first=length == 1)
+        parent_BX = extensions.parent_BX
+        self.candidate_progress = self._update_progress(self.progress.select_hypotheses(parent_BX), extensions.token_BX)
         matched_BXG = self._max_by_group(self.candidate_progress.matched_BYP)
         tokens_BX = torch.where(self.candidate_progress.is_met_BYG, self.group_length_BG[:, None], matched_BXG).sum(-1)
         extensions = replace(extensions, priority_BX=self._rank_by_bank(extensions, tokens_BX))
@@ -150,16 +140,17 @@ class PhraseConstraints:
             *(torch.cat(pair, dim=1) for pair in zip(vars(extensions).values(), vars(ends).values(), strict=True))
         )
 
-    def _collect_extensions(self, logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int) -> Candidates:
+    def _collect_extensions(
+        self, logits_BRV: Tensor, log_sum_BR: Tensor, score_BR: Tensor, count: int, *, is_first: bool
+    ) -> Candidates:
         best = find_best_candidates(logits_BRV, log_sum_BR, score_BR, count)
         rows, vocabulary = logits_BRV.shape[1:]
-        next_index_BRP1 = self.progress.matched_BYP[:, :, :, None].clamp(max=self.token_BPM.shape[2] - 1)
-        next_BRP = self.token_BPM[:, None].expand(-1, rows, -1, -1).gather(3, next_index_BRP1)[:, :, :, 0].clamp(min=0)
+        next_BRP = self._list_next_tokens(is_first=is_first)
         best_token_BR1 = logits_BRV.argmax(-1, keepdim=True)
-        token_BRX = torch.cat([next_BRP, best_token_BR1], dim=2)
+        token_BRX = torch.cat([next_BRP.clamp(min=0), best_token_BR1], dim=2)
         log_prob_BRX = (logits_BRV.gather(2, token_BRX) - log_sum_BR[:, :, None]).float()
         is_met_BRP = self.progress.is_met_BYG.gather(2, self.group_BP[:, None].expand(-1, rows, -1))
-        excluded_BRX = torch.cat([is_met_BRP, self.has_no_phrases_B1[:, :, None].expand_as(best_token_BR1)], dim=2)
+        excluded_BRX = torch.cat([is_met_BRP | (next_BRP == NO_TOKEN), self.has_no_phrases_B1[:, :, None].expand_as(best_token_BR1)], dim=2)
         score_BRX = (score_BR[:, :, None] + log_prob_BRX).masked_fill(excluded_BRX, NEG_INF)
         parent_BRX = torch.arange(rows, device=token_BRX.device)[:, None].expand_as(token_BRX)
         parent_BX = torch.cat([best.parent_BX, parent_BRX.flatten(1)], dim=1)
@@ -170,15 +161,40 @@ class PhraseConstraints:
         log_prob_BX = torch.cat([best.log_prob_BX, log_prob_BRX.flatten(1)], dim=1)
         return Candidates(parent_BX, token_BX, log_prob_BX, score_BX, score_BX)
 
-    def _update_progress(self, tail_BYM: Tensor, is_met_BYG: Tensor) -> PhraseProgress:
-        max_length = tail_BYM.shape[2]
-        matched_BYP = torch.zeros(*tail_BYM.shape[:2], self.length_BP.shape[1], dtype=torch.long, device=tail_BYM.device)
-        is_complete_BYP = torch.zeros_like(matched_BYP)
-        for num_matched in range(1, max_length + 1):
-            matches_BYP = (tail_BYM[:, :, None, max_length - num_matched :] == self.token_BPM[:, None, :, :num_matched]).all(-1)
-            is_complete_BYP |= matches_BYP & (self.length_BP == num_matched)[:, None]
-            matched_BYP = torch.where(matches_BYP & (self.length_BP > num_matched)[:, None], num_matched, matched_BYP)
-        return PhraseProgress(tail_BYM, matched_BYP, is_met_BYG | (self._max_by_group(is_complete_BYP) > 0))
+    def _list_next_tokens(self, *, is_first: bool) -> Tensor:
+        """Return the token that continues each phrase after each hypothesis; NO_TOKEN if there is none. → (B, R, P)"""
+        next_BRP = torch.full_like(self.progress.state_BYP, NO_TOKEN)
+        for sentence, phrases in enumerate(self.phrases):
+            if phrases:
+                next_BRP[sentence, :, : len(phrases)] = torch.tensor(
+                    [
+                        [
+                            NO_TOKEN if phrase.only_first and not (state or is_first) else phrase.get_next_token(state)
+                            for phrase, state in zip(phrases, states, strict=False)
+                        ]
+                        for states in self.progress.state_BYP[sentence].tolist()
+                    ]
+                )
+        return next_BRP
+
+    def _update_progress(self, parents: PhraseProgress, token_BX: Tensor) -> PhraseProgress:
+        """Return the progress of hypotheses that add one token to these."""
+        updates_3BXP = torch.zeros(3, *parents.state_BYP.shape, dtype=torch.long)
+        for sentence, phrases in enumerate(self.phrases):
+            if not phrases:
+                continue
+            states, tokens = parents.state_BYP[sentence].tolist(), token_BX[sentence].tolist()
+            updates = [
+                [
+                    (new_state, phrase.count_tokens(new_state), is_complete)
+                    for phrase, state in zip(phrases, row, strict=False)
+                    for new_state, is_complete in [phrase.advance(state, token)]
+                ]
+                for row, token in zip(states, tokens, strict=True)
+            ]
+            updates_3BXP[:, sentence, :, : len(phrases)] = torch.tensor(updates, dtype=torch.long).permute(2, 0, 1)
+        state_BXP, matched_BXP, is_complete_BXP = updates_3BXP.to(token_BX.device)
+        return PhraseProgress(state_BXP, matched_BXP, parents.is_met_BYG | (self._max_by_group(is_complete_BXP) > 0))
 
     def _rank_by_bank(self, extensions: Candidates, tokens_BX: Tensor) -> Tensor:
         """Return a priority for each extension: by rank within the bank, then by the tokens of the bank. → (B, X)"""
@@ -200,19 +216,19 @@ class PhraseConstraints:
         value_BR = (score_BR.double() / penalty + UNMET_PENALTY * num_unmet_BR).masked_fill(all_met_BR, NEG_INF)
         value_B, row_B = value_BR.max(1)
         better_B = value_B > self.partial_score_B
-        num_columns = self.candidate_progress.tail_BYM.shape[1]
+        num_columns = self.candidate_progress.state_BYP.shape[1]
         self.partial_node_id_B = torch.where(better_B, first_node_id + num_columns + row_B, self.partial_node_id_B)
         self.partial_score_B = torch.where(better_B, value_B, self.partial_score_B)
 
     def select_candidates(self, alive_BR: Tensor) -> None:
         """Keep the progress of the candidates that stay in the beam."""
         self.progress = self.candidate_progress.select_hypotheses(
-            alive_BR.clamp(max=self.candidate_progress.tail_BYM.shape[1] - 1)
+            alive_BR.clamp(max=self.candidate_progress.state_BYP.shape[1] - 1)
         )
 
     def select_sentences(self, sentences_B: Tensor) -> None:
         """Keep the phrases of these sentences alone."""
-        self.token_BPM, self.length_BP = self.token_BPM[sentences_B], self.length_BP[sentences_B]
+        self.phrases = [self.phrases[sentence] for sentence in sentences_B.tolist()]
         self.group_BP, self.group_length_BG = self.group_BP[sentences_B], self.group_length_BG[sentences_B]
         self.partial_score_B, self.partial_node_id_B = self.partial_score_B[sentences_B], self.partial_node_id_B[sentences_B]
         self.has_no_phrases_B1, self.progress = self.has_no_phrases_B1[sentences_B], self.progress.select_sentences(sentences_B)

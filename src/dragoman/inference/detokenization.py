@@ -85,7 +85,6 @@ class Detokenizer:
             token_log_probs=hypothesis.token_log_probs,
             status=get_status(hypothesis, text, source=source, min_length_ratio=min_length_ratio),
             source_tokens=tuple(self.tokenizer.source.ids_to_pieces(source)),
-            unmet_constraints=tuple(target.decode(phrase) for phrase in hypothesis.unmet_constraints),
             mbr_score=hypothesis.mbr_score,
             confidence=details.confidence,
         )

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dragoman.config import DecodingConfig
-from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
-from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, Phrase, PhraseGroup, SentenceConstraints
+from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, SentenceConstraints
+from dragoman.decoding.phrase import Phrase, PhraseGroup
 from dragoman.errors import DataError
+from dragoman.inference.phrase_encoder import PhraseEncoder
 from dragoman.runtime.counts import format_count
 from dragoman.text.marks import list_marks
 
@@ -22,12 +23,15 @@ CONSTRAINT_KEYS = ("prefix", "include", "exclude", "include_any")
 class TranslationConstraints:
     """Lexical constraints on one translation.
 
+    A translation contains a phrase if its text holds it, also inside a word. The tokenizer normalizes phrases as it normalizes
+    texts. `Translation.unmet_constraints` names the phrases that the search could not place or avoid, and the first phrase of
+    a group that it could not place.
+
     prefix: text that the translation starts with
-    include: phrases that the translation must contain (beam search only); `Translation.unmet_constraints` names the phrases
-        that the search could not place
-    exclude: phrases that the translation must not contain, in the tokenizer's own segmentation
+    include: phrases that the translation must contain (beam search only)
+    exclude: phrases that the translation must not contain
     include_any: groups of phrases. The translation must contain one phrase of each, such as one form of a word (beam search
-        only). `Translation.unmet_constraints` names the first phrase of a group that the search could not place.
+        only).
     skip_infeasible: leave out the constraints that no search can meet, rather than raise DataError
     keep_marks: the marks of placeholders in the text, `⟦0⟧` to `⟦31⟧`, are reserved tokens, and the translation contains each
         exactly once; a text has each once at most
@@ -50,55 +54,59 @@ class TranslationConstraints:
                 f"include_any: groups of phrases are needed, not {self.include_any!r}; write (('a form', 'another'),)"
             )
 
-    def to_token_constraints(self, target: Vocabulary, *, location: str) -> SentenceConstraints:
-        """Return the constraints as tokens.
+    def to_token_constraints(self, encoder: PhraseEncoder, *, location: str, is_spaced: bool) -> SentenceConstraints:
+        """Return the constraints for the search.
+
+        is_spaced: the target language separates words by spaces
 
         Raises DataError, which begins with `location`, for a phrase without text or with unknown characters.
         """
+        include = [encoder.encode_included(phrase, f"{location}: include", is_spaced=is_spaced) for phrase in self.include]
         return SentenceConstraints(
-            prefix=_encode_phrase(self.prefix, target, f"{location}: prefix") if self.prefix else (),
-            include=tuple(_encode_phrase(phrase, target, f"{location}: include") for phrase in self.include),
-            exclude=tuple(_encode_phrase(phrase, target, f"{location}: exclude") for phrase in self.exclude),
-            include_any=tuple(self._encode_groups(target, location)),
+            prefix=encoder.encode_prefix(self.prefix, f"{location}: prefix") if self.prefix else (),
+            include=(*include, *self._encode_groups(encoder, f"{location}: include_any", is_spaced=is_spaced)),
+            exclude=tuple(encoder.encode_excluded(phrase, f"{location}: exclude") for phrase in self.exclude),
         )
 
-    def _encode_groups(self, target: Vocabulary, location: str) -> Iterator[PhraseGroup]:
+    def _encode_groups(self, encoder: PhraseEncoder, location: str, *, is_spaced: bool) -> Iterator[PhraseGroup]:
         for group in self.include_any:
             phrases: list[Phrase] = []
             for phrase in group:
                 try:
-                    phrases.append(_encode_phrase(phrase, target, f"{location}: include_any"))
+                    phrases += encoder.encode_included(phrase, location, is_spaced=is_spaced)
                 except DataError:
                     if not self.skip_infeasible:
                         raise
             if phrases:
                 yield tuple(dict.fromkeys(phrases))
 
+    def find_unmet(self, text: str, encoder: PhraseEncoder) -> tuple[str, ...]:
+        """Return the phrases that a translation should contain and does not, then those that it contains and should not."""
 
-def _encode_phrase(phrase: str, target: Vocabulary, location: str) -> tuple[int, ...]:
-    tokens = tuple(target.encode(phrase))
-    if not tokens:
-        raise DataError(f"{location}: {phrase!r} has no text; remove it", code="invalid-constraints")
-    if UNKNOWN_ID in tokens:
-        raise DataError(
-            f"{location}: {phrase!r} has characters that the target tokenizer does not know; remove them",
-            code="invalid-constraints",
+        def holds(phrase: str) -> bool:
+            return encoder.normalize(phrase) in text
+
+        return (
+            *(phrase for phrase in self.include if not holds(phrase)),
+            *(group[0] for group in self.include_any if not any(map(holds, group))),
+            *(phrase for phrase in self.exclude if holds(phrase)),
         )
-    return tokens
 
 
 def tokenize_constraints(
     constraints: Sequence[TranslationConstraints | None],
     segments_by_line: Sequence[Sequence[str]],
     config: DecodingConfig,
-    target: Vocabulary,
+    encoder: PhraseEncoder,
     *,
+    is_spaced: bool,
     marked_target: Vocabulary | None = None,
     max_positions: int | None,
     start_index: int,
 ) -> list[SentenceConstraints]:
     """Return the constraints of each segment of each line, as tokens.
 
+    is_spaced: the target language separates words by spaces
     marked_target: vocabulary whose pieces include the marks of placeholders; None if no such vocabulary exists
     max_positions: most tokens of an output; None if positions never end
     start_index: index of the first line in its text, counted from 0
@@ -116,7 +124,7 @@ def tokenize_constraints(
         token_constraints = (
             NO_SENTENCE_CONSTRAINTS
             if line_constraints is None
-            else line_constraints.to_token_constraints(target, location=f"line {line_number}")
+            else line_constraints.to_token_constraints(encoder, location=f"line {line_number}", is_spaced=is_spaced)
         )
         marks: list[tuple[int, ...]] = [()] * len(segments)
         if line_constraints is not None and line_constraints.keep_marks:
@@ -166,12 +174,12 @@ def _check_feasible(
             f"line {line_number}: has constraints, but is longer than the model reads and translated in segments; shorten it",
             code="invalid-constraints",
         )
-    if constraints.required_groups and config.method != "beam":
+    if constraints.include and config.method != "beam":
         raise DataError(
             f"line {line_number}: include needs method = 'beam', not {config.method!r}; change the method",
             code="invalid-constraints",
         )
-    if constraints.required_groups and config.num_beam_groups > 1:
+    if constraints.include and config.num_beam_groups > 1:
         raise DataError(
             f"line {line_number}: include needs num_beam_groups = 1, not {config.num_beam_groups}; set it to 1",
             code="invalid-constraints",

@@ -70,7 +70,7 @@ class Translation(_Explainable):
         output ends with it. The weights are the mean over the heads of the first model's last layer.
     alignment: on request, for each word of the text, a link to the source word with the most attention. The words do not
         include a language token at the start of the source.
-    unmet_constraints: phrases of `TranslationConstraints.include` that the text does not contain
+    unmet_constraints: phrases of `TranslationConstraints` that the text should hold and does not, or holds and should not
     mbr_score: mean similarity to the other candidates in percent, if decoding.mbr chose the translation; None for several
         segments
     confidence: on request, the share of the bundle's calibration translations that are no better, from 0 to 1; the lowest

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast, get_args
 
 from torch import Tensor
 
@@ -27,6 +27,7 @@ from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.detokenization import Detokenizer, HypothesisDetails
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.inputs import check_lines, encode_pairs
+from dragoman.inference.phrase_encoder import PhraseEncoder
 from dragoman.inference.segmentation import is_surely_short, split_line
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
@@ -42,6 +43,7 @@ from dragoman.inference.whole_texts import (
     TextTranslation,
     translate_texts,
 )
+from dragoman.languages import is_spaced_language
 from dragoman.model.ctc import check_predicts_by_steps, is_ctc
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration, compute_signals
@@ -54,6 +56,7 @@ from dragoman.text.marks import to_characters, to_marks
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
+    from dragoman.data.tokenization.vocabulary import TextTokenizer
     from dragoman.inference.comet import CometScorer
     from dragoman.viz.explanation import Explanation
 
@@ -158,6 +161,11 @@ class Translator:
         """Word aligner that reads the first model's attention."""
         start_id = get_decoder_start_id(self.recipe.model)
         return AttentionAligner(self.models[0], self.bundle.tokenizer, start_id, self.alignment_head)
+
+    @cached_property
+    def phrase_encoder(self) -> PhraseEncoder:
+        """Encoder of the phrases of constraints."""
+        return PhraseEncoder(cast("TextTokenizer", self.bundle.tokenizer.target))
 
     @cached_property
     def detokenizer(self) -> Detokenizer:
@@ -287,7 +295,10 @@ class Translator:
             segment_texts, results, config, attention=attention, confidence=confidence, has_marks=bool(marked_lines)
         )
         if constraints is not None:
-            translations = list(map(_mark_unmet, translations, constraints))
+            translations = [
+                _mark_unmet(translation, line_constraints, self.phrase_encoder)
+                for translation, line_constraints in zip(translations, constraints, strict=True)
+            ]
         if not is_unsplit:
             on_progress(len(texts))
         for text, translation in zip(texts, translations, strict=True):
@@ -342,7 +353,8 @@ class Translator:
                 constraints,
                 segment_texts,
                 config,
-                tokenizer.target,
+                self.phrase_encoder,
+                is_spaced=is_spaced_language(self._select_recipe(config).task.target_language),
                 marked_target=None if marked_tokenizer is None else marked_tokenizer.target,
                 max_positions=max_positions,
                 start_index=start_index,
@@ -723,8 +735,15 @@ def _list_marked_lines(constraints: Sequence[TranslationConstraints | None] | No
     }
 
 
-def _mark_unmet(translation: Translation, constraints: TranslationConstraints | None) -> Translation:
-    """Mark all included phrases as unmet for a line that was not translated."""
-    if constraints is None or translation.token_log_probs:
+def _mark_unmet(
+    translation: Translation, constraints: TranslationConstraints | None, encoder: PhraseEncoder
+) -> Translation:
+    """Return a translation and its alternatives with the phrases that their texts should hold or should not."""
+    if constraints is None:
         return translation
-    return replace(translation, unmet_constraints=(*constraints.include, *(group[0] for group in constraints.include_any)))
+    text = translation.text if translation.token_log_probs else ""  # a line that was not translated may keep its source
+    return replace(
+        translation,
+        unmet_constraints=constraints.find_unmet(text, encoder),
+        alternatives=tuple(_mark_unmet(alternative, constraints, encoder) for alternative in translation.alternatives),
+    )

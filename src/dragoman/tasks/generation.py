@@ -165,7 +165,11 @@ class BatchSearch:
         required_ids = [
             token
             for constraint in constraints
-            for token in chain(constraint.prefix, *chain.from_iterable(constraint.required_groups), constraint.exactly_once)
+            for token in chain(
+                constraint.prefix,
+                *(phrase.tokens for phrase in chain.from_iterable(constraint.include)),
+                constraint.exactly_once,
+            )
         ]
         required_ids += self.prompt
         inference_model, token_ids = self.inference_model.restrict_vocabulary(source_BS, required_ids)
@@ -366,24 +370,18 @@ class VocabularyMap:
         return tuple(self.local_ids[token] for token in tokens if token in self.local_ids)
 
     def map_constraints(self, constraints: SentenceConstraints) -> SentenceConstraints:
-        """Return the same constraints in token numbers. It drops an excluded phrase with a token that cannot be output."""
+        """Return the same constraints in token numbers."""
         return replace(
             constraints,
             prefix=self.to_local_ids(constraints.prefix),
-            include=tuple(map(self.to_local_ids, constraints.include)),
-            include_any=tuple(tuple(map(self.to_local_ids, group)) for group in constraints.include_any),
+            include=tuple(tuple(phrase.restrict(self.local_ids) for phrase in group) for group in constraints.include),
+            exclude=tuple(phrase.restrict(self.local_ids) for phrase in constraints.exclude),
             exactly_once=self.to_local_ids(constraints.exactly_once),
-            exclude=tuple(
-                self.to_local_ids(phrase) for phrase in constraints.exclude if all(token in self.local_ids for token in phrase)
-            ),
         )
 
     def restore_hypothesis(self, hypothesis: Hypothesis) -> Hypothesis:
         """Return the same hypothesis in ids of the whole vocabulary."""
-        unmet_phrases = tuple(tuple(self.token_ids[token] for token in phrase) for phrase in hypothesis.unmet_constraints)
-        return replace(
-            hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens), unmet_constraints=unmet_phrases
-        )
+        return replace(hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens))
 
 
 @torch.no_grad()

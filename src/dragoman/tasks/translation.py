@@ -207,7 +207,7 @@ def _allow_repetitions(
     is_repetitive = [
         any(
             contains_repetition(tokens, window)
-            for tokens in (source, constraint.prefix, *chain.from_iterable(constraint.required_groups))
+            for tokens in (source, constraint.prefix, *(phrase.tokens for phrase in chain.from_iterable(constraint.include)))
         )
         for source, constraint in zip(sources, line_constraints, strict=True)
     ]

@@ -18,6 +18,7 @@ import dragoman
 from conftest import WORDS
 from dragoman.bundle import load_bundle
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
+from dragoman.decoding.phrase import Phrase
 from dragoman.errors import DeviceError
 from dragoman.inference.backends.device import resolve_device, validate_count
 from dragoman.inference.parallel.messages import encode_request, is_serializable, run_request
@@ -185,7 +186,10 @@ def test_encoded_request_gives_the_same_hypotheses(bundle: Path, decoding: dict[
     sources = [translator.bundle.tokenizer.encode_source(line) for line in LINES]
     config, start_id = translator.resolve_decoding(decoding), 2
     decoding_constraints = DecodingConstraints(min_length=2, no_repeat_ngram_size=3, suppress_tokens=(7,), repetition_window=8)
-    constraints = [SentenceConstraints(prefix=(9, 8), exclude=((5, 6), (11,)), allow_repetition=True)] * len(sources)
+    pieces = {5: b"a\xff", 6: b"b", 11: b"c"}
+    excluded = (Phrase(b"a\xffb", (5, 6), pieces), Phrase(b"c", (11,), pieces))
+    included = () if decoding["method"] != "beam" else ((Phrase(b"b", (6,), pieces, only_first=True),),)
+    constraints = [SentenceConstraints((9, 8), included, excluded, allow_repetition=True)] * len(sources)
     search = BatchSearch(translator.inference_model, config, start_id, decoding_constraints, None, False)
     job = GenerationJob(search, sources, range(len(sources)), constraints)
     assert is_serializable(job)

@@ -12,8 +12,10 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import sentencepiece as spm
 
 from dragoman.data.tokenization.sentencepiece import encode_utf8, load_processor
+from dragoman.data.tokenization.sentencepiece_proto import remove_dummy_prefix
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.errors import BundleError
@@ -62,8 +64,19 @@ class PieceVocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a line. Raise DataError for half of a surrogate pair, which UTF-8 cannot encode."""
+        return self._encode(self._processor, text)
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """Return the ids of a text that follows other text without a space between them."""
+        return self._encode(self._continuing_processor, text)
+
+    @cached_property
+    def _continuing_processor(self) -> spm.SentencePieceProcessor:
+        return load_processor(remove_dummy_prefix(self.serialized_model), name="tokenizer")
+
+    def _encode(self, processor: spm.SentencePieceProcessor, text: str) -> list[int]:
         encode_utf8(text, lowercase=False)
-        pieces: list[str] = self._processor.encode(text, out_type=str)
+        pieces: list[str] = processor.encode(text, out_type=str)
         return [self._ids.get(piece, UNKNOWN_ID) for piece in pieces]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

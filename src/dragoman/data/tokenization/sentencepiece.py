@@ -26,6 +26,7 @@ from dragoman.data.tokenization.sentencepiece_proto import (
     define_control_pieces,
     insert_control_pieces,
     read_pieces,
+    remove_dummy_prefix,
     renumber_special_pieces,
     replace_normalization,
 )
@@ -72,8 +73,8 @@ class SentencePieceTokenizer:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes without the sampler, which another process builds itself."""
-        return {name: value for name, value in self.__dict__.items() if name != "_sampler"}
+        """Return the attributes without the sampler and the second processor, which another process builds itself."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_sampler", "_continuing_processor")}
 
     def __len__(self) -> int:
         """Return the number of pieces."""
@@ -83,6 +84,15 @@ class SentencePieceTokenizer:
         """Return the ids of a line. Raise DataError for half of a surrogate pair, which UTF-8 cannot encode."""
         ids: list[int] = self._processor.encode(encode_utf8(text, lowercase=self.lowercase))
         return ids
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """Return the ids of a text that follows other text without a space between them."""
+        ids: list[int] = self._continuing_processor.encode(encode_utf8(text, lowercase=self.lowercase))
+        return ids
+
+    @cached_property
+    def _continuing_processor(self) -> spm.SentencePieceProcessor:
+        return load_processor(remove_dummy_prefix(self.serialized_model), name="tokenizer")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several lines, as `encode` does."""

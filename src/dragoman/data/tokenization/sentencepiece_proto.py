@@ -13,7 +13,7 @@ from dataclasses import dataclass
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 _PIECES_FIELD, _TRAINER_SPEC_FIELD, _NORMALIZER_SPEC_FIELD = 1, 2, 3
-_RULE_NAME_FIELD, _COMPILED_RULE_FIELD, _RULE_FILE_FIELD = 1, 2, 6
+_RULE_NAME_FIELD, _COMPILED_RULE_FIELD, _DUMMY_PREFIX_FIELD, _RULE_FILE_FIELD = 1, 2, 3, 6
 _TEXT_FIELD, _SCORE_FIELD, _TYPE_FIELD = 1, 2, 3
 _MODEL_TYPE_FIELD = 3
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
@@ -116,6 +116,11 @@ def define_control_pieces(model: bytes, texts: Mapping[str, str]) -> bytes:
             record = _encode_piece(texts[piece.text], USER_DEFINED)
         records.append(record)
     return b"".join(records)
+
+
+def remove_dummy_prefix(model: bytes) -> bytes:
+    """Return the model that adds no space before a text. Parts of a message that follow others change these alone."""
+    return model + _encode_field(_NORMALIZER_SPEC_FIELD, _encode_field(_DUMMY_PREFIX_FIELD, 0))
 
 
 def replace_normalization(model: bytes, name: str, rule: bytes) -> bytes:

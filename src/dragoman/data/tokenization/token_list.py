@@ -105,6 +105,10 @@ class TokenListTokenizer:
                 ids.append(UNKNOWN_ID)
         return ids
 
+    def encode_continuation(self, text: str) -> list[int]:
+        """Return `encode(text)`, because no token marks the space before it except a word, which has one always."""
+        return self.encode(text)
+
     def _split(self, text: str) -> list[str]:
         return self.scheme.split(normalize(encode_utf8(text, lowercase=self.lowercase).decode(), self.normalization))
 

@@ -15,6 +15,7 @@ from typing import Any
 from dragoman.config import DecodingConfig
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.phrase import Phrase
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.tasks.generation import BatchSearch, GenerationJob
 from dragoman.tasks.inference_model import InferenceModel
@@ -63,7 +64,7 @@ def encode_request(job: GenerationJob, batch: Sequence[int]) -> dict[str, Any]:
         "restrict_vocabulary": search.inference_model.restrict_vocabulary is not None,
         "sources": [list(map(int, source)) for source in sources],
         "sample_ids": list(sample_ids),
-        "constraints": [vars(sentence_constraints) for sentence_constraints in constraints],
+        "constraints": [_encode_constraints(sentence_constraints) for sentence_constraints in constraints],
     }
 
 
@@ -79,10 +80,23 @@ def run_request(request: Mapping[str, Any], inference_model: InferenceModel) -> 
         request["return_alternatives"],
         tuple(request["prompt"]),
     )
-    constraints = [
-        SentenceConstraints(**{name: _to_tuples(value) for name, value in fields.items()}) for fields in request["constraints"]
-    ]
+    constraints = [_decode_constraints(fields) for fields in request["constraints"]]
     return search.run(range(len(request["sources"])), request["sources"], request["sample_ids"], constraints)
+
+
+def _encode_constraints(constraints: SentenceConstraints) -> dict[str, Any]:
+    return vars(constraints) | {
+        "include": [[phrase.to_dict() for phrase in group] for group in constraints.include],
+        "exclude": [phrase.to_dict() for phrase in constraints.exclude],
+    }
+
+
+def _decode_constraints(fields: Mapping[str, Any]) -> SentenceConstraints:
+    phrases: dict[str, Any] = {
+        "include": tuple(tuple(map(Phrase.from_dict, group)) for group in fields["include"]),
+        "exclude": tuple(map(Phrase.from_dict, fields["exclude"])),
+    }
+    return SentenceConstraints(**{name: phrases.get(name, _to_tuples(value)) for name, value in fields.items()})
 
 
 def encode_results(results: SearchResults) -> list[list[list[Any]]]:

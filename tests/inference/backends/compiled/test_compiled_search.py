@@ -19,6 +19,7 @@ import torch
 from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, DecodingConstraints, SentenceConstraints
+from dragoman.decoding.phrase import Phrase
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.backends.select import build_inference_model
 from dragoman.model.factory import build_model
@@ -269,7 +270,7 @@ def test_native_requests_are_recognized(inference_models: list[InferenceModel]) 
     assert make_job(inference_models[0], SentenceConstraints(allow_repetition=True), **greedy).is_native
     for decoding in not_native:
         assert not make_job(inference_models[0], **decoding).is_native
-    assert not make_job(inference_models[0], SentenceConstraints(exclude=((7,),)), **greedy).is_native
+    assert not make_job(inference_models[0], SentenceConstraints(exclude=(Phrase(b"a", (7,), {7: b"a"}),)), **greedy).is_native
     assert not make_job(inference_models[0], constraint_factory=lambda indices, limits: None, **greedy).is_native
     assert not make_job(replace(inference_models[0], native_search=None), **greedy).is_native
 
