@@ -179,7 +179,7 @@ def test_missing_file_is_named(name: str, bundle_copy: Path) -> None:
     load_error(bundle_copy, names=name)
 
 
-@pytest.mark.parametrize("name", FILES[:1] + FILES[2:])
+@pytest.mark.parametrize("name", ["config.json", "source.model", "weights.safetensors"])
 def test_missing_unlisted_file_is_named(name: str, bundle_copy: Path) -> None:
     (bundle_copy / name).unlink()
     reseal(bundle_copy)

@@ -449,7 +449,7 @@ def test_phrase_is_found_in_any_tokens(text: str) -> None:
         completing = {
             token
             for token, piece in enumerate(TEXT_PIECES)
-            if piece and output.count(text) < (output + piece).count(text) or text in output[len(output) - expected :] + piece
+            if (piece and output.count(text) < (output + piece).count(text)) or text in output[len(output) - expected :] + piece
         }
         assert set(phrase.list_completing_tokens(phrase.find_state(tokens))) == completing
 

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001  (the marks of many scripts look like those of English)
 """Phrases of constraints in the text of outputs. The right answers are Python's own search in the decoded text."""
 
 from __future__ import annotations
@@ -5,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,7 +91,7 @@ def translator(request: pytest.FixtureRequest, tiny: MakeRecipe, tmp_path_factor
 
 
 @pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
-def test_excluded_phrases_are_absent(translator: Translator, method: str) -> None:
+def test_excluded_phrases_are_absent(translator: Translator, method: Any) -> None:
     lines = [f"{number} one two three" for number in range(12)]
     free = translator.translate(lines, method=method)
     # U+FFFD stands for bytes that are no text, so no phrase finds it.
@@ -99,7 +101,9 @@ def test_excluded_phrases_are_absent(translator: Translator, method: str) -> Non
     ]
     assert sum(map(len, phrases)) > 8
     constraints = [TranslationConstraints(exclude=line_phrases) for line_phrases in phrases]
-    for result, constraint in zip(translator.translate(lines, constraints=constraints, method=method), constraints, strict=True):
+    for result, constraint in zip(
+        translator.translate(lines, constraints=constraints, method=method), constraints, strict=True
+    ):
         assert not any(phrase in result.text for phrase in constraint.exclude)
         assert result.unmet_constraints == ()
 

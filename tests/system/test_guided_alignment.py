@@ -184,7 +184,9 @@ def test_missing_link_file_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
 def test_words_split_by_normalization_are_reported(tiny: MakeRecipe, tmp_path: Path) -> None:
     # A zero-width space is not white space for Python, but NFKC of SentencePiece makes a space of it.
     notices: list[str] = []
-    recipe = recipe_with_links(tiny, tmp_path, "0-0 0-1\n\n0-0\n", "tokenizer.normalization=nfkc", source="one\u200btwo\n\nthree\n")
+    recipe = recipe_with_links(
+        tiny, tmp_path, "0-0 0-1\n\n0-0\n", "tokenizer.normalization=nfkc", source="one\u200btwo\n\nthree\n"
+    )
     result = prepare(recipe, tmp_path / "data", notices.append)
     table = LinkTable(get_links_file(result.folder, "train"))
     assert [len(table[index]) for index in range(2)] == [0, 1]

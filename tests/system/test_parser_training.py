@@ -343,7 +343,7 @@ def test_decoder_never_reads_tags() -> None:
         ("task.pos_tags=sequence", "only the tensor2tensor sequence holds tags"),
         ("task.linearization=tensor2tensor", "only the tensor2tensor sequence holds tags"),
         ("tokenizer.joint=true", "set joint = false"),
-        ("tokenizer.normalization=nfkc", "set 'identity' for a parser"),
+        ("tokenizer.normalization=nfkc", "set 'identity' or drop it"),
         ("data.overlong_pairs=truncate", "cuts trees"),
         ("data.noise.upper_case=0.1", "would change words but not their trees"),
         ("training.best_metric=bleu", "is not for parsing: set 'f1' or 'loss'"),

@@ -415,7 +415,7 @@ class Recipe(RecipeSection):
             (tokenizer.target_vocab_size, "tokenizer.target_vocab_size: a parser takes its labels from the trees; drop it"),
             (
                 not {tokenizer.normalization, tokenizer.source_normalization} <= {None, "identity"},
-                f"tokenizer.normalization = {tokenizer.get_normalization('source')!r} changes words; set 'identity' for a parser",
+                f"tokenizer.normalization = {tokenizer.get_normalization('source')!r} changes words; set 'identity' or drop it",
             ),
             (any(share for _, share in self.data.noise), "data.noise would change words but not their trees; drop it"),
             (self.data.overlong_pairs == "truncate", "data.overlong_pairs = 'truncate' cuts trees; set 'drop' or 'error'"),

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,6 @@ from dragoman.cleaning.cleaned_corpus import BatchReference, CleanedCorpus, Prog
 from dragoman.data.encoded_corpus import build_pair_batch, build_pair_schema, get_pair_file
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.tree_labels import TreeLabels, to_source_text
-from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.data.tokenization.written_characters import WrittenCharacters
 from dragoman.errors import DataError
 from dragoman.formats.resumable_arrow import resumable_arrow_file
@@ -159,8 +158,7 @@ class PairEncoder:
 
     @cached_property
     def _written_characters(self) -> tuple[WrittenCharacters, WrittenCharacters]:
-        source, target = self.tokenizer.source, cast("TextTokenizer", self.tokenizer.target)
-        return WrittenCharacters(source), WrittenCharacters(target)
+        return WrittenCharacters(self.tokenizer.source), WrittenCharacters(self.tokenizer.target)
 
     def __call__(self, batch: BatchReference | pa.RecordBatch) -> tuple[pa.RecordBatch, PairStats]:
         """Return the encoded rows of a batch, and their statistics."""

@@ -161,9 +161,7 @@ def finalize(
         output_ids = tuple(tokens[:-1] if finished else tokens)
         if score is None:
             score = sum(log_probs) / length_penalty(float(node.length))
-        hypotheses[node.sentence].append(
-            Hypothesis(output_ids, tuple(log_probs), score, finished, ranked_node.has_repetition)
-        )
+        hypotheses[node.sentence].append(Hypothesis(output_ids, tuple(log_probs), score, finished, ranked_node.has_repetition))
     return hypotheses
 
 

@@ -150,7 +150,9 @@ class PhraseConstraints:
         token_BRX = torch.cat([next_BRP.clamp(min=0), best_token_BR1], dim=2)
         log_prob_BRX = (logits_BRV.gather(2, token_BRX) - log_sum_BR[:, :, None]).float()
         is_met_BRP = self.progress.is_met_BYG.gather(2, self.group_BP[:, None].expand(-1, rows, -1))
-        excluded_BRX = torch.cat([is_met_BRP | (next_BRP == NO_TOKEN), self.has_no_phrases_B1[:, :, None].expand_as(best_token_BR1)], dim=2)
+        excluded_BRX = torch.cat(
+            [is_met_BRP | (next_BRP == NO_TOKEN), self.has_no_phrases_B1[:, :, None].expand_as(best_token_BR1)], dim=2
+        )
         score_BRX = (score_BR[:, :, None] + log_prob_BRX).masked_fill(excluded_BRX, NEG_INF)
         parent_BRX = torch.arange(rows, device=token_BRX.device)[:, None].expand_as(token_BRX)
         parent_BX = torch.cat([best.parent_BX, parent_BRX.flatten(1)], dim=1)

@@ -735,9 +735,7 @@ def _list_marked_lines(constraints: Sequence[TranslationConstraints | None] | No
     }
 
 
-def _mark_unmet(
-    translation: Translation, constraints: TranslationConstraints | None, encoder: PhraseEncoder
-) -> Translation:
+def _mark_unmet(translation: Translation, constraints: TranslationConstraints | None, encoder: PhraseEncoder) -> Translation:
     """Return a translation and its alternatives with the phrases that their texts should hold or should not."""
     if constraints is None:
         return translation

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001  (the marks of many scripts look like those of English)
 """Unicode normalization of both sides, and the characters that a vocabulary cannot write.
 
 The right values are Unicode's own normal forms, from Python's unicodedata.
@@ -52,7 +53,8 @@ def test_default_composes_source_and_keeps_exponents() -> None:
 
 def test_sides_of_joint_vocabulary_share_ids() -> None:
     tokenizer = train()
-    assert tokenizer.shares_vocabulary and not tokenizer.is_joint
+    assert tokenizer.shares_vocabulary
+    assert not tokenizer.is_joint
     assert tokenizer.source.encode("the café") == tokenizer.target.encode("the café")
     extended = add_extra_tokens(tokenizer, ["<ui>"])
     assert extended.source.encode("a <ui>")[-1] == extended.target.encode("b <ui>")[-1] == len(tokenizer.source)

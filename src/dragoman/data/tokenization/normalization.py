@@ -35,10 +35,14 @@ def serialize_rule(normalization: Normalization) -> bytes:
 @lru_cache
 def _build_normalizer(normalization: Normalization) -> spm.SentencePieceNormalizer:
     spm.set_min_log_level(_ERRORS_ONLY)  # the compilation of a rule writes messages to standard error
-    options = {"add_dummy_prefix": False, "escape_whitespaces": False, "remove_extra_whitespaces": False}
-    if normalization == "nfkc":
-        return spm.SentencePieceNormalizer(rule_name="nmt_nfkc", **options)
-    return spm.SentencePieceNormalizer(norm_map=list(_list_nfc_changes().items()), **options)
+    is_nfkc = normalization == "nfkc"
+    return spm.SentencePieceNormalizer(
+        rule_name="nmt_nfkc" if is_nfkc else None,
+        norm_map=None if is_nfkc else list(_list_nfc_changes().items()),
+        add_dummy_prefix=False,
+        escape_whitespaces=False,
+        remove_extra_whitespaces=False,
+    )
 
 
 def _list_nfc_changes() -> dict[str, str]:

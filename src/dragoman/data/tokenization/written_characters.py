@@ -8,7 +8,7 @@ import numpy as np
 
 from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.token_list import TokenListTokenizer
-from dragoman.data.tokenization.vocabulary import TextTokenizer
+from dragoman.data.tokenization.vocabulary import Vocabulary
 
 _WHITE_SPACE = frozenset(" \t\n\v\f\r")
 """White space that no tokenizer keeps as it is; a line has single spaces."""
@@ -17,12 +17,13 @@ _WHITE_SPACE = frozenset(" \t\n\v\f\r")
 class WrittenCharacters:
     """Test of single characters, each once."""
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
+    def __init__(self, tokenizer: Vocabulary) -> None:
         self.tokenizer = tokenizer
         self._answers: dict[str, bool] = {}
         # A word is known or unknown as a whole, so a character of a list of words is known if a word has it.
-        is_word_list = isinstance(tokenizer, TokenListTokenizer) and tokenizer.scheme.kind in ("word", "subword-nmt")
-        self._word_characters = frozenset("".join(tokenizer.tokens)) if is_word_list else None
+        self._word_characters: frozenset[str] | None = None
+        if isinstance(tokenizer, TokenListTokenizer) and tokenizer.scheme.kind in ("word", "subword-nmt"):
+            self._word_characters = frozenset("".join(tokenizer.tokens))
 
     def can_write(self, character: str) -> bool:
         """Return whether the decoded ids of a text keep this character."""

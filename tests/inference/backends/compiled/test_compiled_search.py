@@ -19,8 +19,8 @@ import torch
 from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, DecodingConstraints, SentenceConstraints
-from dragoman.decoding.phrase import Phrase
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.phrase import Phrase
 from dragoman.inference.backends.select import build_inference_model
 from dragoman.model.factory import build_model
 from dragoman.tasks.generation import BatchSearch, GenerationJob, generate
