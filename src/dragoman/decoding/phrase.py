@@ -1,4 +1,4 @@
-"""Phrase that a search looks for in the text of an output, whatever the tokens of that text are.
+"""Phrase that a search looks for in the text of an output, in any tokens.
 
 The text is UTF-8. A state is the number of bytes of the phrase that an output ends with, as in Knuth, Morris and Pratt (1977).
 One token can continue the phrase, begin inside a word, complete the phrase and go on, or hold all of it.
