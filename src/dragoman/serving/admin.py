@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_OPEN = 32
+"""Connections at the same time, each of which has a thread. The oldest one is closed for another one."""
+MAX_SECONDS = 15.0
+"""Time of a connection, which has one request."""
 
 
 def serve_admin(
@@ -45,8 +51,47 @@ def serve_admin(
         def log_message(self, format: str, *args: object) -> None:
             """Write nothing."""
 
-    server = ThreadingHTTPServer(admin_socket.getsockname(), Handler, bind_and_activate=False)
+    server = _AdminServer(admin_socket.getsockname(), Handler, bind_and_activate=False)
     server.socket.close()
     server.socket = admin_socket
     threading.Thread(target=server.serve_forever, name="admin", daemon=True).start()
     return server
+
+
+class _AdminServer(ThreadingHTTPServer):
+    """Server with few connections, each for a short time."""
+
+    def __init__(self, *arguments: Any, **named_arguments: Any) -> None:
+        self._lock = threading.Lock()
+        self._opened: dict[socket.socket, float] = {}
+        super().__init__(*arguments, **named_arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, after the oldest one was closed if there are too many."""
+        with self._lock:
+            if len(self._opened) >= MAX_OPEN:
+                self._end_oldest()
+            self._opened[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End the connections whose time is over. The server calls it twice a second, and after each connection."""
+        with self._lock:
+            while self._opened and next(iter(self._opened.values())) < time.monotonic() - MAX_SECONDS:
+                self._end_oldest()
+
+    def _end_oldest(self) -> None:
+        """End the reads and writes of the oldest connection, whose thread then closes it."""
+        oldest = next(iter(self._opened))
+        del self._opened[oldest]
+        with suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, in its thread."""
+        with self._lock:
+            self._opened.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write nothing: a connection that was closed cannot be answered."""

@@ -1,16 +1,20 @@
 """Connections with a time limit for clients that do not send or do not read, and with a stop that loses no request.
 
-uvicorn itself has a limit for an idle connection after an answer only.
+uvicorn itself has a limit for an idle connection after an answer only. When there are as many connections as the process may
+have, those that have waited longest for their clients are closed. If all have a request in progress, others are answered at the
+paths of health checks only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dragoman.serving.connection_limit import ACCEPTED_PER_TURN, ConnectionLimit
 
 HEAD_SECONDS = 15.0
 """Time for the head of a request, from the start of the connection or from its first byte."""
@@ -22,6 +26,8 @@ MAX_JOINED_BYTES = 64 << 10
 """Most bytes of an answer that wait for the end of a turn of the event loop."""
 STOP_SECONDS = 0.25
 """Time for a request that is on its way as the server stops."""
+RESERVED = "is_reserved"
+"""Name, in the state of a request, of a connection beyond the limit, which health checks alone may use."""
 
 
 class JoinedWrites:
@@ -58,11 +64,27 @@ class JoinedWrites:
 
 
 class TimedConnection(H11Protocol):
-    """HTTP connection that a client cannot hold without a request in progress."""
+    """HTTP connection that a client cannot hold without a request in progress.
+
+    limit: limit on the open connections of the process
+    """
 
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _is_stopping = False
+    _is_reserved = False
+    _last_received = 0.0
+
+    def __init__(self, *arguments: Any, limit: ConnectionLimit, **named_arguments: Any) -> None:
+        super().__init__(*arguments, **named_arguments)
+        self._limit = limit
+
+    @property
+    def _waits_for_client(self) -> bool:
+        """Return whether the client has to send or to read something before the server can go on."""
+        if not self._is_answering:
+            return True
+        return self.flow.write_paused or (self.cycle.more_body and not self.flow.read_paused)
 
     @property
     def _is_answering(self) -> bool:
@@ -77,13 +99,35 @@ class TimedConnection(H11Protocol):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # of asyncio's own transports
         self.transport = JoinedWrites(transport, self.loop)  # type: ignore[assignment]
+        self._last_received = self.loop.time()
+        self._make_room()
         self._watch_head()
+
+    def _make_room(self) -> None:
+        """Close idle connections if there are too many; without any, keep this one for health checks, or close it."""
+        if (excess := len(self.connections) - self._limit.max_open) <= 0:
+            return
+        others = cast("set[TimedConnection]", self.connections - {self})
+        closable = [other for other in others if not other.transport.is_closing() and other._waits_for_client]
+        closing = sum(other.transport.is_closing() for other in others)
+        self._limit.report(len(self.connections))
+        if not closable and closing < excess:
+            self._is_reserved = True
+            self.app_state = {**self.app_state, RESERVED: True}
+            if excess - closing > ACCEPTED_PER_TURN:
+                self.transport.abort()
+            return
+        # Several at once, because each look at all connections takes time.
+        number = max(excess - closing, min(len(closable), self._limit.max_open // 16))
+        for other in sorted(closable, key=lambda other: other._last_received)[:number]:
+            other.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
+        self._last_received = self.loop.time()
         super().data_received(data)
         self._watch_head()
-        if self._is_stopping and self._is_answering:
+        if (self._is_stopping or self._is_reserved) and self._is_answering:
             self._close_after_answer()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,6 +1,7 @@
 """Checks of every request before its route: its size, its key, room for it, and a client that may go away.
 
-The body is read here and counted as it arrives, because a header may be wrong or absent. When the client disconnects, the task
+The body is read here and counted as it arrives, because a header may be wrong or absent, and because bytes that a client only
+announces take no memory. When the client disconnects, the task
 of the request is canceled.
 """
 
@@ -16,9 +17,13 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
 
+from dragoman.serving.body_room import ArrivingBody, BodyRoom
 from dragoman.serving.byte_budget import ByteBudget
+from dragoman.serving.connections import RESERVED
 from dragoman.serving.freed_memory import FreedMemory
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.metrics import ServerMetrics
@@ -48,7 +53,10 @@ SMALL_BODY_BYTES = 64 << 10
 MIN_BODY_BYTES = 8 << 10
 """Part of that budget that the smallest body takes. The texts of a request take up to 80 times the memory of its body."""
 UNREAD_BODIES = 16
-"""Largest bodies that are read, or wait for their turn, at the same time. The others wait unread, in buffers of the system."""
+"""Largest bodies that there is room for while they arrive or wait. The others wait unread, in buffers of the system."""
+IPV6_NETWORK_BITS = 64
+OWNER = "owner"
+"""Name, in the state of a request, of the name of its key."""
 FILES_IN_PROGRESS = 4
 """Largest files that are read, or are stored, at the same time."""
 
@@ -63,11 +71,12 @@ class ReceivedParts:
     num_bytes: int = 0
     has_more: bool = True
 
-    def add(self, message: Message) -> None:
-        """Add the part of a message."""
+    def add(self, message: Message) -> int:
+        """Add the part of a message, and return its bytes."""
         self.content.append(part := message.get("body", b""))
         self.num_bytes += len(part)
         self.has_more = message.get("more_body", False)
+        return len(part)
 
 
 class RequestGuard:
@@ -83,8 +92,8 @@ class RequestGuard:
         limits = settings.limits
         self._small_bodies = ByteBudget(limits.max_connections * MIN_BODY_BYTES)
         self._large_bodies = ByteBudget(limits.max_body_bytes)
-        self._unread_bodies = ByteBudget(limits.max_body_bytes * UNREAD_BODIES)
-        self._files = ByteBudget(limits.max_file_bytes * FILES_IN_PROGRESS)
+        self._body_room = BodyRoom(limits.max_body_bytes * UNREAD_BODIES)
+        self._file_room = BodyRoom(limits.max_file_bytes * FILES_IN_PROGRESS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -119,36 +128,40 @@ class RequestGuard:
         if scope["path"] in HEALTH_PATHS:
             await self.app(scope, receive, send)
             return
-        self._check_key(scope)
-        num_bytes = self._estimate_bytes(scope)
-        if self.pending_bytes + num_bytes > self.limits.max_pending_bytes:
+        if scope.get("state", {}).get(RESERVED):
             raise QueueFullError
-        self.pending_bytes += num_bytes
-        self._memory.follow(self.pending_bytes)
+        self._check_key(scope)
+        self._check_length(scope)
+        parts = ReceivedParts()
         try:
+            self._count_pending(REQUEST_BYTES)
             async with AsyncExitStack() as stack:
-                if (body := await self._read_body(scope, receive, num_bytes, stack)) is not None:
+                if (body := await self._read_body(scope, receive, parts, stack)) is not None:
                     await self._run_until_disconnect(scope, body, receive, send)
         finally:
-            self.pending_bytes -= num_bytes
+            self.pending_bytes -= REQUEST_BYTES + parts.num_bytes
             self._memory.follow(self.pending_bytes)
 
-    async def _read_body(self, scope: Scope, receive: Receive, expected: int, stack: AsyncExitStack) -> bytes | None:
-        """Return the body, or None if the client went away. The stack holds its parts of the budgets.
+    def _count_pending(self, num_bytes: int) -> None:
+        """Count memory of a request, and raise QueueFullError if that is more than the server may have."""
+        self.pending_bytes += num_bytes
+        self._memory.follow(self.pending_bytes)
+        if self.pending_bytes > self.limits.max_pending_bytes:
+            raise QueueFullError
 
-        A large body waits for its turn after its beginning has arrived, so that clients which send nothing hold up nobody.
+    async def _read_body(self, scope: Scope, receive: Receive, parts: ReceivedParts, stack: AsyncExitStack) -> bytes | None:
+        """Return the body, or None if the client went away. The stack holds its room and its parts of the budgets.
 
-        Raises HttpError for a body that is too large or too slow, and QueueFullError if its turn does not come.
+        Raises HttpError for a body that is too large or too slow, and QueueFullError if there is no room for it.
         """
-        limit = self._get_max_bytes(scope)
-        parts = await self._receive(receive, SMALL_BODY_BYTES, limit)
-        if parts is not None and parts.has_more:
-            await self._take(stack, self._files if scope["path"] in FILE_PATHS else self._unread_bodies, expected)
-            rest = await self._receive(receive, limit, limit - parts.num_bytes)
-            parts = None if rest is None else ReceivedParts(parts.content + rest.content)
-        if parts is None:
+        room = self._file_room if scope["path"] in FILE_PATHS else self._body_room
+        arriving = room.open(identify_client(scope))
+        stack.callback(room.close, arriving)
+        if not await self._receive(receive, parts, self._get_max_bytes(scope), room, arriving):
             return None
+        ARRIVAL.set(time.monotonic())  # the time before was the client's
         body = b"".join(parts.content)
+        parts.content.clear()
         if len(body) <= SMALL_BODY_BYTES:
             await self._take(stack, self._small_bodies, max(MIN_BODY_BYTES, len(body)))
         elif scope["path"] not in FILE_PATHS:
@@ -173,15 +186,11 @@ class RequestGuard:
             status = 403 if key is not None else 401
             raise HttpError(status, "a valid API key is needed; give it in the header Authorization", "invalid-key")
 
-    def _estimate_bytes(self, scope: Scope) -> int:
-        """Return the memory that a request may need. Raises HttpError if its body is too large by its header."""
-        headers = dict(scope["headers"])
-        length, limit = headers.get(b"content-length", b""), self._get_max_bytes(scope)
-        if not length.isdigit():
-            return REQUEST_BYTES + (limit if b"transfer-encoding" in headers else 0)
-        if len(length) > MAX_CONTENT_LENGTH_DIGITS or int(length) > limit:
+    def _check_length(self, scope: Scope) -> None:
+        """Raise HttpError if the body is too large by its header."""
+        length, limit = dict(scope["headers"]).get(b"content-length", b""), self._get_max_bytes(scope)
+        if length.isdigit() and (len(length) > MAX_CONTENT_LENGTH_DIGITS or int(length) > limit):
             raise self._refuse_size(limit)
-        return REQUEST_BYTES + int(length)
 
     def _get_max_bytes(self, scope: Scope) -> int:
         """Return the largest size of the body of a request."""
@@ -190,22 +199,33 @@ class RequestGuard:
     def _refuse_size(self, limit: int) -> HttpError:
         return HttpError(413, f"the body has more than {limit} bytes; send fewer or shorter texts", "request-too-large")
 
-    async def _receive(self, receive: Receive, enough: int, limit: int) -> ReceivedParts | None:
-        """Return parts of the body until they have more than enough bytes or end, or None if the client went away."""
-        parts = ReceivedParts()
+    async def _receive(
+        self, receive: Receive, parts: ReceivedParts, limit: int, room: BodyRoom, arriving: ArrivingBody
+    ) -> bool:
+        """Receive the parts of a body; return whether it is complete, and not whether the client went away.
+
+        The beginning of a body needs no room. Time in which the body waits for room is not the client's.
+        """
+        loop = asyncio.get_running_loop()
         seconds = self.limits.read_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                while parts.has_more and parts.num_bytes <= enough:
+        read_by = loop.time() + seconds
+        while parts.has_more:
+            try:
+                async with asyncio.timeout_at(read_by):
                     message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    parts.add(message)
-                    if parts.num_bytes > limit:
-                        raise self._refuse_size(limit)
-        except TimeoutError:
-            raise HttpError(408, f"the body did not arrive within {seconds:g} seconds", "request-too-slow") from None
-        return parts
+            except TimeoutError:
+                raise HttpError(408, f"the body did not arrive within {seconds:g} seconds", "request-too-slow") from None
+            if message["type"] == "http.disconnect":
+                return False
+            num_bytes = parts.add(message)
+            self._count_pending(num_bytes)
+            if parts.num_bytes > limit:
+                raise self._refuse_size(limit)
+            if parts.num_bytes > SMALL_BODY_BYTES:
+                start = loop.time()
+                await room.grow(arriving, num_bytes, self.limits.queue_seconds)
+                read_by += loop.time() - start
+        return True
 
     async def _run_until_disconnect(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         disconnected = asyncio.Event()
@@ -264,6 +284,25 @@ def read_header_key(scope: Scope) -> str | None:
         except (binascii.Error, UnicodeDecodeError):
             return ""
     return None
+
+
+def identify_client(scope: Scope) -> str:
+    """Return who sends a request: the name of its key, or its address. Addresses of IPv6 count by their network of 64 bits."""
+    if owner := scope.get("state", {}).get(OWNER):
+        return str(owner)
+    return name_address((scope.get("client") or ("",))[0])
+
+
+@lru_cache(maxsize=4096)
+def name_address(address: str) -> str:
+    """Return the network of an address, all of which one client may have; the text itself if it is no address."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv4Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ip_network((int(parsed), IPV6_NETWORK_BITS), strict=False))
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

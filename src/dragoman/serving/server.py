@@ -10,7 +10,8 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 
@@ -19,6 +20,7 @@ from dragoman.platform_features import SIGHUP
 from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
 from dragoman.serving.app import build_app
+from dragoman.serving.connection_limit import ACCEPTED_PER_TURN, ConnectionLimit, limit_accept_errors
 from dragoman.serving.connections import STOP_SECONDS, TimedConnection
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
@@ -30,6 +32,8 @@ logger = logging.getLogger("dragoman.serving")
 
 KEEP_ALIVE_SECONDS = 15
 MAX_HEADER_BYTES = 16_384
+WAITING_CONNECTIONS = 2048
+"""Connections that wait in the system until the server takes them."""
 COLLECTION_THRESHOLD = 25_000
 """New objects between two garbage collections."""
 
@@ -104,11 +108,13 @@ def build_server(
     *,
     on_ready: Callable[[], None],
     reload: Callable[[], None] | None = None,
+    limit: ConnectionLimit | None = None,
 ) -> uvicorn.Server:
     """Return the server of a service.
 
     on_ready: called when the server accepts requests
     reload: called in a thread of its own on SIGHUP; None leaves the signal alone
+    limit: limit on open connections; by default, it follows the limit on open files
     """
     config = uvicorn.Config(
         build_app(service, settings),
@@ -120,7 +126,8 @@ def build_server(
         timeout_graceful_shutdown=round(settings.limits.drain_seconds),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         loop="asyncio",
-        http=TimedConnection,
+        http=cast("type[TimedConnection]", partial(TimedConnection, limit=limit or ConnectionLimit())),
+        backlog=ACCEPTED_PER_TURN,
         ws="none",
     )
     return _Server(config, on_ready=on_ready, reload=reload)
@@ -136,11 +143,14 @@ class _Server(uvicorn.Server):
         self.on_ready = on_ready
         self.reload = reload
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
         gc.set_threshold(COLLECTION_THRESHOLD)
         spare_objects()
-        await super().startup(sockets)  # type: ignore[arg-type]
+        limit_accept_errors(asyncio.get_running_loop())
+        await super().startup(sockets)
+        for server_socket in sockets or []:
+            server_socket.listen(WAITING_CONNECTIONS)  # in the system, where they need no descriptor
         if self.reload is not None and SIGHUP is not None and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(SIGHUP, self._start_reload)
         if self.servers:
@@ -154,13 +164,13 @@ class _Server(uvicorn.Server):
                 loop.remove_reader(server_socket)
             await asyncio.sleep(STOP_SECONDS)  # asyncio drops a connection that it has only just taken when its server closes
             with suppress(OSError):  # no other connection waits
-                for _ in range(self.config.backlog):
+                for _ in range(WAITING_CONNECTIONS):
                     connection, _ = server_socket.accept()
                     await loop.connect_accepted_socket(self._build_connection, connection)
         await super().shutdown(sockets)
 
-    def _build_connection(self) -> TimedConnection:
-        return TimedConnection(self.config, self.server_state, self.lifespan.state)
+    def _build_connection(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)
 
     def _start_reload(self) -> None:
         threading.Thread(target=self.reload, name="reload", daemon=True).start()

@@ -27,10 +27,11 @@ class ServerLimits:
     max_texts: texts of a request
     max_queue_tokens: tokens of all waiting requests, estimated from their characters
     max_connections: requests that are answered at the same time
-    max_pending_bytes: memory of all requests that are read, wait or are answered; each counts 32 KiB besides its body
+    max_pending_bytes: memory of all requests that are read, wait or are answered; each counts 32 KiB and the bytes of its body
+        that have arrived
     read_seconds: time for the body of a request to arrive
-    queue_seconds: time from the arrival of a request to the start of its translation, before it is refused; Weblate gives up
-        after 20 seconds
+    queue_seconds: time from the arrival of a whole request to the start of its translation, before it is refused; Weblate
+        gives up after 20 seconds
     request_seconds: time from the arrival of a request to its answer
     drain_seconds: time for the requests in progress when the server stops
     """
