@@ -98,7 +98,7 @@ def test_health_is_answered_beside_requests_in_progress() -> None:
 
 
 def test_heads_alone_take_no_room() -> None:
-    """As many heads as once took the whole memory of the server, by what they announced."""
+    """The heads announce more bytes than the memory of all requests."""
     heads = [FILE_HEAD + CHUNKED] * 20 + [HEAD + CHUNKED] * 16 + [FILE_HEAD + b"Content-Length: 16000000\r\n\r\n"] * 15
     with run_limited(512) as port, open_connections(port, *heads):
         assert [translate(port) for _ in range(4)] == [200] * 4
@@ -180,11 +180,12 @@ def test_problems_of_accept_are_one_line_a_minute(caplog: pytest.LogCaptureFixtu
 
 def test_admin_port_closes_its_oldest_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as admin_socket:
+        before = threading.active_count()
         server = serve_admin(admin_socket, lambda: b"metrics", lambda: {"status": "ok"})
         port = admin_socket.getsockname()[1]
         with open_connections(port, *[b"GET /li"] * (MAX_OPEN + 20)) as connections:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=5) as answer:
                 assert answer.status == 200
             assert is_closed(connections[0])
-            assert threading.active_count() < MAX_OPEN + 20
+            assert threading.active_count() - before < MAX_OPEN + 15  # some are about to end
         server.shutdown()

@@ -35,7 +35,24 @@ if TYPE_CHECKING:
 @click.option("--pivot", metavar="LANGUAGE", help="Join two bundles by this language where none serves a pair.")
 @click.option("--keys", type=PATH_TYPE, help="File with the digests of the API keys that requests must have.")
 @click.option("--hash-key", is_flag=True, help="Read a key from standard input, print its digest for --keys, and end.")
-@click.option("--allow-origin", multiple=True, metavar="URL", help="Web page that may call the server; repeat for several.")
+@click.option(
+    "--allow-origin",
+    multiple=True,
+    metavar="URL",
+    help="Site whose web pages may call the server, such as https://example.org; repeat for several.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Public name of the server, such as translate.example.org; repeat for several.",
+)
+@click.option(
+    "--proxy",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Address of a reverse proxy that names its clients in X-Forwarded-For; repeat for several.",
+)
 @click.option("--max-body-bytes", type=click.IntRange(1), default=1 << 20, show_default=True, help="Most bytes of a request.")
 @click.option(
     "--max-file-bytes", type=click.IntRange(1), default=16 << 20, show_default=True, help="Most bytes of a request with a file."
@@ -81,6 +98,8 @@ def serve(
     keys: Path | None,
     hash_key: bool,
     allow_origin: tuple[str, ...],
+    allow_host: tuple[str, ...],
+    proxy: tuple[str, ...],
     max_body_bytes: int,
     max_file_bytes: int,
     max_files: int,
@@ -137,6 +156,8 @@ def serve(
         ),
         api_keys=None if keys is None else ApiKeys.read(keys),
         allowed_origins=allow_origin,
+        allowed_hosts=allow_host,
+        proxies=proxy,
         retry=not no_retry,
         glossary_dir=glossaries,
     )

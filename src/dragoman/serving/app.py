@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from dragoman.errors import DragomanError
 from dragoman.serving.deepl_api import build_deepl_router
@@ -22,6 +23,7 @@ from dragoman.serving.libretranslate_api import build_libretranslate_router
 from dragoman.serving.middleware import RequestGuard
 from dragoman.serving.own_api import build_own_router
 from dragoman.serving.page import build_page_router
+from dragoman.serving.page_policy import PagePolicy
 from dragoman.serving.request_queue import DeadlineError, QueueClosedError, QueueFullError
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ServerSettings
@@ -66,8 +68,20 @@ def build_app(service: TranslationService, settings: ServerSettings) -> FastAPI:
     if service.telemetry is not None:
         app.add_middleware(TraceRequests, telemetry=service.telemetry)
     if settings.allowed_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["GET", "POST"])
+        app.add_middleware(_AllowedPages, policy=PagePolicy(settings.host, settings.allowed_origins, settings.allowed_hosts))
     return app
+
+
+class _AllowedPages(CORSMiddleware):
+    """Headers that let a browser give answers to the pages that the operator allows."""
+
+    def __init__(self, app: ASGIApp, policy: PagePolicy) -> None:
+        super().__init__(app, allow_methods=["GET", "POST", "DELETE"], allow_headers=["Authorization", "X-API-Key"])
+        self.policy = policy
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        """Return whether the pages of a site may call the server."""
+        return self.policy.allows_origin(origin)
 
 
 def _build_health_router(service: TranslationService) -> APIRouter:

@@ -27,6 +27,7 @@ from dragoman.serving.connections import RESERVED
 from dragoman.serving.freed_memory import FreedMemory
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.metrics import ServerMetrics
+from dragoman.serving.page_policy import PagePolicy
 from dragoman.serving.request_queue import QueueFullError
 from dragoman.serving.service import ARRIVAL
 from dragoman.serving.settings import ApiKeys, ServerSettings
@@ -45,6 +46,8 @@ FILE_PATHS = frozenset(("/translate_file", "/v2/document", "/v1/files"))
 """Routes that take a file, whose bodies may be larger."""
 DOWNLOAD_PREFIX = "/download_file/"
 """Beginning of LibreTranslate's addresses of translated files. They are secret, and its clients send no key to them."""
+LINKED_PATHS = ("/", DOWNLOAD_PREFIX)
+"""Paths that links on other sites may lead to."""
 MAX_CONTENT_LENGTH_DIGITS = 12
 REQUEST_BYTES = 32 << 10
 """Memory of a request besides its body: the connection, its buffers and its task."""
@@ -86,6 +89,7 @@ class RequestGuard:
         self.app = app
         self.limits = settings.limits
         self.keys: ApiKeys | None = settings.api_keys
+        self.pages = PagePolicy(settings.host, settings.allowed_origins, settings.allowed_hosts)
         self.metrics = metrics
         self.pending_bytes = 0
         self._memory = FreedMemory()
@@ -130,6 +134,7 @@ class RequestGuard:
             return
         if scope.get("state", {}).get(RESERVED):
             raise QueueFullError
+        self.pages.check(dict(scope["headers"]), scope["method"], scope["path"], LINKED_PATHS)
         self._check_key(scope)
         self._check_length(scope)
         parts = ReceivedParts()

@@ -74,7 +74,8 @@ async def read_fields(request: Request, *, list_fields: frozenset[str] = frozens
 
     list_fields: fields that a form may repeat, which become lists
 
-    Raises HttpError for a body that is no JSON object, or no form, in UTF-8, and for such a query.
+    Raises HttpError for a body that is no JSON object, or no form, in UTF-8, and for such a query. It also does for a body of
+    another type, which a browser would send for a page of another site without asking the server first.
     """
     # Starlette replaces what is no UTF-8, which would change the text.
     fields = _collect(_parse_form(request.scope["query_string"], "the query"), list_fields)
@@ -90,6 +91,8 @@ async def read_fields(request: Request, *, list_fields: frozenset[str] = frozens
         return fields | _collect(pairs, list_fields)
     if content_type == "application/x-www-form-urlencoded":
         return fields | _collect(_parse_form(body, "the body"), list_fields)
+    if content_type != "application/json" and not (content_type.startswith("application/") and content_type.endswith("+json")):
+        raise HttpError(415, "the body is no form and no JSON; send it with Content-Type: application/json", "unsupported-type")
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

@@ -59,7 +59,9 @@ class ServerSettings:
     processes: processes that serve; each has its own models, queue and limits
     traces: send OpenTelemetry traces
     api_keys: keys that requests must have; without keys, every request is served
-    allowed_origins: origins of web pages that may call the server; none by default
+    allowed_origins: origins of web pages that may call the server; none by default; see `PagePolicy`
+    allowed_hosts: names of the server besides its addresses and its private names
+    proxies: addresses of reverse proxies whose headers name the client and its scheme; none by default
     retry: translate a segment that fails a check once more
     glossary_dir: folder for the glossaries that clients send; by default, memory holds them
     file_dir: folder for files that are translated, which all processes share; by default a private temporary folder
@@ -75,6 +77,8 @@ class ServerSettings:
     limits: ServerLimits = field(default_factory=ServerLimits)
     api_keys: ApiKeys | None = None
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    proxies: tuple[str, ...] = ()
     retry: bool = True
     glossary_dir: Path | None = None
     file_dir: Path | None = None
