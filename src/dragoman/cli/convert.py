@@ -26,7 +26,8 @@ def convert(
 ) -> None:
     """Convert the model of another toolkit in SOURCE into a bundle. Nothing of the source is executed.
 
-    SOURCE is a folder, or a name on the Hugging Face hub (extra `hub`). The format is detected from the files.
+    SOURCE is a folder, a checkpoint `*.pt` inside of one, or a name on the Hugging Face hub (extra `hub`). The format is
+    detected from the files.
     Hugging Face: MarianMT (such as the OPUS-MT models), M2M-100, NLLB and FSMT. Others: checkpoints of fairseq's transformer
     and of OpenNMT-py, folders of Eole, JoeyNMT (extra `joeynmt`) and CTranslate2, model.npz of Marian, and packages of
     Argos Translate (.argosmodel).

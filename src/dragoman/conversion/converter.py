@@ -28,7 +28,7 @@ from dragoman.conversion import (
     opennmt_py,
 )
 from dragoman.conversion.hub import download_model, is_hub_name
-from dragoman.conversion.source_files import SourceFiles
+from dragoman.conversion.source_files import CHECKPOINT_SUFFIX, SETTINGS_FILE, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 from dragoman.errors import BundleError, DataError
 from dragoman.io.safetensors import TensorStream
@@ -97,8 +97,8 @@ def convert(
     """Convert a model of another toolkit into a bundle, which `dragoman.load` opens. Nothing of the source is executed.
 
     Args:
-        source: folder of the model, an `.argosmodel` package, or a name on the Hugging Face hub, such as
-            Helsinki-NLP/opus-mt-en-de (extra `hub`)
+        source: folder of the model, one checkpoint `*.pt` of such a folder, an `.argosmodel` package, or a name on the Hugging
+            Face hub, such as Helsinki-NLP/opus-mt-en-de (extra `hub`)
         output: folder of the new bundle
         source_language, target_language: language codes, if the source does not state them; the default languages of a model
             of many languages
@@ -147,9 +147,12 @@ def _find_files(source: str, revision: str | None) -> tuple[SourceFiles, str]:
         return SourceFiles(path), path.resolve().name
     if path.suffix == argos_package.SUFFIX and path.is_file():
         return argos_package.open_package(path), path.stem
+    if path.suffix == CHECKPOINT_SUFFIX and path.is_file():
+        return SourceFiles(path.parent, path.name), path.resolve().parent.name
     if path.exists():
         raise DataError(
-            f"{source}: is a file; give the folder of the model, or a package that ends with {argos_package.SUFFIX}",
+            f"{source}: is a file; give the folder of the model, a checkpoint {CHECKPOINT_SUFFIX}, or a package "
+            f"{argos_package.SUFFIX}",
             code="unknown-format",
         )
     if not is_hub_name(source):
@@ -164,8 +167,11 @@ def _detect_format(files: SourceFiles) -> SourceFormat:
     for source_format in FORMATS:
         if source_format.detect(files):
             return source_format
+    problem = "has no known format"
+    if SETTINGS_FILE in files and (model_type := files.read_json_object(SETTINGS_FILE).get("model_type")) is not None:
+        problem = f"its {SETTINGS_FILE} has model_type = {model_type!r:.60}, which dragoman does not convert"
     raise DataError(
-        f"{files.folder}: has no known format; dragoman converts {', '.join(candidate.NAME for candidate in FORMATS)}",
+        f"{files.folder}: {problem}; dragoman converts {', '.join(candidate.NAME for candidate in FORMATS)}",
         code="unknown-format",
     )
 

@@ -1,6 +1,6 @@
 """Checkpoints of fairseq's `transformer`.
 
-- `model.pt` or `checkpoint_best.pt` has the weights, and the options of the training as `args` or `cfg`.
+- One `*.pt`, such as `checkpoint_best.pt`, has the weights, and the options of the training as `args` or `cfg`.
 - `dict.SRC.txt` and `dict.TGT.txt` number the tokens after four special ones.
 - A SentencePiece model (`*.model`) or codes of subword-nmt or fastBPE (`*codes`, `*code`) split the text. Without them, the
   text holds its pieces already.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, damaged, read_checkpoint
-from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
+from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, check_one_checkpoint
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
@@ -30,7 +30,8 @@ from dragoman.errors import DataError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "fairseq-transformer"
-CHECKPOINTS = ("model.pt", "checkpoint_best.pt")
+USUAL_CHECKPOINTS = ("model.pt", "checkpoint_best.pt")
+"""Names of checkpoints that need no dictionary beside them to be known as fairseq's."""
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 """First tokens of each dictionary."""
 BEGIN, PADDING, END, UNKNOWN = range(4)
@@ -77,7 +78,8 @@ PIECES_NOTE = "The folder has no codes and no SentencePiece model, so the text m
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds a checkpoint of fairseq."""
-    return any(name in files for name in CHECKPOINTS)
+    has_dictionary = any(re.fullmatch(r"dict\..+\.txt", name) for name in files.names)
+    return any(name in USUAL_CHECKPOINTS or (has_dictionary and name.endswith(".pt")) for name in files.names)
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -87,9 +89,8 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    names = [name for name in CHECKPOINTS if name in files]
-    if len(names) > 1:
-        raise DataError(f"{files.folder}: has both {' and '.join(names)}; remove one", code="source-damaged")
+    names = sorted(name for name in files.names if name.endswith(".pt"))
+    check_one_checkpoint(files, names)
     path = files.path(names[0])
     checkpoint = read_checkpoint(path, inert_classes=INERT_CLASSES)
     settings, task = _read_settings(checkpoint, files, names[0])

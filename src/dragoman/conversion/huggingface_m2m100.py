@@ -2,13 +2,19 @@
 
 - `config.json` and `generation_config.json` describe the architecture and the search.
 - `model.safetensors` or `pytorch_model.bin` has the weights, possibly in several files with an index.
-- `sentencepiece.bpe.model` splits the text.
-- `vocab.json` numbers the pieces of M2M-100. NLLB has the numbers of SentencePiece, moved by one as in fairseq.
-- The tokens of the languages follow the pieces in a fixed order, which no file states.
+- `sentencepiece.bpe.model` splits the text. Without it, the merges of `tokenizer.json` split the text of NLLB.
+- `vocab.json` numbers the pieces of M2M-100, and `tokenizer.json` those of NLLB. Without it, NLLB has the numbers of
+  SentencePiece, moved by one as in fairseq.
+- Added tokens and languages have the ids that the files of the tokenizer state. If no file states the languages, they follow
+  the pieces in a fixed order.
 - `tokenizer_config.json` names the default languages, and `README.md` the license.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import damaged
@@ -17,9 +23,12 @@ from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES,
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
+from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, list_stated_texts, read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.tokenizer_json import build_sentencepiece_model, read_vocabulary, removes_last_spaces
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
+from dragoman.data.tokenization.added_tokens import SplitRules
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece_proto import read_pieces
@@ -30,6 +39,12 @@ NAME = "huggingface-m2m100"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 PIECES_MODEL, VOCABULARY = "sentencepiece.bpe.model", "vocab.json"
 M2M100_TOKEN, NLLB_TOKEN = "__{}__", "{}"  # patterns of language tokens
+
+MASK = "<mask>"
+LANGUAGE_CODE = r"[a-z]{2,4}_[A-Z][a-z]{3}"
+"""Codes of NLLB, such as deu_Latn."""
+MADE_UP_WORDS = 8
+"""Rows without a token at the end of an embedding: fairseq adds words such as madeupword0000 to fill its dictionary."""
 
 SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
 NLLB_FIRST_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
@@ -56,11 +71,11 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     tokenizer_settings = ModelSettings(names, files.folder / TOKENIZER_FILE)
     is_nllb = _is_nllb(files, tokenizer_settings)
     pattern = NLLB_TOKEN if is_nllb else M2M100_TOKEN
-    languages = NLLB_LANGUAGES if is_nllb else _get_m2m100_languages(tokenizer_settings)
-    pieces = _list_nllb_pieces(files) if is_nllb else _read_vocabulary(files)
-    order = _build_order(settings, [*pieces, *(pattern.format(language) for language in languages)], is_nllb)
+    table, model, rules = _read_tokens(files, settings, tokenizer_settings, is_nllb)
+    order = _build_order(settings, table.pieces)
+    languages = _list_languages(table, tokenizer_settings, is_nllb)
     weights = _build_weights(files, settings, order)
-    vocabulary = PieceVocabulary(files.read_bytes(PIECES_MODEL), order.pieces, name=str(files.folder / PIECES_MODEL))
+    vocabulary = PieceVocabulary(model, table.reorder(order, rules), name=str(files.folder / PIECES_MODEL))
     source_language, target_language = _choose_languages(
         files, settings, tokenizer_settings, options, languages, order, pattern
     )
@@ -96,7 +111,8 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
 def _is_nllb(files: SourceFiles, tokenizer_settings: ModelSettings) -> bool:
     """Return whether the tokenizer is that of NLLB. Raise BundleError for a tokenizer of another model."""
     name = tokenizer_settings.get("tokenizer_class") or ("M2M100Tokenizer" if VOCABULARY in files else "NllbTokenizer")
-    if name not in ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast"):
+    is_generic = name in ("TokenizersBackend", "PreTrainedTokenizerFast") and TOKENIZER_JSON in files
+    if name not in ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast") and not is_generic:
         raise tokenizer_settings.refuse("tokenizer_class", "dragoman has M2M100Tokenizer and NllbTokenizer")
     if tokenizer_settings.boolean("legacy_behaviour", False):
         raise tokenizer_settings.refuse(
@@ -112,36 +128,67 @@ def _get_m2m100_languages(tokenizer_settings: ModelSettings) -> tuple[str, ...]:
     return M2M100_LANGUAGES if language_codes == "m2m100" else WMT21_LANGUAGES
 
 
-def _read_vocabulary(files: SourceFiles) -> list[str]:
-    """Return the pieces of vocab.json by id. Raise DataError unless their ids are 0, 1, 2, …"""
+def _read_tokens(
+    files: SourceFiles, settings: ModelSettings, tokenizer_settings: ModelSettings, is_nllb: bool
+) -> tuple[TokenTable, bytes, SplitRules]:
+    """Return the tokens by id, the SentencePiece model that splits text, and the rules of the added tokens."""
+    vocab_size = settings.integer("vocab_size")
+    document = files.read_json_object(TOKENIZER_JSON) if is_nllb and TOKENIZER_JSON in files else None
+    ids, vocabulary_file = _read_piece_ids(files, document, is_nllb)
+    rules: SplitRules = "transformers"
+    if document is not None:
+        rules = "tokenizers-strip" if removes_last_spaces(document) else "tokenizers"
+    if document is not None and (PIECES_MODEL not in files or _list_nllb_ids(files) != ids):
+        model = build_sentencepiece_model(document, files.folder / TOKENIZER_JSON)
+    else:
+        model = files.read_bytes(PIECES_MODEL)
+    settings.check_vocab_size(vocab_size, len(ids))
+    languages = _list_unstated_languages(files, tokenizer_settings, is_nllb)
+    ids |= {token: index for index, token in enumerate(languages, start=len(ids))}
+    table = read_token_table(
+        files,
+        ids,
+        vocabulary_file=vocabulary_file,
+        num_rows=vocab_size,
+        always_special=NLLB_FIRST_PIECES,
+        num_padding_rows=max(MADE_UP_WORDS, tokenizer_settings.integer("num_madeup_words", MADE_UP_WORDS)),
+    )
+    return table, model, rules
+
+
+def _read_piece_ids(files: SourceFiles, document: Mapping[str, Any] | None, is_nllb: bool) -> tuple[dict[str, int], str]:
+    """Return the ids of the pieces, and the file that states them."""
+    if document is not None:
+        return dict(read_vocabulary(document, files.folder / TOKENIZER_JSON)), TOKENIZER_JSON
+    if is_nllb:
+        return _list_nllb_ids(files), PIECES_MODEL
     ids = files.read_json_object(VOCABULARY)
-    pieces = {index: piece for piece, index in ids.items() if type(index) is int}
-    if sorted(pieces) != list(range(len(ids))):
+    if not all(type(index) is int for index in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
         raise damaged(files.folder / VOCABULARY, f"the ids of its {len(ids)} pieces are not 0, 1, 2, …")
-    return [pieces[index] for index in range(len(ids))]
+    return ids, VOCABULARY
 
 
-def _list_nllb_pieces(files: SourceFiles) -> list[str]:
-    """Return the pieces before the languages: fairseq's four special tokens, then those of SentencePiece."""
+def _list_nllb_ids(files: SourceFiles) -> dict[str, int]:
+    """Return the ids of the pieces before the languages: fairseq's four special tokens, then those of SentencePiece."""
     try:
         pieces = [piece.text for piece in read_pieces(files.read_bytes(PIECES_MODEL))]
     except ValueError:
         raise damaged(files.folder / PIECES_MODEL, "is not a SentencePiece model") from None
     if pieces[:3] != SENTENCEPIECE_FIRST_PIECES:
         raise damaged(files.folder / PIECES_MODEL, f"its first pieces are {pieces[:3]}, not those of NLLB's model")
-    return [*NLLB_FIRST_PIECES, *pieces[3:]]
+    return {piece: index for index, piece in enumerate([*NLLB_FIRST_PIECES, *pieces[3:]])}
 
 
-def _build_order(settings: ModelSettings, pieces: list[str], is_nllb: bool) -> VocabularyOrder:
-    """Return the order of the vocabulary; ids without a piece are `<unused-…>`."""
-    vocab_size = settings.integer("vocab_size")
-    if vocab_size < len(pieces):
-        raise damaged(settings.path, f"vocab_size = {vocab_size}, but pieces and languages are {len(pieces)} tokens")
-    settings.check_vocab_size(vocab_size, len(pieces))
-    rest = [f"<unused-{index}>" for index in range(len(pieces), vocab_size)]
-    if is_nllb and rest:
-        rest[0] = "<mask>"
-    pieces = pieces + rest
+def _list_unstated_languages(files: SourceFiles, tokenizer_settings: ModelSettings, is_nllb: bool) -> list[str]:
+    """Return the tokens behind the pieces that no file states: those of the family's languages, and NLLB's `<mask>`."""
+    if not is_nllb:
+        return [M2M100_TOKEN.format(language) for language in _get_m2m100_languages(tokenizer_settings)]
+    stated = list_stated_texts(files)
+    return [] if any(language in stated for language in NLLB_LANGUAGES) else [*NLLB_LANGUAGES, MASK]
+
+
+def _build_order(settings: ModelSettings, pieces: Sequence[str]) -> VocabularyOrder:
+    """Return the order of the vocabulary."""
     ids = {piece: index for index, piece in reversed(list(enumerate(pieces)))}
     for name, token in SPECIAL_TOKENS.items():
         if ids.get(token) != settings.integer(name):
@@ -149,6 +196,23 @@ def _build_order(settings: ModelSettings, pieces: list[str], is_nllb: bool) -> V
     if "<unk>" not in ids:
         raise damaged(settings.path.parent / VOCABULARY, "has no piece <unk>")
     return VocabularyOrder.build(pieces, padding=ids["<pad>"], unknown=ids["<unk>"], begin=ids["<s>"], end=ids["</s>"])
+
+
+def _list_languages(table: TokenTable, tokenizer_settings: ModelSettings, is_nllb: bool) -> tuple[str, ...]:
+    """Return the languages by the ids of their tokens. A special token of NLLB that looks like a word is a language."""
+    if not is_nllb:
+        before, after = M2M100_TOKEN.split("{}")
+        tokens = [*_get_m2m100_languages(tokenizer_settings)]
+        added = [token.text for token in table.added]
+        new = [text[2:-2] for text in added if re.fullmatch(rf"{before}[A-Za-z][\w-]{{0,20}}{after}", text)]
+        return tuple(dict.fromkeys([*tokens, *new]))
+    stated = {tokenizer_settings.get("src_lang"), tokenizer_settings.get("tgt_lang")}
+    added_texts = {
+        token.text
+        for token in table.added
+        if token.text in stated or re.fullmatch(LANGUAGE_CODE, token.text) or (token.special and token.text.isidentifier())
+    }
+    return tuple(piece for piece in table.pieces if piece in added_texts or piece in NLLB_LANGUAGES)
 
 
 def _choose_languages(

@@ -3,12 +3,14 @@
 - `config.json` describes the architecture. `generation_config.json` has the search options, or `config.json` in older folders.
 - `model.safetensors` or `pytorch_model.bin` has the weights.
 - `source.spm` and `target.spm` are the SentencePiece models that split the text.
-- `vocab.json` numbers the pieces. `target_vocab.json` exists only if the sides have vocabularies of their own.
+- `vocab.json` numbers the pieces, and `tokenizer_config.json` or `added_tokens.json` the added tokens.
+- `target_vocab.json` exists only if the sides have vocabularies of their own.
 - `tokenizer_config.json` names the languages, and `README.md` the license.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,11 +23,12 @@ from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import ACTIVATIONS
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
+from dragoman.conversion.stated_tokens import read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
+from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 from dragoman.model.positional_encoding import halved_sinusoids
@@ -67,16 +70,18 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     target_size = vocab_size if settings.get("decoder_vocab_size") is None else settings.integer("decoder_vocab_size")
     if is_shared and vocab_size != target_size:
         raise damaged(settings.path, f"decoder_vocab_size = {target_size}, but the vocabulary of {vocab_size} is shared")
-    source_order = _read_order(files, settings, VOCABULARY, vocab_size)
-    target_order = source_order if is_shared else _read_order(files, settings, TARGET_VOCABULARY, target_size)
+    source_order, source_pieces = _read_vocabulary(files, settings, VOCABULARY, vocab_size)
+    target_order, target_pieces = source_order, source_pieces
+    if not is_shared:
+        target_order, target_pieces = _read_vocabulary(files, settings, TARGET_VOCABULARY, target_size)
     tensors = files.open_tensors()
     weights = _build_weights(tensors, settings, source_order, None if is_shared else target_order)
     tokenizer = PairTokenizer(
-        PieceVocabulary(files.read_bytes(SOURCE_MODEL), source_order.pieces, name=str(files.folder / SOURCE_MODEL)),
-        PieceVocabulary(files.read_bytes(TARGET_MODEL), target_order.pieces, name=str(files.folder / TARGET_MODEL)),
+        PieceVocabulary(files.read_bytes(SOURCE_MODEL), source_pieces, name=str(files.folder / SOURCE_MODEL)),
+        PieceVocabulary(files.read_bytes(TARGET_MODEL), target_pieces, name=str(files.folder / TARGET_MODEL)),
         append_source_eos=True,
     )
-    languages = list_languages(LANGUAGE_TOKEN, tokenizer.source) if is_shared else []
+    languages = list_languages(LANGUAGE_TOKEN, tokenizer.source)
     source_language, target_language = _read_languages(files, options, languages)
     card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
     document = {
@@ -107,25 +112,34 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     )
 
 
-def _read_order(files: SourceFiles, settings: ModelSettings, file_name: str, vocab_size: int) -> VocabularyOrder:
-    """Return the order of one vocabulary, which begins the decoder with `decoder_start_token_id`."""
-    path, document = files.folder / file_name, files.read_json_object(file_name)
+def _read_vocabulary(
+    files: SourceFiles, settings: ModelSettings, file_name: str, vocab_size: int
+) -> tuple[VocabularyOrder, PieceList]:
+    """Return the order of one vocabulary, which begins the decoder with `decoder_start_token_id`, and its file."""
+    document = files.read_json_object(file_name)
     settings.check_vocab_size(vocab_size, len(document))
-    pieces = [f"<unused-{index}>" for index in range(vocab_size)]
-    for piece, index in document.items():
-        if type(index) is not int or not 0 <= index < vocab_size:
-            raise damaged(path, f"piece {piece[:40]!r} has the id {index!r:.40}, but config.json has {vocab_size} pieces")
-        pieces[index] = piece
-    if len(document) > vocab_size or len(set(document.values())) < len(document):
-        raise damaged(path, "two pieces have one id")
+    table = read_token_table(
+        files,
+        document,
+        vocabulary_file=file_name,
+        num_rows=vocab_size,
+        always_special=("</s>", "<unk>", "<pad>"),
+        is_second=file_name == TARGET_VOCABULARY,
+    )
+    order = _build_order(files, settings, file_name, table.pieces)
+    return order, table.reorder(order, "marian")
+
+
+def _build_order(files: SourceFiles, settings: ModelSettings, file_name: str, pieces: Sequence[str]) -> VocabularyOrder:
+    """Return the order of one vocabulary."""
     ids = {piece: index for index, piece in enumerate(pieces)}
     missing = [piece for piece in ("<unk>", "</s>") if piece not in ids]
     if missing:
-        raise damaged(path, f"has no piece {missing[0]}")
+        raise damaged(files.folder / file_name, f"has no piece {missing[0]}")
     padding, start = settings.integer("pad_token_id"), settings.integer("decoder_start_token_id")
     special_ids = {"pad_token_id": padding, "decoder_start_token_id": start}
     for name, index in special_ids.items():
-        if index >= vocab_size or (index in (ids["<unk>"], ids["</s>"]) and name == "pad_token_id"):
+        if index >= len(pieces) or (index in (ids["<unk>"], ids["</s>"]) and name == "pad_token_id"):
             raise damaged(settings.path, f"{name} = {index} is not the id of a token of its own in {file_name}")
     if start == padding or start == ids["</s>"]:
         return VocabularyOrder.build(pieces, padding=None, unknown=ids["<unk>"], begin=padding, end=ids["</s>"])

@@ -26,9 +26,8 @@ from dragoman.conversion.opennmt_transformer import (
     read_rate,
     read_tokens,
 )
-from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
+from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, check_one_checkpoint
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
-from dragoman.errors import DataError
 
 NAME = "opennmt-py"
 TORCHTEXT_CLASSES = [
@@ -93,8 +92,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         BundleError: the model has a feature that dragoman does not have.
     """
     names = _list_checkpoints(files)
-    if len(names) > 1:
-        raise DataError(f"{files.folder}: has several checkpoints ({', '.join(names)[:120]}); leave one", code="source-damaged")
+    check_one_checkpoint(files, names)
     path = files.path(names[0])
     checkpoint = read_checkpoint(path, inert_classes=INERT_CLASSES)
     content = checkpoint.value if isinstance(checkpoint.value, dict) else {}

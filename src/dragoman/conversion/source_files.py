@@ -24,6 +24,8 @@ MAX_FILE_BYTES = 2**28
 SAFETENSORS_FILE, CHECKPOINT_FILE = "model.safetensors", "pytorch_model.bin"
 MAX_UNUSED_IDS = 2**16
 """Largest number of ids without a piece."""
+CHECKPOINT_SUFFIX = ".pt"
+"""Ending of the checkpoints of fairseq and OpenNMT-py."""
 SETTINGS_FILE = "config.json"
 """File that tells which tensors a folder of Hugging Face has."""
 
@@ -66,19 +68,29 @@ class SourceTensors(Mapping[str, Tensor]):
 
 
 class SourceFiles:
-    """Files of a folder. A name never leads out of the folder, except through a link of the folder's owner."""
+    """Files of a folder. A name never leads out of the folder, except through a link of the folder's owner.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the folder
+        checkpoint: the only file `*.pt` that counts; None for all
+    """
+
+    def __init__(self, folder: Path, checkpoint: str | None = None) -> None:
         self.folder = folder
+        self.checkpoint = checkpoint
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names of the files in the folder. Raise DataError if it cannot be listed."""
+        """Names of the files in the folder, other checkpoints left out. Raise DataError if it cannot be listed."""
         try:
-            return frozenset(entry.name for entry in self.folder.iterdir() if entry.is_file())
+            names = [entry.name for entry in self.folder.iterdir() if entry.is_file()]
         except OSError as error:
             code = "file-not-found" if isinstance(error, FileNotFoundError) else "file-unreadable"
             raise DataError(f"{self.folder}: cannot be read: {error.strerror}", code=code) from None
+        leaves_out = self.checkpoint is not None
+        return frozenset(
+            name for name in names if name == self.checkpoint or not (leaves_out and name.endswith(CHECKPOINT_SUFFIX))
+        )
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
@@ -174,6 +186,16 @@ class SourceFiles:
                 shard.release()
 
         return SourceTensors(tensors, release, self.folder / index_name, settings=SETTINGS_FILE)
+
+
+def check_one_checkpoint(files: SourceFiles, names: Sequence[str]) -> None:
+    """Raise DataError if a folder has several checkpoints."""
+    if len(names) > 1:
+        raise DataError(
+            f"{files.folder}: has {len(names)} checkpoints: {', '.join(names)[:200]}; give the path of one of them instead of "
+            "the folder",
+            code="source-damaged",
+        )
 
 
 def _open_file(path: Path) -> SourceTensors:

@@ -146,8 +146,13 @@ class WeightBuilder:
         return TensorStream(torch.Size((len(rows), *tensor.shape[1:])), _get_dtype([tensor]), iter_chunks, self.release)
 
     def output_bias(self, tensor: Tensor | None, order: VocabularyOrder, dtype: torch.dtype) -> TensorStream:
-        """Return the stream of the output bias: that of the source or zeros, and `UNREACHABLE_LOGIT` for missing tokens."""
+        """Return the stream of the output bias: that of the source or zeros, and `UNREACHABLE_LOGIT` for missing tokens.
+
+        Negative infinity, with which a source excludes a token from all outputs, becomes `UNREACHABLE_LOGIT` too.
+        """
         bias = torch.zeros(max(row for row in order.rows if row is not None) + 1, dtype=dtype) if tensor is None else tensor
+        if bias.is_floating_point():
+            bias = bias.masked_fill(bias == -torch.inf, UNREACHABLE_LOGIT)
         return self.reorder_rows(bias.flatten(), order, missing=UNREACHABLE_LOGIT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
@@ -40,7 +41,10 @@ def _extend(vocabulary: Vocabulary, tokens: Sequence[str]) -> SentencePieceToken
             f"'<{ordinary[0]}>'",
             code="tokenizer-mismatch",
         )
+    if isinstance(vocabulary, PieceVocabulary):
+        tokens = [token for token in tokens if token not in {added.text for added in vocabulary.piece_list.added}]
     model = append_user_defined_pieces(vocabulary.serialized_model, [token for token in tokens if token not in types])
     if isinstance(vocabulary, PieceVocabulary):
-        return PieceVocabulary(model, [*vocabulary.pieces, *(token for token in tokens if token not in vocabulary.pieces)])
+        pieces = (*vocabulary.pieces, *(token for token in tokens if token not in vocabulary.pieces))
+        return PieceVocabulary(model, replace(vocabulary.piece_list, pieces=pieces))
     return SentencePieceTokenizer(model, lowercase=vocabulary.lowercase)

@@ -10,7 +10,7 @@ from pathlib import Path
 from dragoman.config import Normalization, Recipe, TokenizerConfig
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.normalization import normalize
-from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary, read_pieces_file
+from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary, read_pieces_file
 from dragoman.data.tokenization.reserved_tokens import add_language_tokens, add_reserved_tokens
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, import_sentencepiece, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import END_ID
@@ -196,7 +196,12 @@ def write_tokenizer(folder: Path, tokenizer: PairTokenizer) -> None:
     if not tokenizer.is_joint:
         target_file = TARGET_TOKENS_FILE if isinstance(target, TokenListTokenizer) else TARGET_MODEL_FILE
         (folder / (target_file if tokenizer.has_text_target else LABELS_FILE)).write_bytes(target.serialized_model)
-        if isinstance(target, PieceVocabulary) and not tokenizer.shares_vocabulary:
+        is_shared = (
+            isinstance(source, PieceVocabulary)
+            and isinstance(target, PieceVocabulary)
+            and source.piece_list == target.piece_list
+        )
+        if isinstance(target, PieceVocabulary) and not is_shared:
             (folder / TARGET_PIECES_FILE).write_bytes(target.serialized_pieces)
 
 
@@ -221,7 +226,7 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
     def read_sentencepiece(name: str) -> SentencePieceTokenizer:
         return SentencePieceTokenizer(read_model_bytes(name), lowercase=config.lowercase, name=str(folder / name))
 
-    def read_pieces(name: str) -> tuple[str, ...]:
+    def read_pieces(name: str) -> PieceList:
         return read_pieces_file(read_model_bytes(name), name=str(folder / name))
 
     if (folder / SOURCE_PIECES_FILE).exists():

@@ -1,6 +1,7 @@
 """Tokenizer of two files, as MarianMT has it: a SentencePiece model splits text, and a list of pieces numbers the pieces.
 
-Two such tokenizers can share one list, so that source and target have separate models over one vocabulary.
+Two such tokenizers can share one list, so that source and target have separate models over one vocabulary. The list may have
+added tokens, which are found before the model splits the rest.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import sentencepiece as spm
 
+from dragoman.data.tokenization.added_tokens import AddedToken, AddedTokenSplitter, SplitRules, split_marian_code
 from dragoman.data.tokenization.sentencepiece import encode_utf8, load_processor
 from dragoman.data.tokenization.sentencepiece_proto import remove_dummy_prefix
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
@@ -24,6 +28,29 @@ from dragoman.errors import BundleError
 CONTROL_IDS = (PADDING_ID, BEGIN_ID, END_ID)
 
 
+@dataclass(frozen=True)
+class PieceList:
+    """Content of the file of a vocabulary.
+
+    Attributes:
+        pieces: the pieces by id; the first four are padding, unknown, begin and end
+        added: tokens that are found in a text before it is split into pieces
+        rules: program whose rules split a text at the added tokens
+    """
+
+    pieces: tuple[str, ...]
+    added: tuple[AddedToken, ...] = ()
+    rules: SplitRules = "transformers"
+
+    def serialize(self) -> bytes:
+        """Return the bytes of the file: a JSON list of the pieces, or an object with the added tokens."""
+        document: object = self.pieces
+        if self != PieceList(self.pieces):
+            added = [token.to_dict() for token in self.added]
+            document = {"pieces": self.pieces, "added_tokens": added, "rules": self.rules}
+        return json.dumps(document, ensure_ascii=False, separators=(",\n", ":")).encode()
+
+
 class PieceVocabulary:
     """SentencePiece model whose pieces have the ids of a separate list; see `Vocabulary` for the methods.
 
@@ -32,31 +59,42 @@ class PieceVocabulary:
 
     Args:
         serialized_model: the bytes of the SentencePiece model; its own ids are not used
-        pieces: the pieces by id; the first four are padding, unknown, begin and end
+        pieces: the pieces by id, or the pieces and the added tokens
         name: the file that error messages name
 
     Raises:
-        BundleError: the bytes are not a model, or there are fewer than four pieces.
+        BundleError: the bytes are not a model, there are fewer than four pieces, or an added token has no piece.
     """
 
     lowercase = False
     reserved_ids: tuple[int, ...] = ()
 
-    def __init__(self, serialized_model: bytes, pieces: Sequence[str], *, name: str = "tokenizer") -> None:
+    def __init__(self, serialized_model: bytes, pieces: PieceList | Sequence[str], *, name: str = "tokenizer") -> None:
         self.serialized_model = serialized_model
-        self.pieces = tuple(pieces)
+        self.piece_list = pieces if isinstance(pieces, PieceList) else PieceList(tuple(pieces))
+        self.pieces = self.piece_list.pieces
         self._processor = load_processor(serialized_model, name=name)
         if len(self.pieces) < len(SPECIAL_IDS):
             raise BundleError(
                 f"{name}: its vocabulary has {len(self.pieces)} pieces; copy the file again", code="tokenizer-damaged"
             )
+        if foreign := [token for token in self.piece_list.added if not 0 <= token.id < len(self.pieces)]:
+            raise BundleError(
+                f"{name}: its added token {foreign[0].text[:40]!r} has the id {foreign[0].id}, but there are "
+                f"{len(self.pieces)} pieces; copy the file again",
+                code="tokenizer-damaged",
+            )
         # A special token wins over an ordinary piece of the same text.
         self._ids = {piece: index for index, piece in reversed(list(enumerate(self.pieces)))}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without the normalizer, which another process builds itself."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_normalizer", "_splitter")}
+
     @property
     def serialized_pieces(self) -> bytes:
-        """Return the bytes of the file that holds the pieces: a JSON list."""
-        return json.dumps(self.pieces, ensure_ascii=False, separators=(",\n", ":")).encode()
+        """Return the bytes of the file that holds the pieces and the added tokens."""
+        return self.piece_list.serialize()
 
     def __len__(self) -> int:
         """Return the number of pieces."""
@@ -76,8 +114,41 @@ class PieceVocabulary:
 
     def _encode(self, processor: spm.SentencePieceProcessor, text: str) -> list[int]:
         encode_utf8(text, lowercase=False)
+        if self.piece_list == PieceList(self.pieces):
+            return self._encode_part(processor, text)
+        ids: list[int] = []
+        for part in self._splitter.split(text):
+            ids += [part.id] if isinstance(part, AddedToken) else self._encode_part(processor, part)
+            processor = self._processor  # each later part begins a word
+        return ids
+
+    def _encode_part(self, processor: spm.SentencePieceProcessor, text: str) -> list[int]:
+        """Return the ids of a text between two added tokens."""
+        code = ""
+        if self.piece_list.rules == "marian":
+            code, text = split_marian_code(text)
         pieces: list[str] = processor.encode(text, out_type=str)
-        return [self._ids.get(piece, UNKNOWN_ID) for piece in pieces]
+        ids = [self._ids.get(piece, UNKNOWN_ID) for piece in ([code, *pieces] if code else pieces)]
+        if self.piece_list.rules.startswith("tokenizers") and text.endswith((" ", METASPACE)):
+            ids.append(self._ids.get(METASPACE, UNKNOWN_ID))  # SentencePiece drops spaces at the end
+        return ids
+
+    def _normalize(self, text: str) -> str:
+        """Return the text after the normalization of the SentencePiece model, and with one space for several."""
+        text = str(self._normalizer.normalize(text))
+        if self.piece_list.rules == "tokenizers-strip":
+            return re.sub(" {2,}", METASPACE, text.rstrip())
+        return re.sub(" {2,}", " ", text)
+
+    @cached_property
+    def _normalizer(self) -> spm.SentencePieceNormalizer:
+        return spm.SentencePieceNormalizer(
+            model_proto=self.serialized_model, add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
+        )
+
+    @cached_property
+    def _splitter(self) -> AddedTokenSplitter:
+        return AddedTokenSplitter(self.piece_list.added, self.piece_list.rules, self._normalize)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several lines, as `encode` does."""
@@ -91,9 +162,20 @@ class PieceVocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids as one line; line breaks from byte pieces become spaces."""
-        pieces = [self.pieces[index] for index in ids if index not in CONTROL_IDS]
+        pieces = [self._texts.get(index, self.pieces[index]) for index in ids if index not in self._silent_ids]
         text: str = self._processor.decode_pieces(pieces)
         return re.sub(r"[\r\n]", " ", text.replace(METASPACE, " ")).strip()
+
+    @cached_property
+    def _silent_ids(self) -> frozenset[int]:
+        """Ids that decode to no text. The unknown token is none of them, although it is special."""
+        special = {token.id for token in self.piece_list.added if token.special}
+        return frozenset({*CONTROL_IDS, *special} - {UNKNOWN_ID})
+
+    @cached_property
+    def _texts(self) -> dict[int, str]:
+        """Texts of the added tokens by id."""
+        return {token.id: token.text for token in self.piece_list.added if token.id != UNKNOWN_ID}
 
     def piece_to_id(self, piece: str) -> int | None:
         """Return the id of a piece, including `<unk>`; None if there is no such piece."""
@@ -109,12 +191,20 @@ class PieceVocabulary:
         return np.array([piece.startswith(METASPACE) for piece in self.pieces])
 
 
-def read_pieces_file(data: bytes, *, name: str) -> tuple[str, ...]:
-    """Return the pieces of a file that holds `PieceVocabulary.serialized_pieces`. Raise BundleError if it is damaged."""
+def read_pieces_file(data: bytes, *, name: str) -> PieceList:
+    """Return the content of a file that holds `PieceVocabulary.serialized_pieces`. Raise BundleError if it is damaged."""
     try:
-        pieces = json.loads(data)
-    except (ValueError, RecursionError):
-        pieces = None
-    if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
-        raise BundleError(f"{name}: is not a list of pieces; copy the bundle again", code="tokenizer-damaged")
-    return tuple(pieces)
+        document = json.loads(data)
+        if isinstance(document, list):
+            document = {"pieces": document, "added_tokens": [], "rules": "transformers"}
+        pieces, added, rules = (
+            document["pieces"],
+            [AddedToken(**token) for token in document["added_tokens"]],
+            document["rules"],
+        )
+        are_texts = all(isinstance(text, str) for text in [*pieces, *(token.text for token in added)])
+        if not are_texts or not all(type(token.id) is int for token in added) or rules not in get_args(SplitRules):
+            raise ValueError
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise BundleError(f"{name}: is not a list of pieces; copy the bundle again", code="tokenizer-damaged") from None
+    return PieceList(tuple(pieces), tuple(added), rules)

@@ -15,7 +15,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _PIECES_FIELD, _TRAINER_SPEC_FIELD, _NORMALIZER_SPEC_FIELD = 1, 2, 3
 _RULE_NAME_FIELD, _COMPILED_RULE_FIELD, _DUMMY_PREFIX_FIELD, _RULE_FILE_FIELD = 1, 2, 3, 6
 _TEXT_FIELD, _SCORE_FIELD, _TYPE_FIELD = 1, 2, 3
-_MODEL_TYPE_FIELD = 3
+_MODEL_TYPE_FIELD, _UNKNOWN_NAME_FIELD = 3, 45
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 # Padding, unknown, begin and end in dragoman's order: fields of the settings for id and name, the usual name, and the type.
 _SPECIAL_PIECES = ((43, 48, "<pad>", CONTROL), (40, 45, "<unk>", UNKNOWN), (41, 46, "<s>", CONTROL), (42, 47, "</s>", CONTROL))
@@ -103,6 +103,23 @@ def append_user_defined_pieces(model: bytes, texts: Sequence[str]) -> bytes:
     Repeated fields of a message may follow other fields, as in any protobuf reader.
     """
     return model + b"".join(_encode_piece(text, USER_DEFINED) for text in texts)
+
+
+def build_bpe_model(scores: Mapping[str, float], *, unknown: str, charsmap: bytes) -> bytes:
+    """Return a BPE model.
+
+    Args:
+        scores: score of each ordinary piece; the piece of the highest score is merged first
+        unknown: text of the unknown piece, which has the id 0
+        charsmap: compiled table of the normalization; empty for none
+    """
+    pieces = [_encode_piece(unknown, UNKNOWN)]
+    for text, score in scores.items():
+        fields = _encode_field(_TEXT_FIELD, text.encode()) + _encode_float(_SCORE_FIELD, score)
+        pieces.append(_encode_field(_PIECES_FIELD, fields))
+    trainer = _encode_field(_MODEL_TYPE_FIELD, 2) + _encode_field(_UNKNOWN_NAME_FIELD, unknown.encode())
+    normalizer = _encode_field(_COMPILED_RULE_FIELD, charsmap) if charsmap else b""
+    return b"".join([*pieces, _encode_field(_TRAINER_SPEC_FIELD, trainer), _encode_field(_NORMALIZER_SPEC_FIELD, normalizer)])
 
 
 def define_control_pieces(model: bytes, texts: Mapping[str, str]) -> bytes:
@@ -202,6 +219,11 @@ def _encode_field(number: int, value: int | bytes) -> bytes:
     if isinstance(value, int):
         return _encode_varint(number << 3) + _encode_varint(value)
     return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value
+
+
+def _encode_float(number: int, value: float) -> bytes:
+    """Return the bytes of a field with a float32."""
+    return _encode_varint(number << 3 | 5) + struct.pack("<f", value)
 
 
 def _encode_varint(number: int) -> bytes:

@@ -1,0 +1,172 @@
+"""Tokens of a Hugging Face folder: the added ones that its files state, and the row of the embedding that each token has.
+
+`tokenizer.json` (its `added_tokens`), `tokenizer_config.json` (its `added_tokens_decoder`) and `added_tokens.json` state the
+ids of added tokens. Older folders name special tokens without an id. They have the next free ids, as in `transformers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.source_files import ModelSettings, SourceFiles
+from dragoman.conversion.vocabulary_order import VocabularyOrder
+from dragoman.data.tokenization.added_tokens import AddedToken, SplitRules
+from dragoman.data.tokenization.piece_vocabulary import PieceList
+from dragoman.errors import DataError
+
+TOKENIZER_JSON, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+ADDED_TOKENS_JSON, SPECIAL_TOKENS_MAP = "added_tokens.json", "special_tokens_map.json"
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Settings of a tokenizer that name one special token each, in the order in which `transformers` adds them."""
+TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
+FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Tokens of a folder.
+
+    Attributes:
+        pieces: the token of each row; a row of known padding has a name of its own
+        added: added tokens, with the ids of the source
+    """
+
+    pieces: tuple[str, ...]
+    added: tuple[AddedToken, ...]
+
+    def reorder(self, order: VocabularyOrder, rules: SplitRules) -> PieceList:
+        """Return the file of a vocabulary in the bundle's order."""
+        ids = {row: index for index, row in enumerate(order.rows) if row is not None}
+        return PieceList(order.pieces, tuple(replace(token, id=ids[token.id]) for token in self.added), rules)
+
+
+def read_token_table(
+    files: SourceFiles,
+    ids: Mapping[str, Any],
+    *,
+    vocabulary_file: str,
+    num_rows: int,
+    always_special: Sequence[str] = (),
+    num_padding_rows: int = 0,
+    is_second: bool = False,
+) -> TokenTable:
+    """Return the tokens of a folder.
+
+    Args:
+        files: files of the model
+        ids: the id of each piece, without added tokens
+        vocabulary_file: file that states them
+        num_rows: rows of the embedding
+        always_special: special tokens of the family, which need not be stated
+        num_padding_rows: most rows at the end that the family leaves without a token
+        is_second: the vocabulary is the target's own, while the ids that files state are those of the source
+
+    Raises:
+        DataError: a file is damaged, a token has no row, or no token has a row.
+    """
+    added = _read_added_tokens(files, ids, always_special, num_rows, is_second=is_second)
+    pieces: dict[int, str] = {}
+    for source, tokens in ((vocabulary_file, ids.items()), ("", ((token.text, token.id) for token in added))):
+        for text, index in tokens:
+            if type(index) is not int or not 0 <= index < num_rows:
+                raise DataError(
+                    f"{files.folder / (source or _find_origin(files))}: token {text[:40]!r} has the id {index!r:.40}, but the "
+                    f"embedding has {num_rows} rows by vocab_size of config.json; save the model after "
+                    "resize_token_embeddings(len(tokenizer)), or copy the files again",
+                    code="source-damaged",
+                )
+            if source and index in pieces:
+                raise damaged(files.folder / source, f"two pieces have one id: {text[:40]!r} and {pieces[index][:40]!r}")
+            pieces.setdefault(index, text)
+    end = max(pieces, default=-1) + 1
+    missing = next((index for index in range(num_rows) if index not in pieces), None)
+    if missing is not None and (missing < end or num_rows - end > num_padding_rows):
+        raise DataError(
+            f"{files.folder}: no token reaches row {missing} of the embedding, which config.json describes with {num_rows} "
+            f"tokens, but {vocabulary_file} and the files of added tokens have {len(pieces)}; copy all files of the tokenizer, "
+            "or save the model after resize_token_embeddings(len(tokenizer))",
+            code="source-damaged",
+        )
+    return TokenTable(tuple(pieces.get(index, f"<unused-{index}>") for index in range(num_rows)), tuple(added))
+
+
+def list_stated_texts(files: SourceFiles) -> set[str]:
+    """Return the texts of the added tokens whose ids the files state."""
+    return {token.text for _, token in _iter_stated(files)}
+
+
+def _find_origin(files: SourceFiles) -> str:
+    """Return the name of the file that states added tokens, for messages."""
+    names = (TOKENIZER_JSON, ADDED_TOKENS_JSON, TOKENIZER_CONFIG)
+    return next((name for name in names if name in files), TOKENIZER_CONFIG)
+
+
+def _read_added_tokens(
+    files: SourceFiles, ids: Mapping[str, Any], always_special: Sequence[str], num_rows: int, *, is_second: bool
+) -> list[AddedToken]:
+    """Return the added tokens by id. Raise DataError if a file is damaged or two files state different ids."""
+    special = list(always_special)
+    for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP):
+        special += [text for text in _iter_special_tokens(_read_settings(files, name)) if text not in special]
+    tokens: dict[str, AddedToken] = {}
+    for name, token in _iter_stated(files):
+        if is_second and (token.text in ids or token.id >= num_rows):
+            continue
+        known = tokens.setdefault(token.text, replace(token, special=token.special or token.text in special))
+        for other in (known.id, ids.get(token.text, token.id)):
+            if other != token.id:
+                raise damaged(
+                    files.folder / name, f"token {token.text[:40]!r} has the id {token.id}, but {other!r:.40} in another file"
+                )
+    next_id = len({*ids, *tokens})
+    for text in special:
+        if text in tokens:
+            continue
+        index = ids.get(text, next_id)
+        if text not in ids:
+            next_id += 1
+        if type(index) is int and (text in ids or index < num_rows):
+            tokens[text] = AddedToken(text, index, special=True)
+    return sorted(tokens.values(), key=lambda token: token.id)
+
+
+def _read_settings(files: SourceFiles, name: str) -> ModelSettings:
+    return ModelSettings(files.read_json_object(name) if name in files else {}, files.folder / name)
+
+
+def _iter_special_tokens(settings: ModelSettings) -> Iterator[str]:
+    """Yield the special tokens that a file names: texts, or objects with a text."""
+    lists = [value for name in TOKEN_LISTS if isinstance(value := settings.get(name), list)]
+    for value in [*(settings.get(name) for name in NAMED_TOKENS), *(token for tokens in lists for token in tokens)]:
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str) and text:
+            yield text
+
+
+def _iter_stated(files: SourceFiles) -> Iterator[tuple[str, AddedToken]]:
+    """Yield the added tokens with an id, and the name of the file that states each. Raise DataError for a damaged entry."""
+    document = files.read_json_object(TOKENIZER_JSON) if TOKENIZER_JSON in files else {}
+    for entry in document.get("added_tokens") or []:
+        yield TOKENIZER_JSON, _parse_entry(files, TOKENIZER_JSON, entry)
+    entries = _read_settings(files, TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
+    if not isinstance(entries, dict):
+        raise damaged(files.folder / TOKENIZER_CONFIG, "its added_tokens_decoder is not an object")
+    for index, entry in entries.items():
+        if isinstance(entry, dict) and index.isascii() and index.isdigit() and len(index) < 10:
+            entry = {**entry, "id": int(index)}
+        yield TOKENIZER_CONFIG, _parse_entry(files, TOKENIZER_CONFIG, entry)
+    for text, index in (files.read_json_object(ADDED_TOKENS_JSON) if ADDED_TOKENS_JSON in files else {}).items():
+        yield ADDED_TOKENS_JSON, _parse_entry(files, ADDED_TOKENS_JSON, {"content": text, "id": index, "normalized": True})
+
+
+def _parse_entry(files: SourceFiles, name: str, entry: Any) -> AddedToken:
+    values = entry if isinstance(entry, dict) else {}
+    text, index = values.get("content"), values.get("id")
+    flags = {flag: values.get(flag, False) for flag in FLAGS}
+    is_valid = isinstance(text, str) and text and type(index) is int and all(type(value) is bool for value in flags.values())
+    if not is_valid:
+        raise damaged(files.folder / name, f"its added token {entry!r:.80} is not a text with an id and flags")
+    return AddedToken(str(text), int(str(index)), **flags)

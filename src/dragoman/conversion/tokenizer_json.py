@@ -1,0 +1,151 @@
+"""`tokenizer.json` of Hugging Face as a SentencePiece model: pieces, merges and normalization of a BPE tokenizer.
+
+`transformers` 5 saves NLLB without its SentencePiece model. The merges of `tokenizer.json` were made from the scores of such a
+model: each piece is merged from all of its pairs, pair after pair. So the first merge of each piece gives its score again.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.data.tokenization.sentencepiece_proto import build_bpe_model
+from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.errors import BundleError
+
+COLLAPSE_SPACES = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": content} for content in (" ", METASPACE)]
+"""Normalizers that replace several spaces by one, or by the mark of one."""
+STRIP = {"type": "Strip", "strip_left": False, "strip_right": True}
+"""Normalizer that removes spaces at the end, as `transformers` 4 has it."""
+MODEL_SETTINGS = {
+    "dropout": (None, 0.0),
+    "continuing_subword_prefix": (None, ""),
+    "end_of_word_suffix": (None, ""),
+    "fuse_unk": (True,),
+    "byte_fallback": (False, None),
+    "ignore_merges": (False, None),
+}
+"""Settings of the model with the values that a SentencePiece model has."""
+
+
+def read_vocabulary(document: Mapping[str, Any], path: Path) -> dict[str, int]:
+    """Return the id of each piece. Raise DataError for a damaged file, and BundleError for another model than BPE."""
+    model = document.get("model")
+    if not isinstance(model, dict) or not isinstance(vocabulary := model.get("vocab"), dict | list):
+        raise damaged(path, "has no model with a vocabulary")
+    if model.get("type") not in ("BPE", None) or isinstance(vocabulary, list):
+        raise _refuse(path, "model.type", model.get("type"), "dragoman reads BPE")
+    return vocabulary
+
+
+def build_sentencepiece_model(document: Mapping[str, Any], path: Path) -> bytes:
+    """Return the SentencePiece model that splits text like a tokenizer.
+
+    Args:
+        document: content of `tokenizer.json`
+        path: the file, for error messages
+
+    Raises:
+        DataError: the file is damaged.
+        BundleError: no SentencePiece model splits text in this way.
+    """
+    vocabulary = read_vocabulary(document, path)
+    model = document["model"]
+    for name, values in MODEL_SETTINGS.items():
+        if model.get(name, values[0]) not in values:
+            raise _refuse(path, f"model.{name}", model[name], f"dragoman has {values[0]!r}")
+    merges = list(_iter_merges(model.get("merges"), path))
+    ranks: dict[str, int] = {}
+    for rank, (left, right) in enumerate(merges):
+        ranks.setdefault(left + right, rank)
+    _check_merges(merges, ranks, vocabulary, path)
+    _check_splitting(document, path)
+    unknown = model.get("unk_token")
+    pieces = {text: -float(rank) for text, rank in ranks.items()}
+    pieces |= {text: -float(len(merges)) for text in vocabulary if len(text) == 1 and text not in pieces}
+    return build_bpe_model(pieces, unknown=str(unknown), charsmap=_read_charsmap(document, path))
+
+
+def _iter_merges(merges: Any, path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of merges: lists of two texts, or texts with a space between, as older files have them."""
+    if not isinstance(merges, list):
+        raise damaged(path, "has no list of merges")
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) and part for part in pair):
+            raise damaged(path, f"its merge {merge!r:.60} is not a pair of pieces")
+        yield pair[0], pair[1]
+
+
+def _check_merges(
+    merges: Sequence[tuple[str, str]], ranks: Mapping[str, int], vocabulary: Mapping[str, int], path: Path
+) -> None:
+    """Raise BundleError if the order of the merges is not that of the scores of pieces.
+
+    A SentencePiece model merges each pair whose text is a piece, and pairs of one text have one rank.
+    """
+    pairs, previous = set(merges), None
+    seen: set[str] = set()
+    for left, right in merges:
+        text = left + right
+        if text not in vocabulary:
+            raise damaged(path, f"its merge of {left[:40]!r} and {right[:40]!r} is not in the vocabulary")
+        if text != previous and text in seen:
+            raise _refuse(path, "model.merges", [left, right], "the merges of one piece do not follow each other")
+        seen.add(text)
+        previous = text
+    can_exist = {*ranks, *(text for text in vocabulary if len(text) == 1)}
+    for text in ranks:
+        for index in range(1, len(text)):
+            pair = text[:index], text[index:]
+            if pair[0] in can_exist and pair[1] in can_exist and pair not in pairs:
+                raise _refuse(path, "model.merges", list(pair), "this pair is missing, which a SentencePiece model would merge")
+
+
+def _check_splitting(document: Mapping[str, Any], path: Path) -> None:
+    """Raise BundleError unless words begin with ▁, the first one of each part of a text included."""
+    splitter = document.get("pre_tokenizer")
+    steps = splitter.get("pretokenizers") if isinstance(splitter, dict) and splitter.get("type") == "Sequence" else [splitter]
+    steps = [step for step in steps or [] if step != {"type": "WhitespaceSplit"}]
+    step = steps[0] if len(steps) == 1 and isinstance(steps[0], dict) else {}
+    scheme = step.get("prepend_scheme") or ("always" if step.get("add_prefix_space", True) else "never")
+    if (step.get("type"), step.get("replacement"), scheme, step.get("split", True)) != ("Metaspace", METASPACE, "always", True):
+        raise _refuse(path, "pre_tokenizer", splitter, "dragoman has Metaspace with ▁ before each part of a text")
+
+
+def removes_last_spaces(document: Mapping[str, Any]) -> bool:
+    """Return whether the normalization removes the spaces at the end of a text."""
+    return STRIP in _list_normalizers(document)
+
+
+def _list_normalizers(document: Mapping[str, Any]) -> list[Any]:
+    normalizer = document.get("normalizer")
+    steps = (
+        normalizer.get("normalizers") if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence" else [normalizer]
+    )
+    return [step for step in steps if step is not None] if isinstance(steps, list) else [steps]
+
+
+def _read_charsmap(document: Mapping[str, Any], path: Path) -> bytes:
+    """Return the table of the normalization, which is empty without one. Raise BundleError for another normalization."""
+    charsmap = b""
+    for step in _list_normalizers(document):
+        values = step if isinstance(step, dict) else {}
+        if values.get("type") == "Precompiled" and not charsmap:
+            try:
+                charsmap = base64.b64decode(values["precompiled_charsmap"] or "", validate=True)
+            except (KeyError, TypeError, ValueError):
+                raise damaged(path, "its precompiled_charsmap is not base64") from None
+        elif values != STRIP and values not in COLLAPSE_SPACES:
+            raise _refuse(path, "normalizer", step, "dragoman has Precompiled, one space for several, and Strip at the end")
+    return charsmap
+
+
+def _refuse(path: Path, name: str, value: object, problem: str) -> BundleError:
+    return BundleError(
+        f"{path}: {name} = {value!r:.80}: {problem}; copy the SentencePiece model of the tokenizer into the folder",
+        code="conversion-unsupported",
+    )

@@ -1,0 +1,323 @@
+"""Folders as fine-tuners save them: ids of odd texts, decoded text and greedy outputs equal those of `transformers`."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import dragoman
+from dragoman.bundle import load_bundle
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
+from expected_errors import raises_code
+from odd_texts import PLAIN, make_odd_texts
+from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
+
+transformers: Any = pytest.importorskip("transformers", reason="folders are saved by transformers: dragoman[test]")
+AddedToken = transformers.AddedToken
+WRITERS: dict[str, Callable[..., tuple[Any, Any]]] = {"marian": write_marian, "nllb": write_nllb, "m2m100": write_m2m100}
+SPECIAL_IDS = {"<unk>": 1, "</s>": 3}
+MAX_NEW_TOKENS = 12
+
+
+def add_flags(tokenizer: Any) -> None:
+    """Add tokens of all flags."""
+    tokenizer.add_tokens(
+        [
+            AddedToken("<l>", lstrip=True),
+            AddedToken("<r>", rstrip=True),
+            AddedToken("<lr>", lstrip=True, rstrip=True, special=True),
+            AddedToken("old", single_word=True),
+            AddedToken("Ab", normalized=False),
+        ]
+    )
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "plain": lambda tokenizer: None,
+    "one": lambda tokenizer: tokenizer.add_tokens(["<sep>"]),
+    "several": lambda tokenizer: tokenizer.add_tokens(["<sep>", "<b>", "house", "<sep>x"]),
+    "special": lambda tokenizer: tokenizer.add_tokens(["<s1>", "<s2>"], special_tokens=True),
+    "flags": add_flags,
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        yield
+
+
+def convert(folder: Path) -> PairTokenizer:
+    bundle_path = folder.with_name(f"{folder.name}-bundle")
+    dragoman.convert(folder, bundle_path)
+    return load_bundle(bundle_path).tokenizer
+
+
+def make_map(vocabulary: Any, tokenizer: Any, side: str = "encoder") -> Callable[[int], int]:
+    """Return the function from an id of transformers to dragoman's id, by the names of both.
+
+    side: `encoder` or `target_encoder`, for separate vocabularies
+    """
+    assert isinstance(vocabulary, PieceVocabulary)
+    added = {token.text: token.id for token in vocabulary.piece_list.added}
+    names = {index: piece for piece, index in getattr(tokenizer, side, {}).items()}
+    special = SPECIAL_IDS | ({"<pad>": 2} if tokenizer.bos_token is None else {"<pad>": 0, "<s>": 2})
+
+    def map_id(index: int) -> int:
+        name = names.get(index) or tokenizer.convert_ids_to_tokens(index)
+        if name == tokenizer.unk_token and index != tokenizer.unk_token_id:
+            name = f"<unused-{index}>"
+        return special[name] if name in special else added.get(name, vocabulary.piece_to_id(name) or 0)
+
+    return map_id
+
+
+def check_ids(vocabulary: Any, tokenizer: Any) -> None:
+    """Check the ids and the decoded text of 240 odd texts."""
+    assert isinstance(vocabulary, PieceVocabulary)
+    map_id = make_map(vocabulary, tokenizer)
+    added = [token.content for token in tokenizer.added_tokens_decoder.values()][-8:]
+    for text in make_odd_texts(added):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert vocabulary.encode(text) == [map_id(index) for index in ids], text
+        if tokenizer.unk_token_id not in ids and not getattr(tokenizer, "separate_vocabs", False):
+            expected = tokenizer.decode(ids, skip_special_tokens=True).strip()
+            assert vocabulary.decode(vocabulary.encode(text)) == expected, text
+
+
+@torch.no_grad()
+def check_outputs(folder: Path, model: Any, tokenizer: Any, **languages: Any) -> None:
+    """Check the ids of greedy outputs of plain sentences and of texts with added tokens."""
+    translator = dragoman.load(folder.with_name(f"{folder.name}-bundle"), task="translation", device="cpu", precision="float32")
+    target = translator.bundle.tokenizer.target
+    map_id = make_map(target, tokenizer, "target_encoder" if getattr(tokenizer, "separate_vocabs", False) else "encoder")
+    forced = None
+    if languages:
+        token = languages["target_language"] if tokenizer.is_fast else f"__{languages['target_language']}__"
+        forced = tokenizer.convert_tokens_to_ids(token)
+    added = [token.content for token in tokenizer.added_tokens_decoder.values()][-2:]
+    excluded = [index for index in (tokenizer.bos_token_id, tokenizer.pad_token_id) if index is not None]
+    for text in [*PLAIN, *(f"The {token} house {token}" for token in added if token not in ("</s>", "<pad>", "<unk>"))]:
+        row = model.generate(
+            **tokenizer(text, return_tensors="pt"), max_new_tokens=MAX_NEW_TOKENS, max_length=None, num_beams=1,
+            do_sample=False, forced_bos_token_id=forced, bad_words_ids=[[index] for index in excluded],
+        )[0].tolist()[1 if forced is None else 2 :]  # fmt: skip
+        expected = (
+            [map_id(index) for index in row[: row.index(tokenizer.eos_token_id)] if index is not None]
+            if (tokenizer.eos_token_id in row)
+            else [map_id(index) for index in row]
+        )
+        (translation,) = translator.translate([text], method="greedy", repetition_window=0, **languages)
+        texts = {token.text: token.id for token in target.piece_list.added} if isinstance(target, PieceVocabulary) else {}
+        tokens = [texts.get(piece, target.piece_to_id(piece)) for piece in translation.tokens]
+        length = min(len(expected), len(tokens), MAX_NEW_TOKENS - 2)
+        assert tokens[:length] == expected[:length], text
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        pytest.param(family, change, marks=[] if change == "flags" else pytest.mark.slow)
+        for family in WRITERS
+        for change in CHANGES
+    ],
+)
+def test_added_tokens_keep_their_ids(family: str, change: str, tmp_path: Path) -> None:
+    model, tokenizer = WRITERS[family](tmp_path / "source", CHANGES[change])
+    vocabulary = convert(tmp_path / "source").source
+    check_ids(vocabulary, tokenizer)
+    languages = {"nllb": ("eng_Latn", "deu_Latn"), "m2m100": ("en", "de")}.get(family)
+    options = {} if languages is None else {"source_language": languages[0], "target_language": languages[1]}
+    check_outputs(tmp_path / "source", model, tokenizer, **options)
+
+
+@pytest.mark.parametrize(
+    ("languages", "separate"),
+    [((LANGUAGES[0],), False), (LANGUAGES, True), pytest.param((LANGUAGES[0],), True, marks=pytest.mark.slow)],
+)
+def test_marian_language_tokens_keep_their_ids(languages: tuple[str, ...], separate: bool, tmp_path: Path) -> None:
+    """A single language token, and tokens of separate vocabularies."""
+    model, tokenizer = write_marian(tmp_path / "source", CHANGES["one"], languages=languages, separate=separate)
+    pair = convert(tmp_path / "source")
+    check_ids(pair.source, tokenizer)
+    expected = [make_map(pair.source, tokenizer)(index) for index in tokenizer(">>deu<< The house <sep>")["input_ids"]]
+    assert pair.encode_source(">>deu<< The house <sep>") == expected
+    assert (pair.languages is not None) == (len(languages) > 1)
+    if pair.languages is not None:
+        assert pair.select_languages(None, "deu").encode_source("The house <sep>") == expected
+    else:
+        check_outputs(tmp_path / "source", model, tokenizer)
+
+
+def test_added_marian_language_can_be_chosen(tmp_path: Path) -> None:
+    _, tokenizer = write_marian(
+        tmp_path / "source", lambda tokenizer: tokenizer.add_tokens([">>xyz<<"], special_tokens=True), languages=LANGUAGES
+    )
+    pair = convert(tmp_path / "source")
+    expected = [make_map(pair.source, tokenizer)(index) for index in tokenizer(">>xyz<< The house")["input_ids"]]
+    assert pair.select_languages(None, "xyz").encode_source("The house") == expected
+
+
+@pytest.mark.parametrize("keep_sentencepiece", [False, True])
+def test_nllb_with_a_new_language(keep_sentencepiece: bool, tmp_path: Path) -> None:
+    model, tokenizer = write_nllb(
+        tmp_path / "source",
+        lambda tokenizer: tokenizer.add_tokens(["xyz_Latn"], special_tokens=True),
+        keep_sentencepiece=keep_sentencepiece,
+    )
+    check_ids(convert(tmp_path / "source").source, tokenizer)
+    check_outputs(tmp_path / "source", model, tokenizer, source_language="eng_Latn", target_language="xyz_Latn")
+
+
+def test_nllb_ids_in_other_order(tmp_path: Path) -> None:
+    """The mask before the languages, and the languages in another order, as `tokenizer.json` states them."""
+    write_nllb(tmp_path / "source", num_languages=None)
+    path = tmp_path / "source" / "tokenizer.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    tokens = [token for token in document["added_tokens"] if token["id"] > 3]
+    for token, index in zip(tokens, reversed([token["id"] for token in tokens]), strict=True):
+        token["id"] = index
+    document["added_tokens"].sort(key=lambda token: token["id"])
+    path.write_text(json.dumps(document), encoding="utf-8")
+    tokenizer = transformers.NllbTokenizer.from_pretrained(tmp_path / "source", src_lang="eng_Latn", tgt_lang="deu_Latn")
+    assert tokenizer.convert_tokens_to_ids("ace_Arab") == max(token["id"] for token in tokens) - 1
+    pair = convert(tmp_path / "source").select_languages("eng_Latn", "deu_Latn")
+    source_rows = load_file(tmp_path / "source" / "model.safetensors")["model.shared.weight"]
+    rows = load_file(tmp_path / "source-bundle" / "weights.safetensors")["output"]
+    for language in ("ace_Arab", "eng_Latn", "zul_Latn", "<mask>"):
+        index = pair.source.piece_to_id(language)
+        assert index is not None
+        assert torch.equal(rows[index], source_rows[tokenizer.convert_tokens_to_ids(language)])
+
+
+@pytest.mark.parametrize("version", ["merges of text", "add_prefix_space", "two steps", "strip"])
+def test_tokenizer_json_of_other_versions(version: str, tmp_path: Path) -> None:
+    """The library tokenizers itself reads the changed file."""
+    tokenizers: Any = pytest.importorskip("tokenizers", reason="reads tokenizer.json with tokenizers: dragoman[test]")
+    _, tokenizer = write_nllb(tmp_path / "source", CHANGES["several"])
+    path = tmp_path / "source" / "tokenizer.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    match version:
+        case "merges of text":
+            document["model"]["merges"] = [" ".join(merge) for merge in document["model"]["merges"]]
+        case "add_prefix_space":
+            document["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}
+        case "two steps":
+            document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [document["pre_tokenizer"]]}
+        case _:
+            steps = document["normalizer"]["normalizers"]
+            steps.insert(1, {"type": "Strip", "strip_left": False, "strip_right": True})
+            steps[2]["content"] = "▁"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    peer = tokenizers.Tokenizer.from_file(str(path))
+    vocabulary = convert(tmp_path / "source").source
+    map_id = make_map(vocabulary, tokenizer)
+    for text in make_odd_texts(["<sep>", "<b>"]):
+        expected = [map_id(index) for index in peer.encode(text, add_special_tokens=False).ids]
+        assert vocabulary.encode(text) == expected, text
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda document: document["model"]["merges"].append(["T", "h"]), "model.merges"),
+        (lambda document: document["model"].update(byte_fallback=True), "byte_fallback"),
+        (lambda document: document["model"].update(type="WordPiece"), "WordPiece"),
+        (lambda document: document.update(normalizer={"type": "NFKC"}), "NFKC"),
+        (lambda document: document.update(pre_tokenizer={"type": "ByteLevel"}), "pre_tokenizer"),
+        (lambda document: document["model"].update(vocab=5), "vocabulary"),
+        (lambda document: document["added_tokens"].append({"id": "5", "content": "x"}), "added token"),
+        (lambda document: document["added_tokens"].append({"id": 5, "content": "eng_Latn"}), "eng_Latn"),
+    ],
+)
+def test_unsupported_tokenizer_json_raises(change: Callable[[Any], object], name: str, tmp_path: Path) -> None:
+    write_nllb(tmp_path / "source")
+    path = tmp_path / "source" / "tokenizer.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    change(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(dragoman.DragomanError) as raised:
+        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    assert raised.value.code in ("conversion-unsupported", "source-damaged")
+    assert name in str(raised.value)
+    assert "tokenizer.json" in str(raised.value)
+
+
+@pytest.mark.parametrize("family", ["marian", pytest.param("nllb", marks=pytest.mark.slow)])
+def test_row_without_a_token_raises(family: str, tmp_path: Path) -> None:
+    """The weights of a fine-tuned model with the tokenizer of the original."""
+    WRITERS[family](tmp_path / "source", lambda tokenizer: tokenizer.add_tokens([f"<t{index}>" for index in range(12)]))
+    size = json.loads((tmp_path / "source" / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    for path in (tmp_path / "source").glob("*token*.json"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        for key, value in document.items():
+            if key == "added_tokens":
+                document[key] = [token for token in value if token["id"] < size - 12]
+            elif key == "added_tokens_decoder":
+                document[key] = {index: token for index, token in value.items() if int(index) < size - 12}
+        path.write_text(json.dumps(document if path.name != "added_tokens.json" else {}), encoding="utf-8")
+    with raises_code("source-damaged", f"row {size - 12} of the embedding", "resize_token_embeddings"):
+        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+
+
+def test_token_without_a_row_raises(tmp_path: Path) -> None:
+    """The tokenizer of a fine-tuned model with the weights of the original."""
+    write_marian(tmp_path / "source")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "source")
+    tokenizer.add_tokens(["<sep>"])
+    tokenizer.save_pretrained(tmp_path / "source")
+    with raises_code("source-damaged", "'<sep>'", "added_tokens.json"):
+        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+
+
+def test_old_folder_with_added_tokens_json_only(tmp_path: Path) -> None:
+    """transformers before 4.34 wrote no added_tokens_decoder."""
+    _, tokenizer = write_marian(tmp_path / "source", CHANGES["several"])
+    path = tmp_path / "source" / "tokenizer_config.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    del document["added_tokens_decoder"]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    check_ids(convert(tmp_path / "source").source, tokenizer)
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_sharded_bfloat16_weights(family: str, tmp_path: Path) -> None:
+    options = {"dtype": torch.bfloat16, "shard_size": "4KB"}
+    model, tokenizer = WRITERS[family](tmp_path / "source", CHANGES["one"], **options)
+    assert (tmp_path / "source" / "model.safetensors.index.json").exists()
+    check_ids(convert(tmp_path / "source").source, tokenizer)
+    weights = load_file(tmp_path / "source-bundle" / "weights.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+    rows = sorted(map(tuple, model.model.shared.weight.tolist()))
+    assert [row for row in sorted(map(tuple, weights["output"].tolist())) if any(row)] == [row for row in rows if any(row)]
+
+
+def test_infinite_bias_excludes_a_token(tmp_path: Path) -> None:
+    """transformers takes a bias of −inf: such a token is never produced."""
+
+    def exclude(model: Any) -> None:
+        with torch.no_grad():
+            model.final_logits_bias[0, 5:20] = -torch.inf
+
+    model, tokenizer = write_marian(tmp_path / "source", change_model=exclude)
+    convert(tmp_path / "source")
+    check_outputs(tmp_path / "source", model, tokenizer)
+    bias = load_file(tmp_path / "source-bundle" / "weights.safetensors")["output_bias"]
+    assert bias.isfinite().all()
+    tensors = load_file(tmp_path / "source" / "model.safetensors")
+    for value in (torch.inf, torch.nan):
+        tensors["final_logits_bias"][0, 7] = value
+        save_file(tensors, tmp_path / "source" / "model.safetensors")
+        with raises_code("source-damaged", "output_bias"):
+            dragoman.convert(tmp_path / "source", tmp_path / "other")

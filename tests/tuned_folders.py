@@ -1,0 +1,160 @@
+"""Folders of Hugging Face as fine-tuners save them, made with `transformers`: small random models with changed tokenizers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece as spm
+import torch
+
+from odd_texts import PLAIN
+
+LANGUAGES = (">>deu<<", ">>fra<<")
+
+
+def train_pieces(path: Path, *, model_type: str = "unigram", extra: str = "") -> None:
+    """Write a SentencePiece model of the plain texts."""
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter([*PLAIN, *([extra] if extra else [])] * 3),
+        model_prefix=str(path.with_suffix("")),
+        vocab_size=60,
+        model_type=model_type,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        num_threads=1,
+    )
+    path.with_suffix(".vocab").unlink()
+    path.with_suffix(".model").rename(path)
+
+
+def list_pieces(path: Path) -> list[str]:
+    """Return the ordinary pieces of a SentencePiece model."""
+    processor = spm.SentencePieceProcessor(model_file=str(path))
+    return [processor.id_to_piece(index) for index in range(3, len(processor))]
+
+
+def write_marian(
+    folder: Path,
+    change: Callable[[Any], object] = lambda tokenizer: None,
+    *,
+    languages: Sequence[str] = (),
+    separate: bool = False,
+    dtype: torch.dtype = torch.float32,
+    shard_size: str = "1GB",
+    change_model: Callable[[Any], object] = lambda model: None,
+) -> tuple[Any, Any]:
+    """Write a MarianMT folder, and return the model and the tokenizer of transformers.
+
+    change: changes the tokenizer before the embedding gets its size
+    """
+    import transformers
+
+    folder.mkdir(parents=True)
+    train_pieces(folder / "source.spm")
+    train_pieces(folder / "target.spm", extra="zwei Äpfel" if separate else "")
+    vocabulary = ["</s>", "<unk>", *languages, *list_pieces(folder / "source.spm"), "<pad>"]
+    target = ["</s>", "<unk>", *list_pieces(folder / "target.spm")]
+    target = [*target[: len(vocabulary) - 1], *(f"▁x{index}" for index in range(len(vocabulary) - 1 - len(target))), "<pad>"]
+    files = {"vocab.json": vocabulary} | ({"target_vocab.json": target} if separate else {})
+    for name, pieces in files.items():
+        ids = {piece: index for index, piece in enumerate(pieces)}
+        (folder / name).write_text(json.dumps(ids), encoding="utf-8")
+    config = {"source_lang": "en", "target_lang": "de", "separate_vocabs": separate}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    change(tokenizer)
+    size = len(tokenizer)
+    torch.manual_seed(1)
+    model = transformers.MarianMTModel(
+        transformers.MarianConfig(
+            vocab_size=size, decoder_vocab_size=len(target) if separate else size,
+            share_encoder_decoder_embeddings=not separate,
+            d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+            encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64, pad_token_id=vocabulary.index("<pad>"),
+            eos_token_id=0, bos_token_id=0, forced_eos_token_id=None, decoder_start_token_id=vocabulary.index("<pad>"),
+            activation_function="swish", init_std=0.5,
+        )
+    )  # fmt: skip
+    return _save(folder, model, tokenizer, dtype, shard_size, change_model)
+
+
+def _save(folder: Path, model: Any, tokenizer: Any, dtype: Any, shard_size: str, change_model: Any) -> tuple[Any, Any]:
+    model = model.to(dtype).eval()
+    change_model(model)
+    model.save_pretrained(folder, max_shard_size=shard_size)
+    tokenizer.save_pretrained(folder)
+    return model, type(tokenizer).from_pretrained(folder)
+
+
+def write_nllb(
+    folder: Path,
+    change: Callable[[Any], object] = lambda tokenizer: None,
+    *,
+    num_languages: int | None = 12,
+    keep_sentencepiece: bool = False,
+    dtype: torch.dtype = torch.float32,
+    shard_size: str = "1GB",
+) -> tuple[Any, Any]:
+    """Write an NLLB folder as transformers 5 saves it, with `tokenizer.json`, and return the model and the tokenizer.
+
+    num_languages: number of languages; None for all of NLLB-200
+    """
+    import transformers
+    from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
+
+    first = folder.with_name(f"{folder.name}-first")
+    folder.mkdir(parents=True)
+    first.mkdir()
+    train_pieces(first / "sentencepiece.bpe.model", model_type="bpe")
+    (first / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "NllbTokenizer"}), encoding="utf-8")
+    languages = list(FAIRSEQ_LANGUAGE_CODES)
+    if num_languages is not None:
+        languages = ["eng_Latn", "deu_Latn", *languages[: num_languages - 2]]
+    tokenizer = transformers.NllbTokenizer.from_pretrained(
+        first, src_lang="eng_Latn", tgt_lang="deu_Latn", extra_special_tokens=languages
+    )
+    change(tokenizer)
+    model = make_m2m100_model(len(tokenizer))
+    if keep_sentencepiece:
+        (folder / "sentencepiece.bpe.model").write_bytes((first / "sentencepiece.bpe.model").read_bytes())
+    return _save(folder, model, tokenizer, dtype, shard_size, lambda model: None)
+
+
+def write_m2m100(
+    folder: Path,
+    change: Callable[[Any], object] = lambda tokenizer: None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    shard_size: str = "1GB",
+) -> tuple[Any, Any]:
+    """Write an M2M-100 folder, and return the model and the tokenizer of transformers."""
+    import transformers
+    from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
+
+    folder.mkdir(parents=True)
+    train_pieces(folder / "sentencepiece.bpe.model")
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *list_pieces(folder / "sentencepiece.bpe.model")]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    tokenizer = transformers.M2M100Tokenizer(
+        vocab_file=str(folder / "vocab.json"), spm_file=str(folder / "sentencepiece.bpe.model"), src_lang="en", tgt_lang="de"
+    )
+    change(tokenizer)
+    languages = FAIRSEQ_LANGUAGE_CODES["m2m100"]
+    model = make_m2m100_model(max(len(tokenizer), len(pieces) + len(languages) + tokenizer.num_madeup_words))
+    return _save(folder, model, tokenizer, dtype, shard_size, lambda model: None)
+
+
+def make_m2m100_model(vocab_size: int) -> Any:
+    """Return a small model of M2M-100 with random weights."""
+    import transformers
+
+    torch.manual_seed(1)
+    config = transformers.M2M100Config(
+        vocab_size=vocab_size, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64, init_std=0.5,
+    )  # fmt: skip
+    return transformers.M2M100ForConditionalGeneration(config)
