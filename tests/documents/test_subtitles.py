@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from document_checks import Parse, make_stub
 from document_laws import check_laws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dragoman.documents.cue_text import split_for_cues
 from dragoman.documents.document import UnitTranslation, check_written, write_document
-from dragoman.documents.subtitles import LINE_LENGTH, break_lines, parse_srt, parse_vtt, split_for_cues
+from dragoman.documents.subtitles import LINE_LENGTH, break_lines, parse_srt, parse_vtt
+from dragoman.documents.translate_document import DocumentOptions, translate_document
 from dragoman.errors import DataError
 
 SRT = """1
@@ -66,7 +71,8 @@ def test_units_are_cues() -> None:
         ("on & on.", "none"),
         ("Whole cue", "none"),
         ("Some <b>bold</b> &amp; more &lt;3", "html"),
-        ("- Hello.\n- Hi!", "none"),
+        ("Hello.", "none"),
+        ("Hi!", "none"),
     ]
     assert document.sentence_groups == (("0", "1"),)
 
@@ -74,7 +80,7 @@ def test_units_are_cues() -> None:
 def test_units_of_vtt_have_no_notes() -> None:
     document = parse_vtt(VTT.encode())
     assert [unit.source for unit in document.units] == [
-        "<v Ann>Tom &amp; Jerry go",
+        "Tom & Jerry go",
         "home <now>.",
         "Some <c.red>red</c> text &amp; more.",
     ]
@@ -148,3 +154,55 @@ def test_other_content_is_refused(parse: object, content: bytes, code: str) -> N
     with pytest.raises(DataError) as caught:
         parse(content)
     assert caught.value.code == code
+
+
+VTT_CUES = {
+    "stamp": ("May 17, <00:06.000>2031.", "17. <00:06.000>Mai 2031."),
+    "stamps at the ends": ("<00:09.500>May 17, 2031.<00:10.000>", "<00:09.500>17. Mai 2031.<00:10.000>"),
+    "YouTube": (
+        "May<00:00:00.500><c> 17,</c><00:00:01.000><c> 2031.</c>",
+        "17.<00:00:00.500><c> Mai</c><00:00:01.000><c> 2031.</c>",
+    ),
+    "two classes behind a stamp": ("May<00:01.500><c> 17,</c><c.b> 2031.</c>", "17.<00:01.500><c> Mai</c><c.b> 2031.</c>"),
+    "line and captions": (" \nHello you\nMay<00:01.500><c> 17, 2031.</c>", " \nHello you\n17.<00:01.500><c> Mai 2031.</c>"),
+    "other tags among stamps": ("<i>May</i> <00:01.100>17, <00:01.200>2031.", "<i>17.</i> <00:01.100>Mai <00:01.200>2031."),
+    "voices": ("<v Mary>May 17, 2031.\n<v Bob>May 18, 2031.", "<v Mary>17. Mai 2031.\n<v Bob>18. Mai 2031."),
+    "voices on a line": ("<v A>Hi.</v> <v.loud B>May 17, 2031.</v>", "<v A>Hi.</v> <v.loud B>17. Mai 2031.</v>"),
+    "dialogue": ("<i>- May 17, 2031.</i>\n- <b>Hi</b> &amp; bye", "<i>- 17. Mai 2031.</i>\n- <b>Hi</b> &amp; bye"),
+}
+SRT_CUES = {
+    "override at the end": (r"{\i1}May 17, 2031.{\i0}", r"{\i1}17. Mai 2031.{\i0}"),
+    "position": (r"{\an8}{\pos(10,20)}May 17, 2031.", r"{\an8}{\pos(10,20)}17. Mai 2031."),
+    "override inside": (r"May 17, {\b1}2031{\b0} ok.", r"17. Mai {\b1}2031{\b0} ok."),
+    "line break": (r"May 17, 2031.\NMay 18, 2031.", r"17. Mai 2031.\N18. Mai 2031."),
+    "dialogue": ("-May 17, 2031.\n-Yes.", "-17. Mai 2031.\n-Yes."),
+}
+
+
+def translate_cue(parse: Parse, file: str) -> str:
+    """Return the file with German dates, by a function in place of the model, if no text is flagged."""
+    stub = make_stub(lambda line: re.sub(r"May (\d+), (\d+)", r"\1. Mai \2", line))
+    result = translate_document(parse(file.encode()), parse, stub, DocumentOptions("en", "de"))
+    assert [text.flags for text in result.results if text.flags] == []
+    return result.content.decode()
+
+
+@pytest.mark.parametrize("name", VTT_CUES)
+def test_stamps_voices_and_lines_of_vtt_stay(name: str) -> None:
+    head = "WEBVTT\nKind: captions\nLanguage: {}\n\n00:01.000 --> 00:09.000 align:start position:0%\n{}\n"
+    source, expected = VTT_CUES[name]
+    assert translate_cue(parse_vtt, head.format("en", source)) == head.format("de", expected)
+
+
+@pytest.mark.parametrize("name", SRT_CUES)
+def test_overrides_and_lines_of_srt_stay(name: str) -> None:
+    head = "1\n00:00:01,000 --> 00:00:09,000\n{}\n"
+    source, expected = SRT_CUES[name]
+    assert translate_cue(parse_srt, head.format(source)) == head.format(expected)
+
+
+def test_rolling_captions_are_no_sentence() -> None:
+    cues = ["00:01.000 --> 00:02.000\nhello there", "00:02.000 --> 00:03.000\nhello there\nMay<00:02.500><c> 17</c>"]
+    document = parse_vtt("\n\n".join(["WEBVTT", *cues]).encode())
+    assert [unit.source for unit in document.units] == ["hello there", "hello there", "May 17"]
+    assert document.sentence_groups == ()

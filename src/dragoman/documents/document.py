@@ -19,6 +19,7 @@ from dragoman.errors import DataError
 
 Markup = Literal["none", "html", "xml"]
 _SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<x[0-9]+/>')
+_CUE_CODE = re.compile(r"<[ot]\b[^<>]*/>")
 _LANGUAGE_ATTRIBUTE = re.compile(r"""\s(?:xml:)?(?:lang|dir)\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)""", re.IGNORECASE)
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
@@ -234,6 +235,10 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
     def is_equal(text: str, expected: str) -> bool:
         if document.format == "text":  # a paragraph of one line may be read as wrapped, and the other way round
             return text.split() == expected.split()
+        if (
+            before.seconds is not None
+        ):  # what stands at the ends of a cue, such as the dash of a dialogue, is outside of its text
+            text, expected = ("".join(_CUE_CODE.sub("", part).split()).lstrip("-–—") for part in (text, expected))
         if before.markup == "html":  # a character that the encoding does not have is written as a reference
             text, expected = (_LANGUAGE_ATTRIBUTE.sub("", html.unescape(part)) for part in (text, expected))
             return text == expected

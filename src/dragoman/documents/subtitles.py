@@ -5,11 +5,11 @@ A sentence often goes on in the next cue. `sentence_groups` of the document list
 
 from __future__ import annotations
 
-import html
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from dragoman.documents.cue_text import TAG, CueText, read_cue_text, split_cue
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.errors import DataError
@@ -23,21 +23,15 @@ MAX_PAUSE = 3.0
 """Seconds between two cues of one sentence."""
 MAX_FOREIGN_SHARE = 0.2
 """Largest share of letters outside ASCII in a file that is read as Windows-1252."""
-MARK_BONUS = 7
-"""Characters by which the end of a cue may be farther from its place if it is behind a mark."""
 MAX_GROUP = 6
 """Most cues that are translated together."""
 
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})[.,](\d{1,3})"
 _TIMES = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}(?:[ \t].*)?\s*")
 _NUMBER = re.compile(r"\s*\d+\s*")
+_HEADER_LANGUAGE = re.compile(r"WEBVTT[^\n]*\n(?:[^\s][^\n]*\n)*?Language:[ \t]*([\w-]+)[ \t]*\r?\n")
 _VTT_BLOCK = re.compile(r"(?:NOTE|STYLE|REGION)\b")
-_TAG = re.compile(r"</?(?:[ibuc]|font|ruby|rt|v|lang)\b[^<>\n]*>|<[\d:.]+>", re.IGNORECASE)
-# Positions in the style of SubStation, and one pair of tags around a whole cue.
-_POSITION = re.compile(r"(?:\{\\[^{}\n]*\}[ \t]*)+")
-_AROUND = re.compile(r"<(i|b|u|font|v|c)\b[^<>\n]*>(?=[^<>]*</\1>\Z)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?…。！？؟।:]['\"”’»)\]]*$|^\W*$")
-_MARKS = frozenset(",;:.!?，、。；：！？…–—")
 _DIALOGUE = re.compile(r"^[ \t]*[-–—]", re.MULTILINE)
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
 _TAG_OR_SPACE = re.compile(r"<[^<>]*>|(?<!\s) (?!\s)")
@@ -68,12 +62,18 @@ class SubtitleLimits:
 
 @dataclass(frozen=True)
 class Cue:
-    """Cue of a subtitle file. start, end: its characters in the file. begins_at, ends_at: seconds"""
+    """Text of a cue of a subtitle file.
+
+    start, end: its characters in the file
+    begins_at, ends_at: seconds
+    is_dialogue: a dash stands before it
+    """
 
     start: int
     end: int
     begins_at: float
     ends_at: float
+    is_dialogue: bool
 
     @property
     def seconds(self) -> float:
@@ -115,59 +115,54 @@ def _parse(text: EncodedText, name: str) -> Document:
     is_escaped = name == "vtt"
     units: list[Unit] = []
     cues: dict[str, Cue] = {}
-    for cue in _read_cues(text.text, has_notes=is_escaped):
+    texts: dict[str, CueText] = {}
+    for cue in _read_cues(text.text, is_vtt=is_escaped):
         raw = text.text[cue.start : cue.end]
-        keeps_lines = _DIALOGUE.search(raw) is not None
-        source = _LINE_BREAK.sub("\n" if keeps_lines else " ", raw)
-        has_tags = _TAG.search(source) is not None
-        if has_tags and not is_escaped:
-            source = _map_text(source, lambda part: html.escape(part, quote=False))
-        elif not has_tags and is_escaped:
-            source = html.unescape(source)
-        if any(map(str.isalpha, source)):
+        cue_text = read_cue_text(raw, is_escaped=is_escaped)
+        if any(map(str.isalpha, cue_text.source)):
             unit = Unit(
                 str(len(units)),
-                source,
-                markup="html" if has_tags else "none",
-                keep_line_breaks=keeps_lines,
+                cue_text.source,
+                markup=cue_text.markup,
+                keep_line_breaks=False,
                 seconds=cue.seconds,
                 lines=_LINE_BREAK.sub("\n", raw),
             )
             units.append(unit)
-            cues[unit.id] = cue
+            cues[unit.id], texts[unit.id] = cue, cue_text
     if not units and "-->" not in text.text:
         raise DataError(f"the file has no cue, so it is no {name.upper()} file", code="invalid-format")
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
-        written = translation.text
-        if unit.markup == "html" and not is_escaped:
-            written = _map_text(written, html.unescape)
-        elif unit.markup == "none" and is_escaped:
-            written = html.escape(written, quote=False)
-        if not unit.keep_line_breaks and "\n" not in written:
-            written = break_lines(written)
+        written = translation.text if "\n" in translation.text else break_lines(translation.text)
+        written = texts[unit.id].write(replace(translation, text=written))
         cue = cues[unit.id]
         return [text.make_edit(cue.start, cue.end, written.replace("\n", text.newline))]
 
-    return Document(text.content, units, name, make_edits, sentence_groups=tuple(_group_cues(units, cues)))
+    language = _HEADER_LANGUAGE.match(text.text)
+
+    def edit_language(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
+        return [text.make_edit(language.start(1), language.end(1), code)] if code and language else []
+
+    return Document(
+        text.content,
+        units,
+        name,
+        make_edits,
+        source_language=language[1] if language else "",
+        make_document_edits=edit_language,
+        sentence_groups=tuple(_group_cues(units, cues)),
+    )
 
 
-def _map_text(text: str, change: Callable[[str], str]) -> str:
-    """Return a text with a change of everything between its tags."""
-    position, output = 0, ""
-    for match in _TAG.finditer(text):
-        output += change(text[position : match.start()]) + match[0]
-        position = match.end()
-    return output + change(text[position:])
-
-
-def _read_cues(text: str, *, has_notes: bool) -> Iterator[Cue]:
-    """Yield the cues with the place of their text, without the tags and positions around it."""
+def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
+    """Yield the texts of the cues with their place, without the tags and positions around them."""
     lines = split_lines(text)
+    blanks = "\r\n" if is_vtt else None  # a line with a space is blank in SubRip alone
     number = position = 0
     while number < len(lines):
         line = lines[number]
-        if has_notes and _VTT_BLOCK.match(line):
+        if is_vtt and _VTT_BLOCK.match(line):
             while number < len(lines) and lines[number].strip():
                 position += len(lines[number])
                 number += 1
@@ -177,11 +172,12 @@ def _read_cues(text: str, *, has_notes: bool) -> Iterator[Cue]:
         if (times := _TIMES.fullmatch(line)) is None:
             continue
         start = position
-        while number < len(lines) and lines[number].strip() and not _begins_cue(lines, number):
+        while number < len(lines) and lines[number].strip(blanks) and not _begins_cue(lines, number):
             position += len(lines[number])
             number += 1
         groups = times.groups()
-        yield _trim(text, start, position, _to_seconds(groups[:4]), _to_seconds(groups[4:]))
+        for first, last, is_dialogue in split_cue(text, start, position):
+            yield Cue(first, last, _to_seconds(groups[:4]), _to_seconds(groups[4:]), is_dialogue)
 
 
 def _begins_cue(lines: Sequence[str], number: int) -> bool:
@@ -197,29 +193,19 @@ def _to_seconds(groups: Sequence[str | None]) -> float:
     return 3600 * int(hours or 0) + 60 * int(minutes or 0) + int(seconds or 0) + float(f"0.{fraction}")
 
 
-def _trim(text: str, start: int, end: int, begins_at: float, ends_at: float) -> Cue:
-    raw = text[start:end]
-    end -= len(raw) - len(raw.rstrip())
-    start = min(start + len(raw) - len(raw.lstrip()), end)
-    while match := _POSITION.match(text, start, end) or _AROUND.match(text[start:end]):
-        if match.re is _AROUND:
-            end = start + text[start:end].rindex("</")
-            start += match.end()
-        else:
-            start = match.end()
-    return Cue(start, max(start, end), begins_at, ends_at)
-
-
 def _group_cues(units: Sequence[Unit], cues: dict[str, Cue]) -> Iterator[tuple[str, ...]]:
     """Yield the ids of cues that share a sentence: each but the last ends within one, and the pauses are short."""
     group: list[str] = []
+    sources: set[str] = set()
     for unit in units:
-        is_plain = unit.markup == "none" and not unit.keep_line_breaks
+        is_plain = unit.markup == "none" and not cues[unit.id].is_dialogue
         pause = cues[unit.id].begins_at - cues[group[-1]].ends_at if group else 0.0
-        if group and not (is_plain and 0 <= pause <= MAX_PAUSE and len(group) < MAX_GROUP):
+        is_repeated = unit.source in sources  # captions that roll show a line twice
+        if group and not (is_plain and 0 <= pause <= MAX_PAUSE and len(group) < MAX_GROUP and not is_repeated):
             if len(group) > 1:
                 yield tuple(group)
             group = []
+        sources = {unit.source} if not group else sources | {unit.source}
         if is_plain:
             group.append(unit.id)
         if group and _SENTENCE_END.search(unit.source):
@@ -245,7 +231,7 @@ def _wrap(text: str, width: int) -> list[str]:
         return [text]
     lines: list[str] = []
     for word in _split_words(text):
-        if lines and (_DIALOGUE.match(word) or len(_TAG.sub("", f"{lines[-1]} {word}")) <= width):
+        if lines and (_DIALOGUE.match(word) or len(TAG.sub("", f"{lines[-1]} {word}")) <= width):
             lines[-1] += f" {word}"
         else:
             lines.append(word)
@@ -260,23 +246,3 @@ def _split_words(text: str) -> list[str]:
             words.append(text[start : match.start()])
             start = match.end()
     return [*words, text[start:]]
-
-
-def split_for_cues(text: str, goals: Sequence[float], *, is_spaced: bool) -> list[str]:
-    """Return the parts of a translated text for cues: one more than there are goals, and empty ones if there are few words.
-
-    A part ends at a space near its goal, better after a comma or another mark. Without spaces, any character can end it.
-
-    goals: characters at which the parts should end
-    """
-    cuts = [match.start() for match in re.finditer(" ", text)] if is_spaced else list(range(1, len(text)))
-    parts: list[str] = []
-    start = 0
-    for number, goal in enumerate(goals):
-        num_later = len(goals) - number - 1
-        possible = [cut for cut in cuts if cut > start]
-        possible = possible[: max(len(possible) - num_later, 1)]  # each later part needs a cut
-        end = min(possible, key=lambda cut: abs(cut - goal) - MARK_BONUS * (text[cut - 1] in _MARKS), default=len(text))
-        parts.append(text[start:end].strip())
-        start = end
-    return [*parts, text[start:].strip()]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
 from typing import Literal
 
+from dragoman.documents.cue_text import split_for_cues
 from dragoman.documents.document import (
     Document,
     Unit,
@@ -20,7 +21,7 @@ from dragoman.documents.document import (
 )
 from dragoman.documents.icu_message import IcuMessage, has_branches, pair_sentences, read_message
 from dragoman.documents.plural_forms import insert_number
-from dragoman.documents.subtitles import SubtitleLimits, break_lines, split_for_cues
+from dragoman.documents.subtitles import SubtitleLimits, break_lines
 from dragoman.documents.translation_memory import MemoryMatch, TranslationMemory
 from dragoman.errors import DataError
 from dragoman.inference.readings import compute_unit_weights

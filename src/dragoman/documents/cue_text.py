@@ -1,0 +1,212 @@
+"""Text of a cue without what is no text: time stamps, voices, and overrides in the style of SubStation.
+
+A time stamp says when the words behind it are shown, so the stamps of a cue stay in their order. Captions with a stamp for each
+word, such as those of YouTube, are one text, whose translation is divided among the stamps by length.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from dragoman.documents.document import Markup, UnitTranslation
+from dragoman.languages import is_spaced_language
+
+MAX_STAMPS = 100
+"""Most time stamps of a cue whose words are divided among them; in others, attention places the stamps."""
+MARK_BONUS = 7
+"""Characters by which the end of a part may be farther from its place if it is behind a mark."""
+
+_MARKS = frozenset(",;:.!?，、。；：！？…–—")
+TAG = re.compile(r"</?(?:[ibuc]|font|ruby|rt|v|lang)\b[^<>\n]*>|<[ot]\b[^<>\n]*/>", re.IGNORECASE)
+_STAMP = re.compile(r"<\d[\d:.]*>")
+_OVERRIDE = re.compile(r"\{\\[^{}<>\n]*\}")
+_STAMP_OR_OVERRIDE = re.compile(rf"{_STAMP.pattern}|{_OVERRIDE.pattern}")
+_SHOWN_CODE = re.compile(r"<t/>|<o (\\[^{}<>\n]*)/>")
+_VOICE = re.compile(r"<v(?:\.[^<>\s]*)?(?:[ \t][^<>\n]*)?>", re.IGNORECASE)
+_LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
+_SUBSTATION_BREAK = re.compile(r"[ \t]*+\\[Nn]")
+_SENTENCE_BREAK = re.compile(r"[.!?…][\"'”’»)\]]?[ \t]*+\\[Nn]")
+# What stands around the words of captions: time stamps, and a class.
+_TIMED_TAG = re.compile(rf"{_STAMP.pattern}|<c(?:\.[^<>]*)?>|</c>", re.IGNORECASE)
+_DASH = re.compile(r"[-–—](?!\s*[\d-])[ \t]*+")
+_DIALOGUE_LINE = re.compile(rf"(?:[ \t]|<[^<>\n]*>|\{{\\[^{{}}\n]*\}})*+{_DASH.pattern}")
+_EDGE_START = re.compile(rf"\s++|{_STAMP_OR_OVERRIDE.pattern}|{_VOICE.pattern}", re.IGNORECASE)
+_EDGE_END = re.compile(rf"\s|\\[Nn]|</v>|{_STAMP_OR_OVERRIDE.pattern}", re.IGNORECASE)
+_AROUND = re.compile(r"<(i|b|u|font|v|c)\b[^<>\n]*>(?=[^<>]*</\1>\Z)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class CueText:
+    """Text of a cue. source, markup: as in a unit. write: function from a translation to what the file has for it"""
+
+    source: str
+    markup: Markup
+    write: Callable[[UnitTranslation], str]
+
+
+def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield the spans of the texts of a cue, and whether a dash of a dialogue stands before it.
+
+    Each voice, each line of a dialogue, and each line of captions with time stamps is a text.
+
+    start, end: place of what the cue shows
+    """
+    raw = text[start:end]
+    cuts = [match.start() for match in _VOICE.finditer(raw)]
+    if not cuts:
+        lines = list(accumulate((len(line) for line in raw.splitlines(keepends=True)), initial=0))[:-1]
+        dialogue = [line for line in lines if _DIALOGUE_LINE.match(raw, line)]
+        cuts = dialogue or (lines if _STAMP.search(raw) else [match.end() for match in _SENTENCE_BREAK.finditer(raw)])
+    cuts = sorted({0, *cuts})
+    for first, last in zip(cuts, [*cuts[1:], len(raw)], strict=True):
+        span = _trim(text, start + first, start + last)
+        dash = _DASH.match(text, *span)
+        yield (*(_trim(text, dash.end(), span[1]) if dash else span), dash is not None)
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the span of a text without white space, positions, time stamps, voices, and pairs of tags around it."""
+    while start < end:
+        if match := _EDGE_START.match(text, start, end):
+            start = match.end()
+            continue
+        last = end - 1
+        if text[last] in "Nn" and text[last - 1] == "\\":
+            last -= 1
+        elif text[last] in ">}":
+            last = text.rfind("<" if text[last] == ">" else "{", start, end)
+        if last >= 0 and _EDGE_END.fullmatch(text, last, end):
+            end = last
+            continue
+        if text[start] != "<" or not (match := _AROUND.match(text[start:end])):
+            break
+        end = text.rindex("</", start, end)
+        start += match.end()
+    return start, max(start, end)
+
+
+def read_cue_text(raw: str, *, is_escaped: bool) -> CueText:
+    """Return the text of a cue, in one line.
+
+    is_escaped: the file has character references, as WebVTT has
+    """
+    source = _LINE_BREAK.sub(" ", raw)
+    line_break = ""
+    if not is_escaped and _SUBSTATION_BREAK.search(source):
+        line_break = r"\N"
+        source = _SUBSTATION_BREAK.sub(" ", source)
+    words = _read_timed_words(source)
+    if words:
+        unescape = html.unescape if is_escaped else str
+        text = " ".join(unescape("".join(word.text for word in words)).split())
+        return CueText(text, "none", lambda translation: _write_timed_words(words, translation, is_escaped=is_escaped))
+    stamps = _STAMP.findall(source)
+    source = _STAMP_OR_OVERRIDE.sub(_show_code, source)
+    has_tags = TAG.search(source) is not None
+    if has_tags and not is_escaped:
+        source = _map_text(source, lambda part: html.escape(part, quote=False))
+    elif not has_tags and is_escaped:
+        source = html.unescape(source)
+
+    def write(translation: UnitTranslation) -> str:
+        written = translation.text
+        if has_tags and not is_escaped:
+            written = _map_text(written, html.unescape)
+        elif not has_tags and is_escaped:
+            written = html.escape(written, quote=False)
+        remaining = iter(stamps)
+        written = _SHOWN_CODE.sub(lambda match: f"{{{match[1]}}}" if match[1] else next(remaining, ""), written)
+        return written.replace("\n", line_break or "\n")
+
+    return CueText(source, "html" if has_tags else "none", write)
+
+
+def _show_code(match: re.Match[str]) -> str:
+    """Return a time stamp or an override as a tag of a text. All stamps are equal, because they keep their order."""
+    return "<t/>" if match[0].startswith("<") else f"<o {match[0][1:-1]}/>"
+
+
+@dataclass(frozen=True)
+class _TimedWords:
+    """Words behind a time stamp. before, after: the stamp and tags around them"""
+
+    before: str
+    text: str
+    after: str
+
+
+def _read_timed_words(source: str) -> list[_TimedWords]:
+    """Return the words of captions with time stamps, or nothing if there are none, or other tags among them."""
+    if not 0 < len(_STAMP.findall(source)) <= MAX_STAMPS:
+        return []
+    words: list[_TimedWords] = []
+    before, text, position = "", "", 0
+    is_inside = False
+    for match in (*_TIMED_TAG.finditer(source), None):
+        part = source[position : match.start() if match else len(source)]
+        text += part
+        position = match.end() if match else len(source)
+        if "<" in part or _OVERRIDE.search(part):
+            return []
+        if match is None or match[0] != "</c>":
+            if text or (before and match is None):
+                words.append(_TimedWords(before, text, ""))
+                before, text = "", ""
+            before += match[0] if match else ""
+            is_inside = is_inside or (match is not None and match[0].startswith("<c"))
+        elif not is_inside:
+            return []
+        else:
+            words.append(_TimedWords(before, text, match[0]))
+            before, text, is_inside = "", "", False
+    return [] if is_inside else words
+
+
+def _write_timed_words(words: Sequence[_TimedWords], translation: UnitTranslation, *, is_escaped: bool) -> str:
+    """Return a translation divided among the time stamps. A space stands on the side of a stamp where the source has it."""
+    text = translation.text
+    ends = list(accumulate(len(word.text) for word in words))
+    is_spaced = is_spaced_language(translation.language) or " " in text
+    goals = [len(text) * end / max(ends[-1], 1) for end in ends[:-1]]
+    parts = split_for_cues(text, goals, is_spaced=is_spaced)
+    output = ""
+    for number, (word, part) in enumerate(zip(words, parts, strict=True)):
+        part = html.escape(part, quote=False) if is_escaped else part
+        is_glued = not part or not number or not is_spaced
+        before = "" if is_glued or output.endswith(" ") else " "
+        after = " " if part and is_spaced and word.text[-1:].isspace() and any(parts[number + 1 :]) else ""
+        output += word.before + before + part + after + word.after
+    return output
+
+
+def _map_text(text: str, change: Callable[[str], str]) -> str:
+    """Return a text with a change of everything between its tags."""
+    position, output = 0, ""
+    for match in TAG.finditer(text):
+        output += change(text[position : match.start()]) + match[0]
+        position = match.end()
+    return output + change(text[position:])
+
+
+def split_for_cues(text: str, goals: Sequence[float], *, is_spaced: bool) -> list[str]:
+    """Return the parts of a translated text for cues: one more than there are goals, and empty ones if there are few words.
+
+    A part ends at a space near its goal, better after a comma or another mark. Without spaces, any character can end it.
+
+    goals: characters at which the parts should end
+    """
+    cuts = [match.start() for match in re.finditer(" ", text)] if is_spaced else list(range(1, len(text)))
+    parts: list[str] = []
+    start = 0
+    for number, goal in enumerate(goals):
+        num_later = len(goals) - number - 1
+        possible = [cut for cut in cuts if cut > start]
+        possible = possible[: max(len(possible) - num_later, 1)]  # each later part needs a cut
+        end = min(possible, key=lambda cut: abs(cut - goal) - MARK_BONUS * (text[cut - 1] in _MARKS), default=len(text))
+        parts.append(text[start:end].strip())
+        start = end
+    return [*parts, text[start:].strip()]
