@@ -33,11 +33,10 @@ def add_flowing_text(
     restate: function that returns the pieces of a translation, whose tags state its language
     """
     pieces_of_parts = [read_parts(source, [part], read_element) for part in parts]
-    while pieces_of_parts and not _has_text(pieces_of_parts[0]):
-        parts, pieces_of_parts = parts[1:], pieces_of_parts[1:]
-    while pieces_of_parts and not _has_text(pieces_of_parts[-1]):
-        parts, pieces_of_parts = parts[:-1], pieces_of_parts[:-1]
-    pieces = [piece for group in pieces_of_parts for piece in group]
+    with_text = [number for number, group in enumerate(pieces_of_parts) if _has_text(group)]
+    inside = slice(with_text[0], with_text[-1] + 1) if with_text else slice(0)
+    parts = parts[inside]
+    pieces = [piece for group in pieces_of_parts[inside] for piece in group]
     if not any(character.isalpha() for piece in pieces if isinstance(piece, str) for character in piece):
         return
     before, after = "", ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,6 +47,7 @@ def read_front_matter(text: EncodedText, end: int) -> list[FrontText]:
 
 def _read_yaml(text: EncodedText, content: str) -> list[FrontText]:
     scalars = [scalar for scalar in read_scalars(content) if len(scalar.path) == 1 and scalar.path[0] in KEYS]
+    counts = Counter(scalar.path for scalar in scalars)
     return [
         FrontText(
             scalar.path[0],
@@ -55,7 +57,7 @@ def _read_yaml(text: EncodedText, content: str) -> list[FrontText]:
             lambda value, scalar=scalar: write_scalar(text, scalar, value),  # type: ignore[misc]
         )
         for scalar in scalars
-        if sum(other.path == scalar.path for other in scalars) == 1
+        if counts[scalar.path] == 1
     ]
 
 

@@ -61,8 +61,10 @@ def parse(content: bytes) -> Document:
             *parents, name = string.path
             stem = name.removesuffix("other")
             present = {category for category in CATEGORIES if (*parents, stem + category) in keys}
-            before = text.text[: string.key_start]
-            indent = before[len(before.rstrip(" \t\r\n")) :]
+            indent_start = string.key_start
+            while text.text[indent_start - 1] in " \t\r\n":
+                indent_start -= 1
+            indent = text.text[indent_start : string.key_start]
             behind_key = text.text[string.key_end : string.end]
             added = [
                 f"{json.dumps(stem + category, ensure_ascii=is_ascii)}{behind_key},{indent}"

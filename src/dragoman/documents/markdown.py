@@ -175,30 +175,42 @@ class _BlockReader:
             item = self._front_texts[unit.id]
             return [self.text.make_edit(item.start, item.end, item.write(translation.text))]
         place = self._places[unit.id]
-        words = [""]
+        words: list[list[str]] = [[]]
+        written = ""  # last piece that is not empty
         pieces = _TAG.split(translation.text.strip())
         for index, piece in enumerate(pieces):
             if index % 2:
-                words[-1] += place.codes.get(piece, "").replace("\n", f"{self.text.newline}{place.prefix}")
+                words[-1].append(place.codes.get(piece, "").replace("\n", f"{self.text.newline}{place.prefix}"))
+                written = words[-1][-1] or written
                 continue
             following = place.codes.get(pieces[index + 1], "") if index + 1 < len(pieces) else ""
-            is_line_start = not any(words) or (place.width > 0 and words[-1].endswith(f"\n{place.prefix}"))
+            is_line_start = not written or (place.width > 0 and written.endswith(f"\n{place.prefix}"))
             plain = html.unescape(piece).replace("\n", " ")
             escaped = _escape(plain, is_line_start=is_line_start, following=following)
             first, *rest = _BREAK.split(escaped) if place.width else [escaped]
-            words[-1] += first
-            words += rest
-        lines = [words[0]]
-        for word in words[1:]:
-            line = lines[-1].rpartition("\n")[2]
-            if len(line) + (len(place.prefix) if "\n" not in lines[-1] else 0) + 1 + len(word.partition("\n")[0]) > place.width:
-                lines.append(word)
-            else:
-                lines[-1] += f" {word}"
-        text = f"{self.text.newline}{place.prefix}".join(lines)
+            words[-1].append(first)
+            words += ([word] for word in rest)
+            written = words[-1][-1] or written
+        text = f"{self.text.newline}{place.prefix}".join(_wrap(["".join(word) for word in words], place))
         if place.is_cell:
             text = text.replace("|", "\\|")
         return [self.text.make_edit(place.start, place.end, text)]
+
+
+def _wrap(words: Sequence[str], place: _PlaceInMarkdown) -> list[str]:
+    """Return words in lines of the width of a place. A word may have line breaks."""
+    lines: list[list[str]] = []
+    column = 0  # behind the last line
+    for word in words:
+        first, *rest = word.split("\n")
+        if lines and column + 1 + len(first) <= place.width:
+            lines[-1].append(word)
+            column += 1 + len(first)
+        else:
+            lines.append([word])
+            column = len(place.prefix) + len(first)
+        column = len(rest[-1]) if rest else column
+    return [" ".join(line) for line in lines]
 
 
 class _InlineReader:

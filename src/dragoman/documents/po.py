@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
@@ -42,21 +43,26 @@ class _Entry:
     start: position of the first line that is no comment
     flags: span of the line of flags without its end, or None
     previous: span of the lines `#|`, which hold the source that a fuzzy translation belongs to, or None
-    strings: texts by keyword, such as `msgid` and `msgstr[1]`
+    pieces: texts of the lines by keyword, such as `msgid` and `msgstr[1]`
     spans: positions of the quoted strings, by keyword
     """
 
     start: int
     flags: Span | None
     previous: Span | None
-    strings: dict[str, str] = field(default_factory=dict)
+    pieces: dict[str, list[str]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     is_fuzzy: bool = False
+
+    @cached_property
+    def strings(self) -> dict[str, str]:
+        """Texts by keyword, when the entry is read."""
+        return {keyword: "".join(pieces) for keyword, pieces in self.pieces.items()}
 
     @property
     def forms(self) -> list[str]:
         """Keywords of the translations."""
-        return [keyword for keyword in self.strings if keyword.startswith("msgstr")]
+        return [keyword for keyword in self.pieces if keyword.startswith("msgstr")]
 
 
 @dataclass
@@ -144,10 +150,10 @@ def _read_entries(text: str) -> Iterator[_Entry]:
                 entry, comments = None, _Comments()
             if entry is None:
                 entry = _Entry(start, comments.flags, comments.previous, is_fuzzy=comments.is_fuzzy)
-            if keyword in entry.strings:
+            if keyword in entry.pieces:
                 raise DataError(f"line {number}: a second {keyword} in one entry", code="invalid-format")
         assert entry is not None
-        entry.strings[keyword] = entry.strings.get(keyword, "") + _unescape(match[3][1:-1])
+        entry.pieces.setdefault(keyword, []).append(_unescape(match[3][1:-1]))
         first = entry.spans[keyword][0] if keyword in entry.spans else start + match.start(3)
         entry.spans[keyword] = (first, start + match.end(3))
     if entry is not None:

@@ -21,6 +21,8 @@ from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, writ
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import get_language
 
+MAX_FIELD_DEPTH = 8
+"""Fields in fields that become codes."""
 _CONTAINERS = frozenset(("hyperlink", "ins", "moveTo", "smartTag", "sdt", "customXml", "dir", "bdo"))
 _DROPPED = frozenset(("proofErr", "lastRenderedPageBreak"))
 _EDGE_PROPERTIES = frozenset(("pPr", "endParaRPr"))
@@ -327,15 +329,17 @@ def _trim(items: list[_Item]) -> list[_Item]:
     return items[start:end]
 
 
-def _join_fields(items: list[_Item], write_run: Callable[[str, str], str]) -> list[_Item]:
+def _join_fields(items: list[_Item], write_run: Callable[[str, str], str], depth: int = 0) -> list[_Item]:
     """Return the items with each complete field as a pair of codes around its text if it is a link, and as one code otherwise.
 
-    A field that goes on in other paragraphs, such as a table of contents, stays a sequence of codes among its texts.
+    A field that goes on in other paragraphs, such as a table of contents, stays a sequence of codes among its texts, and so
+    does one in `MAX_FIELD_DEPTH` others.
     """
     output: list[_Item] = []
+    ends = _find_field_ends(items) if depth < MAX_FIELD_DEPTH else {}
     index = 0
     while index < len(items):
-        end = _find_field_end(items, index) if items[index].field == "begin" else -1
+        end = ends.get(index, -1)
         if end < 0:
             output.append(items[index])
             index += 1
@@ -347,7 +351,7 @@ def _join_fields(items: list[_Item], write_run: Callable[[str, str], str]) -> li
             inner = content[separator + 1 : -1]
             start = Code("start", _write_items(content[: separator + 1], write_run), properties=_get_base(inner))
             output.append(_Item((span[0], content[separator].span[1]), code=start))
-            output += _join_fields(inner, write_run)
+            output += _join_fields(inner, write_run, depth + 1)
             output.append(_Item(content[-1].span, code=Code("end", _write_items(content[-1:], write_run))))
         else:
             output.append(_Item(span, code=Code("point", _write_items(content, write_run))))
@@ -355,19 +359,30 @@ def _join_fields(items: list[_Item], write_run: Callable[[str, str], str]) -> li
     return output
 
 
-def _find_field_end(items: Sequence[_Item], start: int) -> int:
-    """Return the index of the end of a field, or -1 if it ends elsewhere or has only a part of an element in it."""
-    depth = elements = 0
-    for index in range(start, len(items)):
-        item = items[index]
-        depth += {"begin": 1, "end": -1}.get(item.field, 0)
+def _find_field_ends(items: Sequence[_Item]) -> dict[int, int]:
+    """Return the index of the end of each field by that of its begin.
+
+    A field that does not end here has none, nor has one with a part of an element or with a code of a fixed place in it.
+    """
+    ends: dict[int, int] = {}
+    begins: list[tuple[int, int, int]] = []  # index, depth of elements, and codes of a fixed place before it
+    lowest: list[int] = []  # lowest depth of elements since each begin
+    depth = num_fixed = 0
+    for index, item in enumerate(items):
+        if item.field == "begin":
+            begins.append((index, depth, num_fixed))
+            lowest.append(depth)
         if item.code is not None:
-            if item.code.fixed:
-                return -1
-            elements += 0 if item.code.key else {"start": 1, "end": -1, "point": 0}[item.code.kind]
-        if elements < 0 or not depth:
-            return index if not depth and not elements else -1
-    return -1
+            num_fixed += item.code.fixed is not None
+            depth += 0 if item.code.key else {"start": 1, "end": -1, "point": 0}[item.code.kind]
+            lowest[-1:] = [min(lowest[-1], depth)] if lowest else []
+        if item.field == "end" and begins:
+            start, depth_before, fixed_before = begins.pop()
+            lowest_depth = lowest.pop()
+            lowest[-1:] = [min(lowest[-1], lowest_depth)] if lowest else []
+            if lowest_depth == depth == depth_before and num_fixed == fixed_before:
+                ends[start] = index
+    return ends
 
 
 def _read_instruction(content: Sequence[_Item]) -> tuple[int, str]:
@@ -392,12 +407,14 @@ def _format(items: Sequence[_Item], base: str) -> Iterator[Piece]:
     bases = [base]
     current = base
     languages = {item.properties: item.language for item in items if item.language}
+    following = _list_next_properties(items)
     for index, item in enumerate(items):
         code = item.code
         wanted_properties = item.properties
         if code is not None:
             is_element = code.kind != "point" and not code.key
-            wanted_properties = bases[-1] if is_element else _get_next_properties(items, index, bases[-1])
+            next_properties = following[index]
+            wanted_properties = bases[-1] if is_element or next_properties is None else next_properties
             wanted_properties = current if wanted_properties == current else bases[-1]
         if wanted_properties != current:
             if current != bases[-1]:
@@ -419,11 +436,14 @@ def _format(items: Sequence[_Item], base: str) -> Iterator[Piece]:
         yield Code("end", "")
 
 
-def _get_next_properties(items: Sequence[_Item], index: int, base: str) -> str:
-    """Return the formatting of the next text, if no element starts or ends before it."""
-    for item in items[index:]:
+def _list_next_properties(items: Sequence[_Item]) -> list[str | None]:
+    """Return the formatting of the next text at each item, or None if an element starts or ends before it."""
+    output: list[str | None] = []
+    properties: str | None = None
+    for item in reversed(items):
         if item.code is None:
-            return item.properties
-        if item.code.kind != "point" and not item.code.key:
-            break
-    return base
+            properties = item.properties
+        elif item.code.kind != "point" and not item.code.key:
+            properties = None
+        output.append(properties)
+    return output[::-1]

@@ -229,13 +229,17 @@ def _wrap(text: str, width: int) -> list[str]:
     """Return lines of at most this width. A tag is not broken, and no break makes a dialogue, whose lines begin with dashes."""
     if _DIALOGUE.match(text):
         return [text]
-    lines: list[str] = []
+    lines: list[list[str]] = []
+    line_width = 0
     for word in _split_words(text):
-        if lines and (_DIALOGUE.match(word) or len(TAG.sub("", f"{lines[-1]} {word}")) <= width):
-            lines[-1] += f" {word}"
+        word_width = len(TAG.sub("", word))
+        if lines and (_DIALOGUE.match(word) or line_width + 1 + word_width <= width):
+            lines[-1].append(word)
+            line_width += 1 + word_width
         else:
-            lines.append(word)
-    return lines
+            lines.append([word])
+            line_width = word_width
+    return [" ".join(words) for words in lines]
 
 
 def _split_words(text: str) -> list[str]:

@@ -19,6 +19,8 @@ MAX_BYTES = 2**28
 """Size of the largest XML file that is read."""
 MAX_DEPTH = 256
 """Depth of elements in elements."""
+MAX_DECLARED_ATTRIBUTES = 64
+"""Attributes that a document type inside the file declares."""
 _CHUNK_BYTES = 2**16
 _XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']([A-Za-z][\w.-]*)")
@@ -206,10 +208,14 @@ class _XmlToken:
 def _iter_tokens(content: bytes, encoding: str) -> Iterator[_XmlToken]:
     """Yield the tokens of a file. A token ends where the next one starts, because expat gives the place of starts alone."""
     reader = _TokenReader(encoding)
+    start = 0
     try:
-        for start in range(0, len(content), _CHUNK_BYTES):
-            reader.parser.Parse(content[start : start + _CHUNK_BYTES], False)
+        while start < len(content):
+            # What expat has not read yet, it reads again: a chunk of that length at least keeps the time linear.
+            end = start + max(_CHUNK_BYTES, start - max(reader.parser.CurrentByteIndex, 0))
+            reader.parser.Parse(content[start:end], False)
             yield from reader.take_complete()
+            start = end
         reader.parser.Parse(b"", True)
     except expat.ExpatError as error:
         reason = expat.ErrorString(error.code)
@@ -237,6 +243,8 @@ class _TokenReader:
         self.parser.DefaultHandler = self._read_other
         self.parser.ProcessingInstructionHandler = lambda target, text: self.add("markup")
         self.parser.EntityDeclHandler = self._refuse_entity
+        self.parser.AttlistDeclHandler = self._count_attribute
+        self._num_declared = 0
 
     def add(self, kind: str, name: str = "", *, start: int = -1) -> _XmlToken:
         """Add a token, and end the one before it."""
@@ -270,6 +278,15 @@ class _TokenReader:
             self.add("text", character)
         else:
             self.add("markup")
+
+    def _count_attribute(self, *declaration: object) -> None:
+        """Refuse more declared attributes than documents have, because each element gets the values of all of them."""
+        self._num_declared += 1
+        if self._num_declared > MAX_DECLARED_ATTRIBUTES:
+            raise DataError(
+                f"the XML file declares more than {MAX_DECLARED_ATTRIBUTES} attributes; leave the declarations out",
+                code="invalid-format",
+            )
 
     def _refuse_entity(self, name: str, *rest: object) -> None:
         raise DataError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -118,10 +118,10 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
     pieces = _match_pairs(list(pieces))
     if not any(isinstance(piece, Code) for piece in pieces):
         return TaggedText("".join(piece for piece in pieces if isinstance(piece, str)))
-    free: dict[tuple[str, str], list[str]] = {}
+    free: dict[tuple[str, str], deque[str]] = {}
     for tag, code in known.codes.items() if known else ():
         if code.kind != "end":
-            free.setdefault((code.kind, code.markup), []).append(tag.strip("</>").partition(" ")[0])
+            free.setdefault((code.kind, code.markup), deque()).append(tag.strip("</>").partition(" ")[0])
     number = sum(code.kind != "end" for code in known.codes.values()) if known else 0
     output: list[str] = []
     codes: dict[str, Code] = {}
@@ -136,7 +136,7 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
             names = free.get((piece.kind, piece.markup))
             if not names:
                 number += 1
-            name = names.pop(0) if names else f"{'x' if piece.kind == 'point' else 'g'}{number}"
+            name = names.popleft() if names else f"{'x' if piece.kind == 'point' else 'g'}{number}"
             if piece.kind == "start":
                 open_names.append(name)
             language = re.sub(r"[^\w-]", "", piece.language)
@@ -148,27 +148,30 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
 
 def _match_pairs(pieces: list[Piece]) -> list[Piece]:
     """Return the pieces with points for starts and ends that have no partner or would cross the tags of an element."""
-    open_starts: list[int] = []
+    open_starts: list[tuple[int, str]] = []
+    open_keys = [Counter[str]()]  # of the starts inside each open element, whose tags cannot be crossed
     for index, piece in enumerate(pieces):
         if not isinstance(piece, Code) or piece.kind == "point":
             continue
         if piece.kind == "start":
-            open_starts.append(index)
-            continue
-        for depth in range(len(open_starts) - 1, -1, -1):
-            start = pieces[open_starts[depth]]
-            assert isinstance(start, Code)
-            if start.key == piece.key:
-                for crossed in open_starts[depth + 1 :]:
-                    pieces[crossed] = _to_point(pieces[crossed])
-                del open_starts[depth:]
-                break
-            if not start.key:  # tags of an element, which cannot be crossed
-                pieces[index] = _to_point(piece)
-                break
+            open_starts.append((index, piece.key))
+            if piece.key:
+                open_keys[-1][piece.key] += 1
+            else:
+                open_keys.append(Counter())
+        elif open_keys[-1][piece.key] if piece.key else len(open_keys) > 1:
+            while open_starts[-1][1] != piece.key:
+                crossed, key = open_starts.pop()
+                pieces[crossed] = _to_point(pieces[crossed])
+                open_keys[-1][key] -= 1
+            open_starts.pop()
+            if piece.key:
+                open_keys[-1][piece.key] -= 1
+            else:
+                open_keys.pop()
         else:
             pieces[index] = _to_point(piece)
-    for index in open_starts:
+    for index, _ in open_starts:
         pieces[index] = _to_point(pieces[index])
     return pieces
 
@@ -269,12 +272,15 @@ def write_element_content(source: XmlSource, element: XmlElement, text: str) -> 
 def get_indent(source: XmlSource, element: XmlElement) -> str:
     """Return the line break and the spaces before an element, or nothing if other text is there."""
     parent = element.parent
-    parts = parent.parts if parent else []
-    before = ""
-    for part in parts:
+    start = element.start
+    for part in parent.parts if parent else []:
         if part is element:
             break
-        before = before + source.get_markup(part.start, part.end) if isinstance(part, XmlText) else ""
+        if not isinstance(part, XmlText):
+            start = element.start
+        elif start == element.start:
+            start = part.start
+    before = source.get_markup(start, element.start)
     return before[before.rfind("\n") :] if "\n" in before and not before.strip() else ""
 
 

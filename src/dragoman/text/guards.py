@@ -38,6 +38,8 @@ _SENTENCE_END = re.compile(rf"[.!?。！？…؟۔।｡]{_CLOSERS}$")
 _WORD_END = re.compile(rf"[\w,、，;；-]{_CLOSERS}$")
 # Words that translators write for small numbers count as the number.
 MAX_SPELLED = 12
+MAX_NUMBER_PART = 20
+"""Digits of a number that are looked for together; a longer one is looked for in parts."""
 _SCRIPTS = {
     language: frozenset(scripts.split())
     for languages, scripts in (
@@ -101,7 +103,15 @@ def _misses_number(source: str, translation: str) -> bool:
     if not _NUMBER.search(source):
         return False
     digits = "".join(_list_numbers(translation))
-    return any(number not in digits for number in _list_numbers(source) if len(number) > 2 or int(number) > MAX_SPELLED)
+    missing = {
+        number[start : start + MAX_NUMBER_PART]
+        for number in _list_numbers(source)
+        if len(number) > 2 or int(number) > MAX_SPELLED
+        for start in range(0, len(number), MAX_NUMBER_PART)
+    }
+    for length in {len(number) for number in missing}:
+        missing.difference_update(digits[start : start + length] for start in range(len(digits) - length + 1))
+    return bool(missing)
 
 
 def _list_numbers(text: str) -> list[str]:
