@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
-from dragoman.cli.line_report import LineWarnings
+from dragoman.cli.line_report import LineWarnings, format_line_numbers
 from dragoman.cli.options import (
     PATH_TYPE,
     add_languages,
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
 
-language_option = click.option("--language", default="", help="Target language, for the tokens of BLEU and compound splitting.")
+language_option = click.option(
+    "--language", default="", help="Target language, for the tokens of BLEU and TER, and compound splitting."
+)
 comet_option = click.option(
     "--comet", type=PATH_TYPE, help="Also score with this COMET model: a folder on this machine. Needs the extra comet."
 )
@@ -75,9 +77,10 @@ def score(
 ) -> None:
     """Score the translations in the file HYPOTHESES.
 
-    References (--ref) give BLEU, chrF, TER and exact match, with signatures. A model (--bundle and --src) gives the
-    log-probability of each line over the length penalty, and the perplexity of all lines. A model of many languages takes the
-    languages from --to and --from.
+    References (--ref) give BLEU, chrF, chrF++, TER and exact match, with signatures. A model (--bundle and --src) gives the
+    log-probability of each line over the length penalty, and the perplexity of all lines. Lines that translate leaves out,
+    blank or too long, have the score nan, and standard error names them. A model of many languages takes the languages from
+    --to and --from.
 
     \b
     Example:  dragoman score output.de --ref test.de --language de
@@ -107,7 +110,7 @@ def score(
         model_scores = _compute_model_scores(bundle, _read_parallel_lines(hypotheses, lines, [source])[0], lines, decoding)
         if not as_json:
             for line_score in model_scores.scores:
-                click.echo(f"{line_score:.4f}")
+                click.echo("nan" if line_score is None else f"{line_score:.4f}")
             click.echo(f"perplexity {model_scores.perplexity:.4f} over {format_count(model_scores.tokens, 'token')}", err=True)
     if as_json:
         print_json(ScoreOutput(scores=metric_scores, model=model_scores))
@@ -134,10 +137,21 @@ def _compute_model_scores(bundle: Path, sources: list[str], hypotheses: list[str
     from dragoman.cli.json_outputs import ModelScores
     from dragoman.inference.load import load
 
-    scored_pairs = load(bundle, task="translation", precision="float32").score(sources, hypotheses, **decoding)
+    translator = load(bundle, task="translation", precision="float32")
+    obstacles = translator.find_unscorable(sources, hypotheses, **decoding)
+    for reason in dict.fromkeys(obstacles.values()):
+        line_numbers = [index + 1 for index, line_reason in obstacles.items() if line_reason == reason]
+        click.echo(f"lines without a score, because {reason}: {format_line_numbers(line_numbers)}", err=True)
+    indices = [index for index in range(len(sources)) if index not in obstacles]
+    if not indices:
+        raise DataError("no line can be scored; give sources with text that the model can read", code="empty-data")
+    scored_pairs = translator.score([sources[index] for index in indices], [hypotheses[index] for index in indices], **decoding)
+    scores: list[float | None] = [None] * len(sources)
+    for index, pair in zip(indices, scored_pairs, strict=True):
+        scores[index] = pair.score
     num_tokens = sum(len(pair.token_log_probs) for pair in scored_pairs)
     nll = -sum(sum(pair.token_log_probs) for pair in scored_pairs) / num_tokens
-    return ModelScores([pair.score for pair in scored_pairs], nll=nll, perplexity=math.exp(nll), tokens=num_tokens)
+    return ModelScores(scores, nll=nll, perplexity=math.exp(nll), tokens=num_tokens)
 
 
 def compute_scores(
@@ -160,7 +174,7 @@ def compute_scores(
 def _iter_scores(
     hypotheses: list[str], references: list[list[str]], language: str, tokenizer: str, lowercase: bool
 ) -> Iterator[Score]:
-    from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer
+    from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, find_ter_obstacle, splits_ter_characters
     from dragoman.evaluation.metrics import (
         chrf,
         compound_split_bleu,
@@ -184,25 +198,27 @@ def _iter_scores(
         except MissingDependencyError as error:
             click.echo(f"dragoman: Moses BLEU is left out: {error}", err=True)
     yield chrf(hypotheses, references)
-    yield ter(hypotheses, references)
+    yield chrf(hypotheses, references, word_order=2)
+    is_tokenized = tokenizer == "none"
+    if obstacle := find_ter_obstacle(language, references[0], tokenized=is_tokenized):
+        click.echo(f"dragoman: TER is left out: {obstacle}", err=True)
+    else:
+        yield ter(hypotheses, references, splits_characters=splits_ter_characters(language, tokenized=is_tokenized))
     yield exact_match(hypotheses, references)
 
 
 def _choose_tokenizer(language: str, tokenized: bool, requested: str, reference: Sequence[str]) -> str:
-    """Return the tokenizer of BLEU, after a check that it can run. Warn if no option names the language of text without spaces.
+    """Return the tokenizer of BLEU, after a check that it can run. Warn if it splits text without spaces at spaces.
 
     reference: lines in the target language
     """
-    from dragoman.evaluation.bleu_tokenizer import choose_bleu_tokenizer, is_mostly_unspaced
+    from dragoman.evaluation.bleu_tokenizer import choose_bleu_tokenizer, find_bleu_problem
     from dragoman.evaluation.metrics import bleu_metric
 
     tokenizer = choose_bleu_tokenizer(language, tokenized=tokenized, requested=requested)
     bleu_metric(tokenizer)
-    if tokenizer == "13a" and requested == "auto" and is_mostly_unspaced(reference):
-        click.echo(
-            "BLEU splits at spaces, but the references have few; give --language, or a --bleu-tokenizer such as flores200",
-            err=True,
-        )
+    if requested == "auto" and (problem := find_bleu_problem(language, tokenizer, reference)):
+        click.echo(problem, err=True)
     return tokenizer
 
 
@@ -262,7 +278,8 @@ def evaluate(
     lowercase: bool,
     as_json: bool,
 ) -> None:
-    """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenized and compound-split BLEU, chrF, TER.
+    """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenized and compound-split BLEU, chrF,
+    chrF++, TER.
 
     The bundle's recipe gives the defaults of --language, --tokenized and --bleu-tokenizer. KEY=VALUE changes a key of its
     [decoding] section.
@@ -415,7 +432,7 @@ def _make_output(
 @click.argument("second", type=PATH_TYPE)
 @references_option
 @click.option(
-    "--metric", default="bleu", show_default=True, type=click.Choice(["bleu", "chrf", "ter", "comet"]), help="Metric."
+    "--metric", default="bleu", show_default=True, type=click.Choice(["bleu", "chrf", "chrf++", "ter", "comet"]), help="Metric."
 )
 @click.option("--comet", type=PATH_TYPE, help="COMET model for --metric comet: a folder on this machine.")
 @click.option("--src", "source", type=PATH_TYPE, help="Source of the translations, for --metric comet.")
@@ -454,6 +471,7 @@ def compare(
     """
     from dragoman.cli.console import print_json, print_table
     from dragoman.cli.json_outputs import CompareOutput, copy_fields
+    from dragoman.evaluation.bleu_tokenizer import find_ter_obstacle, splits_ter_characters
     from dragoman.evaluation.bootstrap import SMALL_TEST_SET, paired_bootstrap
     from dragoman.formats.text import read_lines
 
@@ -467,12 +485,15 @@ def compare(
         (sources,) = _read_parallel_lines(first, first_lines, [source])
         comparison = _compare_by_comet(comet, sources, first_lines, second_lines, targets, resamples, seed)
     else:
+        if metric == "ter" and (obstacle := find_ter_obstacle(language, targets[0], tokenized=tokenized)):
+            raise usage_error(f"--metric ter: {obstacle}; use chrf, or --tokenized for text with spaces between tokens")
         comparison = paired_bootstrap(
             first_lines,
             second_lines,
             targets,
             metric=metric,
             tokenize=_choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0]) if metric == "bleu" else "none",
+            splits_characters=splits_ter_characters(language, tokenized=tokenized),
             resamples=resamples,
             seed=seed,
         )

@@ -181,9 +181,12 @@ class AlignmentScores:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """Scores of a model by forced decoding: one score for each line, and nats per token of all."""
+    """Scores of a model by forced decoding: one score for each line, and nats per token of all.
 
-    scores: Sequence[float]
+    scores: null for a line that the model cannot score, because it has no text or is too long
+    """
+
+    scores: Sequence[float | None]
     nll: float
     perplexity: float
     tokens: int

@@ -1,4 +1,4 @@
-"""Choice of sacreBLEU's tokenizer by the target language, and BLEU with it.
+"""Choice of sacreBLEU's tokenizers for BLEU and TER by the target language, and BLEU with it.
 
 The tokenizer `13a` splits at spaces. Chinese, Japanese and Korean need others, because a sentence without spaces would be one
 token. All scores of BLEU in this package use this choice: commands, validation, early stopping, tables, MBR and distillation.
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from dragoman.config import TaskConfig
 from dragoman.errors import RecipeError
 from dragoman.evaluation.metrics import Score, bleu, bleu_metric, tokenized_bleu
-from dragoman.languages import get_language
+from dragoman.languages import UNSPACED_LANGUAGES, get_language
 
 CHINESE_LANGUAGES = frozenset({"gan", "hsn", "lzh", "wuu", "yue", "zh"})
 """Languages in Chinese characters, each of which is a token of the tokenizer `zh`."""
@@ -62,6 +62,36 @@ def check_bleu_tokenizer(task: TaskConfig) -> None:
     """Raise RecipeError if the tokenizer of the task cannot run, because a package or a download is missing."""
     if task.kind == "translation":
         bleu_metric(get_task_bleu_tokenizer(task))
+
+
+def splits_ter_characters(language: str, *, tokenized: bool = False) -> bool:
+    """Return whether TER of a target language counts characters, as sacreBLEU does for Chinese and Japanese."""
+    return not tokenized and get_language(language) in CHINESE_LANGUAGES | {"ja"}
+
+
+def find_ter_obstacle(language: str, lines: Sequence[str], *, tokenized: bool = False) -> str | None:
+    """Return the reason why TER has no meaning for these lines of a target language, or None.
+
+    language: code of the target language; empty if it is unknown
+    tokenized: the text is tokenized already, so that TER counts its tokens
+    """
+    if tokenized or splits_ter_characters(language):
+        return None
+    if get_language(language) in UNSPACED_LANGUAGES:
+        return f"TER splits at spaces, and sacreBLEU has no other tokens for {language!r}"
+    if is_mostly_unspaced(lines):
+        return "TER splits at spaces, but the references have few; give --language zh or ja for text in these languages"
+    return None
+
+
+def find_bleu_problem(language: str, tokenizer: str, lines: Sequence[str]) -> str | None:
+    """Return the reason why BLEU with this tokenizer has no meaning for these lines of a target language, or None."""
+    if tokenizer != "13a" or not is_mostly_unspaced(lines):
+        return None
+    remedy = "give --language, or a --bleu-tokenizer such as flores200"
+    if language:
+        remedy = f"sacreBLEU has no tokenizer for {language!r}, so give a --bleu-tokenizer such as flores200 or char"
+    return f"BLEU splits at spaces, but the references have few; {remedy}"
 
 
 def is_mostly_unspaced(lines: Sequence[str]) -> bool:

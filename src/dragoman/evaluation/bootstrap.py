@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 
 from dragoman.errors import DataError, RecipeError
-from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, tokenized_bleu_metric
+from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, ter_metric, tokenized_bleu_metric
 
 SIGNIFICANCE_LEVEL = 0.05
 SMALL_TEST_SET = 300
@@ -69,6 +68,7 @@ def paired_bootstrap(
     *,
     metric: str = "bleu",
     tokenize: str = "13a",
+    splits_characters: bool = False,
     resamples: int = 1000,
     seed: int = 1,
 ) -> SystemComparison:
@@ -77,6 +77,7 @@ def paired_bootstrap(
     metric: "bleu" (with `tokenize`), "chrf", "chrf++" or "ter"
     tokenize: sacreBLEU's tokenizer for BLEU. "none" scores as `tokenized_bleu` does; for Moses tokens, pass the lines through
         `moses_tokenize` first
+    splits_characters: TER counts each Chinese character and kana as a token
 
     The p-value is two-sided, because no direction is fixed in advance. It is twice the fraction of resamples in which the
     better system is not ahead, the number that Koehn reports (Efron and Tibshirani 1993, chapter 15). So p < 0.05 if the
@@ -90,7 +91,15 @@ def paired_bootstrap(
     check_lines(hypotheses_a, references, "system A: ")
     check_lines(hypotheses_b, references, "system B: ")
     a, b = (
-        resample(lines, references, metric=metric, tokenize=tokenize, resamples=resamples, seed=seed)
+        resample(
+            lines,
+            references,
+            metric=metric,
+            tokenize=tokenize,
+            splits_characters=splits_characters,
+            resamples=resamples,
+            seed=seed,
+        )
         for lines in (hypotheses_a, hypotheses_b)
     )
     return compare_resampled([a], [b])
@@ -112,13 +121,14 @@ def resample(
     *,
     metric: str = "bleu",
     tokenize: str = "13a",
+    splits_characters: bool = False,
     resamples: int = 1000,
     seed: int = 1,
 ) -> ResampledScore:
     """Score a system's lines and `resamples` resamples of them; see `paired_bootstrap`."""
     _check_resamples(resamples)
     check_lines(hypotheses, references)
-    scorer = build_metric(metric, tokenize)
+    scorer = build_metric(metric, tokenize, splits_characters=splits_characters)
     # Only these two methods expose the counts of each sentence; sacreBLEU's own paired test calls them, too.
     counts = np.array(scorer._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
 
@@ -182,7 +192,7 @@ def compare_resampled(runs_a: Sequence[ResampledScore], runs_b: Sequence[Resampl
     )
 
 
-def build_metric(metric: str, tokenize: str) -> Metric:
+def build_metric(metric: str, tokenize: str, *, splits_characters: bool = False) -> Metric:
     """Return sacreBLEU's metric of this name; see `paired_bootstrap`. Raises RecipeError for an unknown name."""
     match metric:
         case "bleu":
@@ -192,6 +202,6 @@ def build_metric(metric: str, tokenize: str) -> Metric:
         case "chrf++":
             return CHRF(word_order=2)
         case "ter":
-            return TER()
+            return ter_metric(splits_characters=splits_characters)
         case _:
             raise RecipeError(f"metric = {metric!r}: unknown metric; use bleu, chrf, chrf++ or ter", code="unknown-metric")

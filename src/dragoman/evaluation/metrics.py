@@ -21,6 +21,7 @@ from dragoman.languages import get_language
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.ter import TER
 
 HYPHENATED_COMPOUND = re.compile(r"(\S)-(\S)")
 
@@ -78,11 +79,19 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
     ]
 
 
-def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-    """Return the translation edit rate (Snover et al. 2006), lowercased as in Tercom. Lower is better."""
+def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, splits_characters: bool = False) -> Score:
+    """Return the translation edit rate (Snover et al. 2006), lowercased as in Tercom. Lower is better.
+
+    splits_characters: each Chinese character and kana is a token; otherwise, tokens are between spaces
+    """
+    return corpus_score(ter_metric(splits_characters=splits_characters), hypotheses, references)
+
+
+def ter_metric(*, splits_characters: bool = False) -> TER:
+    """Return sacreBLEU's TER metric. It splits characters only in text that it normalizes."""
     from sacrebleu.metrics.ter import TER
 
-    return corpus_score(TER(), hypotheses, references)
+    return TER(normalized=splits_characters, asian_support=splits_characters)
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False) -> Score:

@@ -40,16 +40,40 @@ def encode_pairs(
     allow_empty: accept sources without text
     Raises DataError for sides of different lengths, an empty source, and a pair that is too long.
     """
+    source_ids, target_ids = _encode_sides(verb, tokenizer, sources, targets)
+    for line_number, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True), start=1):
+        if not allow_empty and not has_text(text, source):
+            raise DataError(f"line {line_number}: the source has no text, so {verb} cannot use it; remove the line")
+        if (length := _get_length(source, target)) > max_tokens:
+            raise DataError(f"line {line_number}: has {length} tokens, and {verb} takes {max_tokens} at most; shorten it")
+    return source_ids, target_ids
+
+
+def find_unfit_pairs(
+    verb: str, tokenizer: PairTokenizer, sources: Sequence[str], targets: Sequence[str], *, max_tokens: int
+) -> dict[int, str]:
+    """Return the reason of each pair that `encode_pairs` refuses, by its index. Raises DataError for different lengths."""
+    reasons: dict[int, str] = {}
+    source_ids, target_ids = _encode_sides(verb, tokenizer, sources, targets)
+    for index, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True)):
+        if not has_text(text, source):
+            reasons[index] = "the source has no text"
+        elif _get_length(source, target) > max_tokens:
+            reasons[index] = f"they have more than {max_tokens} tokens"
+    return reasons
+
+
+def _encode_sides(
+    verb: str, tokenizer: PairTokenizer, sources: Sequence[str], targets: Sequence[str]
+) -> tuple[list[list[int]], list[list[int]]]:
     for lines in (sources, targets):
         check_lines(verb, lines, example="[source], [target]")
     if len(sources) != len(targets):
         counts = f"{format_count(len(sources), 'source')} but {format_count(len(targets), 'translation')}"
         raise DataError(f"{counts}; give one translation for each source")
-    source_ids = [tokenizer.encode_source(text) for text in sources]
-    target_ids = [tokenizer.encode_target(text) for text in targets]
-    for line_number, (text, source, target) in enumerate(zip(sources, source_ids, target_ids, strict=True), start=1):
-        if not allow_empty and not has_text(text, source):
-            raise DataError(f"line {line_number}: the source has no text, so {verb} cannot use it; remove the line")
-        if (length := max(len(source), len(target) + 1)) > max_tokens:
-            raise DataError(f"line {line_number}: has {length} tokens, and {verb} takes {max_tokens} at most; shorten it")
-    return source_ids, target_ids
+    return [tokenizer.encode_source(text) for text in sources], [tokenizer.encode_target(text) for text in targets]
+
+
+def _get_length(source: Sequence[int], target: Sequence[int]) -> int:
+    """Return the tokens of the longer side, with the end token of the target."""
+    return max(len(source), len(target) + 1)

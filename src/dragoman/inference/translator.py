@@ -26,7 +26,7 @@ from dragoman.formats.glossary_file import resolve_glossary
 from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.detokenization import Detokenizer, HypothesisDetails
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
-from dragoman.inference.inputs import check_lines, encode_pairs
+from dragoman.inference.inputs import check_lines, encode_pairs, find_unfit_pairs
 from dragoman.inference.phrase_encoder import PhraseEncoder
 from dragoman.inference.segmentation import is_surely_short, split_line
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
@@ -696,6 +696,14 @@ class Translator:
             replace(translation, confidence=next(confidences)) if target else translation
             for translation, target in zip(translations, target_ids, strict=True)
         ]
+
+    def find_unscorable(
+        self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]
+    ) -> dict[int, str]:
+        """Return the reason of each pair that `score` refuses, by its index: blank sources, and pairs that are too long."""
+        config = self.resolve_decoding(decoding)
+        max_tokens = get_source_limit(get_max_positions(self.models[:1]), config)
+        return find_unfit_pairs("score", self.select_tokenizer(config), sources, targets, max_tokens=max_tokens)
 
     def align(self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[list[Link]]:
         """Return, for each word of each target, a link to the source word with the most attention of the first model.

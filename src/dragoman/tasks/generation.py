@@ -94,6 +94,7 @@ def generate(
     decoding_constraints: DecodingConstraints = NO_DECODING_CONSTRAINTS,
     constraint_factory: ConstraintFactory | None = None,
     return_alternatives: bool = False,
+    decode: Callable[[Sequence[int]], str] | None = None,
     on_progress: OnProgress = lambda _: None,
     map_fn: MapFn = map,
 ) -> list[list[Hypothesis]]:
@@ -105,6 +106,7 @@ def generate(
     constraints: constraints on the output of each source, or an empty sequence
     constraint_factory: makes the allowed-tokens function of a batch; cannot be used with a restricted vocabulary
     return_alternatives: each group of the beam starts with another of the likeliest tokens after the prefix
+    decode: returns the text of an output; of the hypotheses of a beam with one text, only the best is returned
     on_progress: called with the number of sentences that are finished
     map_fn: applies the search to the batches, for example in several threads
     """
@@ -117,9 +119,19 @@ def generate(
     batches = list(_batch_by_length([len(source) for source in sources], max(1, config.batch_tokens // rows_per_source)))
     for batch, batch_results in zip(batches, map_fn(job, batches), strict=True):
         for index, hypotheses in zip(batch, batch_results, strict=True):
+            if decode is not None and config.method == "beam" and config.nbest > 1 and not return_alternatives:
+                hypotheses = _remove_equal_texts(hypotheses, decode)
             results[index] = hypotheses[: config.nbest]
         on_progress(len(batch))
     return results
+
+
+def _remove_equal_texts(hypotheses: Sequence[Hypothesis], decode: Callable[[Sequence[int]], str]) -> list[Hypothesis]:
+    """Return the first hypothesis of each text. A text may have several segmentations."""
+    by_text: dict[str, Hypothesis] = {}
+    for hypothesis in hypotheses:
+        by_text.setdefault(decode(hypothesis.tokens), hypothesis)
+    return list(by_text.values())
 
 
 @dataclass(frozen=True)

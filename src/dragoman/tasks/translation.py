@@ -164,6 +164,7 @@ def search_lines(
         constraints=line_constraints,
         decoding_constraints=build_decoding_constraints(decoding, tokenizer.target),
         return_alternatives=return_alternatives,
+        decode=tokenizer.target.decode if decoding.mbr == "none" else None,  # minimum Bayes risk chooses each text once
         on_progress=on_progress,
         map_fn=map_fn,
     )

@@ -161,7 +161,7 @@ class CompiledSearch:
                 2 * beam_size,
                 partial(_call_entry_point, jit_cache.beam_search, beam_buffers, beam_memory),
             )
-            return beam_memory.finalize(nbest)
+            return beam_memory.finalize(1 if nbest == 1 else beam_size)  # equal texts leave places in an n-best list
 
         jit_cache.beam_search.load()
         return self.distribute(source_BS, request, beam_size, search_sentences)
@@ -406,7 +406,7 @@ class _BeamMemory:
         )
 
     def finalize(self, nbest: int) -> list[list[Hypothesis]]:
-        """Return the `nbest` hypotheses of each sentence, best first."""
+        """Return the `nbest` best hypotheses of each sentence, best first."""
         penalty, shape = self.request.length_penalty, (max(self.request.max_lengths), len(self.request.max_lengths), -1)
         history = _NativeHistory(
             self.arena.view("parents", np.int32, *shape),
