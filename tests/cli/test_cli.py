@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -659,7 +660,8 @@ def test_score_with_references_equals_the_metrics(
     run_cli: RunCli, output: Path, corpus: Path, translations: list[str], references: list[str]
 ) -> None:
     scores = run_cli("score", output, "--ref", corpus / "test.de", "--json").json["scores"]
-    expected = [metric(translations, [references]) for metric in (bleu, chrf, ter, exact_match)]
+    metrics = (bleu, chrf, partial(chrf, word_order=2), ter, exact_match)
+    expected = [metric(translations, [references]) for metric in metrics]
     assert scores == [{"name": score.name, "value": score.value, "signature": score.signature} for score in expected]
     table = run_cli("score", output, "--ref", corpus / "test.de").out
     for score in expected:
@@ -673,7 +675,7 @@ def test_score_with_language_tokens_and_several_references(
         score["name"]
         for score in run_cli("score", output, "--ref", corpus / "test.de", "--language", "de", "--json").json["scores"]
     ]
-    assert names == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
+    assert names == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "chrF2++", "TER", "exact match"]
     tokenized, *_ = run_cli("score", output, "--ref", corpus / "test.de", "--tokenized", "--json").json["scores"]
     assert (tokenized["name"], tokenized["value"]) == ("tokenized BLEU", tokenized_bleu(translations, [references]).value)
     twice, *_ = run_cli("score", output, "--ref", corpus / "test.de", "--ref", output, "--json").json["scores"]
@@ -694,6 +696,22 @@ def test_score_with_bundle_equals_forced_scores(
     assert plain.err == f"perplexity {scores['perplexity']:.4f} over {scores['tokens']} tokens\n"
 
 
+def test_score_takes_all_lines_that_translate_writes(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "source", tmp_path / "output"
+    source.write_text("one two\n\nred\n \n" + "one " * 1100 + "\n", encoding="utf-8")
+    run_cli("translate", bundle, source, "-o", output, "max_source_tokens=40")
+    assert output.read_text(encoding="utf-8").count("\n") == 5
+    result = run_cli("score", output, "--bundle", bundle, "--src", source)
+    scores = result.out.splitlines()
+    assert [score == "nan" for score in scores] == [False, True, False, True, True]
+    assert "because the source has no text: 2 (2, 4)" in result.err
+    assert "because they have more than 1024 tokens: 1 (5)" in result.err
+    document = run_cli("score", output, "--bundle", bundle, "--src", source, "--json").json["model"]
+    assert [score if score is None else f"{score:.4f}" for score in document["scores"]] == [
+        None if score == "nan" else score for score in scores
+    ]
+
+
 def test_evaluate_scores_translations_of_a_bundle(
     run_cli: RunCli, bundle: Path, corpus: Path, sources: list[str], references: list[str], tmp_path: Path
 ) -> None:
@@ -705,7 +723,7 @@ def test_evaluate_scores_translations_of_a_bundle(
     assert result["sentences"] == 8
     values = {score["name"]: score["value"] for score in result["scores"]}
     # The recipe gives the language.
-    assert list(values) == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "TER", "exact match"]
+    assert list(values) == ["BLEU", "Moses BLEU", "compound-split BLEU", "chrF2", "chrF2++", "TER", "exact match"]
     assert values["BLEU"] == bleu(translations, [references]).value
     assert [result[status] for status in ("truncated", "repetition", "copied", "empty", "too_long")] == [0] * 5
     assert f"{values['BLEU']:.2f}" in run_cli(*words).out

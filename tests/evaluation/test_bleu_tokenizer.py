@@ -1,3 +1,4 @@
+
 """sacreBLEU's tokenizer by target language: every score of BLEU in Chinese equals that of sacreBLEU's `zh`."""
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import get_args
 import pytest
 import sacrebleu.metrics.bleu
 from click.testing import CliRunner
+from sacrebleu.metrics.ter import TER
 
 import dragoman
 from conftest import MakeRecipe
@@ -23,6 +25,7 @@ from dragoman.evaluation.bleu_tokenizer import (
     bleu_with_tokenizer,
     check_bleu_tokenizer,
     choose_bleu_tokenizer,
+    find_ter_obstacle,
     get_task_bleu_tokenizer,
     is_mostly_unspaced,
 )
@@ -122,7 +125,7 @@ def test_score_follows_language_and_option(
     assert scores[0]["value"] == pytest.approx(expected, abs=5e-5)
     assert token_signature in scores[0]["signature"]
     assert not any(score["name"] == "Moses BLEU" for score in scores)
-    assert ("give --language" in result.stderr) == (not options)
+    assert ("BLEU splits at spaces" in result.stderr) == (not options)
 
 
 def test_compare_follows_the_language(texts: tuple[Path, Path]) -> None:
@@ -201,6 +204,60 @@ def test_training_refuses_a_missing_tokenizer_at_its_start(
         dragoman.train(tiny(tmp_path / "run", "task.bleu_tokenizer=ja-mecab"))
     assert caught.value.code == "unknown-metric"
     assert not (tmp_path / "run" / "data").exists()
+
+
+# sacrebleu 2.6.0: `sacrebleu ref -i hyp -m ter --ter-normalized --ter-asian-support -w 4 -b`, and without these two for ko
+TER_ASIAN = {
+    "zh": (HYPOTHESES, REFERENCES),
+    "ja": (["猫が好きです。"], ["私は猫が好きだ。"]),
+    "yue-Hant": (["佢食飯"], ["佢食咗飯。"]),
+}
+
+
+@pytest.mark.parametrize("language", TER_ASIAN)
+def test_ter_of_chinese_and_japanese_counts_characters(language: str, tmp_path: Path) -> None:
+    hypotheses, references = TER_ASIAN[language]
+    for name, lines in (("hyp", hypotheses), ("ref", references)):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    command = ["score", str(tmp_path / "hyp"), "--ref", str(tmp_path / "ref"), "--language", language, "--json"]
+    scores = {score["name"]: score for score in json.loads(CliRunner().invoke(cli, command).stdout)["scores"]}
+    expected = TER(normalized=True, asian_support=True).corpus_score(hypotheses, [references]).score
+    assert scores["TER"]["value"] == expected
+    assert "|norm:yes|" in scores["TER"]["signature"]
+    assert "|asian:yes|" in scores["TER"]["signature"]
+
+
+@pytest.mark.parametrize(
+    ("language", "line", "reason"),
+    [
+        ("th", "แมวตัวใหญ่มาก", "no other tokens for 'th'"),
+        ("lo_LA", "ແມວໃຫຍ່", "no other tokens for 'lo_LA'"),
+        ("km", "ឆ្មាធំណាស់", "no other tokens for 'km'"),
+        ("my", "ကြောင်ကြီးတယ်", "no other tokens for 'my'"),
+        ("", "我昨天买了三本书。", "give --language zh or ja"),
+        ("ko", "고양이가 크다.", None),
+        ("de", "Die Katze ist groß.", None),
+        ("zh", "我昨天买了三本书。", None),
+    ],
+)
+def test_ter_without_meaning_is_left_out(language: str, line: str, reason: str | None, tmp_path: Path) -> None:
+    assert (find_ter_obstacle(language, [line]) is None) == (reason is None)
+    assert find_ter_obstacle(language, [line], tokenized=True) is None
+    path = tmp_path / "text"
+    path.write_text(line + "\n", encoding="utf-8")
+    result = CliRunner().invoke(cli, ["score", str(path), "--ref", str(path), "--language", language, "--json"])
+    names = [score["name"] for score in json.loads(result.stdout)["scores"]]
+    assert ("TER" in names) == (reason is None)
+    assert "chrF2++" in names
+    assert (reason or "") in result.stderr
+    if language in ("th", "km", "my"):
+        assert f"sacreBLEU has no tokenizer for '{language}'" in result.stderr
+        assert "give --language," not in result.stderr
+    refused = CliRunner().invoke(
+        cli, ["compare", str(path), str(path), "--ref", str(path), "--metric", "ter", "--language", language]
+    )
+    assert ("--metric ter: " in refused.stderr) == (reason is not None)
+    assert (reason or "") in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -99,8 +100,9 @@ def test_exact_match_accepts_any_reference() -> None:
         (["--metrics", "chrf"], chrf),
         (["--metrics", "chrf", "--chrf-word-order", "2"], lambda lines, sets: chrf(lines, sets, word_order=2)),
         (["--metrics", "ter"], ter),
+        (["--metrics", "ter", "--ter-normalized", "--ter-asian-support"], partial(ter, splits_characters=True)),
     ],
-    ids=["bleu", "bleu-lowercase", "bleu-intl", "chrf", "chrf++", "ter"],
+    ids=["bleu", "bleu-lowercase", "bleu-intl", "chrf", "chrf++", "ter", "ter-asian"],
 )
 def test_scores_and_signatures_equal_sacrebleu_command(options: list[str], scorer: Scorer, tmp_path: Path) -> None:
     paths = []
