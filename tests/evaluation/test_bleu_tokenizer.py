@@ -1,4 +1,3 @@
-
 """sacreBLEU's tokenizer by target language: every score of BLEU in Chinese equals that of sacreBLEU's `zh`."""
 
 from __future__ import annotations

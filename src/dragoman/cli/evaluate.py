@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
-from dragoman.cli.line_report import LineWarnings, format_line_numbers
+from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.options import (
     PATH_TYPE,
     add_languages,
@@ -18,6 +18,7 @@ from dragoman.cli.options import (
     check_output_paths,
     device_option,
     ensemble_option,
+    format_line_numbers,
     from_option,
     json_option,
     open_text_output,
