@@ -10,7 +10,7 @@ Loading parses JSON and tensors; it never executes anything from an adapter.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.bundle import Bundle, collect_weights, compute_bundle_digest, load_bundle, load_weights, save_bundle
+from dragoman.bundle_parts import inherit_parts, without_parts
 from dragoman.config import LoraConfig
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import MappedTensors, save_tensors
@@ -105,17 +106,31 @@ def apply_adapter(bundle: Bundle, adapter: Adapter, *, bundle_path: Path, adapte
     return replace(bundle, model=model.eval())
 
 
-def merge_adapter(bundle_path: Path, adapter_path: Path, output: Path, *, overwrite: bool = False) -> None:
-    """Write a bundle with the adapter merged into its weights. Raise BundleError if the adapter is of another bundle."""
+def merge_adapter(
+    bundle_path: Path,
+    adapter_path: Path,
+    output: Path,
+    *,
+    overwrite: bool = False,
+    notify: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Write a bundle with the adapter merged into its weights. Raise BundleError if the adapter is of another bundle.
+
+    notify: takes one sentence if parts of the bundle are not measured again
+    """
     bundle = load_bundle(bundle_path)
     if bundle.recipe.task.kind != "translation":
         raise BundleError(f"{bundle_path}: is a parser, and adapters are for translators; give a translator", code="wrong-task")
     merged = apply_adapter(bundle, load_adapter(adapter_path), bundle_path=bundle_path, adapter_path=adapter_path)
+    metadata = replace(without_parts(bundle.metadata), adapter=str(adapter_path))
+    metadata, sentences = inherit_parts(metadata, {str(bundle_path): bundle.metadata})
     save_bundle(
         output,
         recipe=bundle.recipe,
         tokenizer=bundle.tokenizer,
         weights=collect_weights(merged.model),
-        metadata=replace(bundle.metadata, adapter=str(adapter_path)),
+        metadata=metadata,
         overwrite=overwrite,
     )
+    for sentence in sentences:
+        notify(sentence)

@@ -275,7 +275,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("checkpoint-damaged", RunError, "A checkpoint was changed or cut short, or has an unknown format."),
     ErrorCode("recipe-changed", RunError, "The run was started with another recipe."),
     ErrorCode("data-changed", RunError, "The run was started with another corpus."),
-    ErrorCode("run-diverged", RunError, "The loss, a gradient or a weight is not a finite number."),
+    ErrorCode("run-diverged", RunError, "The loss, a gradient or a weight is not finite, or the loss is far too high."),
     ErrorCode("distributed-setup", RunError, "The environment of the ranks is incomplete or contradictory."),
     ErrorCode("rank-mismatch", RankError, "One rank differs from rank 0 in its recipe, data or device."),
     # Processes and memory

@@ -7,11 +7,12 @@ much of what either can do. It needs no training, and the result is as fast as o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dragoman.bundle import Bundle, average_weights, collect_weights, load_bundle, save_bundle
+from dragoman.bundle_parts import inherit_parts, without_parts
 from dragoman.config.initial_bundle import CHANGEABLE_KEYS
 from dragoman.config.section_validation import format_value
 from dragoman.data.tokenization.pair_tokenizer import get_identity
@@ -22,13 +23,19 @@ MAX_SUM_ERROR = 1e-6
 
 
 def interpolate_bundles(
-    paths: Sequence[Path], output: Path, *, shares: Sequence[float] | None = None, overwrite: bool = False
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    shares: Sequence[float] | None = None,
+    overwrite: bool = False,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float]:
     """Write the weighted mean of several bundles as a bundle, and return the share of each.
 
-    The recipe and the metadata are those of the first bundle.
+    The recipe and the metadata are those of the first bundle. A part that it lacks comes from another one.
 
     shares: share of each bundle, which sum to 1; equal by default
+    notify: takes one sentence if parts of a bundle are not measured again
 
     Raises RecipeError for shares that do not fit, and BundleError for bundles of different structures.
     """
@@ -38,7 +45,14 @@ def interpolate_bundles(
     for path, bundle in zip(paths[1:], bundles[1:], strict=True):
         _check_same_structure(paths[0], bundles[0], path, bundle)
     share_by_path = {str(path): share for path, share in zip(paths, shares, strict=True)}
-    metadata = replace(bundles[0].metadata, interpolated_bundles=share_by_path)
+    language_pairs = list(dict.fromkeys(pair for bundle in bundles for pair in bundle.metadata.language_pairs or ()))
+    metadata = replace(
+        without_parts(bundles[0].metadata),
+        language_pairs=language_pairs or None,
+        interpolated_bundles=share_by_path,
+    )
+    bases = {str(path): bundle.metadata for path, bundle in zip(paths, bundles, strict=True)}
+    metadata, sentences = inherit_parts(metadata, bases)
     save_bundle(
         output,
         recipe=bundles[0].recipe,
@@ -47,6 +61,8 @@ def interpolate_bundles(
         metadata=metadata,
         overwrite=overwrite,
     )
+    for sentence in sentences:
+        notify(sentence)
     return share_by_path
 
 

@@ -71,9 +71,9 @@ def test_numbers_after_weights_are_one_value(arguments: list[str], expected: lis
 
 def test_merge_adapter_then_average_with_the_base(bundle: Path, adapter: Path, tmp_path: Path) -> None:
     result = run_command("merge-adapter", bundle, adapter, "-o", tmp_path / "merged", "--json")
-    assert json.loads(result.output) == {"bundle": str(tmp_path / "merged"), "base": str(bundle), "adapter": str(adapter)}
+    assert json.loads(result.stdout) == {"bundle": str(tmp_path / "merged"), "base": str(bundle), "adapter": str(adapter)}
     result = run_command("average", bundle, tmp_path / "merged", "--weights", "0.75", "0.25", "-o", tmp_path / "both", "--json")
-    assert json.loads(result.output) == {
+    assert json.loads(result.stdout) == {
         "bundle": str(tmp_path / "both"),
         "interpolated_bundles": {str(bundle): 0.75, str(tmp_path / "merged"): 0.25},
     }

@@ -90,6 +90,7 @@ def save(folder: Path, step: int, value: int | None = None, *, metric: float | N
         data_digests=data_digests,
         scheduled=True,
         compute_plan={},
+        nll=None,
         **tensors(value),
     )
 

@@ -42,7 +42,7 @@ from dragoman.data.dataloader import DataPosition, TrainingBatches
 from dragoman.data.encoded_corpus import Corpus, list_pair_files
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.errors import DataError, InterruptedRun, OutputError, RecipeError, RunError
-from dragoman.evaluation.metrics import Score, bleu, chrf, exact_match
+from dragoman.evaluation.metrics import Score, bleu, chrf, compute_perplexity, exact_match
 from dragoman.formats.text import read_lines
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
@@ -62,7 +62,7 @@ from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_lo
 from dragoman.training.report import TrainingReport, format_facts, format_flops
 from dragoman.training.run import train
 from dragoman.training.train_step import derive_seed
-from dragoman.training.validation import EvaluationResult, compute_mean_loss, compute_perplexity
+from dragoman.training.validation import EvaluationResult, compute_mean_loss
 from expected_errors import raises_code
 from trainers import Recorder, new_trainer
 
@@ -1148,7 +1148,7 @@ def test_newest_and_best_checkpoints_are_kept(
     assert checkpoint_names(tmp_path / "run") == expected
 
 
-def test_later_of_equal_checkpoints_is_best(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_of_equal_checkpoints_is_best(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_validations(monkeypatch, nll=[2, 2, 3])
     recipe = tiny(
         tmp_path / "run", "training.max_steps=3", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
@@ -1156,7 +1156,7 @@ def test_later_of_equal_checkpoints_is_best(tiny: MakeRecipe, tmp_path: Path, mo
         "training.keep_last=1", "training.keep_best=1",
     )  # fmt: skip
     new_trainer(recipe).run()
-    assert checkpoint_names(tmp_path / "run") == names(2, 3)
+    assert checkpoint_names(tmp_path / "run") == names(1, 3)
 
 
 def test_best_model_is_saved_at_once(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1315,7 +1315,7 @@ def test_nonfinite_weights_are_not_saved(tiny: MakeRecipe, tmp_path: Path) -> No
 
 def test_nonfinite_validation_loss_stops_the_run(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_validations(monkeypatch, nll=[2.0, math.nan])
-    with raises_code("run-diverged", "step 2: the validation loss"):
+    with raises_code("run-diverged", "step 2: the run has diverged: the validation loss"):
         train(tiny(tmp_path / "run", "training.validate_every_steps=1", "training.num_validation_translations=0"))
     assert checkpoint_names(tmp_path / "run") == names(1)
 
@@ -1604,6 +1604,13 @@ def test_empty_corpus_fails_before_training(split: str, tiny: MakeRecipe, corpus
     for language in ("en", "de"):
         (folder / f"{split}.{language}").write_text("")
     assert_fails_before_training(tiny(tmp_path / "run", f"data.root='{folder}'"), DataError, "empty")
+
+
+def test_blank_references_fail_before_training(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
+    lines = (folder / "test.de").read_text(encoding="utf-8").splitlines()
+    (folder / "test.de").write_text(" \n" * len(lines))
+    assert_fails_before_training(tiny(tmp_path / "run", f"data.root='{folder}'"), DataError, "all references are blank")
 
 
 def test_recipe_without_corpus_fails(tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column, Table
 from rich.text import Text
 
+from dragoman.runtime.counts import format_perplexity
 from dragoman.runtime.progress import Heartbeat, LineTimer, ProgressLog, RecentRate, format_duration, format_rate
 
 if TYPE_CHECKING:
@@ -292,14 +293,14 @@ class TrainingProgressBar:
         speed_text = f"{report.tokens_per_second:,.0f} tokens/s"
         mfu_text = f" ({report.mfu:.0%})" if report.mfu is not None else ""
         norm_text = f"norm {report.gradient_norm:.3g}"
-        state_text = f"step {report.step:,}  loss {report.loss:.3f}  ppl {_format_perplexity(report.perplexity, ',.1f')}"
+        state_text = f"step {report.step:,}  loss {report.loss:.3f}  ppl {format_perplexity(report.perplexity, ',.1f')}"
         for detail in (speed_text + mfu_text, norm_text):
             state_text = f"{state_text}  {detail}" if len(state_text) + 2 + len(detail) <= self.state_width else state_text
         self.bar.update(self.task_id, state=state_text)
         if not self.console.is_terminal:
             self._print_line(
                 f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
-                f"perplexity {_format_perplexity(report.perplexity, '.2f'):>8}  {norm_text}  lr {report.lr:.2e}  "
+                f"perplexity {format_perplexity(report.perplexity, '.2f'):>8}  {norm_text}  lr {report.lr:.2e}  "
                 f"{speed_text}{mfu_text.replace(')', ' MFU)')}  {format_duration(60 * report.minutes_left)} left"
             )
 
@@ -312,7 +313,7 @@ class TrainingProgressBar:
         self._print_line(
             Text.from_markup(
                 f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.nll:.3f}  "
-                f"perplexity {_format_perplexity(report.perplexity, '.2f')}{score_text}{best_mark}"
+                f"perplexity {format_perplexity(report.perplexity, '.2f')}{score_text}{best_mark}"
             )
         )
         if report.pair_scores:
@@ -327,11 +328,6 @@ class TrainingProgressBar:
     def _print_line(self, line: Text | str) -> None:
         self.timer.restart()
         self.console.print(line, markup=False)
-
-
-def _format_perplexity(perplexity: float, format_spec: str) -> str:
-    """Return the perplexity, in scientific notation from a million on, as a diverged run has it."""
-    return f"{perplexity:{format_spec}}" if perplexity < 1e6 else f"{perplexity:.2e}"
 
 
 def format_cost(report: Mapping[str, Any]) -> str:

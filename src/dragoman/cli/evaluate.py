@@ -33,7 +33,7 @@ from dragoman.cli.options import (
     usage_error,
 )
 from dragoman.errors import DataError, MissingDependencyError
-from dragoman.runtime.counts import format_count
+from dragoman.runtime.counts import format_count, format_perplexity
 
 if TYPE_CHECKING:
     from dragoman.cli.json_outputs import EvaluateOutput, ModelScores, PairEvaluation
@@ -102,17 +102,18 @@ def score(
     lines = list(read_lines(hypotheses))
     metric_scores, model_scores = None, None
     if references:
-        targets = _read_parallel_lines(hypotheses, lines, references)
+        targets = _read_references(hypotheses, lines, references)
         tokenizer = _choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0])
         metric_scores = compute_scores(lines, targets, language, tokenizer, lowercase)
         if not as_json:
             _print_scores(f"{hypotheses} against {', '.join(map(str, references))}", metric_scores)
     if bundle is not None and source is not None:
-        model_scores = _compute_model_scores(bundle, _read_parallel_lines(hypotheses, lines, [source])[0], lines, decoding)
+        model_scores = _compute_model_scores(bundle, _read_references(hypotheses, lines, [source])[0], lines, decoding)
         if not as_json:
             for line_score in model_scores.scores:
                 click.echo("nan" if line_score is None else f"{line_score:.4f}")
-            click.echo(f"perplexity {model_scores.perplexity:.4f} over {format_count(model_scores.tokens, 'token')}", err=True)
+            perplexity = format_perplexity(model_scores.perplexity, ".4f")
+            click.echo(f"perplexity {perplexity} over {format_count(model_scores.tokens, 'token')}", err=True)
     if as_json:
         print_json(ScoreOutput(scores=metric_scores, model=model_scores))
 
@@ -132,10 +133,20 @@ def _read_parallel_lines(main_path: Path, lines: list[str], parallel_paths: Sequ
     return texts
 
 
-def _compute_model_scores(bundle: Path, sources: list[str], hypotheses: list[str], decoding: dict[str, Any]) -> ModelScores:
-    import math
+def _read_references(main_path: Path, lines: list[str], paths: Sequence[Path]) -> list[list[str]]:
+    """Return the lines of parallel files as `_read_parallel_lines` does. Raises DataError if a file has blank lines only."""
+    texts = _read_parallel_lines(main_path, lines, paths)
+    for path, text in zip(paths, texts, strict=True):
+        if not any(line.strip() for line in text):
+            raise DataError(
+                f"{path}: all {format_count(len(text), 'line')} are blank; give a file with text", code="empty-data"
+            )
+    return texts
 
+
+def _compute_model_scores(bundle: Path, sources: list[str], hypotheses: list[str], decoding: dict[str, Any]) -> ModelScores:
     from dragoman.cli.json_outputs import ModelScores
+    from dragoman.evaluation.metrics import compute_perplexity
     from dragoman.inference.load import load
 
     translator = load(bundle, task="translation", precision="float32")
@@ -152,7 +163,7 @@ def _compute_model_scores(bundle: Path, sources: list[str], hypotheses: list[str
         scores[index] = pair.score
     num_tokens = sum(len(pair.token_log_probs) for pair in scored_pairs)
     nll = -sum(sum(pair.token_log_probs) for pair in scored_pairs) / num_tokens
-    return ModelScores(scores, nll=nll, perplexity=math.exp(nll), tokens=num_tokens)
+    return ModelScores(scores, nll=nll, perplexity=compute_perplexity(nll), tokens=num_tokens)
 
 
 def compute_scores(
@@ -231,6 +242,13 @@ def _print_scores(title: str, scores: list[Score]) -> None:
         ["metric", "value", "signature"],
         [(metric_score.name, f"{metric_score.value:.2f}", metric_score.signature) for metric_score in scores],
     )
+    _print_notes(scores)
+
+
+def _print_notes(scores: Sequence[Score]) -> None:
+    for note in dict.fromkeys(metric_score.note for metric_score in scores):
+        if note is not None:
+            click.echo(note, err=True)
 
 
 @click.command()
@@ -379,7 +397,7 @@ class _TestSet:
         self.source = source
         self.decoding = decoding
         self.lines = list(read_lines(source))
-        self.targets = _read_parallel_lines(source, self.lines, references)
+        self.targets = _read_references(source, self.lines, references)
         self.language = self.tokenizer = ""
         self.results: list[Translation] = []
 
@@ -481,9 +499,10 @@ def compare(
     if (metric == "comet") != (comet is not None) or (comet is None) != (source is None):
         raise usage_error("--metric comet, --comet and --src go together; give all three")
     first_lines = list(read_lines(first))
-    second_lines, *targets = _read_parallel_lines(first, first_lines, [second, *references])
+    (second_lines,) = _read_parallel_lines(first, first_lines, [second])
+    targets = _read_references(first, first_lines, references)
     if comet is not None and source is not None:
-        (sources,) = _read_parallel_lines(first, first_lines, [source])
+        (sources,) = _read_references(first, first_lines, [source])
         comparison = _compare_by_comet(comet, sources, first_lines, second_lines, targets, resamples, seed)
     else:
         if metric == "ter" and (obstacle := find_ter_obstacle(language, targets[0], tokenized=tokenized)):
@@ -509,6 +528,7 @@ def compare(
         for system, system_score in ((first, comparison.a), (second, comparison.b))
     ]
     print_table("comparison", ["system", comparison.a.name, "signature"], rows)
+    _print_notes([comparison.a, comparison.b])
     click.echo(comparison.describe(str(first), str(second)))
 
 

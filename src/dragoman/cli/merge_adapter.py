@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option
+from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option, print_note
 
 
 @click.command()
@@ -28,7 +28,7 @@ def merge_adapter(bundle: Path, adapter: Path, output: Path, overwrite: bool, as
     from dragoman.cli.json_outputs import MergeAdapterOutput
 
     check_output_paths(output, overwrite=True, input_paths=[bundle, adapter])
-    merge(bundle, adapter, output, overwrite=overwrite)
+    merge(bundle, adapter, output, overwrite=overwrite, notify=print_note)
     if as_json:
         print_json(MergeAdapterOutput(str(output), str(bundle), str(adapter)))
     else:

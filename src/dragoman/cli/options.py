@@ -273,3 +273,8 @@ def format_line_numbers(line_numbers: Sequence[int], max_shown: int = 5) -> str:
     """Return the number of lines and the first of their numbers: `7 (1, 2, 3, 4, 5, …)`."""
     shown = ", ".join(map(str, line_numbers[:max_shown]))
     return f"{len(line_numbers)} ({shown}{', …' if len(line_numbers) > max_shown else ''})"
+
+
+def print_note(text: str) -> None:
+    """Print one line for the user on standard error."""
+    click.echo(text, err=True)

@@ -17,6 +17,7 @@ from dragoman.cli.options import (
     output_path_option,
     overrides_argument,
     overwrite_option,
+    print_note,
     recipe_argument,
     usage_error,
 )
@@ -113,6 +114,7 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[s
 def print_report(report: dict[str, Any], as_json: bool) -> None:
     """Print the report of a run as JSON or as a table."""
     from dragoman.cli.console import print_facts, print_json
+    from dragoman.runtime.counts import format_perplexity
     from dragoman.training.report import format_facts
     from dragoman.training.test_sets import ScoreChange
 
@@ -133,7 +135,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
     )
     facts = dict(format_facts({name: report[name] for name in fields if name in report}))
     if "valid" in report:
-        facts["validation perplexity"] = f"{report['valid']['perplexity']:,.2f}"
+        facts["validation perplexity"] = format_perplexity(report["valid"]["perplexity"])
     for name, test_set in report.get("test_sets", {}).items():
         for metric, change in test_set.get("changes", {}).items():
             facts[f"{metric} on {name}"] = ScoreChange(**change).describe()
@@ -207,7 +209,7 @@ def _interpolate(paths: tuple[Path, ...], output: Path, weights: str | None, *, 
     except ValueError:
         raise usage_error(f"--weights {weights}: needs numbers, such as 0.7 0.3") from None
     check_output_paths(output, input_paths=paths, overwrite=True)
-    share_by_path = interpolate_bundles(paths, output, shares=shares, overwrite=overwrite)
+    share_by_path = interpolate_bundles(paths, output, shares=shares, overwrite=overwrite, notify=print_note)
     if as_json:
         print_json(AverageOutput(str(output), interpolated_bundles=share_by_path))
     else:
@@ -220,7 +222,8 @@ def _average_run(run: Path, output: Path, last: int | None, best: int | None, *,
     from dragoman.training.finalize import average_run
 
     check_output_paths(output, overwrite=True)
-    metadata = average_run(run, output, averaging="last" if last else "best", count=last or best or 1, overwrite=overwrite)
+    averaging = "last" if last else "best"
+    metadata = average_run(run, output, averaging=averaging, count=last or best or 1, overwrite=overwrite, notify=print_note)
     checkpoint_names = metadata["averaged_checkpoints"]
     if as_json:
         print_json(AverageOutput(str(output), checkpoint_names))

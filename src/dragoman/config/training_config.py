@@ -108,7 +108,7 @@ class TrainingConfig(RecipeSection):
     max_consecutive_skips: PositiveInt = 10
     """Consecutive skipped steps, because of spikes or values that are not finite, after which `on_divergence` applies."""
     on_divergence: Literal["stop", "rollback"] = "stop"
-    """Reaction to a diverged run: stop with a diagnosis, or continue from the newest checkpoint with the data that follows."""
+    """Reaction to a diverged run: stop with a diagnosis, or continue from an earlier checkpoint with the data that follows."""
     ema_decay: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """Decay of an exponential moving average of the weights, updated after each step; none by default."""
     log_every_steps: PositiveInt = 50
@@ -122,7 +122,10 @@ class TrainingConfig(RecipeSection):
     patience: PositiveInt | None = None
     """Validations without improvement after which training stops early."""
     best_metric: Literal["loss", "bleu", "f1"] = "loss"
-    """Validation metric of early stopping and of the best checkpoints; `bleu` is for translation, `f1` for parsing."""
+    """Validation metric of early stopping and of the best checkpoints; `bleu` is for translation, `f1` for parsing.
+
+    The loss decides between equal values.
+    """
     checkpoint_every_steps: NonNegativeInt = 1000
     """Steps between checkpoints; 0 leaves it to checkpoint_every_minutes."""
     checkpoint_every_minutes: PositiveFloat | None = None

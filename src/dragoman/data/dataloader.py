@@ -10,6 +10,8 @@ import atexit
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -315,8 +317,23 @@ def _prefetch_batches(
             generator=torch.Generator(),  # the loader draws a seed, which must not change the generator of the training
         )
         # The training process handles stop signals, and ends the workers after the current batch.
-        with block_signals(*get_signals("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")):
+        with block_signals(*get_signals("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")), _keep_child_handler():
             return iter(loader)
+
+
+@contextmanager
+def _keep_child_handler() -> Iterator[None]:
+    """Restore the handler of SIGCHLD after the block.
+
+    That of torch raises RuntimeError for a lost worker wherever the main thread is then, so a step could be half done. Without
+    it, the next batch raises the error, and the state of the run is that of the last step.
+    """
+    numbers = get_signals("SIGCHLD") if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in handlers.items():
+        if handler is not None:
+            signal.signal(number, handler)
 
 
 def _exit_without_cleanup(worker_id: int) -> None:

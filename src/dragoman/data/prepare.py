@@ -90,6 +90,12 @@ class PreparedData:
         return Corpus([path for prefix in prefixes for path in list_pair_files(self.folder, prefix)])
 
 
+def open_prepared(recipe: Recipe, folder: Path, tokenizer: PairTokenizer) -> PreparedData:
+    """Return the data that an earlier run has prepared in this folder, without its statistics."""
+    names = recipe.evaluation_directions(VALID)
+    return PreparedData(folder, tokenizer, {get_validation_prefix(name): PairStats() for name in names}, is_new=False)
+
+
 def get_training_prefix(name: str) -> str:
     """Return the prefix of a training corpus's files: `train` for the only corpus, `train.NAME` in a mixture."""
     return name if name == "train" else f"train.{name}"

@@ -17,7 +17,7 @@ from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.chrf import CHRF
 
 from dragoman.errors import DataError, RecipeError
-from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, ter_metric, tokenized_bleu_metric
+from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, ter_metric, to_score, tokenized_bleu_metric
 
 SIGNIFICANCE_LEVEL = 0.05
 SMALL_TEST_SET = 300
@@ -133,8 +133,7 @@ def resample(
     counts = np.array(scorer._extract_corpus_statistics(hypotheses, references), dtype=np.float64)
 
     def compute_score(sums: NDArray[np.float64]) -> Score:
-        result = scorer._compute_score_from_stats(sums.tolist())
-        return Score(result.name, result.score, str(scorer.get_signature()))
+        return to_score(scorer, scorer._compute_score_from_stats(sums.tolist()))
 
     return ResampledScore(
         compute_score(counts.sum(axis=0)),

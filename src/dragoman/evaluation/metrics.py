@@ -10,10 +10,11 @@ Functions import sacreBLEU when they need it, because the import would slow down
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DataError, MissingDependencyError, RecipeError
 from dragoman.languages import get_language
@@ -33,6 +34,8 @@ class Score:
     name: str
     value: float
     signature: str
+    note: str | None = field(default=None, metadata={"optional": True})
+    """Reason why the value says nothing about the outputs, in one sentence."""
 
     def format(self, digits: int = 2) -> str:
         """Return name, value and signature as one line."""
@@ -42,11 +45,17 @@ class Score:
         return self.format()
 
 
+def compute_perplexity(nll: float) -> float:
+    """Return exp of the mean negative log-likelihood per token, limited to a finite number."""
+    return math.exp(min(nll, 700.0))
+
+
 def mean_score(scores: Sequence[Score]) -> Score:
     """Return the mean of one metric over the test sets of several pairs of languages."""
     signatures = "; ".join(dict.fromkeys(score.signature for score in scores))
     value = sum(score.value for score in scores) / len(scores)
-    return Score(scores[0].name, value, f"mean of {len(scores)} pairs of languages; {signatures}")
+    notes = "; ".join(dict.fromkeys(score.note for score in scores if score.note is not None))
+    return Score(scores[0].name, value, f"mean of {len(scores)} pairs of languages; {signatures}", notes or None)
 
 
 def bleu(
@@ -208,8 +217,28 @@ def bleu_metric(tokenize: str, *, lowercase: bool = False, effective_order: bool
 def corpus_score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
     """Return the score by a metric of sacreBLEU, with its name and signature."""
     check_lines(hypotheses, references)
-    result = metric.corpus_score(hypotheses, references)
-    return Score(result.name, result.score, str(metric.get_signature()))
+    return to_score(metric, metric.corpus_score(hypotheses, references))
+
+
+def to_score(metric: Metric, result: Any) -> Score:
+    """Return a result of a metric of sacreBLEU as a score."""
+    return Score(result.name, result.score, str(metric.get_signature()), explain_zero_bleu(result))
+
+
+def explain_zero_bleu(result: Any) -> str | None:
+    """Return why BLEU is 0 although the outputs may be good; None for another value and for other metrics.
+
+    BLEU is a geometric mean of the precisions of 1-grams to 4-grams, so one precision of 0 makes it 0.
+    """
+    if not hasattr(result, "totals") or result.score > 0 or not result.totals[0]:
+        return None
+    if 0 in result.totals:
+        order = len(result.totals)
+        return f"BLEU counts {order}-grams, and no output has {order} tokens, so it is 0; compare by chrF or exact match"
+    if not result.counts[0]:
+        return None
+    order = result.counts.index(0) + 1
+    return f"no {order}-gram of the outputs is in a reference, so BLEU without smoothing is 0; compare by chrF"
 
 
 def check_lines(hypotheses: Sequence[str], references: Sequence[Sequence[str]], system: str = "") -> None:

@@ -105,7 +105,7 @@ def build_shortlist(
     num_frequent: number of the most frequent target tokens, which every batch may use
     on_progress: called with the number of pairs that are finished
 
-    Raises DataError if there are no pairs.
+    Raises DataError if no pair has text on both sides and the length of a training pair.
     """
     if not sources:
         raise DataError("shortlist: there are no sentence pairs; give files with text")
@@ -114,15 +114,22 @@ def build_shortlist(
     num_skipped = 0
     target_counts_V = np.zeros(target_vocab_size)
     for start in range(0, len(sources), PAIR_BATCH_SIZE):
-        source_ids = [bundle.tokenizer.encode_source(text) for text in sources[start : start + PAIR_BATCH_SIZE]]
-        target_ids = [bundle.tokenizer.encode_target(text) for text in targets[start : start + PAIR_BATCH_SIZE]]
+        chunk = list(zip(sources[start : start + PAIR_BATCH_SIZE], targets[start : start + PAIR_BATCH_SIZE], strict=True))
+        texts = [(source, target) for source, target in chunk if source.strip() and target.strip()]
+        source_ids = [bundle.tokenizer.encode_source(source) for source, _ in texts]
+        target_ids = [bundle.tokenizer.encode_target(target) for _, target in texts]
         pairs = [pair for pair in zip(source_ids, target_ids, strict=True) if pair[0] and pair[1]]
         short_pairs = [pair for pair in pairs if max(map(len, pair)) < bundle.recipe.data.max_length]
         num_skipped, pairs = num_skipped + len(pairs) - len(short_pairs), short_pairs
         for key, weight in _sum_attention(bundle, pairs, target_vocab_size):
             attention_by_token_pair[key] = attention_by_token_pair.get(key, 0.0) + weight
         np.add.at(target_counts_V, np.asarray([token for sentence in target_ids for token in sentence], dtype=np.int64), 1)
-        on_progress(len(source_ids))
+        on_progress(len(chunk))
+    if not attention_by_token_pair:
+        reason = f"{num_skipped:,} are longer than the training pairs" if num_skipped else "all have a blank side"
+        raise DataError(
+            f"shortlist: none of the {len(sources):,} pairs can be used ({reason}); give files with text", code="empty-data"
+        )
     keys = np.fromiter(attention_by_token_pair.keys(), np.int64, len(attention_by_token_pair))
     candidates_VK = _select_candidates(
         keys,

@@ -81,6 +81,7 @@ def prepare_adaptation(
     test_corpora = {HELD_OUT: _write_corpus(run / "pairs", HELD_OUT, held_out)}
     if general is not None:
         test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, _read_translated_pairs(general, base))
+    is_converted = metadata.origin is not None and base.training.init_from is None
     document = {
         "name": f"{base.name} adapted to {file.name}",
         "run": str(run),
@@ -93,7 +94,7 @@ def prepare_adaptation(
             "noise": {name: getattr(base.data.noise, name) for name in KEPT_NOISE},
             "max_length": min(256, base.model.max_positions) if base.model.position_encoding == "learned" else 256,
         },
-        "training": _choose_training(bundle, base, len(training), is_converted=metadata.origin is not None),
+        "training": _choose_training(bundle, base, len(training), is_converted=is_converted),
     }
     return Adaptation(make_recipe(document, changes, where="adapt"), len(training), len(held_out))
 

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from dragoman.config import TrainingConfig
-from dragoman.errors import RunError, is_out_of_memory
+from dragoman.errors import is_out_of_memory
+from dragoman.evaluation.metrics import compute_perplexity
 from dragoman.formats.pair import Pair
 from dragoman.model.transformer import Transformer
-from dragoman.training.checkpoints.checkpoint import TrainerState
+from dragoman.training.checkpoints.checkpoint import TrainerState, rank_validation
 from dragoman.training.distributed.process_group import DistributedContext
-from dragoman.training.monitoring.events import Callback, PreparationProgress, ValidationReport, ValidationSamples
-from dragoman.training.validation import ValidationResult, Validator, compute_perplexity
+from dragoman.training.divergence import find_divergence
+from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, ValidationReport, ValidationSamples
+from dragoman.training.validation import ValidationResult, Validator
+
+
+@dataclass(frozen=True)
+class ValidationOutcome:
+    """State of a run after a validation.
+
+    Attributes:
+        state: the new state
+        metric: metric of the validation, higher is better; None if the run has diverged
+        nll: loss of the validation in nats per token
+        divergence: why the run has diverged, as the end of a sentence; None if it has not
+    """
+
+    state: TrainerState
+    metric: float | None
+    nll: float
+    divergence: str | None
 
 
 class EarlyStopping:
@@ -26,25 +44,27 @@ class EarlyStopping:
         validator: Validator | None,
         distributed: DistributedContext,
         callback: Callback,
-        describe_latest: Callable[[], str],
+        vocab_size: int,
     ) -> None:
         self.config = config
         self.validator = validator
         self.distributed = distributed
         self.callback = callback
-        self.describe_latest = describe_latest
+        self.vocab_size = vocab_size
+        self._reported_notes: set[str] = set()
 
     @property
     def pairs(self) -> Sequence[Pair]:
         """The validation pairs that are translated."""
         return [] if self.validator is None else self.validator.pairs
 
-    def validate(self, model: Transformer | None, trainer_state: TrainerState) -> tuple[TrainerState, float] | None:
-        """Validate, and return the new state of the run and the metric (higher is better); None if memory is short.
+    def validate(
+        self, model: Transformer | None, trainer_state: TrainerState, *, training_nll: float | None
+    ) -> ValidationOutcome | None:
+        """Validate, and return the new state of the run; None if memory is short. A diverged step is never the best.
 
         model: None if memory is too short for the whole model
-
-        Raises RunError if the loss is not finite.
+        training_nll: mean loss of the last training steps; None if it is not known
         """
         started = time.monotonic()
         local_result = self._run_validation(model) if self.distributed.is_rank_zero and model is not None else None
@@ -55,20 +75,23 @@ class EarlyStopping:
             return None
         loss, nll, bleu, f1 = scores
         step = trainer_state.step
-        if not math.isfinite(nll):
-            raise RunError(
-                f"step {step}: the validation loss is not a finite number; {self.describe_latest()}", code="run-diverged"
-            )
+        divergence = find_divergence(
+            validation_nll=nll,
+            training_nll=training_nll,
+            initial_nll=trainer_state.first_nll,
+            vocab_size=self.vocab_size,
+        )
         result = replace(local_result or ValidationResult(0.0, 0.0, None, ()), loss=loss, nll=nll, bleu=bleu, f1=f1)
         metric = result.metric(self.config.best_metric)
-        is_best = trainer_state.best is None or metric > trainer_state.best
+        best_rank = rank_validation(trainer_state.best, trainer_state.best_nll)
+        is_best = divergence is None and rank_validation(metric, nll) > best_rank
         updated_state = replace(
             trainer_state, last_validated_step=step, validations_since_best=trainer_state.validations_since_best + 1
         )
         if is_best:
-            updated_state = replace(updated_state, best=metric, best_step=step, validations_since_best=0)
+            updated_state = replace(updated_state, best=metric, best_nll=nll, best_step=step, validations_since_best=0)
         self._report(step, result, is_best, seconds=time.monotonic() - started)
-        return updated_state, metric
+        return ValidationOutcome(updated_state, metric if divergence is None else None, nll, divergence)
 
     def _run_validation(self, model: Transformer) -> ValidationResult | None:
         assert self.validator is not None
@@ -103,6 +126,9 @@ class EarlyStopping:
             seconds=seconds,
         )
         self.callback(report)
+        if result.note is not None and result.note not in self._reported_notes:
+            self.callback(Notice(f"validation: {result.note}"))
+            self._reported_notes.add(result.note)
         if result.samples:
             self.callback(ValidationSamples(step, result.samples))
 

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dragoman.adapter import Adapter, save_adapter
-from dragoman.bundle import BundleMetadata, compute_bundle_digest, load_weights, save_bundle
+from dragoman.bundle import BundleMetadata, compute_bundle_digest, read_config, save_bundle
+from dragoman.bundle_parts import inherit_parts
 from dragoman.config import INITIAL_DIR, STANDARD_INPUT, Recipe, as_list, recipe_from_dict
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
-from dragoman.data.prepare import PreparedData, is_validation
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, with_recipe_languages
-from dragoman.errors import DataError, OutOfMemoryError, RunError, is_out_of_memory
+from dragoman.data.prepare import is_validation, open_prepared
+from dragoman.data.tokenization.pair_tokenizer import read_tokenizer, with_recipe_languages
+from dragoman.errors import BundleError, OutOfMemoryError, RunError, is_out_of_memory
 from dragoman.formats.pair import Pair
 from dragoman.formats.text import describe_path
 from dragoman.io.storage import verify_checksums
-from dragoman.model.factory import assemble_model
 from dragoman.model.lora import merge_adapters, split_adapter
-from dragoman.model.transformer import Transformer
-from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head, get_guided_head
-from dragoman.tasks.confidence import (
-    MAX_CALIBRATION_SENTENCES,
-    MIN_CALIBRATION_SENTENCES,
-    ConfidenceCalibration,
-    calibrate_model,
-)
-from dragoman.tasks.parsing import parser_options
-from dragoman.text.length_ratios import LengthRatios, measure_length_ratios
+from dragoman.runtime.counts import format_count
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
     average_checkpoints,
@@ -45,17 +35,13 @@ from dragoman.training.checkpoints.checkpoint import (
     select_scheduled,
 )
 from dragoman.training.initial_model import add_initial_bundle
+from dragoman.training.measure_parts import measure_parts
 from dragoman.training.monitoring.events import Callback, Notice
 from dragoman.training.report import write_report
 from dragoman.training.resume_checks import check_corpus_unchanged
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import get_references, group_by_languages, read_validation_pairs
 from dragoman.version import __version__
 
-# Number of validation pairs for the choice of the alignment head. More pairs would hardly change the choice.
-NUM_ALIGNMENT_PAIRS = 1000
-# Number of training pairs of a corpus for the quantiles of lengths; 20 of them are beyond each limit.
-NUM_LENGTH_PAIRS = 20_000
 ADAPTER_DIR = "adapter"
 """Folder of a run with its low-rank adapter; the bundle beside it has the adapter merged into its weights."""
 
@@ -78,16 +64,24 @@ def _write_bundle_and_report(
 ) -> dict[str, Any]:
     recipe, folder, tokenizer = trainer.recipe, trainer.folder, trainer.prepared.tokenizer
     selected = _select_intact_checkpoints(trainer, callback)
+    for text in _describe_missing_checkpoints(trainer, selected):
+        callback(Notice(text))
     callback(Notice(f"writing {folder / 'bundle'} from {', '.join(checkpoint.path.name for checkpoint in selected)}"))
     weights = compute_final_weights(selected, recipe.training.checkpoint_averaging)
     weights = _save_and_merge_adapter(recipe, folder, weights)
-    alignment = _choose_alignment(recipe, tokenizer, trainer.early_stopping.pairs, weights, location=folder)
-    metadata = replace(
+    bases = _read_bases(folder)
+    metadata = measure_parts(
         add_initial_bundle(collect_metadata(trainer, selected), recipe, folder),
-        alignment=alignment,
-        confidence=_calibrate_confidence(recipe, tokenizer, weights, alignment, location=folder, device=trainer.plan.device),
-        length_ratios=_measure_length_ratios(recipe, trainer.prepared),
+        recipe,
+        trainer.prepared,
+        weights,
+        known=bases.get(str(folder / INITIAL_DIR), BundleMetadata()),
+        location=folder,
+        device=trainer.plan.device,
     )
+    metadata, sentences = inherit_parts(metadata, bases)
+    for sentence in sentences:
+        callback(Notice(sentence))
     save_bundle(
         folder / "bundle",
         recipe=recipe,
@@ -127,84 +121,31 @@ def _select_intact_checkpoints(trainer: Trainer, callback: Callback) -> list[Che
             return selected
 
 
-def _choose_alignment(
-    recipe: Recipe, tokenizer: PairTokenizer, pairs: Sequence[Pair], weights: dict[str, torch.Tensor], *, location: Path
-) -> AlignmentHead | None:
-    """Return the attention head for word alignments; None if no pairs show which head aligns best.
-
-    A model of many languages has one head for all: that of the first pair of languages.
-    """
-    guided_head_ref, pairs = get_guided_head(recipe), pairs[:NUM_ALIGNMENT_PAIRS]
-    if not pairs or recipe.task.kind == "parsing":
-        return guided_head_ref
-    languages, indices = next(iter(group_by_languages(pairs).items()))
-    if languages is not None:
-        tokenizer = tokenizer.select_languages(*languages, zero_shot=True)
-        pairs = [pairs[index] for index in indices]
-    model = _build_model(recipe, tokenizer, weights, location=location)
-    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    candidates = None if guided_head_ref is None else [guided_head_ref]
-    return choose_alignment_head(model, tokenizer, recipe, sources, targets, candidates=candidates)
-
-
-def _calibrate_confidence(
-    recipe: Recipe,
-    tokenizer: PairTokenizer,
-    weights: dict[str, torch.Tensor],
-    alignment: AlignmentHead | None,
-    *,
-    location: Path,
-    device: torch.device,
-) -> ConfidenceCalibration | None:
-    """Return the calibration of the confidence on the validation set; None for a parser and for a small or missing set.
-
-    A model of many languages has none, because the signals of its pairs of languages differ. A model without cross-attention
-    lacks one of the signals.
-    """
-    has_one_pair = recipe.task.kind == "translation" and recipe.tokenizer.language_token is None
-    pairs = (
-        []
-        if not has_one_pair or not recipe.model.num_cross_attentions
-        else _read_validation_pairs(recipe, MAX_CALIBRATION_SENTENCES)
-    )
-    if len(pairs) < MIN_CALIBRATION_SENTENCES:
-        return None
-    model = _build_model(recipe, tokenizer, weights, location=location).to(device)
-    sources, references = [pair.source for pair in pairs], get_references(pairs, recipe)
-    return calibrate_model(model, tokenizer, recipe, sources, references, head=alignment)
-
-
-def _measure_length_ratios(recipe: Recipe, prepared: PreparedData) -> list[LengthRatios] | None:
-    """Return the usual lengths of translations for each pair of languages, by a sample of the training pairs."""
-    if recipe.task.kind == "parsing":
-        return None
-    lengths: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    tokenizer, skipped = prepared.tokenizer, prepared.tokenizer.prefix_lengths
-    for name, direction in recipe.training_directions.items():
-        corpus = prepared.corpus(name)
-        num_pairs = min(len(corpus), NUM_LENGTH_PAIRS)
-        indices = [position * len(corpus) // num_pairs for position in range(num_pairs)]
-        lengths.setdefault(direction.languages, []).extend(
-            (
-                len(tokenizer.source.decode(corpus.source(index)[skipped[0] :].tolist())),
-                len(tokenizer.target.decode(corpus.target(index)[skipped[1] :].tolist())),
-            )
-            for index in indices
+def _describe_missing_checkpoints(trainer: Trainer, selected: Sequence[Checkpoint]) -> list[str]:
+    """Return what the recipe asks for and the run folder does not hold, one sentence each."""
+    training, state = trainer.recipe.training, trainer.state
+    sentences = []
+    steps = [checkpoint.step for checkpoint in selected]
+    if training.checkpoint_averaging == "best" and state.best is not None and state.best_step not in steps:
+        sentences.append(
+            f"the best checkpoint, of step {state.best_step}, is no longer in {trainer.checkpoint_dir}; the bundle is made "
+            f"without it, from step {', '.join(map(str, steps))}"
         )
-    ratios = [measure_length_ratios(pairs, *languages) for languages, pairs in lengths.items()]
-    return [item for item in ratios if item is not None] or None
-
-
-def _build_model(recipe: Recipe, tokenizer: PairTokenizer, weights: dict[str, torch.Tensor], *, location: Path) -> Transformer:
-    with torch.device("meta"):
-        model = assemble_model(
-            recipe.model,
-            source_vocab_size=len(tokenizer.source),
-            target_vocab_size=len(tokenizer.target),
-            **parser_options(recipe),
+    if training.checkpoint_averaging in ("best", "last") and len(selected) < training.num_averaged_checkpoints:
+        sentences.append(
+            f"training.num_averaged_checkpoints = {training.num_averaged_checkpoints}, but the run has saved "
+            f"{format_count(len(selected), 'such checkpoint')}; the bundle is their mean"
         )
-    load_weights(model, weights, location=location)
-    return model.eval()
+    return sentences
+
+
+def _read_bases(run_dir: Path) -> dict[str, BundleMetadata]:
+    """Return the metadata of the bundles that the weights of a run come from, by path: its own earlier one, its initial one."""
+    bases = {}
+    for path in (run_dir / "bundle", run_dir / INITIAL_DIR):
+        with suppress(BundleError):
+            bases[str(path)] = read_config(path)[2]
+    return bases
 
 
 def select_checkpoints(folder: Path, averaging: str, count: int) -> list[Checkpoint]:
@@ -238,8 +179,18 @@ def compute_final_weights(selected: Sequence[Checkpoint], averaging: str) -> dic
     return selected[-1].weights() | ema_weights  # the word tables of a parser have no average
 
 
-def average_run(run_dir: Path, output: Path, *, averaging: str, count: int, overwrite: bool = False) -> dict[str, Any]:
+def average_run(
+    run_dir: Path,
+    output: Path,
+    *,
+    averaging: str,
+    count: int,
+    overwrite: bool = False,
+    notify: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
     """Average checkpoints of a run into a bundle at another path, and return its metadata.
+
+    notify: takes one sentence if parts of the run's bundle are not measured again
 
     Raises RunError if there are fewer than `count` checkpoints.
     """
@@ -262,8 +213,6 @@ def average_run(run_dir: Path, output: Path, *, averaging: str, count: int, over
     weights = compute_final_weights(selected, averaging)
     if recipe.training.lora is not None:
         weights = merge_adapters(*split_adapter(weights), scale=recipe.training.lora.alpha / recipe.training.lora.rank)
-    pairs = _read_validation_pairs(recipe, recipe.training.num_validation_translations)
-    alignment = _choose_alignment(recipe, tokenizer, pairs, weights, location=run_dir)
     metadata = BundleMetadata(
         training_files=list_training_files(recipe),
         language_pairs=list_language_pairs(recipe),
@@ -272,19 +221,22 @@ def average_run(run_dir: Path, output: Path, *, averaging: str, count: int, over
         target_tokens=latest.trainer_state.target_tokens,
         seconds=round(latest.trainer_state.minutes * 60.0, 1),
         paper_deviations=_list_deviations(recipe),
-        alignment=alignment,
-        confidence=_calibrate_confidence(recipe, tokenizer, weights, alignment, location=run_dir, device=torch.device("cpu")),
     )
-    metadata = add_initial_bundle(metadata, recipe, run_dir)
+    bases = _read_bases(run_dir)
+    metadata = measure_parts(
+        add_initial_bundle(metadata, recipe, run_dir),
+        recipe,
+        open_prepared(recipe, run_dir / "data", tokenizer),
+        weights,
+        known=bases.get(str(run_dir / INITIAL_DIR), BundleMetadata()),
+        location=run_dir,
+        device=torch.device("cpu"),
+    )
+    metadata, sentences = inherit_parts(metadata, bases)
+    for sentence in sentences:
+        notify(sentence)
     save_bundle(output, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata=metadata, overwrite=overwrite)
     return metadata.to_dict()
-
-
-def _read_validation_pairs(recipe: Recipe, max_pairs: int | None) -> list[Pair]:
-    """Read at most `max_pairs` validation pairs as text; none if the files are no longer there."""
-    with suppress(DataError):
-        return read_validation_pairs(recipe, max_pairs=max_pairs)
-    return []
 
 
 def list_training_files(recipe: Recipe) -> list[str]:

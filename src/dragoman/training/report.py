@@ -208,6 +208,8 @@ def _score_test_set(
     evaluation = evaluate(bundle.model, bundle.tokenizer, recipe, test_pairs, recipe.decoding, report_progress)
     for status, count in evaluation.incomplete_outputs.items():
         callback(Notice(f"{title.removeprefix('the ')}: {count} outputs have the status {status}"))
+    for note in evaluation.notes:
+        callback(Notice(f"{title.removeprefix('the ')}: {note}"))
     return evaluation
 
 

@@ -63,9 +63,11 @@ def read_test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
     directions = recipe.evaluation_directions("test")
     test_sets = {name: read_direction(direction, recipe) for name, direction in directions.items()}
     for name, pairs in test_sets.items():
-        if not pairs:
+        if not any(pair.target.strip() for pair in pairs):
             files = " and ".join(str(path) for path in list_corpus_files(directions[name].corpus, Path(recipe.data.root)))
-            raise DataError(f"{files}: the test set is empty; add lines, or leave it out", code="empty-data")
+            raise DataError(
+                f"{files}: the test set is empty, or all references are blank; add lines, or leave it out", code="empty-data"
+            )
     return test_sets
 
 
@@ -200,7 +202,7 @@ def build_trainer(
         train_step=train_step,
         stream=stream,
         checkpointer=checkpointer,
-        early_stopping=EarlyStopping(config, validator, distributed, log_and_report, checkpointer.describe_latest),
+        early_stopping=EarlyStopping(config, validator, distributed, log_and_report, len(prepared.tokenizer.target)),
         callback=log_and_report,
         distributed=distributed,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +21,16 @@ from dragoman.config import Recipe
 from dragoman.data.collate import Batch
 from dragoman.data.dataloader import BatchStream, translate_worker_errors
 from dragoman.data.prepare import PreparedData
-from dragoman.errors import InterruptedRun, OutOfMemoryError, OutputError, RankZeroError, RunError
+from dragoman.errors import InterruptedRun, OutOfMemoryError, OutputError, RankZeroError, RunError, WorkerLostError
+from dragoman.evaluation.metrics import compute_perplexity
 from dragoman.runtime.progress import RecentRate
-from dragoman.training.checkpoints.checkpoint import TrainerState
+from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
 from dragoman.training.checkpoints.checkpointer import Checkpointer, find_latest_on_all_ranks
 from dragoman.training.compute_plan import measure_peak_flops
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.distributed.signals import stop_on_signals
-from dragoman.training.early_stopping import EarlyStopping
+from dragoman.training.divergence import find_divergence
+from dragoman.training.early_stopping import EarlyStopping, ValidationOutcome
 from dragoman.training.losses.ctc import count_learned
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import (
@@ -45,7 +48,6 @@ from dragoman.training.monitoring.throughput import Throughput
 from dragoman.training.monitoring.training_macs import count_training_macs
 from dragoman.training.train_state import TrainState
 from dragoman.training.train_step import TrainStep
-from dragoman.training.validation import compute_perplexity
 
 # After this many rollbacks without recovery the run ends.
 MAX_ROLLBACKS = 3
@@ -92,6 +94,7 @@ class Trainer:
         self.throughput = Throughput()
         self.pace = RecentRate(window_seconds=PACE_WINDOW_SECONDS, clock=lambda: 60.0 * self.state.minutes)
         self.peak_flops: float | None = None
+        self._is_divergence_reported = False
         self._skipped_logged = trainer_state.skipped_steps
         self._infeasible_logged = trainer_state.infeasible_pairs
         # The sum is in float64, so it does not depend on the order of the steps.
@@ -127,9 +130,8 @@ class Trainer:
         self._report_start()
         with (
             closing(self.stream),
-            translate_worker_errors(),
             stop_on_signals() as stop,
-            self.distributed.exit_cleanly_on_disconnect(),
+            self.distributed.exit_cleanly_on_disconnect(lambda: self.checkpointer.describe_lost_steps(self.state.step)),
         ):
             if self._is_validation_pending():
                 self._validate_and_save(
@@ -200,14 +202,18 @@ class Trainer:
         """Log, validate and save a checkpoint, as far as they are due after this step."""
         step, is_budget_spent = self.state.step, self.budget_fraction() >= 1.0
         should_validate = step % self.config.validate_every_steps == 0 or is_budget_spent
+        should_log = step % self.config.log_every_steps == 0
+        is_due = self.checkpointer.is_due(self.state) or (should_log and self.checkpointer.pending)
+        # A skipped step changes no weight. Its checkpoint would take the place of one that a rollback needs.
+        scheduled = is_due and not self.guard.consecutive_skips
         if should_validate or step % (1 if self.plan.device.type == "cpu" else self.config.max_consecutive_skips) == 0:
             self._check_skipped_steps()  # first, so that a rollback precedes the validation
-        should_log = step % self.config.log_every_steps == 0
         if should_log or is_budget_spent:
             self._report_infeasible_pairs()
         if should_log:
             self._log_step(gradient_norm)
-        scheduled = self.checkpointer.is_due(self.state) or (should_log and self.checkpointer.pending)
+        if is_budget_spent and self.early_stopping.validator is None:
+            self._check_training_loss()
         if should_validate:
             self._validate_and_save(scheduled=scheduled, is_stopping=is_stopping)
         elif scheduled or is_stopping:
@@ -216,16 +222,20 @@ class Trainer:
     def _validate_and_save(self, *, scheduled: bool, is_stopping: bool = False, was_pending: bool = False) -> None:
         """Validate, and save a checkpoint if it is due, the best, or the last, or if the validation was pending."""
         previous_state = self.state
-        metric = self._validate()
+        outcome = self._validate()
+        metric, nll = (None, None) if outcome is None else (outcome.metric, outcome.nll)
         is_best = metric is not None and self.state.best_step == previous_state.step
         if self._should_stop_early():
             self.log_event("early_stop", f"step {self.state.step}: {self.early_stopping.describe_stop(self.state)}")
         is_final = is_stopping or self.budget_fraction() >= 1.0 or self._should_stop_early()
         if not (scheduled or is_best or is_final or was_pending):
             return
-        is_saved = self._save_checkpoint(metric if scheduled or is_best else None, scheduled=scheduled, is_final=is_final)
+        is_saved = self._save_checkpoint(
+            metric if scheduled or is_best else None, nll=nll, scheduled=scheduled, is_final=is_final
+        )
         if is_best and not is_saved:  # a later checkpoint need not be better than one that does not exist
-            self.state = replace(self.state, best=previous_state.best, best_step=previous_state.best_step)
+            best, best_nll, best_step = previous_state.best, previous_state.best_nll, previous_state.best_step
+            self.state = replace(self.state, best=best, best_nll=best_nll, best_step=best_step)
 
     def _is_validation_pending(self) -> bool:
         return self.early_stopping.is_validation_pending(self.state, is_budget_spent=self.budget_fraction() >= 1.0)
@@ -239,7 +249,11 @@ class Trainer:
         started = time.monotonic()
         # Ranks take turns at the batches of a step, so each batch has the same index on any number of ranks.
         batch_indices = range(self.distributed.rank, self.config.batches_per_update, self.distributed.world_size)
-        batches = [(batch_index, self.stream.next_batch()) for batch_index in batch_indices]
+        try:
+            with translate_worker_errors():
+                batches = [(batch_index, self.stream.next_batch()) for batch_index in batch_indices]
+        except WorkerLostError as error:
+            self._raise_worker_lost(str(error))
         data_wait_seconds = time.monotonic() - started
         parts = [part for _, group in batches for part in group]
         cost = sum(map(self._compute_cost, parts), BatchCost())
@@ -260,6 +274,8 @@ class Trainer:
             self._raise_out_of_memory(str(error), on_all_ranks=self.distributed.world_size == 1)
         if self.train_state.ema is not None:
             self.train_state.ema.update(step, applied)
+        if self.state.first_nll is None and bool(applied):
+            self.state = replace(self.state, first_nll=nll.item() / tokens)
         self._nll_since_log += torch.where(applied, nll, 0.0)
         self._tokens_since_log += applied * tokens
         self.throughput.add_step(cost, target_tokens=tokens, data_wait_seconds=data_wait_seconds)
@@ -306,6 +322,7 @@ class Trainer:
         tokens, throughput = int(self._tokens_since_log), self.throughput
         if tokens:  # if every step was skipped, there is no loss
             nll = self._nll_since_log.item() / tokens
+            self.state = replace(self.state, logged_nll=nll)
             flops_per_second = throughput.cost.flops / throughput.seconds
             self.callback(
                 StepReport(
@@ -349,36 +366,98 @@ class Trainer:
             return
         self.log_event("skipped_steps", f"step {self.state.step}: {self._describe_skip_cause()}; {num_skipped} skipped so far")
         self._skipped_logged = num_skipped
-        if self.guard.consecutive_skips >= self.config.max_consecutive_skips:
-            self._rollback_or_stop(num_skipped)
+        if (num_consecutive := self.guard.consecutive_skips) >= self.config.max_consecutive_skips:
+            self._rollback_or_stop(f"{num_consecutive} steps in a row were skipped because of {self._describe_skip_cause()}")
 
-    def _rollback_or_stop(self, num_skipped: int) -> None:
-        step = self.state.step
-        diagnosis = (
-            f"step {step}: {self.guard.consecutive_skips} steps in a row were skipped because of "
-            f"{self._describe_skip_cause()}; lower the learning rate, raise training.warmup_steps or set "
-            "training.clip_norm=1.0, in another run=FOLDER"
+    def _check_training_loss(self) -> None:
+        """Raise RunError at the end of a run without a validation set if its last steps show that it has diverged."""
+        reason = find_divergence(
+            validation_nll=None,
+            training_nll=self._get_training_nll(),
+            initial_nll=self.state.first_nll,
+            vocab_size=len(self.prepared.tokenizer.target),
         )
-        latest, applied_steps = self.checkpointer.latest, step - num_skipped
-        # After this many applied steps the run has recovered from the last rollback.
-        has_recovered = applied_steps - self.state.applied_steps_at_rollback >= self.config.max_consecutive_skips
-        recent_rollbacks = 0 if has_recovered else self.state.recent_rollbacks
-        if self.config.on_divergence == "stop" or latest is None or recent_rollbacks == MAX_ROLLBACKS:
-            raise RunError(f"{diagnosis}; {self.describe_latest()}", code="run-diverged")
-        latest = self.checkpointer.latest = find_latest_on_all_ranks(
-            self.checkpoint_dir, lambda text: self.callback(Notice(text)), self.distributed
+        num_consecutive = self.guard.consecutive_skips
+        if reason is None and self.config.grad_norm_spike_sigma is None and num_consecutive > 1:
+            reason = f"the last {num_consecutive} steps were skipped because of {self._describe_skip_cause()}"
+        if reason is not None:
+            self._raise_diverged(reason)
+
+    def _get_training_nll(self) -> float | None:
+        """Return the mean training loss since the last line of the metrics log, or that of this line, in nats per token."""
+        tokens = int(self._tokens_since_log)
+        return self._nll_since_log.item() / tokens if tokens else self.state.logged_nll
+
+    def _handle_divergence(self, reason: str) -> None:
+        """React to a validation that shows a divergence. Continue if the bundle will be of an earlier checkpoint."""
+        if self.config.on_divergence == "rollback":
+            self._rollback_or_stop(reason)
+        elif self.config.checkpoint_averaging != "best" or self.state.best is None:
+            self._raise_diverged(reason)
+        else:
+            if self._is_divergence_reported:
+                return
+            self._is_divergence_reported = True
+            consequence = f"training continues, and the best checkpoint is still that of step {self.state.best_step}"
+            self.log_event("diverged", f"step {self.state.step}: the run has diverged: {reason}; {consequence}")
+
+    def _raise_diverged(self, reason: str) -> NoReturn:
+        raise RunError(
+            f"step {self.state.step}: the run has diverged: {reason}; lower the learning rate, raise training.warmup_steps or "
+            f"set training.clip_norm=1.0, in another run=FOLDER; {self.checkpointer.describe_saved()}",
+            code="run-diverged",
         )
-        if latest is None:
-            raise RunError(f"{diagnosis}; no checkpoint is intact", code="run-diverged")
-        self.train_state.restore(latest)
+
+    def _rollback_or_stop(self, reason: str) -> None:
+        """Restore a checkpoint from before the divergence. Raise RunError if the recipe asks for that, or after some rollbacks.
+
+        A rollback that did not help is followed by one to an earlier checkpoint, if there is one.
+        """
+        state, applied_steps = self.state, self.state.step - self.guard.skipped_steps
+        has_recovered = applied_steps - state.applied_steps_at_rollback >= state.steps_to_recover
+        recent_rollbacks = 0 if has_recovered else state.recent_rollbacks
+        if self.config.on_divergence == "stop":
+            self._raise_diverged(reason)
+        if recent_rollbacks == MAX_ROLLBACKS:
+            self._raise_diverged(f"{reason}, after {MAX_ROLLBACKS} rollbacks without a recovery")
+        checkpoint = self._find_earlier_checkpoint(applied_steps, before=state.rollback_step if recent_rollbacks else None)
+        if checkpoint is None:
+            self._raise_diverged(f"{reason}, and no earlier checkpoint can be restored")
+        self.checkpointer.latest = checkpoint
+        self.train_state.restore(checkpoint)
         self.guard.reset_streak()
+        self._nll_since_log.zero_()
+        self._tokens_since_log.zero_()
         self.state = replace(
-            self.state,
-            num_rollbacks=self.state.num_rollbacks + 1,
+            state,
+            num_rollbacks=state.num_rollbacks + 1,
             recent_rollbacks=recent_rollbacks + 1,
             applied_steps_at_rollback=applied_steps,
+            # The run has recovered when it is past the place where it diverged.
+            steps_to_recover=max(self.config.max_consecutive_skips, applied_steps - checkpoint.applied_steps + 1),
+            rollback_step=checkpoint.step,
+            logged_nll=None,
         )
-        self.log_event("rolled_back", f"step {step}: rolled back to {latest.path.name}; training continues with the next data")
+        self.log_event(
+            "rolled_back", f"step {state.step}: rolled back to {checkpoint.path.name}; training continues with the next data"
+        )
+
+    def _find_earlier_checkpoint(self, applied_steps: int, *, before: int | None) -> Checkpoint | None:
+        """Return the newest intact checkpoint with other weights than the last applied step; None if there is none.
+
+        before: step of the last checkpoint that was restored, to prefer an earlier one
+        """
+
+        def find(is_eligible: Callable[[Checkpoint], bool]) -> Checkpoint | None:
+            return find_latest_on_all_ranks(
+                self.checkpoint_dir,
+                lambda text: self.callback(Notice(text)),
+                self.distributed,
+                is_eligible=lambda checkpoint: checkpoint.applied_steps < applied_steps and is_eligible(checkpoint),
+            )
+
+        earlier = None if before is None else find(lambda checkpoint: checkpoint.step < before)
+        return earlier or find(lambda checkpoint: True)
 
     def _describe_skip_cause(self) -> str:
         sigma = self.config.grad_norm_spike_sigma
@@ -397,21 +476,33 @@ class Trainer:
             raise RankZeroError(OutOfMemoryError.exit_code)
         raise OutOfMemoryError(f"{message}; {self.describe_latest()}") from None
 
+    def _raise_worker_lost(self, message: str) -> NoReturn:
+        """Raise WorkerLostError. A single process saves a checkpoint first; several ranks could not do so together."""
+        latest, step = self.checkpointer.latest, self.state.step
+        if self.distributed.world_size == 1 and step > (0 if latest is None else latest.step):
+            with suppress(OutputError):
+                self._save_checkpoint(None, scheduled=self.checkpointer.is_due(self.state), is_final=True)
+        raise WorkerLostError(f"{message}; {self.checkpointer.describe_lost_steps(step)}") from None
+
     # Validation and checkpoints
 
-    def _validate(self) -> float | None:
-        """Validate if there is a validation set, and return the metric; higher is better."""
+    def _validate(self) -> ValidationOutcome | None:
+        """Validate if there is a validation set."""
         if self.early_stopping.validator is None:
             return None
         with self.throughput.paused():
             self.distributed.start_watchdog()
-            result = self.early_stopping.validate(self.train_state.gather_full_model(), self.state)
-        if result is None:
+            outcome = self.early_stopping.validate(
+                self.train_state.gather_full_model(), self.state, training_nll=self._get_training_nll()
+            )
+        if outcome is None:
             self._raise_out_of_memory(self.early_stopping.describe_out_of_memory(self.state.step), on_all_ranks=True)
-        self.state, metric = result
-        return metric
+        self.state = outcome.state
+        if outcome.divergence is not None:
+            self._handle_divergence(outcome.divergence)
+        return outcome
 
-    def _save_checkpoint(self, metric: float | None, *, scheduled: bool, is_final: bool) -> bool:
+    def _save_checkpoint(self, metric: float | None, *, scheduled: bool, is_final: bool, nll: float | None = None) -> bool:
         """Save a checkpoint of the current state, and return whether it was saved."""
         self.distributed.start_watchdog()
         self._check_skipped_steps()
@@ -425,7 +516,7 @@ class Trainer:
                 grad_norms=self.guard.grad_norms,
             )
             return self.checkpointer.save(
-                self.train_state.gather_state(), self.state, metric=metric, scheduled=scheduled, is_final=is_final
+                self.train_state.gather_state(), self.state, metric=metric, nll=nll, scheduled=scheduled, is_final=is_final
             )
 
 

@@ -109,6 +109,7 @@ class Validator:
             nll_own_source=own_nll,
             nll_shuffled_source=shuffled_nll,
             pair_scores=pair_scores or None,
+            note=evaluation.scores["bleu"].note if "bleu" in evaluation.scores else None,
         )
 
     def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
@@ -168,6 +169,7 @@ class ValidationResult:
     loss: smoothed loss, with the loss of the tags in a parser with a tagging head
     nll_own_source, nll_shuffled_source: `nll` of a subset, with its own sources and with those of other sentences
     pair_scores: BLEU and chrF of each pair of languages, such as en-de, for a model of many languages
+    note: reason why BLEU says nothing about the outputs
     """
 
     loss: float
@@ -179,6 +181,7 @@ class ValidationResult:
     nll_own_source: float | None = None
     nll_shuffled_source: float | None = None
     pair_scores: dict[str, dict[str, float]] | None = None
+    note: str | None = None
 
     def metric(self, metric_name: str) -> float:
         """Return the metric for the selection of the best checkpoint; higher is better."""
@@ -243,11 +246,6 @@ def _average_loss(
     return loss_sum / num_tokens, nll_sum / num_tokens
 
 
-def compute_perplexity(nll: float) -> float:
-    """Return exp of the mean negative log-likelihood, limited to a finite number."""
-    return math.exp(min(nll, 700.0))
-
-
 @dataclass(frozen=True)
 class EvaluationResult:
     """Scores over a corpus, with the scored translations or trees.
@@ -261,6 +259,11 @@ class EvaluationResult:
     samples: tuple[Sample, ...]
     incomplete_outputs: dict[str, int]
     pair_scores: dict[LanguagePair, dict[str, Score]] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes of all scores, each once."""
+        return list(dict.fromkeys(score.note for score in self.scores.values() if score.note is not None))
 
 
 def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:

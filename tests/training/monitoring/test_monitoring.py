@@ -711,7 +711,7 @@ def test_page_of_diverged_run_has_short_words(tmp_path: Path) -> None:
         ],
         tmp_path,
     )
-    assert "perplexity 3.77e+260" in page
+    assert "perplexity &gt; 1e9" in page
     assert "… (10,000 characters)" in page
     assert (
         max(map(len, re.findall(r"[^\s<>=\"]+", re.sub(r"<svg.*?</svg>|<style.*?</style>", "", page, flags=re.DOTALL)))) <= 300
@@ -1101,7 +1101,7 @@ def test_training_and_validation_losses_are_comparable(console: Console) -> None
     bar(step_report(150, loss=600.0, perplexity=math.exp(600)))
     first, second = get_output(console).splitlines()
     assert first == "step     100  validation  loss 1.250  perplexity 3.49  BLEU 12.50 (greedy)  best so far"
-    assert "loss 600.000  perplexity 3.77e+260  norm" in second
+    assert "loss 600.000  perplexity    > 1e9  norm" in second
 
 
 def test_cost_of_a_run_is_one_line() -> None:

@@ -11,6 +11,7 @@ pointer file can be wrong. Folders whose checksums do not hold are set aside.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import uuid
@@ -53,8 +54,14 @@ class TrainerState:
     target_tokens: int = 0
     nll_since_log: float = 0.0
     tokens_since_log: int = 0
+    first_nll: float | None = None
+    """Loss of the first applied step in nats per token; it and `logged_nll` show whether the run has diverged."""
+    logged_nll: float | None = None
+    """Training loss of the last line of the metrics log."""
     best: float | None = None
     """The best metric so far; higher is better."""
+    best_nll: float | None = None
+    """Validation loss of the best step, which decides between equal metrics."""
     best_step: int = 0
     validations_since_best: int = 0
     last_validated_step: int = 0
@@ -67,6 +74,10 @@ class TrainerState:
     """Rollbacks since the run last recovered."""
     applied_steps_at_rollback: int = 0
     """Steps that were not skipped, up to the last rollback."""
+    steps_to_recover: int = 0
+    """Steps after the last rollback, without skipped ones, from which the run has recovered."""
+    rollback_step: int | None = None
+    """Step of the checkpoint that the last rollback restored."""
     grad_norms: tuple[float, ...] = ()
     """Gradient norms of the last steps, for the detection of spikes."""
     infeasible_pairs: int = 0
@@ -100,10 +111,17 @@ class Checkpoint:
     """True if steps or minutes asked for it. Others are kept while they are the newest or among the best."""
     compute_plan: dict[str, str] = field(default_factory=dict)
     """Precision and kernels of the run, as `ComputePlan.to_dict` returns them."""
+    nll: float | None = None
+    """Validation loss at this step in nats per token, which decides between equal metrics."""
 
     @property
     def step(self) -> int:
         return self.trainer_state.step
+
+    @property
+    def applied_steps(self) -> int:
+        """Steps up to this one that were not skipped. Checkpoints with the same number have the same weights."""
+        return self.trainer_state.step - self.trainer_state.skipped_steps
 
     def weights(self) -> dict[str, Tensor]:
         """Load the weights."""
@@ -134,6 +152,7 @@ def save_checkpoint(
     data_digests: Mapping[str, str],
     scheduled: bool,
     compute_plan: Mapping[str, str] | None = None,
+    nll: float | None = None,
     weights: Mapping[str, Tensor],
     optimizer_state: Mapping[str, Tensor],
     ema_weights: Mapping[str, Tensor] | None = None,
@@ -150,7 +169,9 @@ def save_checkpoint(
     except RunError as error:
         raise WriteError(str(error)) from None
     tensors = {MODEL_FILE: weights, OPTIMIZER_FILE: optimizer_state} | ({} if ema_weights is None else {EMA_FILE: ema_weights})
-    checkpoint = Checkpoint(path, trainer_state, dict(recipe), metric, dict(data_digests), scheduled, dict(compute_plan or {}))
+    checkpoint = Checkpoint(
+        path, trainer_state, dict(recipe), metric, dict(data_digests), scheduled, dict(compute_plan or {}), nll
+    )
     state = {name: value for name, value in asdict(checkpoint).items() if name != "path"}
     state_bytes = json.dumps(state, indent=1).encode()
     size = len(state_bytes) + sum(
@@ -259,11 +280,15 @@ def quarantine_unreadable(folder: Path, notice: Callable[[str], None], consequen
             read_checkpoint(path)
 
 
-def find_latest_checkpoint(folder: Path, notice: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest checkpoint whose checksums hold. Newer ones are set aside, each with a notice."""
+def find_latest_checkpoint(
+    folder: Path, notice: Callable[[str], None], is_eligible: Callable[[Checkpoint], bool] = lambda _: True
+) -> Checkpoint | None:
+    """Return the newest eligible checkpoint whose checksums hold. Newer ones without are set aside, each with a notice."""
     for path in reversed(_list_checkpoint_paths(folder)):
-        if not quarantine_if_damaged(path, notice, "the run resumes from the checkpoint before it"):
-            return read_checkpoint(path)
+        if quarantine_if_damaged(path, notice, "the run resumes from the checkpoint before it"):
+            continue
+        if is_eligible(checkpoint := read_checkpoint(path)):
+            return checkpoint
     return None
 
 
@@ -331,10 +356,20 @@ def select_scheduled(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     return [checkpoint for checkpoint in checkpoints[:-1] if checkpoint.scheduled] + checkpoints[-1:]
 
 
+def rank_validation(metric: float | None, nll: float | None) -> tuple[float, float]:
+    """Return the rank of a validation, higher is better: by its metric, and among equal metrics by its loss.
+
+    Early stopping and the choice of the best checkpoint follow this order. Of equals, the earlier one is better. A metric such
+    as BLEU is 0 for the first validations of a model that learns, and its loss falls.
+    """
+    return -math.inf if metric is None else metric, -math.inf if nll is None else -nll
+
+
 def select_best(checkpoints: list[Checkpoint], count: int) -> list[Checkpoint]:
-    """Return the best validated checkpoints, the best first. Of equals, the later one comes first."""
+    """Return the best validated checkpoints by `rank_validation`, the best first."""
     validated = [checkpoint for checkpoint in checkpoints if checkpoint.metric is not None]
-    return sorted(validated, key=lambda checkpoint: (checkpoint.metric or 0.0, checkpoint.step), reverse=True)[:count]
+    # The sort is stable, and the checkpoints come in the order of their steps.
+    return sorted(validated, key=lambda item: rank_validation(item.metric, item.nll), reverse=True)[:count]
 
 
 def average_checkpoints(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:

@@ -56,6 +56,17 @@ class Checkpointer:
             return "no checkpoint is saved yet"
         return f"{self.latest.path} is saved, and the same command resumes from there"
 
+    def describe_saved(self) -> str:
+        """Return the end of a message about a run that the same command would end in the same way."""
+        return "no checkpoint is saved yet" if self.latest is None else f"{self.latest.path} is saved"
+
+    def describe_lost_steps(self, step: int) -> str:
+        """Return the end of a message after a failure at `step`: what is lost, and how the run goes on."""
+        if self.latest is None:
+            return f"no checkpoint is saved yet, so the same command starts again, and {step} steps are lost"
+        lost = step - self.latest.step
+        return self.describe_latest() + (f"; the last {lost} steps are lost" if lost > 1 else "")
+
     def measure_minutes_since_scheduled(self) -> float:
         """Return the minutes since the last scheduled checkpoint or the start, by the clock of this rank."""
         return (time.monotonic() - self._last_scheduled) / 60.0
@@ -67,9 +78,18 @@ class Checkpointer:
         return by_steps or (minutes is not None and self.minutes_since_scheduled >= minutes)
 
     def save(
-        self, tensors: StateTensors, trainer_state: TrainerState, *, metric: float | None, scheduled: bool, is_final: bool
+        self,
+        tensors: StateTensors,
+        trainer_state: TrainerState,
+        *,
+        metric: float | None,
+        nll: float | None,
+        scheduled: bool,
+        is_final: bool,
     ) -> bool:
         """Save a checkpoint, prune old ones, and return whether it was saved.
+
+        metric, nll: scores of the validation at this step
 
         After a failed write the run continues and tries again; for the final checkpoint OutputError is raised instead. Raises
         RunError if a weight is not finite, so that no good checkpoint is replaced.
@@ -85,7 +105,7 @@ class Checkpointer:
         failure = code = path = None
         if self.distributed.is_rank_zero:
             try:
-                path = str(self._write(tensors, trainer_state, metric, scheduled=scheduled))
+                path = str(self._write(tensors, trainer_state, metric, nll, scheduled=scheduled))
             except OutputError as error:
                 failure, code = str(error), error.code
         failure, code, path = self.distributed.broadcast_object((failure, code, path))
@@ -93,7 +113,7 @@ class Checkpointer:
             self._last_scheduled, self.minutes_since_scheduled = time.monotonic(), 0.0
         if path is not None:
             self.latest = Checkpoint(
-                Path(path), trainer_state, self.recipe, metric, self.data_digests, scheduled, self.compute_plan
+                Path(path), trainer_state, self.recipe, metric, self.data_digests, scheduled, self.compute_plan, nll
             )
             self.pending = False
             self.callback(RunEvent("checkpoint", step, f"saved {Path(path).name}"))
@@ -105,7 +125,15 @@ class Checkpointer:
             self.callback(RunEvent("checkpoint_failed", step, message))
         return path is not None
 
-    def _write(self, tensors: StateTensors, trainer_state: TrainerState, metric: float | None, *, scheduled: bool) -> Path:
+    def _write(
+        self,
+        tensors: StateTensors,
+        trainer_state: TrainerState,
+        metric: float | None,
+        nll: float | None,
+        *,
+        scheduled: bool,
+    ) -> Path:
         checkpoint = save_checkpoint(
             self.folder,
             trainer_state=trainer_state,
@@ -114,6 +142,7 @@ class Checkpointer:
             data_digests=self.data_digests,
             scheduled=scheduled,
             compute_plan=self.compute_plan,
+            nll=nll,
             weights=tensors.weights,
             optimizer_state=tensors.optimizer,
             ema_weights=tensors.ema_weights,
@@ -127,8 +156,9 @@ def find_latest_on_all_ranks(
     notice: Callable[[str], None],
     distributed: DistributedContext,
     accept: Callable[[Checkpoint | None], None] = lambda checkpoint: None,
+    is_eligible: Callable[[Checkpoint], bool] = lambda _: True,
 ) -> Checkpoint | None:
-    """Return the newest intact checkpoint. Rank 0 finds it; every other rank verifies its own view of the folder.
+    """Return the newest intact and eligible checkpoint. Rank 0 finds it; every other rank verifies its own view of the folder.
 
     accept: runs on rank 0 and raises an error if the checkpoint must not be used
 
@@ -137,7 +167,7 @@ def find_latest_on_all_ranks(
     checkpoint = None
     with distributed.rank_zero_first():
         if distributed.is_rank_zero:
-            checkpoint = find_latest_checkpoint(checkpoint_dir, notice)
+            checkpoint = find_latest_checkpoint(checkpoint_dir, notice, is_eligible)
             accept(checkpoint)
     name = distributed.broadcast_object(checkpoint.path.name if checkpoint is not None else None)
     if name is None or distributed.is_rank_zero:

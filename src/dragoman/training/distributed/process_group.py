@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -102,8 +102,10 @@ class DistributedContext:
             faulthandler.cancel_dump_traceback_later()
 
     @contextmanager
-    def exit_cleanly_on_disconnect(self) -> Iterator[None]:
+    def exit_cleanly_on_disconnect(self, describe_loss: Callable[[], str] | None = None) -> Iterator[None]:
         """Ignore SIGTERM after the loss of a connection, so that this rank can report its error before it ends.
+
+        describe_loss: returns the end of this report: what is lost, and how the run goes on
 
         A launcher sends SIGTERM to the remaining ranks, perhaps when this rank's handlers are removed and nothing is reported.
         """
@@ -113,6 +115,8 @@ class DistributedContext:
             if self.world_size > 1 and _is_connection_error(error):
                 with suppress(ValueError):  # only the main thread may set handlers
                     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                if describe_loss is not None:
+                    error.add_note(describe_loss())
                 if hasattr(signal, "alarm"):  # the exit itself may hang on an open connection
                     atexit.register(signal.alarm, _EXIT_TIMEOUT_SECONDS)
             raise
@@ -170,9 +174,9 @@ def init_process_group(distributed: DistributedContext) -> Iterator[DistributedC
         if not _is_connection_error(error):
             raise
         traceback.print_exc()
+        consequence = "; ".join(getattr(error, "__notes__", ["the same command resumes from the last checkpoint"]))
         raise WorkerLostError(
-            f"rank {distributed.rank}: the connection to another rank broke ({_extract_reason(error)}); the same command "
-            "resumes from the last checkpoint"
+            f"rank {distributed.rank}: the connection to another rank broke ({_extract_reason(error)}); {consequence}"
         ) from None
     else:
         dist.destroy_process_group()

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 EventKind = Literal[
     "resumed", "checkpoint", "checkpoint_failed", "skipped_steps", "rolled_back", "oom_split", "infeasible_pairs", "early_stop",
-    "budget_spent", "stopped", "failed",
+    "budget_spent", "diverged", "stopped", "failed",
 ]  # fmt: skip
 
 LoggedFloat = Annotated[
@@ -167,6 +167,7 @@ class RunEvent:
     checkpoint, checkpoint_failed: a checkpoint was saved, or could not be saved
     skipped_steps: updates were skipped because of a non-finite number or a gradient spike
     rolled_back: the weights of an earlier checkpoint were restored after divergence
+    diverged: the losses are far above those of a uniform guess, and the bundle will be that of an earlier step
     oom_split: a batch was split because of a shortage of memory
     infeasible_pairs: a CTC decoder has too few positions for the targets of some pairs, which had no loss
     early_stop, budget_spent: training is complete

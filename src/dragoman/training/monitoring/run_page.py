@@ -30,7 +30,7 @@ _MAX_VERSIONS, _MAX_SENTENCES, _MAX_EVENTS = 4, 8, 30
 _MAX_TEXT_LENGTH = 300
 # Events that get a vertical line in the curves. Checkpoints are too many.
 _MARKED_EVENTS: tuple[EventKind, ...] = (
-    "resumed", "skipped_steps", "rolled_back", "oom_split", "checkpoint_failed", "early_stop", "stopped", "failed",
+    "resumed", "skipped_steps", "rolled_back", "diverged", "oom_split", "checkpoint_failed", "early_stop", "stopped", "failed",
 )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def _build_tiles(status: RunStatus, summary: RunSummary) -> list[MetricTile]:
             tiles.append(MetricTile(name, format_value(value, form), remark))
 
     def format_value(value: float, form: str) -> str:
-        return form.format(value) if value < 1e9 else f"{value:.2e}"  # the perplexity of a diverged run has hundreds of digits
+        return form.format(value) if value < 1e9 else "> 1e9"  # the perplexity of a diverged run has hundreds of digits
 
     mfu_note = f"{summary.mfu:.0%} MFU" if summary.mfu is not None else ""
     add_tile("step", summary.step, "{:,}", f"of {status.recipe.training.max_steps:,} at most")

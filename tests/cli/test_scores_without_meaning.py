@@ -1,0 +1,79 @@
+"""Scores that say nothing have a reason, and files without text are errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman.cli.main import cli
+from expected_errors import raises_code
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+
+def run(*arguments: object) -> tuple[str, str]:
+    """Return standard output and standard error of a command."""
+    result = CliRunner().invoke(cli, [str(word) for word in arguments], catch_exceptions=False, standalone_mode=False)
+    return result.stdout, result.stderr
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def blank(tmp_path: Path) -> Path:
+    return write(tmp_path / "blank", "", " ", "\u3000")
+
+
+def test_score_of_short_outputs_says_why(tmp_path: Path) -> None:
+    file = write(tmp_path / "terms.de", "Haus", "ein Haus", "das große Haus")
+    out, err = run("score", file, "--ref", file)
+    assert "100.00" in out
+    assert err.splitlines() == ["BLEU counts 4-grams, and no output has 4 tokens, so it is 0; compare by chrF or exact match"]
+    first, *others = json.loads(run("score", file, "--ref", file, "--json")[0])["scores"]
+    assert (first["value"], first["note"]) == (0.0, err.strip())
+    assert all("note" not in score for score in others)
+
+
+def test_score_with_one_longer_output_has_no_note(tmp_path: Path) -> None:
+    file = write(tmp_path / "terms.de", "Haus", "das ist ein Haus")
+    assert run("score", file, "--ref", file)[1] == ""
+
+
+def test_bleu_without_smoothing_says_why_it_is_zero(tmp_path: Path) -> None:
+    hypotheses, reference = write(tmp_path / "out", "a b c d e"), write(tmp_path / "ref", "a b c x d e")
+    assert "no 4-gram of the outputs is in a reference" in run("score", hypotheses, "--ref", reference, "--tokenized")[1]
+
+
+def test_evaluate_of_short_outputs_says_why(bundle: Path, tmp_path: Path) -> None:
+    source, reference = write(tmp_path / "src", "red"), write(tmp_path / "ref", "rot")
+    out, err = run("evaluate", bundle, "--src", source, "--ref", reference, "max_extra_tokens=1")
+    assert "BLEU" in out
+    assert "no output has 4 tokens" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["score", "{text}", "--ref", "{blank}"],
+        ["score", "{text}", "--ref", "{text}", "--ref", "{blank}"],
+        ["score", "{text}", "--bundle", "{bundle}", "--src", "{blank}"],
+        ["compare", "{text}", "{text}", "--ref", "{blank}"],
+        ["evaluate", "{bundle}", "--src", "{text}", "--ref", "{blank}"],
+        ["shortlist", "{bundle}", "{blank}", "{text}", "-o", "{tmp}/out"],
+        ["shortlist", "{bundle}", "{text}", "{blank}", "-o", "{tmp}/out"],
+        ["calibrate", "{bundle}", "{blank}"],
+    ],
+    ids=lambda words: " ".join(words[:1]),
+)
+def test_blank_lines_are_an_error(words: list[str], bundle: Path, blank: Path, tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "red ten", "ten", "one red")
+    names = {"text": text, "blank": blank, "bundle": bundle, "tmp": tmp_path}
+    with raises_code("empty-data"):
+        run(*(word.format(**names) for word in words))
+    assert not (tmp_path / "out").exists()

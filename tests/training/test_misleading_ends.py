@@ -1,0 +1,267 @@
+"""Ends of a run that mislead: equal scores, divergence, rollbacks, and missing checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from conftest import MakeRecipe
+from dragoman.bundle import read_config
+from dragoman.config import Recipe
+from dragoman.errors import WorkerLostError
+from dragoman.runtime.counts import format_perplexity
+from dragoman.training.checkpoints.checkpoint import list_checkpoints, read_checkpoint, select_best
+from dragoman.training.divergence import find_divergence
+from dragoman.training.run import train
+from dragoman.training.trainer import MAX_ROLLBACKS, Trainer
+from dragoman.training.validation import ValidationResult, Validator
+from expected_errors import raises_code
+from trainers import Recorder, new_trainer
+
+pytestmark = pytest.mark.usefixtures("one_core")
+
+EVERY_STEP = ("training.validate_every_steps=1", "training.checkpoint_every_steps=1", "training.keep_last=9")
+
+
+def fake_validations(monkeypatch: pytest.MonkeyPatch, scores: Sequence[tuple[float, float]]) -> None:
+    """Give the validations of a run these scores (BLEU, loss), one after the other."""
+    validate, remaining = Validator.validate, iter(scores)
+
+    def validate_with_fake_scores(self: Validator, *arguments: Any) -> ValidationResult:
+        bleu, nll = next(remaining)
+        return replace(validate(self, *arguments), bleu=bleu, nll=nll)
+
+    monkeypatch.setattr(Validator, "validate", validate_with_fake_scores)
+
+
+def without_validation(recipe: Recipe) -> Recipe:
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": None})})
+
+
+# Equal scores
+
+
+def test_equal_bleu_is_decided_by_loss(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_validations(monkeypatch, [(0.0, 4.0), (0.0, 3.5), (0.0, 3.6), (0.0, 3.0), (0.0, 3.1), (0.0, 3.0), (0.0, 0.0)])
+    settings = ("training.best_metric=bleu", "training.patience=2", "training.max_steps=40", "training.keep_best=9")
+    trainer = new_trainer(tiny(tmp_path / "run", *EVERY_STEP, *settings))
+    trainer.run()
+    # The loss of step 4 is the lowest; 3.1 and an equal 3.0 are the two without a better one.
+    assert (trainer.state.step, trainer.state.best_step, trainer.state.best, trainer.state.best_nll) == (6, 4, 0.0, 3.0)
+    best = select_best(list_checkpoints(tmp_path / "run" / "checkpoints"), 9)
+    assert [checkpoint.step for checkpoint in best] == [4, 6, 5, 2, 3, 1]
+
+
+def test_bleu_outranks_loss(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_validations(monkeypatch, [(1.0, 4.0), (0.5, 3.0), (1.0, 4.5)])
+    settings = ("training.best_metric=bleu", "training.patience=2", "training.max_steps=40", "training.keep_best=9")
+    trainer = new_trainer(tiny(tmp_path / "run", *EVERY_STEP, *settings))
+    trainer.run()
+    assert (trainer.state.step, trainer.state.best_step) == (3, 1)
+
+
+# Divergence
+
+
+@pytest.mark.parametrize(
+    ("validation", "training", "initial", "diverged"),
+    [
+        (1480.0, 900.0, 6.0, True),
+        (1480.0, None, None, True),
+        (None, 900.0, 6.0, True),
+        (math.nan, 1.0, 6.0, True),
+        (12.0, 0.5, 6.0, False),  # overfitted: the loss of training is low
+        (8.8, 8.8, 6.0, False),  # below 1.5 · log 360 = 8.83
+        (8.9, 8.9, 5.9, True),
+        (20.0, 20.0, 15.0, False),  # a CTC decoder starts far above a uniform guess of one token
+        (None, None, None, False),
+    ],
+)
+def test_divergence_follows_both_losses(
+    validation: float | None, training: float | None, initial: float | None, diverged: bool
+) -> None:
+    reason = find_divergence(validation_nll=validation, training_nll=training, initial_nll=initial, vocab_size=360)
+    assert (reason is not None) == diverged
+
+
+@pytest.mark.parametrize("averaging", ["none", "last", "best", "ema"])
+def test_diverged_run_is_an_error(averaging: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+    settings = [
+        "training.peak_lr=100", "training.schedule=constant", "training.warmup_steps=1", "training.max_steps=12",
+        "training.validate_every_steps=6", "training.num_validation_translations=0",
+        f"training.checkpoint_averaging={averaging}", "training.num_averaged_checkpoints=1",
+    ]  # fmt: skip
+    settings += ["training.ema_decay=0.5"] if averaging == "ema" else []
+    recorder = Recorder()
+    with raises_code("run-diverged", "step 6: the run has diverged: the loss is", "training.warmup_steps"):
+        train(tiny(tmp_path / "run", *settings), recorder)
+    assert [report.best for report in recorder.validations] == [False]
+    assert not (tmp_path / "run" / "bundle").exists()
+
+
+@pytest.mark.parametrize("lr", ["100", "1e30"])
+def test_diverged_run_without_validation_is_an_error(lr: str, tiny: MakeRecipe, tmp_path: Path) -> None:
+    settings = (f"training.peak_lr={lr}", "training.schedule=constant", "training.warmup_steps=1", "training.max_steps=6")
+    with raises_code("run-diverged", "step 6: the run has diverged"):
+        train(without_validation(tiny(tmp_path / "run", *settings)))
+    assert not (tmp_path / "run" / "bundle").exists()
+
+
+def test_diverged_end_keeps_the_best_checkpoint(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_validations(monkeypatch, [(0.0, 2.0), (0.0, 900.0), (0.0, 950.0)])
+    monkeypatch.setattr(Trainer, "_get_training_nll", lambda self: 900.0)
+    settings = ("training.checkpoint_averaging=best", "training.num_averaged_checkpoints=2", "training.keep_best=9")
+    recorder = Recorder()
+    report = train(tiny(tmp_path / "run", *EVERY_STEP, *settings, "training.max_steps=3"), recorder)
+    assert report["averaged_checkpoints"] == ["step-00000001"]
+    (text,) = recorder.texts("diverged")
+    assert "the best checkpoint is still that of step 1" in text
+    assert any("num_averaged_checkpoints = 2, but the run has saved 1 such checkpoint" in text for text in recorder.notices)
+
+
+@pytest.mark.parametrize(
+    ("perplexity", "text"),
+    [
+        (7.389, "7.39"),
+        (123456.0, "123,456.00"),
+        (2.5e6, "2.50e+06"),
+        (1e304, "> 1e9"),
+        (math.inf, "> 1e9"),
+        (math.nan, "> 1e9"),
+    ],
+)
+def test_perplexity_has_few_digits(perplexity: float, text: str) -> None:
+    assert format_perplexity(perplexity) == text
+
+
+# Rollbacks
+
+
+def poison(trainer: Trainer, steps: set[int]) -> None:
+    """Make the gradient norm of these steps infinite."""
+    should_apply = trainer.guard.should_apply
+
+    def should_apply_poisoned(norm: Tensor, nll: Tensor) -> Tensor:
+        return should_apply(norm * (math.inf if trainer.state.step + 1 in steps else 1.0), nll)
+
+    trainer.guard.should_apply = should_apply_poisoned  # type: ignore[method-assign]
+
+
+ROLLBACK = (
+    "training.on_divergence=rollback", "training.max_consecutive_skips=4", "training.checkpoint_every_steps=1",
+    "training.keep_last=3", "training.checkpoint_averaging=none", "training.num_validation_translations=0",
+)  # fmt: skip
+
+
+def test_rollback_restores_from_before_the_streak(tiny: MakeRecipe, tmp_path: Path) -> None:
+    """Checkpoints after steps 11 to 13 were due, and have the weights of step 10, which made the gradients infinite."""
+    trainer = new_trainer(tiny(tmp_path / "run", *ROLLBACK, "training.max_steps=30"), recorder := Recorder())
+    poison(trainer, set(range(11, 15)))
+    trainer.run()
+    assert [text.split(";")[0] for text in recorder.texts("rolled_back")] == ["step 14: rolled back to step-00000009"]
+    assert trainer.state.step == 30
+
+
+def test_each_rollback_goes_further_back(tiny: MakeRecipe, tmp_path: Path) -> None:
+    trainer = new_trainer(tiny(tmp_path / "run", *ROLLBACK, "training.max_steps=99"), recorder := Recorder())
+    poison(trainer, set(range(11, 99)))
+    with raises_code("run-diverged", f"after {MAX_ROLLBACKS} rollbacks without a recovery"):
+        trainer.run()
+    assert [text.rpartition("-")[2][:8] for text in recorder.texts("rolled_back")] == ["00000009", "00000008", "00000009"]
+
+
+def test_rollback_without_earlier_checkpoint_ends_the_run(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", *ROLLBACK, "training.peak_lr=1e30", "training.max_steps=60")
+    for _ in range(2):  # the same command ends in the same way
+        with raises_code("run-diverged", "and no earlier checkpoint can be restored"):
+            train(recipe)
+
+
+def test_diverged_validation_rolls_back(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_validations(monkeypatch, [(0.0, 2.0), (0.0, math.nan), (0.0, 1.9)])
+    settings = (*ROLLBACK, "training.validate_every_steps=5", "training.max_steps=15")
+    trainer = new_trainer(tiny(tmp_path / "run", *settings), recorder := Recorder())
+    trainer.run()
+    assert [text.split(";")[0] for text in recorder.texts("rolled_back")] == ["step 10: rolled back to step-00000009"]
+    assert trainer.state.best_step == 15
+
+
+# Lost workers and missing checkpoints
+
+
+def test_lost_data_worker_saves_a_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", "training.checkpoint_every_steps=1000")
+    trainer = new_trainer(recipe)
+    next_batch = trainer.stream.next_batch
+
+    def lose_worker_after_step_4() -> Any:
+        if trainer.state.step == 4:
+            raise RuntimeError("DataLoader worker (pid(s) 123) exited unexpectedly")
+        return next_batch()
+
+    trainer.stream.next_batch = lose_worker_after_step_4  # type: ignore[method-assign]
+    with raises_code("worker-lost", "step-00000004 is saved, and the same command resumes from there") as caught:
+        trainer.run()
+    assert isinstance(caught.value, WorkerLostError)
+    assert "steps are lost" not in str(caught.value)
+    unbroken = train(tiny(tmp_path / "other", "training.checkpoint_every_steps=1000"))
+    assert train(recipe)["valid"] == unbroken["valid"]
+
+
+def test_lost_rank_says_what_is_lost(tiny: MakeRecipe, tmp_path: Path) -> None:
+    trainer = new_trainer(tiny(tmp_path / "run", "training.checkpoint_every_steps=4", "training.max_steps=6"))
+    assert "the same command starts again, and 3 steps are lost" in trainer.checkpointer.describe_lost_steps(3)
+    trainer.run()
+    text = trainer.checkpointer.describe_lost_steps(9)
+    assert text.endswith("step-00000006 is saved, and the same command resumes from there; the last 3 steps are lost")
+
+
+def test_deleted_best_checkpoint_is_named(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_validations(monkeypatch, [(0.0, 2.0), (0.0, 3.0), (0.0, 4.0)])
+    run = Trainer.run
+
+    def delete_best_after(trainer: Trainer) -> None:
+        run(trainer)
+        shutil.rmtree(trainer.checkpoint_dir / "step-00000001")
+
+    monkeypatch.setattr(Trainer, "run", delete_best_after)
+    settings = ("training.checkpoint_averaging=best", "training.num_averaged_checkpoints=1", "training.max_steps=3")
+    recorder = Recorder()
+    train(tiny(tmp_path / "run", *EVERY_STEP, *settings), recorder)
+    (notice,) = [text for text in recorder.notices if "best checkpoint" in text]
+    assert "of step 1, is no longer in" in notice
+    assert read_config(tmp_path / "run" / "bundle")[2].averaged_checkpoints == ["step-00000002"]
+
+
+def test_validation_says_once_why_bleu_is_zero(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    validate = Validator.validate
+
+    def validate_short_outputs(self: Validator, *arguments: Any) -> ValidationResult:
+        return replace(validate(self, *arguments), bleu=0.0, note="no output has 4 tokens")
+
+    monkeypatch.setattr(Validator, "validate", validate_short_outputs)
+    recorder = Recorder()
+    train(tiny(tmp_path / "run", "training.max_steps=3", "training.validate_every_steps=1"), recorder)
+    assert [text for text in recorder.notices if "4 tokens" in text][:1] == ["validation: no output has 4 tokens"]
+    assert recorder.notices.count("validation: no output has 4 tokens") == 1
+
+
+def test_checkpoint_without_new_fields_is_read(tiny: MakeRecipe, tmp_path: Path) -> None:
+    """Checkpoints of earlier runs lack the losses, and resume."""
+    recipe = tiny(tmp_path / "run", "training.checkpoint_every_steps=3", "training.max_steps=3")
+    new_trainer(recipe).run()
+    state_file = tmp_path / "run" / "checkpoints" / "step-00000003" / "state.json"
+    document = json.loads(state_file.read_text(encoding="utf-8"))
+    del document["nll"]
+    for name in ("best_nll", "first_nll", "logged_nll", "steps_to_recover", "rollback_step"):
+        del document["trainer_state"][name]
+    state_file.write_text(json.dumps(document), encoding="utf-8")
+    assert read_checkpoint(state_file.parent).step == 3
