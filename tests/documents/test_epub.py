@@ -55,7 +55,7 @@ def test_texts_are_read() -> None:
         "Chapter",
         "One",
         "Loose <g1>text</g1>",
-        "A <g1>bold</g1>\xa0word<x2/> and <x3/> &amp; <x4/> more.",
+        "A <g1>bold</g1>\xa0word<br2/> and <x3/> &amp; <x4/> more.",
         "tail <x1/> end",
         "My book",
         "One",

@@ -36,7 +36,7 @@ def make_odt(body: str, styles: str = "", manifest: str = "", mimetype: str = "t
 PARAGRAPHS = {
     "plain": ("Text &amp; more\n   text", "Text & more text", "none"),
     "span": ('A <text:span text:style-name="T1">bold </text:span> word', "A <g1>bold </g1>word", "xml"),
-    "link": ('See <text:a href="x">this</text:a><text:line-break/>now<text:tab/>', "See <g1>this</g1><x2/>now", "xml"),
+    "link": ('See <text:a href="x">this</text:a><text:line-break/>now<text:tab/>', "See <g1>this</g1><br2/>now", "xml"),
     "note": (f"One{NOTE} two", "One<x1/> two", "xml"),
     "note in a span": (
         f'One <text:span text:style-name="T1">two{NOTE} three</text:span>',

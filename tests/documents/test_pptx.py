@@ -35,9 +35,9 @@ def test_slides_and_notes_are_translated() -> None:
     body = f"<a:p><a:pPr lvl='1'/>{''.join(runs)}<a:endParaRPr/></a:p>"
     content = make_pptx(body)
     document = check_document(parse_pptx, content, is_bilingual=False)
-    assert [unit.source for unit in document.units] == ["A <g1>bold</g1> word<x2/>next", "Say hello"]
+    assert [unit.source for unit in document.units] == ["A <g1>bold</g1> word<br2/>next", "Say hello"]
     check_other_members(parse_pptx, content, {SLIDE, NOTES})
-    written = write_document(document, {document.units[0].id: UnitTranslation("Ein<x2/><g1>fettes</g1> ")})
+    written = write_document(document, {document.units[0].id: UnitTranslation("Ein<br2/><g1>fettes</g1> ")})
     expected = (
         "<a:p><a:pPr lvl='1'/>" + run("Ein") + "<a:br/>" + run("fettes", '<a:rPr b="1"/>') + run(" ") + "<a:endParaRPr/></a:p>"
     )

@@ -16,6 +16,7 @@ from dragoman.documents.xml_units import (
     Piece,
     UnitList,
     get_indent,
+    make_break,
     make_pair,
     make_point,
     name_codes,
@@ -102,6 +103,8 @@ def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
     def read_element(inner: XmlElement) -> list[Piece]:
         if inner.namespace.startswith("urn:oasis:names:tc:xliff:"):
             return [make_point(source, inner)]
+        if inner.name == "br":
+            return [make_break(source, inner)]
         return make_pair(source, inner, read_parts(source, inner.parts, read_element))
 
     return read_parts(source, element.parts, read_element)

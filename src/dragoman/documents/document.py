@@ -18,7 +18,7 @@ from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.errors import DataError
 
 Markup = Literal["none", "html", "xml"]
-_SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<x[0-9]+/>')
+_SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<(?:x|br|tab)[0-9]+/>')
 _CUE_CODE = re.compile(r"<[ot]\b[^<>]*/>")
 _LANGUAGE_ATTRIBUTE = re.compile(r"""\s(?:xml:)?(?:lang|dir)\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)""", re.IGNORECASE)
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from dragoman.documents.document import Document, Edit, UnitTranslation
-from dragoman.documents.flowing_text import Part, add_flowing_text
+from dragoman.documents.flowing_text import Part, add_flowing_text, split_at_breaks
 from dragoman.documents.xml_languages import (
     STATING_ATTRIBUTES,
     edit_root,
@@ -18,7 +18,7 @@ from dragoman.documents.xml_languages import (
     restate_pieces,
 )
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_attribute, set_attribute
-from dragoman.documents.xml_units import Piece, UnitList, make_pair, make_point, read_parts
+from dragoman.documents.xml_units import Piece, UnitList, make_break, make_pair, make_point, read_parts
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.errors import DataError
 from dragoman.languages import get_direction, is_foreign, is_right_to_left, is_same_language
@@ -214,14 +214,15 @@ class _ChapterReader:
         for block, parts in _divide(element):
             if block is not None:
                 self._read_block(block)
-            else:
+                continue
+            for line in split_at_breaks(parts, lambda inner: inner.name == "br"):
                 self.number += 1
                 add_flowing_text(
                     self.units,
                     self.members,
                     self.name,
                     self.source,
-                    parts,
+                    line,
                     f"{self.name}/{self.number}",
                     self._read_inline,
                     language,
@@ -231,6 +232,8 @@ class _ChapterReader:
     def _read_inline(self, element: XmlElement) -> list[Piece]:
         if element.name in _SKIPPED or element.attributes.get("translate") == "no":
             return [make_point(self.source, element)]
+        if element.name == "br":
+            return [make_break(self.source, element)]
         language = find_language(element, self._book_language) if get_stated_language(element) else ""
         return make_pair(self.source, element, read_parts(self.source, element.parts, self._read_inline), language)
 

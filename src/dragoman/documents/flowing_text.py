@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from dragoman.documents.document import Edit, Unit, UnitTranslation
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, XmlText
 from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, read_parts, write_pieces
 from dragoman.documents.zip_document import ZipMembers
+from dragoman.text.breaks import find_boundaries
 
 _SPACES = re.compile("[ \t\r\n]+")
 Part = XmlElement | XmlText | XmlMarkup
+
+
+def split_at_breaks(parts: Sequence[Part], is_break: Callable[[XmlElement], bool]) -> Iterator[Sequence[Part]]:
+    """Yield the texts of parts that stand side by side, without the breaks that end a text.
+
+    is_break: whether an element is a line break or a tab
+    """
+    places = [number for number, part in enumerate(parts) if isinstance(part, XmlElement) and is_break(part)]
+    starts, ends = [0, *(place + 1 for place in places)], [*places, len(parts)]
+    lines = [
+        "".join(part.text for part in parts[first:last] if isinstance(part, XmlText | XmlElement))
+        for first, last in zip(starts, ends, strict=True)
+    ]
+    tabs = [number for number, place in enumerate(places) if cast(XmlElement, parts[place]).name == "tab"]
+    start = 0
+    for place, is_boundary in zip(places, find_boundaries(lines, tabs), strict=True):
+        if is_boundary:
+            yield parts[start:place]
+            start = place + 1
+    yield parts[start:]
 
 
 def add_flowing_text(

@@ -18,6 +18,7 @@ from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, a
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLanguage, Statement
 from dragoman.errors import DataError
+from dragoman.text.breaks import find_boundaries
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, parse_markup
 
 TEXT_ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label"))
@@ -294,8 +295,22 @@ class _PageReader:
         return Statement(kind, token.name, match[group], start, end, left, right, self._scopes.language)
 
     def _end_run(self) -> None:
-        """Add a unit for the text of the run, without the white space and comments at its ends."""
+        """Add a unit for each text of the run, which breaks divide."""
         run, self._run = self._run, []
+        breaks = _find_breaks(run)
+        starts, ends = [0, *(number + 1 for number in breaks)], [*breaks, len(run)]
+        lines = [
+            "".join(str(part) for token, part in run[i:j] if token.kind == "text") for i, j in zip(starts, ends, strict=True)
+        ]
+        start = 0
+        for number, is_boundary in zip(breaks, find_boundaries(lines), strict=True):
+            if is_boundary:
+                self._add_text(run[start:number])
+                start = number + 1
+        self._add_text(run[start:])
+
+    def _add_text(self, run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> None:
+        """Add a unit for a text, without the white space and comments at its ends."""
         inside = [number for number, (token, _) in enumerate(run) if not self._is_blank(token)]
         run = run[inside[0] : inside[-1] + 1] if inside else []
         source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
@@ -382,6 +397,18 @@ class _PageReader:
             output += self.text.text[position:start] + new
             position = end
         return output + self.text.text[position : tag.end]
+
+
+def _find_breaks(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
+    """Return the numbers of the line breaks of a run that are in no inline element."""
+    breaks: list[int] = []
+    depth = 0
+    for number, (token, _) in enumerate(run):
+        if token.name == "br" and token.kind != "end" and not depth:
+            breaks.append(number)
+        elif token.name not in VOID_TAGS:
+            depth = max(depth + {"start": 1, "end": -1}.get(token.kind, 0), 0)
+    return breaks
 
 
 def _collapse(text: str) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles, is_monospaced
 from dragoman.documents.document import Document
-from dragoman.documents.flowing_text import add_flowing_text
+from dragoman.documents.flowing_text import add_flowing_text, split_at_breaks
 from dragoman.documents.odt_languages import StatedLanguages, edit_languages, read_languages
 from dragoman.documents.script_languages import ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
-from dragoman.documents.xml_units import Code, Piece, UnitList, make_pair, make_point, read_parts
+from dragoman.documents.xml_units import Code, Piece, UnitList, make_break, make_pair, make_point, read_parts
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import is_same_language
 
@@ -19,6 +19,7 @@ _TYPE = b"application/vnd.oasis.opendocument.text"
 _TEXT_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 _STYLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
 _PARAGRAPHS = frozenset(("p", "h"))
+_BREAKS = frozenset(("line-break", "tab"))
 _PAIRS = frozenset(("span", "a", "meta", "meta-field"))
 
 
@@ -83,16 +84,21 @@ def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontSty
             continue
         for element in outermost.descend():
             if _is_paragraph(element):
-                number += 1
                 reader = _OdtInlineReader(source, _find_code(element, styles), styles)
                 language = styles.get_language(f"paragraph/{element.attributes.get(':style-name', '')}", element.text)
                 if is_same_language(language, styles.language):
                     language = ""
-                add_flowing_text(units, members, name, source, element.parts, f"{name}/{number}", reader.read_element, language)
+                for line in split_at_breaks(element.parts, _is_break):
+                    number += 1
+                    add_flowing_text(units, members, name, source, line, f"{name}/{number}", reader.read_element, language)
 
 
 def _is_paragraph(element: XmlElement) -> bool:
     return element.name in _PARAGRAPHS and element.namespace == _TEXT_NAMESPACE
+
+
+def _is_break(element: XmlElement) -> bool:
+    return element.name in _BREAKS and element.namespace == _TEXT_NAMESPACE
 
 
 def _find_code(paragraph: XmlElement, styles: FontStyles) -> Collection[int]:
@@ -134,6 +140,8 @@ class _OdtInlineReader:
             language = self.styles.get_language(f"text/{element.attributes.get(':style-name', '')}", element.text)
             language = "" if is_same_language(language, self.styles.language) else language
             return make_pair(self.source, element, read_parts(self.source, element.parts, self.read_element), language)
+        if _is_break(element):
+            return [make_break(self.source, element)]
         if any(_is_paragraph(inner) for inner in element.descend()):
             return [Code("point", "", fixed=(element.start, element.end))]
         return [make_point(self.source, element)]

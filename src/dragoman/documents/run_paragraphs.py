@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, groupby
+from typing import Literal
 
 from dragoman.documents.code_formatting import FontStyles, is_monospaced
 from dragoman.documents.document import Edit, Unit, UnitTranslation
@@ -20,13 +21,17 @@ from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escap
 from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, write_pieces
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import get_language
+from dragoman.text.breaks import find_boundaries
 
 MAX_FIELD_DEPTH = 8
 """Fields in fields that become codes."""
 _CONTAINERS = frozenset(("hyperlink", "ins", "moveTo", "smartTag", "sdt", "customXml", "dir", "bdo"))
 _DROPPED = frozenset(("proofErr", "lastRenderedPageBreak"))
+_SEPARATORS: dict[str, Literal["br", "tab"]] = {"br": "br", "cr": "br", "tab": "tab", "ptab": "tab"}
+_BREAKS = frozenset(_SEPARATORS)
 _EDGE_PROPERTIES = frozenset(("pPr", "endParaRPr"))
 _CHARACTERS = {"noBreakHyphen": "\u2011", "softHyphen": "\u00ad"}
+_TEXTS = frozenset(("t", *_CHARACTERS))
 _MARK = re.compile("(bookmark|commentRange|permission|perm)(Start|End)")
 # What a program notes about the language and the spelling of a run: no formatting that a reader sees.
 _SPELLING_TAGS = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>")
@@ -41,13 +46,14 @@ class _Item:
     """Text of a run, or a code.
 
     Attributes:
-        span: place of the run or element; several items may come from one run
+        span: place of the run or element; several items may come from one run without breaks
         text, properties: text and its formatting; the code is None
         stated: its formatting with the language that the run states, if it states one
         language: language of the text, if it is not that of the paragraph
         code: code; a start or end without a key is the tag of an element around runs
         field: "begin", "separate" or "end" for the marks of a field
         instruction: part of the instruction of a field
+        cut: markup that ends the run before the item, and that begins it anew behind it, if the item is a part of a run
     """
 
     span: tuple[int, int]
@@ -58,6 +64,7 @@ class _Item:
     code: Code | None = None
     field: str = ""
     instruction: str = ""
+    cut: tuple[str, str] = ("", "")
 
 
 def add_paragraphs(units: UnitList, members: ZipMembers, name: str, styles: FontStyles) -> None:
@@ -89,15 +96,34 @@ def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Co
 def _add_paragraph(
     units: UnitList, members: ZipMembers, unit_id: str, name: str, reader: _ParagraphReader, styles: FontStyles
 ) -> None:
-    source, runs = reader.source, reader.runs
-    items = _join_fields(list(reader.read_children(reader.paragraph)), runs.write)
+    """Add a unit for each text of a paragraph, which breaks divide."""
+    items = _join_fields(list(reader.read_children(reader.paragraph)), reader.runs.write)
     language, items = _keep_languages(items, styles, reader.style)
-    items = _trim(_keep_code(items, styles, styles.get_font(reader.style) or styles.font, runs.write))
-    if not any(character.isalpha() for item in items for character in item.text):
-        return
+    items = _keep_code(items, styles, styles.get_font(reader.style) or styles.font, reader.runs.write)
+    is_first = True
+    for line in map(_trim, _split_at_breaks(items)):
+        if any(character.isalpha() for item in line for character in item.text):
+            _add_line(
+                units, members, Unit(unit_id, "", keep_line_breaks=False, language=language), name, reader, line, is_first
+            )
+            is_first = False
+
+
+def _add_line(
+    units: UnitList,
+    members: ZipMembers,
+    unit: Unit,
+    name: str,
+    reader: _ParagraphReader,
+    items: Sequence[_Item],
+    is_first: bool,
+) -> None:
+    """Add a unit for a text of a paragraph. The first one also gives the paragraph its direction."""
+    source, runs = reader.source, reader.runs
     base = _get_base(items)
     text = name_codes(_format(items, base))
     span = (items[0].span[0], items[-1].span[1])
+    cut = Code("point", items[0].cut[0]), Code("point", items[-1].cut[1])
     has_language = any(any(read_run_languages(item.stated)) for item in items)
 
     def write(translation: UnitTranslation) -> Sequence[Edit]:
@@ -105,11 +131,29 @@ def _add_paragraph(
             new = state_run(run_text, properties, translation, is_word=runs.is_word, has_language=has_language)
             return runs.write(run_text, new)
 
-        edits = write_pieces(text.split(translation.text), span, source, write_run, base)
-        return [*turn_paragraph(source, reader.paragraph, translation.language), *edits]
+        edits = write_pieces([cut[0], *text.split(translation.text), cut[1]], span, source, write_run, base)
+        return [*turn_paragraph(source, reader.paragraph, translation.language), *edits] if is_first else edits
 
-    unit = Unit(unit_id, text.text, text.markup, keep_line_breaks=False, language=language)
-    units.add(unit, members.shift(name, write))
+    units.add(replace(unit, source=text.text, markup=text.markup), members.shift(name, write))
+
+
+def _split_at_breaks(items: Sequence[_Item]) -> Iterator[list[_Item]]:
+    """Yield the items of each text, without the breaks that end a text. A break inside an element around runs stays."""
+    places: list[int] = []
+    depth = 0
+    for number, item in enumerate(items):
+        if item.code is not None:
+            depth += 0 if item.code.key else {"start": 1, "end": -1, "point": 0}[item.code.kind]
+            places += [number] * (bool(item.code.separator) and not depth)
+    starts, ends = [0, *(place + 1 for place in places)], [*places, len(items)]
+    lines = ["".join(item.text for item in items[first:last]) for first, last in zip(starts, ends, strict=True)]
+    tabs = [number for number, place in enumerate(places) if (code := items[place].code) and code.separator == "tab"]
+    start = 0
+    for place, is_boundary in zip(places, find_boundaries(lines, tabs), strict=True):
+        if is_boundary:
+            yield list(items[start:place])
+            start = place + 1
+    yield list(items[start:])
 
 
 @dataclass(frozen=True)
@@ -175,14 +219,19 @@ class _ParagraphReader:
         if id(element) in self._holders:
             yield _Item(span, code=Code("point", "", fixed=span))
         elif is_own and element.name == "r":
-            yield from self._read_run(element, span)
+            names = {child.name for child in element.children}
+            is_divided = bool(names & _BREAKS and names & _TEXTS) and names <= _BREAKS | _TEXTS | _DROPPED | {"rPr"}
+            yield from self._cut_run(element) if is_divided else self._read_run(element, span)
         elif is_own and element.name in _CONTAINERS and not element.is_empty_tag:
             yield from self._read_container(element)
         elif is_own and (mark := _MARK.fullmatch(element.name)):
             key = f"{mark[1]} {element.attributes.get(':id', '')}"
             yield _Item(span, code=Code("start" if mark[2] == "Start" else "end", self._get_markup(element), key))
         else:
-            yield _Item(span, code=Code("point", self._get_markup(element)))
+            yield _Item(
+                span,
+                code=Code("point", self._get_markup(element), separator=_SEPARATORS.get(element.name, "") if is_own else ""),
+            )
 
     def _read_container(self, element: XmlElement) -> Iterator[_Item]:
         """Yield the tags of an element around runs, and what is inside. Properties before the runs belong to its start tag."""
@@ -202,6 +251,25 @@ class _ParagraphReader:
         yield from items
         yield _Item((inner.content_end, element.end), code=Code("end", self.source.get_markup(inner.content_end, element.end)))
 
+    def _cut_run(self, run: XmlElement) -> Iterator[_Item]:
+        """Yield the texts and breaks of a run, which may be divided between two of them."""
+        properties = run.find("rPr")
+        stated = "" if properties is None else self._get_markup(properties)
+        normalized = _normalize_properties(stated)
+        children = [child for child in run.children if child.name in _BREAKS | _TEXTS]
+        opening = self.source.get_markup(run.start, run.content_start) + stated
+        closing = self.source.get_markup(run.content_end, run.end)
+        for number, child in enumerate(children):
+            is_first, is_last = number == 0, number == len(children) - 1
+            span = (run.start if is_first else child.start, run.end if is_last else child.end)
+            cut = "" if is_first else closing, "" if is_last else opening
+            if child.name in _BREAKS:
+                markup = self.runs.wrap(self._get_markup(child), normalized)
+                code = Code("point", markup, separator=_SEPARATORS[child.name])
+                yield _Item(span, code=code, cut=cut)
+            else:
+                yield _Item(span, _CHARACTERS.get(child.name) or child.text, normalized, stated, cut=cut)
+
     def _read_run(self, run: XmlElement, span: tuple[int, int]) -> Iterator[_Item]:
         properties = stated = ""
         markup = ""
@@ -213,9 +281,14 @@ class _ParagraphReader:
                 continue
             if child.name in _DROPPED:
                 continue
-            if markup and (child.name in ("t", "fldChar", "instrText") or character):
+            is_break = child.name in _BREAKS
+            if markup and (is_break or child.name in ("t", "fldChar", "instrText") or character):
                 yield _Item(span, code=Code("point", self.runs.wrap(markup, properties)))
                 markup = ""
+            if is_break:
+                own_markup = self.runs.wrap(self._get_markup(child), properties)
+                yield _Item(span, code=Code("point", own_markup, separator=_SEPARATORS[child.name]))
+                continue
             if child.name == "t" or character:
                 yield _Item(span, character or child.text, properties, stated)
             elif child.name in ("fldChar", "instrText"):

@@ -1,7 +1,8 @@
 """Texts with tags from XML, and the way back: each code of the file has a short tag in the text of a unit.
 
-`<g1>…</g1>` is a pair of codes and `<x2/>` is one code. The numbers count the codes of a text. So a text has no attributes
-and no native markup, and a translation can be checked: it has each tag of its source once, and pairs nest.
+`<g1>…</g1>` is a pair of codes, `<x2/>` is one code, and `<br3/>` and `<tab4/>` are breaks. The numbers count the codes of a
+text. So a text has no attributes and no native markup. A translation can be checked: it has each tag of its source once, and
+pairs nest.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, XmlTe
 from dragoman.errors import DataError
 from dragoman.languages import is_same_language
 
-_SHORT_TAG = re.compile(r"</?(?P<pair>g\d+)(?: lang=\"[\w-]*\")?>|<x\d+/>")
+_SHORT_TAG = re.compile(r"</?(?P<pair>g\d+)(?: lang=\"[\w-]*\")?>|<(?:x|br|tab)\d+/>")
 _HTML_TAG = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|br|code|dd|div|dl|dt|em|font|h[1-6]|hr|i|img|kbd|li|ol|p|pre|q|s|small|span|strike|strong|"
     r"sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|var)(?:\s[^<>]*)?/?>",
@@ -47,6 +48,7 @@ class Code:
         properties: formatting of the text after a start, for formats that write it at each run of text; None if it stays
         fixed: place in the file, if it contains texts that are units of their own; it is not copied, but written around
         language: code that the element of a start states, if it is not that of the text around it
+        separator: "br" for a line break, "tab" for a tab, and empty for any other code
     """
 
     kind: Literal["start", "end", "point"]
@@ -55,6 +57,7 @@ class Code:
     properties: str | None = None
     fixed: tuple[int, int] | None = None
     language: str = ""
+    separator: Literal["", "br", "tab"] = ""
 
 
 Piece = str | Code
@@ -136,7 +139,8 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
             names = free.get((piece.kind, piece.markup))
             if not names:
                 number += 1
-            name = names.popleft() if names else f"{'x' if piece.kind == 'point' else 'g'}{number}"
+            letters = "g" if piece.kind == "start" else piece.separator or "x"
+            name = names.popleft() if names else f"{letters}{number}"
             if piece.kind == "start":
                 open_names.append(name)
             language = re.sub(r"[^\w-]", "", piece.language)
@@ -218,6 +222,11 @@ def make_pair(source: XmlSource, element: XmlElement, content: list[Piece], lang
 def make_point(source: XmlSource, element: XmlElement | XmlMarkup) -> Code:
     """Return one code for a whole element."""
     return Code("point", source.get_markup(element.start, element.end))
+
+
+def make_break(source: XmlSource, element: XmlElement) -> Code:
+    """Return the code of a line break, or of a tab by the name of its element."""
+    return replace(make_point(source, element), separator="tab" if element.name.endswith("tab") else "br")
 
 
 def write_pieces(
