@@ -7,10 +7,11 @@ The rules are those of https://developer.android.com/guide/topics/resources/stri
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
 from dragoman.documents.plural_forms import list_missing_categories
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, set_attribute
+from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, set_attribute
 from dragoman.documents.xml_units import (
     Code,
     Piece,
@@ -33,8 +34,8 @@ _REFERENCE = re.compile(r"[ \t\r\n]*[@?][\w.+*:/-]+[ \t\r\n]*")
 def parse_android_strings(content: bytes) -> Document:
     """Return the document of a resource file. Raises DataError for other files."""
     source = XmlSource(content)
-    units = UnitList()
-    plurals: list[XmlElement] = []
+    units = UnitList(len(content))
+    plurals: list[XmlPlace] = []
     is_resources = False
 
     def read_start(element: XmlElement) -> None:
@@ -47,18 +48,25 @@ def parse_android_strings(content: bytes) -> Document:
         if element.get_inherited("translatable") == "false":
             continue
         if element.name == "plurals":
-            plurals.append(element)
-        name = element.attributes.get("name", "")
-        items = [element] if element.name == "string" else element.find_all("item")
-        for number, item in enumerate(items):
-            quantity = item.attributes.get("quantity", "")
-            suffix = "" if item is element else "/" + (quantity or str(number))
-            _add_string(units, source, item, name + suffix, quantity)
+            plurals.append(source.get_place(element))
+        units.read(source, element, partial(_add_strings, source))
     return units.make_document(
         content,
         "android",
-        make_plural_edits=lambda language: [edit for element in plurals for edit in _add_items(source, element, language)],
+        make_plural_edits=lambda language: [
+            edit for place in plurals for edit in _add_items(source, source.read_element(place), language)
+        ],
     )
+
+
+def _add_strings(source: XmlSource, units: UnitList, element: XmlElement) -> None:
+    """Add the texts of a string, or of the items of a plural or an array."""
+    name = element.attributes.get("name", "")
+    items = [element] if element.name == "string" else element.find_all("item")
+    for number, item in enumerate(items):
+        quantity = item.attributes.get("quantity", "")
+        suffix = "" if item is element else "/" + (quantity or str(number))
+        _add_string(units, source, item, name + suffix, quantity)
 
 
 def _add_items(source: XmlSource, plurals: XmlElement, language: str) -> list[Edit]:

@@ -194,7 +194,8 @@ class _ChapterReader:
     def read(self) -> None:
         """Add the title and the texts of the body."""
         starts: list[XmlElement] = []
-        for element in self.source.iter_elements(("title", "body"), starts.append):
+        elements = self.source.iter_elements(("title", "body"), lambda element: starts.append(element) if not starts else None)
+        for element in elements:
             self.root = starts[0]
             self.direction = self.root.attributes.get("dir") or element.attributes.get("dir") or "ltr"
             self._read_block(element)

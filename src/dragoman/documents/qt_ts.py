@@ -6,10 +6,12 @@ A translation that a human has to check is `type="unfinished"`, and a new commen
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, set_attribute
 from dragoman.documents.xml_units import (
+    MAX_ID,
     Piece,
     TaggedText,
     UnitList,
@@ -26,20 +28,24 @@ _COMMENT_START = "dragoman: "
 def parse_qt_ts(content: bytes) -> Document:
     """Return the document of a TS file. Raises DataError for other files."""
     source = XmlSource(content)
-    units = UnitList()
+    units = UnitList(len(content))
     root: XmlElement | None = None
+    context = ""
 
     def read_start(element: XmlElement) -> None:
-        nonlocal root
+        nonlocal root, context
+        if element.name == "context":
+            context = ""
         if root is None:
             root = element
             if element.name != "TS":
                 raise DataError(f"its first element is {element.name[:40]!r}; expected 'TS'", code="invalid-format")
 
-    for context in source.iter_elements(("context",), read_start):
-        name = context.find("name")
-        for message in context.find_all("message"):
-            _add_message(units, source, message, name.text if name is not None else "")
+    for element in source.iter_elements(("name", "message"), read_start):
+        if element.name == "name":
+            context = element.text[:MAX_ID]
+        else:
+            units.read(source, element, partial(_add_message, source, context))
     assert root is not None  # a file without an element is not XML
     language = root.attributes.get("language", "")
 
@@ -58,7 +64,7 @@ def parse_qt_ts(content: bytes) -> Document:
     )
 
 
-def _add_message(units: UnitList, source: XmlSource, message: XmlElement, context: str) -> None:
+def _add_message(source: XmlSource, context: str, units: UnitList, message: XmlElement) -> None:
     original, target = message.find("source"), message.find("translation")
     kind = target.attributes.get("type", "") if target is not None else ""
     if original is None or not original.text.strip() or kind in ("vanished", "obsolete"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
 from dragoman.documents.xml_spans import XmlElement, XmlSource
 from dragoman.documents.xml_units import TaggedText, UnitList, write_element_content
@@ -11,7 +13,7 @@ from dragoman.errors import DataError
 def parse_resx(content: bytes) -> Document:
     """Return the document of a RESX file. Raises DataError for other files."""
     source = XmlSource(content)
-    units = UnitList()
+    units = UnitList(len(content))
     is_root = False
 
     def read_start(element: XmlElement) -> None:
@@ -21,16 +23,21 @@ def parse_resx(content: bytes) -> Document:
             raise DataError(f"its first element is {element.name[:40]!r}; expected 'root'", code="invalid-format")
 
     for element in source.iter_elements(("data",), read_start):
-        name = element.attributes.get("name", "")
-        value = element.find("value")
-        has_type = "type" in element.attributes or "mimetype" in element.attributes
-        if value is None or has_type or name.startswith((">>", "$this.Name")) or not value.text.strip():
-            continue
-        comment = element.find("comment")
-        text = TaggedText(value.text)
-
-        def write(translation: UnitTranslation, value: XmlElement = value) -> list[Edit]:
-            return write_element_content(source, value, translation.text)
-
-        units.add(Unit(name, text.text, text.markup, context=comment.text if comment is not None else name), write)
+        units.read(source, element, partial(_add_data, source))
     return units.make_document(content, "resx")
+
+
+def _add_data(source: XmlSource, units: UnitList, element: XmlElement) -> None:
+    """Add the text of an element `data`, if it has one."""
+    name = element.attributes.get("name", "")
+    value = element.find("value")
+    has_type = "type" in element.attributes or "mimetype" in element.attributes
+    if value is None or has_type or name.startswith((">>", "$this.Name")) or not value.text.strip():
+        return
+    comment = element.find("comment")
+    text = TaggedText(value.text)
+
+    def write(translation: UnitTranslation) -> list[Edit]:
+        return write_element_content(source, value, translation.text)
+
+    units.add(Unit(name, text.text, text.markup, context=comment.text if comment is not None else name), write)

@@ -41,7 +41,7 @@ _FONT = re.compile(r"""<(?:\w+:)?(?:rFonts\b[^<>]*?\bascii|latin\b[^<>]*?\btypef
 _NO_PROPERTIES = re.compile(r"<[\w:]+\s*(?:/>|>\s*</[\w:]+>)")
 
 
-@dataclass
+@dataclass(slots=True)
 class _Item:
     """Text of a run, or a code.
 

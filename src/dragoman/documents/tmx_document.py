@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
-from dragoman.documents.xml_spans import XmlElement, XmlSource, set_attribute
+from dragoman.documents.reading import check_parts
+from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, set_attribute
 from dragoman.documents.xml_units import (
     Code,
     Piece,
@@ -51,11 +53,10 @@ def parse_tmx(content: bytes) -> Document:
         if element.name == "header":
             source_language = element.attributes.get("srclang", "").replace("*all*", "")
 
-    elements = []
     languages: dict[str, None] = {}
     for element in source.iter_elements(("tu",), read_start):
-        elements.append(element)
         languages |= dict.fromkeys(map(_get_language, element.find_all("tuv")))
+        check_parts(len(languages), "tmx")
     source_language = source_language or next(iter(languages), "")
     targets = [name for name in languages if not is_same_language(name, source_language)]
     if len(targets) > 1:
@@ -63,19 +64,26 @@ def parse_tmx(content: bytes) -> Document:
             f"has {len(targets)} target languages ({', '.join(targets)[:80]}); write one file for each", code="invalid-format"
         )
     target_language = targets[0] if targets else ""
-    units = UnitList()
-    places: dict[str, _TmxPlace] = {}
-    for number, element in enumerate(elements, start=1):
-        _add_unit(units, places, source, element, number, (source_language, target_language))
+    units = UnitList(len(content))
+    missing: dict[str, XmlPlace] = {}
+    for number, element in enumerate(source.iter_elements(("tu",)), start=1):
+        num_before = len(units.units)
+        units.read(source, element, partial(_add_unit, source, number, (source_language, target_language)))
+        if len(units.units) > num_before and _find_variant(element, target_language) is None:
+            missing[units.units[-1].id] = source.get_place(element)
 
     def write_missing(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
         """Return the edits of units without a `tuv` of the target language, for which the language has to be known."""
-        missing = [name for name in translations if places[name].target is None]
-        if missing and not (target_language or language):
+        names = [name for name in translations if name in missing]
+        language = target_language or language
+        if names and not language:
             raise DataError("the TMX file names no target language; state it", code="unsupported-language")
-        return [
-            edit for name in missing for edit in _write(source, places[name], translations[name], target_language or language)
-        ]
+        edits: list[Edit] = []
+        for name in names:
+            place = _make_place(source, source.read_element(missing[name]), (source_language, target_language))
+            assert place is not None  # it has a unit
+            edits += _write(source, place, translations[name], language)
+        return edits
 
     return units.make_document(
         content,
@@ -90,23 +98,25 @@ def _get_language(element: XmlElement) -> str:
     return element.attributes.get("xml:lang") or element.attributes.get("lang", "")
 
 
-def _add_unit(
-    units: UnitList,
-    places: dict[str, _TmxPlace],
-    source: XmlSource,
-    element: XmlElement,
-    number: int,
-    languages: tuple[str, str],
-) -> None:
-    original, target = (
-        next((tuv for tuv in element.find_all("tuv") if is_same_language(_get_language(tuv), language)), None)
-        for language in languages
-    )
+def _find_variant(element: XmlElement, language: str) -> XmlElement | None:
+    """Return the first `tuv` of a language."""
+    return next((tuv for tuv in element.find_all("tuv") if is_same_language(_get_language(tuv), language)), None)
+
+
+def _make_place(source: XmlSource, element: XmlElement, languages: tuple[str, str]) -> _TmxPlace | None:
+    """Return the elements of a unit; None for one without a text of the source language."""
+    original, target = (_find_variant(element, language) for language in languages)
     segment = original.find("seg") if original is not None else None
     if original is None or segment is None or not segment.text.strip():
+        return None
+    return _TmxPlace(original, target, name_codes(_read(source, segment)))
+
+
+def _add_unit(source: XmlSource, number: int, languages: tuple[str, str], units: UnitList, element: XmlElement) -> None:
+    place = _make_place(source, element, languages)
+    if place is None:
         return
-    text = name_codes(_read(source, segment))
-    place = _TmxPlace(original, target, text)
+    text, target = place.text, place.target
     target_segment = target.find("seg") if target is not None else None
     present = name_codes(_read(source, target_segment), text).text if target_segment is not None else ""
     is_machine = target is not None and target.attributes.get("creationid") == _MACHINE
@@ -117,7 +127,6 @@ def _add_unit(
 
     unit = Unit(element.attributes.get("tuid", str(number)), text.text, text.markup, present, state)
     units.add(unit, write)
-    places[units.units[-1].id] = place
 
 
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:

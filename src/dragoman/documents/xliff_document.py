@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name, set_attribute
+from dragoman.documents.reading import check_parts
+from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, get_tag_name, set_attribute
 from dragoman.documents.xml_units import (
     Code,
     Piece,
@@ -72,16 +75,19 @@ def parse_xliff(content: bytes) -> Document:
             _check_root(element)
         if element.name == "file":
             files.append(element)
+            check_parts(len(files), root.name)
 
-    units = UnitList()
-    segments: dict[str, _XliffPlace] = {}
+    units = UnitList(len(content))
+    segments: dict[str, tuple[XmlPlace, int]] = {}
     for element in source.iter_elements(("trans-unit", "unit"), read_start):
         if element.get_inherited("translate") == "no":
             continue
-        if element.name == "trans-unit":
-            _add_trans_unit(units, source, element, _get_file_name(files))
-        else:
-            _add_segments(units, segments, source, element, _get_file_name(files))
+        add = _add_trans_unit if element.name == "trans-unit" else _add_segments
+        num_before = len(units.units)
+        units.read(source, element, partial(add, source, _get_file_name(files)))
+        if element.name == "unit":
+            place = source.get_place(element)
+            segments |= {unit.id: (place, number) for number, unit in enumerate(units.units[num_before:])}
     assert root is not None  # a file without an element is not XML
     languages = [root.attributes.get(name, "") for name in ("srcLang", "trgLang")]
     if not any(languages) and files:
@@ -122,7 +128,7 @@ def _get_file_name(files: list[XmlElement]) -> str:
     return (attributes.get("id") or attributes.get("original") or str(len(files))) + "/"
 
 
-def _add_trans_unit(units: UnitList, source: XmlSource, element: XmlElement, file_name: str) -> None:
+def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element: XmlElement) -> None:
     """Add the unit of XLIFF 1.2. If its source is segmented, the marks of the segments are codes."""
     original, segmented, target = (element.find(name) for name in ("source", "seg-source", "target"))
     if original is None:
@@ -152,10 +158,8 @@ def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:
     return "fuzzy" if state.startswith("needs-") else "translated"
 
 
-def _add_segments(
-    units: UnitList, places: dict[str, _XliffPlace], source: XmlSource, element: XmlElement, file_name: str
-) -> None:
-    """Add the segments of a unit of XLIFF 2. places: receives the place of each, by the id of its unit in the document"""
+def _add_segments(source: XmlSource, file_name: str, units: UnitList, element: XmlElement) -> None:
+    """Add the segments of a unit of XLIFF 2."""
     segments = element.find_all("segment")
     for number, segment in enumerate(segments, start=1):
         original, target = segment.find("source"), segment.find("target")
@@ -174,7 +178,6 @@ def _add_segments(
             context=element.attributes.get("name", ""),
         )
         units.add(unit, lambda translation, place=place: _write_segment(source, place, translation))  # type: ignore[misc]
-        places[units.units[-1].id] = place
 
 
 def _make_unit(
@@ -279,17 +282,25 @@ def _write_segment(source: XmlSource, place: _XliffPlace, translation: UnitTrans
 
 
 def _write_matches(
-    source: XmlSource, places: Mapping[str, _XliffPlace], translations: Mapping[str, UnitTranslation]
+    source: XmlSource, segments: Mapping[str, tuple[XmlPlace, int]], translations: Mapping[str, UnitTranslation]
 ) -> list[Edit]:
     """Return the edits of the element `matches` of each unit: new matches of similar texts, and no old ones of this program.
 
     A match refers to its segment, so a segment without an id has none.
+
+    segments: for each unit of the document, the place of its element and its number among the sources of that element
     """
-    written: dict[int, tuple[XmlElement, list[str], set[str]]] = {}
-    for name, place in places.items():
-        unit, segment_id = place.holder.parent, place.holder.attributes.get("id", "")
-        if name in translations and unit is not None and segment_id:
-            _, matches, segment_ids = written.setdefault(unit.start, (unit, [], set()))
+    edits: list[Edit] = []
+    translated = (name for name in segments if name in translations)
+    for place, names in groupby(translated, lambda name: segments[name][0]):
+        unit = source.read_element(place)
+        holders = [segment for segment in unit.find_all("segment") if segment.find("source") is not None]
+        matches: list[str] = []
+        segment_ids: set[str] = set()
+        for name in names:
+            segment_id = holders[segments[name][1]].attributes.get("id", "")
+            if not segment_id:
+                continue
             segment_ids.add(segment_id)
             if (match := translations[name].match) is not None:
                 reference = set_attribute("<mtc:match>", "ref", f"#{segment_id}")
@@ -300,7 +311,8 @@ def _write_matches(
                     for tag, text in (("source", match.source), ("target", match.text))
                 )
                 matches.append(f"{reference.removesuffix('>')}{attributes}>{texts}</mtc:match>")
-    return [edit for item in written.values() for edit in _edit_matches(source, *item)]
+        edits += _edit_matches(source, unit, matches, segment_ids)
+    return edits
 
 
 def _edit_matches(source: XmlSource, unit: XmlElement, matches: list[str], segment_ids: set[str]) -> list[Edit]:

@@ -1,6 +1,7 @@
 """Reader of XML that gives the place of every element and text in the original bytes.
 
-It opens no external entity, and refuses a file that declares entities. So a file never unpacks to more than it has.
+It opens no external entity, and refuses a file that declares entities or default values of attributes. So a file never unpacks
+to more than it has.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import codecs
 import html
 import re
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from xml.parsers import expat
 
 from dragoman.documents.encoded_text import check_encoding
+from dragoman.documents.reading import check_goes_on, check_parts
 from dragoman.errors import DataError
 
 MAX_BYTES = 2**28
@@ -21,7 +24,10 @@ MAX_DEPTH = 256
 """Depth of elements in elements."""
 MAX_DECLARED_ATTRIBUTES = 64
 """Attributes that a document type inside the file declares."""
+MAX_NAMES = 20_000
+"""Most names of elements, attributes and namespaces, which stay in memory until the file is read."""
 _CHUNK_BYTES = 2**16
+_NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 _XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']([A-Za-z][\w.-]*)")
 _ATTRIBUTE = re.compile(r"""(?<!\s)\s++([^\s=<>/"']++)\s*+=\s*+("[^"]*+"|'[^']*+')""")
@@ -39,7 +45,7 @@ _ILLEGAL_CHARACTER = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U00
 
 @dataclass(slots=True)
 class XmlText:
-    """Text and its place. It may be a part of a longer text.
+    """Text between two other parts, and its place.
 
     is_cdata: it stands in a CDATA section
     """
@@ -74,13 +80,13 @@ class XmlElement:
 
     name: str
     namespace: str
-    attributes: dict[str, str]
+    attributes: Mapping[str, str]
     start: int
     parent: XmlElement | None
     content_start: int = -1
     content_end: int = -1
     end: int = -1
-    parts: list[XmlElement | XmlText | XmlMarkup] = field(default_factory=list)
+    parts: Sequence[XmlElement | XmlText | XmlMarkup] = ()
 
     @property
     def children(self) -> Iterator[XmlElement]:
@@ -135,6 +141,9 @@ class XmlSource:
             )
         self.content = content
         self.encoding = _detect_encoding(content)
+        self._parent: XmlElement | None = None
+        self._parents: tuple[tuple[int, int], ...] = ()
+        self._fragments: _FragmentReader | None = None
         self.line_break = "\r\n" if "\r\n".encode(self.encoding) in content else "\n"
 
     def get_markup(self, start: int, end: int) -> str:
@@ -148,40 +157,94 @@ class XmlSource:
         return markup.encode(self.encoding, "xmlcharrefreplace")
 
     def iter_elements(
-        self, names: Collection[str], on_start: Callable[[XmlElement], None] = lambda element: None
+        self, names: Collection[str], on_start: Callable[[XmlElement], None] | None = None
     ) -> Iterator[XmlElement]:
         """Yield each element with one of these local names, outside another of them, with all that is in it.
 
         on_start: function that reads the attributes of every element, in the order of the file
 
-        Memory holds one such element at a time. Raises DataError for a file that is not well formed, declares entities, or has
-        elements deeper than MAX_DEPTH.
+        Memory holds one such element at a time. Raises DataError for a file that is not well formed, declares entities, has
+        elements deeper than MAX_DEPTH, or has more names or parts of an element than the limits allow.
         """
-        open_elements: list[XmlElement] = []
-        outermost: XmlElement | None = None
-        for token in _iter_tokens(self.content, self.encoding):
-            parent = open_elements[-1] if open_elements else None
-            if token.kind == "start":
-                if len(open_elements) >= MAX_DEPTH:
-                    raise DataError(f"the XML file has elements deeper than {MAX_DEPTH}", code="invalid-format")
-                element = XmlElement(token.name, token.namespace, token.attributes, token.start, parent, token.end)
-                on_start(element)
-                if outermost is None and element.name in names:
-                    outermost = element
-                elif outermost is not None and parent is not None:
-                    parent.parts.append(element)
-                open_elements.append(element)
-            elif token.kind == "end":
-                element = open_elements.pop()
-                element.content_end, element.end = token.start, token.end
-                if element is outermost:
-                    yield element
-                    outermost = None
-            elif outermost is not None and parent is not None:
-                if token.kind == "markup":
-                    parent.parts.append(XmlMarkup(token.start, token.end))
-                else:
-                    parent.parts.append(XmlText(token.name, token.start, token.end, token.kind == "cdata"))
+        reader = _TreeReader(self.encoding, names, on_start)
+        start = 0
+        while start < len(self.content):
+            check_goes_on()
+            # What expat has not read yet, it reads again: a chunk of that length at least keeps the time linear.
+            end = start + max(_CHUNK_BYTES, start - max(reader.parser.CurrentByteIndex, 0))
+            reader.read(self.content[start:end])
+            yield from reader.take_complete()
+            start = end
+        reader.read(b"", is_last=True)
+        reader.end_last(len(self.content))
+        yield from reader.take_complete()
+
+    def get_place(self, element: XmlElement) -> XmlPlace:
+        """Return the place of an element that `iter_elements` yields."""
+        if element.parent is not self._parent:
+            self._parent, self._parents = element.parent, tuple(_list_parents(element))
+        return XmlPlace(element.name, element.start, element.end, self._parents)
+
+    def read_element(self, place: XmlPlace) -> XmlElement:
+        """Return the element at a place, as `iter_elements` yielded it. Places in the order of the file take linear time."""
+        if self._fragments is None or not place.parents:
+            self._fragments = _FragmentReader(self.content, self.encoding)
+        return self._fragments.read(place)
+
+
+@dataclass(frozen=True, slots=True)
+class XmlPlace:
+    """Place of an element. parents: start and end of the start tag of each element around it, the outermost first"""
+
+    name: str
+    start: int
+    end: int
+    parents: tuple[tuple[int, int], ...]
+
+
+def _list_parents(element: XmlElement) -> list[tuple[int, int]]:
+    parents = []
+    while (parent := element.parent) is not None:
+        parents.append((parent.start, parent.content_start))
+        element = parent
+    return parents[::-1]
+
+
+class _FragmentReader:
+    """Reader of single elements of a file that was read before."""
+
+    def __init__(self, content: bytes, encoding: str) -> None:
+        self._content = content
+        self._encoding = encoding
+        self._reader = _TreeReader(encoding.replace("utf-16-", "utf-16"), ())
+        self._reader.parser.UseForeignDTD(True)  # named characters, which the file's own DTD outside would declare, are texts
+        self._parents: list[tuple[int, int]] = []
+        self._num_fed = 0
+
+    def read(self, place: XmlPlace) -> XmlElement:
+        """Return the element at a place, after the start tags of those around it."""
+        common = 0
+        while self._parents[common : common + 1] == list(place.parents[common : common + 1]) != []:
+            common += 1
+        while len(self._parents) > common:
+            start, end = self._parents.pop()
+            tag = f"</{get_tag_name(self._content[start:end].decode(self._encoding))}>"
+            self._feed(tag.encode(self._encoding), start, end)
+        for start, end in place.parents[common:]:
+            self._feed(self._content[start:end], start, end)
+            self._parents.append((start, end))
+        self._reader.names = (place.name,)
+        self._feed(self._content[place.start : place.end], place.start, place.end)
+        self._reader.names = ()
+        (element,) = self._reader.take_complete()
+        return element
+
+    def _feed(self, markup: bytes, start: int, end: int) -> None:
+        """Read markup whose place in the file is this one."""
+        self._reader.offset = start - self._num_fed
+        self._reader.read(markup)
+        self._reader.end_last(end)
+        self._num_fed += len(markup)
 
 
 def _detect_encoding(content: bytes) -> str:
@@ -193,106 +256,167 @@ def _detect_encoding(content: bytes) -> str:
     return check_encoding(declared[1].decode() if declared else "utf-8")
 
 
-@dataclass(slots=True)
-class _XmlToken:
-    """Start tag, end tag, text or other markup. name: name of an element, or the text"""
+class _TreeReader:
+    """Handlers of an expat parser, which build elements. expat gives the start of each token, where the one before it ends.
 
-    kind: str
-    start: int
-    name: str = ""
-    namespace: str = ""
-    attributes: dict[str, str] = field(default_factory=dict)
-    end: int = -1
+    names: local names of the elements to build, with all that is in them
+    on_start: called with every element
+    """
 
-
-def _iter_tokens(content: bytes, encoding: str) -> Iterator[_XmlToken]:
-    """Yield the tokens of a file. A token ends where the next one starts, because expat gives the place of starts alone."""
-    reader = _TokenReader(encoding)
-    start = 0
-    try:
-        while start < len(content):
-            # What expat has not read yet, it reads again: a chunk of that length at least keeps the time linear.
-            end = start + max(_CHUNK_BYTES, start - max(reader.parser.CurrentByteIndex, 0))
-            reader.parser.Parse(content[start:end], False)
-            yield from reader.take_complete()
-            start = end
-        reader.parser.Parse(b"", True)
-    except expat.ExpatError as error:
-        reason = expat.ErrorString(error.code)
-        raise DataError(f"line {error.lineno}: not XML that can be read: {reason}", code="invalid-format") from None
-    except (ValueError, LookupError) as error:
-        raise DataError(f"not XML that can be read: {error}; save it as UTF-8", code="invalid-encoding") from None
-    reader.add("markup", start=len(content))
-    yield from reader.take_complete()
-
-
-class _TokenReader:
-    """Handlers of an expat parser that collect tokens."""
-
-    def __init__(self, encoding: str) -> None:
+    def __init__(self, encoding: str, names: Collection[str], on_start: Callable[[XmlElement], None] | None = None) -> None:
         # expat reads the order of the bytes of UTF-16 itself.
-        self.parser = expat.ParserCreate(None if encoding.startswith("utf-16") else encoding, " ")
-        self.tokens: list[_XmlToken] = []
-        self.is_in_cdata = False
+        self.parser = expat.ParserCreate(None if encoding.startswith("utf-16-") else encoding, " ")
+        self.names = names
+        self.offset = 0  # of the place in the file from the place in what the parser was given
+        self._on_start = on_start
+        self._open: list[tuple[XmlElement, list[XmlElement | XmlText | XmlMarkup]]] = []
+        self._outermost: XmlElement | None = None
+        self._num_parts = 0
+        self._events: list[tuple[bool, XmlElement]] = []  # starts of elements, and ends of elements to build
+        self._last: XmlElement | XmlMarkup | None = None  # its end is the start of the next token
+        self._last_is_start = False
+        self._texts: list[str] = []
+        self._text_start = 0
+        self._is_in_cdata = False
         self.parser.StartElementHandler = self._start_element
-        self.parser.EndElementHandler = lambda name: self.add("end")
-        self.parser.CharacterDataHandler = lambda text: self.add("cdata" if self.is_in_cdata else "text", text)
+        self.parser.EndElementHandler = self._end_element
+        self.parser.CharacterDataHandler = self._add_text
         self.parser.StartCdataSectionHandler = lambda: self._mark_cdata(is_start=True)
         self.parser.EndCdataSectionHandler = lambda: self._mark_cdata(is_start=False)
-        self.parser.CommentHandler = lambda text: self.add("markup")
+        self.parser.CommentHandler = lambda text: self._add_markup()
         self.parser.DefaultHandler = self._read_other
-        self.parser.ProcessingInstructionHandler = lambda target, text: self.add("markup")
+        self.parser.ProcessingInstructionHandler = lambda target, text: self._add_markup()
         self.parser.EntityDeclHandler = self._refuse_entity
-        self.parser.AttlistDeclHandler = self._count_attribute
+        self.parser.AttlistDeclHandler = self._read_declaration
         self._num_declared = 0
 
-    def add(self, kind: str, name: str = "", *, start: int = -1) -> _XmlToken:
-        """Add a token, and end the one before it."""
-        start = self.parser.CurrentByteIndex if start < 0 else start
-        if self.tokens:
-            self.tokens[-1].end = start
-        self.tokens.append(_XmlToken(kind, start, name))
-        return self.tokens[-1]
+    def read(self, content: bytes, *, is_last: bool = False) -> None:
+        """Read the next bytes. Raises DataError for what is not well formed or beyond the limits."""
+        try:
+            self.parser.Parse(content, is_last)
+        except expat.ExpatError as error:
+            reason = expat.ErrorString(error.code)
+            raise DataError(f"line {error.lineno}: not XML that can be read: {reason}", code="invalid-format") from None
+        except (ValueError, LookupError) as error:
+            raise DataError(f"not XML that can be read: {error}; save it as UTF-8", code="invalid-encoding") from None
+        if len(self.parser.intern) > MAX_NAMES:
+            raise DataError(f"the XML file has more than {MAX_NAMES:,} different names", code="input-too-long")
 
-    def take_complete(self) -> Iterator[_XmlToken]:
-        """Yield the tokens that have an end."""
-        complete, self.tokens = self.tokens[:-1], self.tokens[-1:]
-        yield from complete
+    def end_last(self, position: int) -> None:
+        """End the last token at this place in the file."""
+        if self._texts:
+            text = self._texts[0] if len(self._texts) == 1 else "".join(self._texts)
+            self._texts = []
+            self._add_part(XmlText(text, self._text_start, position, self._is_in_cdata))
+        if isinstance(self._last, XmlElement) and self._last_is_start:
+            self._last.content_start = position
+        elif self._last is not None:
+            self._last.end = position
+        self._last = None
+
+    def take_complete(self) -> Iterator[XmlElement]:
+        """Yield the elements to build that have an end, each once, and call `on_start` in the order of the file."""
+        events, self._events = self._events, []
+        for number, (is_start, element) in enumerate(events):
+            if is_start:
+                assert self._on_start is not None
+                self._on_start(element)
+            elif element.end >= 0:
+                yield element
+            else:  # the next token, which is not read yet, ends it
+                self._events = events[number:]
+
+    def _end_before(self) -> int:
+        """End the last token where the present one starts, and return that place."""
+        position = self.parser.CurrentByteIndex + self.offset
+        self.end_last(position)
+        return position
+
+    def _add_part(self, part: XmlElement | XmlText | XmlMarkup, num_parts: int = 1) -> None:
+        """Add a part to the innermost element, if it is in an element to build."""
+        if self._outermost is not None:
+            self._num_parts += num_parts
+            check_parts(self._num_parts, self._outermost.name)
+            self._open[-1][1].append(part)
 
     def _start_element(self, name: str, attributes: dict[str, str]) -> None:
-        token = self.add("start")
-        token.namespace, _, token.name = name.rpartition(" ")
-        for key, value in attributes.items():
-            namespace, _, local = key.rpartition(" ")
-            prefix = "xml:" if namespace == _XML_NAMESPACE else ":" if namespace else ""
-            token.attributes[prefix + local] = value
+        position = self._end_before()
+        if len(self._open) >= MAX_DEPTH:
+            raise DataError(f"the XML file has elements deeper than {MAX_DEPTH}", code="invalid-format")
+        namespace, _, local_name = name.rpartition(" ")
+        parent = self._open[-1][0] if self._open else None
+        element = XmlElement(local_name, namespace, _read_attributes(attributes), position, parent)
+        if self._on_start is not None:
+            self._events.append((True, element))
+        if self._outermost is not None:
+            self._add_part(element, 1 + len(attributes))
+        elif local_name in self.names:
+            self._outermost, self._num_parts = element, len(attributes)
+        self._open.append((element, []))
+        self._last, self._last_is_start = element, True
+
+    def _end_element(self, name: str) -> None:
+        position = self._end_before()
+        element, parts = self._open.pop()
+        element.content_end, element.parts = position, tuple(parts)
+        self._last, self._last_is_start = element, False
+        if element is self._outermost:
+            self._events.append((False, element))
+            self._outermost = None
+
+    def _add_text(self, text: str) -> None:
+        if not self._texts:
+            self._text_start = self._end_before()
+        self._texts.append(text)
+
+    def _add_markup(self) -> None:
+        position = self._end_before()
+        self._last = markup = XmlMarkup(position, position)
+        self._add_part(markup)
 
     def _mark_cdata(self, *, is_start: bool) -> None:
-        self.is_in_cdata = is_start
-        self.add("markup")
+        self._add_markup()
+        self._is_in_cdata = is_start
 
     def _read_other(self, text: str) -> None:
         """Add what has no other handler. A named character, which a DTD outside would declare, is text."""
         character = html.unescape(text) if _NAMED_CHARACTER.fullmatch(text) else text
         if character != text:
-            self.add("text", character)
+            self._add_text(character)
         else:
-            self.add("markup")
-
-    def _count_attribute(self, *declaration: object) -> None:
-        """Refuse more declared attributes than documents have, because each element gets the values of all of them."""
-        self._num_declared += 1
-        if self._num_declared > MAX_DECLARED_ATTRIBUTES:
-            raise DataError(
-                f"the XML file declares more than {MAX_DECLARED_ATTRIBUTES} attributes; leave the declarations out",
-                code="invalid-format",
-            )
+            self._add_markup()
 
     def _refuse_entity(self, name: str, *rest: object) -> None:
         raise DataError(
             f"the XML file declares the entity {name[:40]!r}, and is not read: write the text itself in its place",
             code="invalid-format",
         )
+
+    def _read_declaration(self, element: str, name: str, kind: str, default: str | None, required: bool) -> None:
+        """Refuse more declared attributes than documents have, and values that each element would get."""
+        self._num_declared += 1
+        if self._num_declared > MAX_DECLARED_ATTRIBUTES:
+            raise DataError(
+                f"the XML file declares more than {MAX_DECLARED_ATTRIBUTES} attributes; leave the declarations out",
+                code="invalid-format",
+            )
+        if default is not None:
+            raise DataError(
+                f"the XML file declares a default value of the attribute {name[:40]!r}, and is not read: write it in the tags",
+                code="invalid-format",
+            )
+
+
+def _read_attributes(attributes: dict[str, str]) -> Mapping[str, str]:
+    """Return the attributes by their names; see `XmlElement`."""
+    if not attributes:
+        return _NO_ATTRIBUTES
+    values = {}
+    for key, value in attributes.items():
+        namespace, _, name = key.rpartition(" ")
+        prefix = "xml:" if namespace == _XML_NAMESPACE else ":" if namespace else ""
+        values[prefix + name] = value
+    return values
 
 
 def escape_xml(text: str) -> str:

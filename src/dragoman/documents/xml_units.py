@@ -25,7 +25,8 @@ from dragoman.documents.document import (
     apply_edits,
     make_no_edits,
 )
-from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, XmlText, escape_xml, get_tag_name
+from dragoman.documents.reading import check_codes, check_texts
+from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlPlace, XmlSource, XmlText, escape_xml, get_tag_name
 from dragoman.errors import DataError
 from dragoman.languages import is_same_language
 
@@ -37,7 +38,7 @@ _HTML_TAG = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Code:
     """Code in a text.
 
@@ -63,7 +64,7 @@ class Code:
 Piece = str | Code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TaggedText:
     """Text with short tags.
 
@@ -146,6 +147,7 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
             language = re.sub(r"[^\w-]", "", piece.language)
             tag = f"<{name}/>" if piece.kind == "point" else f'<{name} lang="{language}">' if language else f"<{name}>"
         codes[tag] = piece
+        check_codes(len(codes))
         output.append(tag)
     return TaggedText("".join(output), codes)
 
@@ -293,26 +295,71 @@ def get_indent(source: XmlSource, element: XmlElement) -> str:
     return before[before.rfind("\n") :] if "\n" in before and not before.strip() else ""
 
 
+Writer = Callable[[UnitTranslation], Sequence[Edit]]
+MAX_ID = 200
+"""Most characters of the id that a file gives a unit."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _ElementReading:
+    """Element whose units are read again to write them. add: function that adds its units to a list"""
+
+    source: XmlSource
+    place: XmlPlace
+    add: Callable[[UnitList, XmlElement], None]
+
+    def list_units(self) -> UnitList:
+        """Return the units of the element."""
+        units = UnitList()
+        self.add(units, self.source.read_element(self.place))
+        return units
+
+
 class UnitList:
-    """Units of a document that is being read, and how each is written."""
+    """Units of a document that is being read, and how each is written. num_bytes: size of the file, which limits the units"""
 
-    def __init__(self) -> None:
+    def __init__(self, num_bytes: int = 0) -> None:
         self.units: list[Unit] = []
-        self._writers: dict[str, Callable[[UnitTranslation], Sequence[Edit]]] = {}
+        self._num_bytes = num_bytes
+        self._writers: dict[str, Writer | tuple[_ElementReading, int]] = {}
         self._counts: dict[str, int] = {}
+        self._last: tuple[_ElementReading, UnitList] | None = None  # of the element that was written last
 
-    def add(self, unit: Unit, write: Callable[[UnitTranslation], Sequence[Edit]]) -> None:
-        """Add a unit. If another has its id, it gets a number behind it."""
-        name = unit.id
+    def add(self, unit: Unit, write: Writer) -> None:
+        """Add a unit. If another has its id, it gets a number behind it. Raises DataError if there are too many."""
+        self._add(unit, write)
+
+    def _add(self, unit: Unit, writer: Writer | tuple[_ElementReading, int]) -> None:
+        short_id = unit.id[:MAX_ID]
+        name = short_id
         while name in self._writers:
-            number = self._counts[unit.id] = self._counts.get(unit.id, 1) + 1
-            name = f"{unit.id}#{number}"
-        self.units.append(replace(unit, id=name))
-        self._writers[name] = write
+            number = self._counts[short_id] = self._counts.get(short_id, 1) + 1
+            name = f"{short_id}#{number}"
+        self.units.append(unit if name == unit.id else replace(unit, id=name))
+        self._writers[name] = writer
+        check_texts(len(self.units), self._num_bytes)
+
+    def read(self, source: XmlSource, element: XmlElement, add: Callable[[UnitList, XmlElement], None]) -> None:
+        """Add the units of an element that `iter_elements` yields. Memory keeps its place, and writing reads it again.
+
+        add: function that adds the units of the element to a list
+        """
+        reading = _ElementReading(source, source.get_place(element), add)
+        own_units = UnitList()
+        add(own_units, element)
+        for number, unit in enumerate(own_units.units):
+            self._add(unit, (reading, number))
 
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         """Return the edits that write a translation."""
-        return self._writers[unit.id](translation)
+        writer = self._writers[unit.id]
+        if isinstance(writer, tuple):
+            reading, number = writer
+            if self._last is None or self._last[0] is not reading:
+                self._last = reading, reading.list_units()
+            own_units = self._last[1]
+            return own_units.make_edits(own_units.units[number], translation)
+        return writer(translation)
 
     def settle_language(self, language: str) -> str:
         """Return the language of most characters of the units, and take it from the units that state it themselves.

@@ -21,6 +21,9 @@ from dragoman.errors import DataError
 
 MAX_UNPACKED_BYTES = 2**27
 """Bytes that the members with texts may have together, unpacked."""
+MAX_RATIO = 100
+"""Most bytes that a member of more than `MIN_RATIO_BYTES` unpacks to for each packed byte. Texts have 3 to 20, tables to 50."""
+MIN_RATIO_BYTES = 2**20
 MAX_MEMBERS = 20_000
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _LOCAL_MAGIC, _DIRECTORY_MAGIC, _END_MAGIC, _END64_LOCATOR_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x07"
@@ -77,6 +80,8 @@ class ZipMembers:
             )
         if not content.startswith(_LOCAL_MAGIC):
             raise self.error("is not a ZIP archive, which this format is")
+        if (count := content.count(_DIRECTORY_MAGIC)) > MAX_MEMBERS:
+            raise self.error(f"has {count:,} members, more than {MAX_MEMBERS:,}", "input-too-long")
         try:
             members = self._read_directory()
         except _ZIP_ERRORS:
@@ -94,8 +99,6 @@ class ZipMembers:
         with zipfile.ZipFile(io.BytesIO(self.content)) as archive:
             entries, position, comment = archive.infolist(), archive.start_dir, archive.comment
         self._directory_start, self._comment = position, comment
-        if len(entries) > MAX_MEMBERS:
-            raise self.error(f"has {len(entries):,} members, more than {MAX_MEMBERS:,}", "input-too-long")
         end_start = len(self.content) - _END.size - len(comment)
         if self.content[end_start - 20 : end_start - 16] == _END64_LOCATOR_MAGIC:
             raise self.error("is a ZIP64 archive, as only files above 4 GB need; save it again with an office program")
@@ -143,12 +146,13 @@ class ZipMembers:
             raise self.error(f"has no member {name[:80]!r}; save it again with the program that made it")
         member = self.members[name]
         remaining = MAX_UNPACKED_BYTES - self._unpacked_bytes
+        largest = max(MIN_RATIO_BYTES, MAX_RATIO * (member.data_end - member.data_start))
         data = self.content[member.data_start : member.data_end]
         is_complete = True
         try:
             if member.method == zipfile.ZIP_DEFLATED:
                 inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-                data = inflater.decompress(data, remaining + 1)
+                data = inflater.decompress(data, min(remaining, largest) + 1)
                 is_complete = inflater.eof
             elif member.method != zipfile.ZIP_STORED:
                 raise self.error(f"has a member with compression {member.method}; save it again with an office program")
@@ -156,6 +160,12 @@ class ZipMembers:
             is_complete = False
         if len(data) > remaining:
             raise self.error(f"unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB of text; divide it", "input-too-long")
+        if len(data) > largest:
+            raise self.error(
+                f"has a member that unpacks to more than {MAX_RATIO} times its size: {name[:80]!r}; save it again with the "
+                "program that made it",
+                "input-too-long",
+            )
         if not is_complete or len(data) != member.size or zlib.crc32(data) != member.crc:
             raise self.error(f"has a damaged member: {name[:80]!r}; make a new copy of it")
         self._unpacked[name] = (self._unpacked_bytes, data)
