@@ -15,11 +15,11 @@ serve-demo: $(VENV)/.core
 	$(BIN)/dragoman serve runs/quickstart-de/bundle
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	$(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu"
 
 test-slow: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "slow and not alone"
-	$(BIN)/pytest -m "slow and alone"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --timeout 1500 -m "slow and not alone"
+	$(BIN)/pytest --timeout 1500 -m "slow and alone"
 
 # The fast tests as on a processor with AVX2 only: neither PyTorch's libraries nor our kernels use AVX-512.
 test-avx2: $(VENV)/.dev

@@ -241,32 +241,57 @@ def test_mojibake_differs_from_original(text: str) -> None:
     assert has_mojibake(text.encode().decode("latin-1"), "")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a <b>word</b>", "line<BR>", "x<br />y", "</whatever>",
-        '<a href="x', "<font size=3>", "<!-- note", "<?xml version", "a&nbsp;b",
-        "&#8217;", "&#x2019;", "&amp;amp;", "<![CDATA[x",
-        "[[Berlin|the city]]", "'''bold'''", "== History ==", "{{cite web}}",
-        "{% if x %}", "<%= name %>", '{| class="wikitable"', "<ref name=x>",
-    ],
-)  # fmt: skip
-def test_markup_is_found(text: str) -> None:
-    assert filters.has_markup(text, "")
-    assert filters.has_markup("", f"Text with {text}")
+def test_markup_is_found(subtests: pytest.Subtests) -> None:
+    for text in [
+        "a <b>word</b>",
+        "line<BR>",
+        "x<br />y",
+        "</whatever>",
+        '<a href="x',
+        "<font size=3>",
+        "<!-- note",
+        "<?xml version",
+        "a&nbsp;b",
+        "&#8217;",
+        "&#x2019;",
+        "&amp;amp;",
+        "<![CDATA[x",
+        "[[Berlin|the city]]",
+        "'''bold'''",
+        "== History ==",
+        "{{cite web}}",
+        "{% if x %}",
+        "<%= name %>",
+        '{| class="wikitable"',
+        "<ref name=x>",
+    ]:
+        with subtests.test(text=text):
+            assert filters.has_markup(text, "")
+            assert filters.has_markup("", f"Text with {text}")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Press <Ctrl>+<F4>.", "copy <file> to <folder>", "a < b and c > d",
-        "fact <?>", "Q&A; R&D; AT&T", "x == y", "a ==> b", "========",
-        "if [[ -f x ]]", "don''t", "{0} of %s", "{a}",
-        "<https://example.org>", "<me@example.org>", "i <3 you", "|x|", "== a",
-    ],
-)  # fmt: skip
-def test_text_similar_to_markup_is_kept(text: str) -> None:
-    assert not filters.has_markup(text, text)
+def test_text_similar_to_markup_is_kept(subtests: pytest.Subtests) -> None:
+    for text in [
+        "Press <Ctrl>+<F4>.",
+        "copy <file> to <folder>",
+        "a < b and c > d",
+        "fact <?>",
+        "Q&A; R&D; AT&T",
+        "x == y",
+        "a ==> b",
+        "========",
+        "if [[ -f x ]]",
+        "don''t",
+        "{0} of %s",
+        "{a}",
+        "<https://example.org>",
+        "<me@example.org>",
+        "i <3 you",
+        "|x|",
+        "== a",
+    ]:
+        with subtests.test(text=text):
+            assert not filters.has_markup(text, text)
 
 
 @pytest.mark.parametrize(
@@ -373,21 +398,30 @@ def test_text_matches_itself(text: str) -> None:
 # Script and language
 
 
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        ("de", "Größe"), ("ru", "Привет"), ("zh", "你好"),
-        ("zh-TW", "你們"), ("ja", "東京タワーへ"), ("ko", "한국어 漢字"), ("sr", "Здраво"),
-        ("sr-Latn", "zdravo"), ("sh", "zdravo"), ("el", "Γειά"),
-        ("zho", "你好"), ("pt_BR", "ação"), ("hi", "नमस्ते"), ("en", "123 – !"),
-        ("ar", "سلام"), ("de", "µ 5"),
-    ],
-)  # fmt: skip
-def test_script_follows_the_language(language: str, text: str) -> None:
-    is_foreign_script = make_script_filter(1.0, source_language=language, target_language="en")
-    assert not is_foreign_script(text, "fine")
-    assert is_foreign_script("ꦗꦮ", "fine")
-    assert is_foreign_script(text, "ꦗꦮ")
+def test_script_follows_the_language(subtests: pytest.Subtests) -> None:
+    for language, text in [
+        ("de", "Größe"),
+        ("ru", "Привет"),
+        ("zh", "你好"),
+        ("zh-TW", "你們"),
+        ("ja", "東京タワーへ"),
+        ("ko", "한국어 漢字"),
+        ("sr", "Здраво"),
+        ("sr-Latn", "zdravo"),
+        ("sh", "zdravo"),
+        ("el", "Γειά"),
+        ("zho", "你好"),
+        ("pt_BR", "ação"),
+        ("hi", "नमस्ते"),
+        ("en", "123 – !"),
+        ("ar", "سلام"),
+        ("de", "µ 5"),
+    ]:
+        with subtests.test(language=language, text=text):
+            is_foreign_script = make_script_filter(1.0, source_language=language, target_language="en")
+            assert not is_foreign_script(text, "fine")
+            assert is_foreign_script("ꦗꦮ", "fine")
+            assert is_foreign_script(text, "ꦗꦮ")
 
 
 def test_script_ratio_counts_letters() -> None:

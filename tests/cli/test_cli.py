@@ -132,13 +132,14 @@ def list_names(folder: Path) -> list[str]:
 # Help
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_an_example_and_json(command: str) -> None:
-    result = CliRunner().invoke(cli, [command, "--help"], terminal_width=100)
-    assert result.exit_code == 0
-    _, example = result.output.split("Example:")
-    assert f"dragoman {command} " in example or example.startswith(f"  dragoman {command}\n")
-    assert "--json" in result.output
+def test_help_shows_an_example_and_json(subtests: pytest.Subtests) -> None:
+    for command in COMMANDS:
+        with subtests.test(command=command):
+            result = CliRunner().invoke(cli, [command, "--help"], terminal_width=100)
+            assert result.exit_code == 0
+            _, example = result.output.split("Example:")
+            assert f"dragoman {command} " in example or example.startswith(f"  dragoman {command}\n")
+            assert "--json" in result.output
 
 
 def examples() -> list[str]:

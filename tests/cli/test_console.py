@@ -64,11 +64,12 @@ def test_exit_statuses_are_those_of_the_errors() -> None:
     assert RecipeError.exit_code == click.UsageError.exit_code == USAGE_ERROR
 
 
-@pytest.mark.parametrize("json_type", JSON_TYPES, ids=lambda json_type: json_type.__name__)
-def test_json_outputs_have_schemas(json_type: type) -> None:
-    schema = TypeAdapter(json_type).json_schema()
-    assert schema["type"] == "object"
-    assert set(schema["properties"]) == set(json_type.__dataclass_fields__)  # type: ignore[attr-defined]
+def test_json_outputs_have_schemas(subtests: pytest.Subtests) -> None:
+    for json_type in JSON_TYPES:
+        with subtests.test(json_type=json_type):
+            schema = TypeAdapter(json_type).json_schema()
+            assert schema["type"] == "object"
+            assert set(schema["properties"]) == set(json_type.__dataclass_fields__)  # type: ignore[attr-defined]
 
 
 def test_optional_fields_without_value_are_left_out() -> None:

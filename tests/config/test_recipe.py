@@ -8,6 +8,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any
@@ -387,13 +388,14 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", INVALID_OVERRIDES)
-def test_invalid_override_raises_one_line(case: str) -> None:
-    overrides, parts = INVALID_OVERRIDES[case]
-    line = recipe_error(*overrides)
-    for part in parts:
-        assert part in line
-    assert line.startswith((f"{WHERE}: ", repr(overrides[0])))
+def test_invalid_override_raises_one_line(subtests: pytest.Subtests) -> None:
+    for case in INVALID_OVERRIDES:
+        with subtests.test(case=case):
+            overrides, parts = INVALID_OVERRIDES[case]
+            line = recipe_error(*overrides)
+            for part in parts:
+                assert part in line
+            assert line.startswith((f"{WHERE}: ", repr(overrides[0])))
 
 
 def test_run_without_checkpoints_is_refused() -> None:
@@ -410,44 +412,55 @@ def test_long_value_is_cut_in_message() -> None:
     assert len(recipe_error("model.norm=" + "x" * 5000)) < MAX_LINE_CHARACTERS
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_has_sentence_and_refuses_nested_list(key: str) -> None:
-    sentence = KEYS[key].sentence
-    assert sentence is not None
-    assert sentence.strip().endswith((".", "?"))
-    assert "\n\n" not in sentence
-    location = f"{key}[0] = []" if takes_a_list(key) else f"{key} = [[]]"
-    assert f"{WHERE}: {location}" in recipe_error(document=document_with(key, [[]]))
+def test_every_key_has_sentence_and_refuses_nested_list(subtests: pytest.Subtests) -> None:
+    for key in KEYS:
+        with subtests.test(key=key):
+            sentence = KEYS[key].sentence
+            assert sentence is not None
+            assert sentence.strip().endswith((".", "?"))
+            assert "\n\n" not in sentence
+            location = f"{key}[0] = []" if takes_a_list(key) else f"{key} = [[]]"
+            assert f"{WHERE}: {location}" in recipe_error(document=document_with(key, [[]]))
 
 
-@pytest.mark.parametrize("key", NUMBERS)
-@pytest.mark.parametrize("value", ["true", "false", "'5'", "abc", "nan", "inf", "-inf"])
-def test_number_key_refuses_other_values(key: str, value: str) -> None:
-    shown = value if value in ("true", "false", "nan", "inf", "-inf") else repr(value.strip("'"))
-    assert f"{key} = {shown}: " in recipe_error(document=document_with(key, value))
+def test_number_types_refuse_other_values(subtests: pytest.Subtests) -> None:
+    for key in ("training.seed", "training.max_minutes"):  # an integer and a float
+        for value in ("true", "false", "'5'", "nan", "inf", "-inf"):
+            with subtests.test(key=key, value=value):
+                shown = repr(value.strip("'")) if value == "'5'" else value
+                assert f"{key} = {shown}: " in recipe_error(document=document_with(key, value))
 
 
-@pytest.mark.parametrize("key", INTEGERS)
-def test_integer_key_ends_at_32_bits(key: str) -> None:
-    assert f"{key} = 2147483648: " in recipe_error(document=document_with(key, 2**31))
-    assert f"{key} = 0.5: " in recipe_error(document=document_with(key, 0.5))
+def test_number_key_refuses_text(subtests: pytest.Subtests) -> None:
+    for key in NUMBERS:
+        with subtests.test(key=key):
+            assert f"{key} = 'abc': " in recipe_error(document=document_with(key, "abc"))
 
 
-@pytest.mark.parametrize("key", BOOLEANS)
-@pytest.mark.parametrize("value", ["0", "1", "yes", "True", "'true'"])
-def test_boolean_key_takes_true_or_false(key: str, value: str) -> None:
-    line = recipe_error(document=document_with(key, value))
-    assert f"{key} = " in line
-    assert "true or false" in line
+def test_integer_key_ends_at_32_bits(subtests: pytest.Subtests) -> None:
+    for key in INTEGERS:
+        with subtests.test(key=key):
+            assert f"{key} = 2147483648: " in recipe_error(document=document_with(key, 2**31))
+            assert f"{key} = 0.5: " in recipe_error(document=document_with(key, 0.5))
 
 
-@pytest.mark.parametrize("key", TEXTS)
-@pytest.mark.parametrize("value", ["3", "true", "2017-06-12"])
-def test_text_key_refuses_numbers(key: str, value: str) -> None:
-    line = recipe_error(document=document_with(key, value))
-    assert f"{key} = " in line
-    assert "in quotes" in line
-    assert ("or a list of them" in line) == takes_a_list(key)
+def test_boolean_key_takes_true_or_false(subtests: pytest.Subtests) -> None:
+    others = [("tokenizer.joint", value) for value in ("0", "yes", "True", "'true'")]
+    for key, value in [*others, *((key, "1") for key in BOOLEANS)]:
+        with subtests.test(key=key, value=value):
+            line = recipe_error(document=document_with(key, value))
+            assert f"{key} = " in line
+            assert "true or false" in line
+
+
+def test_text_key_refuses_numbers(subtests: pytest.Subtests) -> None:
+    others = [("data.root", value) for value in ("true", "2017-06-12")]
+    for key, value in [*others, *((key, "3") for key in TEXTS)]:
+        with subtests.test(key=key, value=value):
+            line = recipe_error(document=document_with(key, value))
+            assert f"{key} = " in line
+            assert "in quotes" in line
+            assert ("or a list of them" in line) == takes_a_list(key)
 
 
 @pytest.mark.parametrize("table", ["data.corpora", "data.curriculum[0].weights"])
@@ -476,9 +489,8 @@ def test_integer_may_have_exponent() -> None:
     assert (recipe.training.max_minutes, type(recipe.training.max_minutes)) == (3.0, float)
 
 
-@pytest.mark.parametrize(
-    ("setting", "parsed"),
-    [
+def test_override_value_is_toml_or_text(subtests: pytest.Subtests) -> None:
+    for setting, parsed in [
         ("a=3", ("a", 3)),
         ("a.b = 2.5 ", ("a.b", 2.5)),
         ("a=true", ("a", True)),
@@ -495,10 +507,9 @@ def test_integer_may_have_exponent() -> None:
         ("a=1\n[b]", ("a", "1\n[b]")),
         (f"a={'9' * 5000}", ("a", "9" * 5000)),
         ("a=" + "[" * 5000, ("a", "[" * 5000)),
-    ],
-)
-def test_override_value_is_toml_or_text(setting: str, parsed: tuple[str, Any]) -> None:
-    assert parse_setting(setting) == parsed
+    ]:
+        with subtests.test(setting=setting, parsed=parsed):
+            assert parse_setting(setting) == parsed
 
 
 def test_later_layer_wins() -> None:
@@ -535,11 +546,11 @@ def test_merging_leaves_document_and_presets_unchanged() -> None:
     assert (document, PRESETS, SIZES) == before
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("size", SIZES)
-def test_every_preset_and_size_round_trips_through_json(preset: str, size: str) -> None:
-    recipe = make_recipe({"preset": preset, "size": size, "data": {"train": {"file": "a.tsv"}}})
-    assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
+def test_every_preset_and_size_round_trips_through_json(subtests: pytest.Subtests) -> None:
+    for size, preset in product(SIZES, PRESETS):
+        with subtests.test(size=size, preset=preset):
+            recipe = make_recipe({"preset": preset, "size": size, "data": {"train": {"file": "a.tsv"}}})
+            assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
 
 
 def test_empty_document_is_default_recipe() -> None:
@@ -632,13 +643,16 @@ def test_name_with_invalid_utf8_is_refused(key: str) -> None:
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("recipes/*.toml")), ids=lambda path: path.stem)
-def test_builtin_recipe_is_valid(path: Path) -> None:
+def test_builtin_recipe_is_valid(subtests: pytest.Subtests) -> None:
     """The cleaning recipe names no language and no corpus, so they are given here."""
-    overrides = (
-        ["task.source_language=en", "task.target_language=fi", "data.train.file=a.tsv"] if path.stem == "cleaning" else []
-    )
-    assert read_recipe(path, overrides).data.training_corpora()
+    for path in sorted(Path(__file__).parents[2].glob("recipes/*.toml")):
+        with subtests.test(path=path):
+            overrides = (
+                ["task.source_language=en", "task.target_language=fi", "data.train.file=a.tsv"]
+                if path.stem == "cleaning"
+                else []
+            )
+            assert read_recipe(path, overrides).data.training_corpora()
 
 
 @pytest.mark.parametrize(
@@ -786,11 +800,11 @@ def deviations_of(preset: str, size: str = "base", **sections: dict[str, Any]) -
     }
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_paper_preset_has_no_deviations(size: str) -> None:
-    # Table 3 states dropout, smoothing and positions of its rows. The size tiny is not in the paper.
-    dropout = {"model.residual_dropout": (0.3, 0.1), "model.embedding_dropout": (0.3, 0.1)}
-    assert deviations_of("paper", size) == (dropout if size == "tiny" else {})
+def test_paper_preset_has_no_deviations(subtests: pytest.Subtests) -> None:
+    for size in SIZES:
+        with subtests.test(size=size):
+            dropout = {"model.residual_dropout": (0.3, 0.1), "model.embedding_dropout": (0.3, 0.1)}
+            assert deviations_of("paper", size) == (dropout if size == "tiny" else {})
 
 
 def test_deviations_follow_table_rows_and_languages() -> None:

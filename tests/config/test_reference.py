@@ -13,13 +13,14 @@ from dragoman.config.reference import RecipeKey, iter_recipe_keys, render_refere
 KEYS = {entry.key: entry for entry in iter_recipe_keys()}
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_has_one_plain_sentence(key: str) -> None:
-    sentence = KEYS[key].sentence
-    assert sentence.endswith(".")
-    assert sentence[0].isupper() or sentence[0] in "`αβε"
-    assert ". " not in sentence
-    assert len(sentence.split()) <= 30
+def test_every_key_has_one_plain_sentence(subtests: pytest.Subtests) -> None:
+    for key in KEYS:
+        with subtests.test(key=key):
+            sentence = KEYS[key].sentence
+            assert sentence.endswith(".")
+            assert sentence[0].isupper() or sentence[0] in "`αβε"
+            assert ". " not in sentence
+            assert len(sentence.split()) <= 30
 
 
 def test_keys_cover_every_section() -> None:

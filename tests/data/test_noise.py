@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from random import Random
 from time import thread_time
 
@@ -80,14 +81,14 @@ def test_zero_probability_changes_nothing() -> None:
     assert all(apply_noise(none, epoch, index) == PAIRS[index % len(PAIRS)] for epoch in range(3) for index in range(50))
 
 
-@pytest.mark.parametrize("name", NOISE_TYPES)
-@pytest.mark.parametrize("probability", [0.01, 0.5, 1.0])
-def test_noise_frequency_matches_its_probability(name: str, probability: float) -> None:
+def test_noise_frequency_matches_its_probability(subtests: pytest.Subtests) -> None:
     """Allow five standard deviations of the binomial distribution, in each of two epochs and in both."""
-    count = 20_000
-    first, second = (make_noise(**{name: probability}).select_noisy(epoch, np.arange(count)) for epoch in (0, 1))
-    for changed, expected in ((first, probability), (second, probability), (first & second, probability**2)):
-        assert abs(changed.sum() - count * expected) <= 5 * (count * expected * (1 - expected)) ** 0.5
+    for probability, name in product([0.01, 0.5, 1.0], NOISE_TYPES):
+        with subtests.test(probability=probability, name=name):
+            count = 20_000
+            first, second = (make_noise(**{name: probability}).select_noisy(epoch, np.arange(count)) for epoch in (0, 1))
+            for changed, expected in ((first, probability), (second, probability), (first & second, probability**2)):
+                assert abs(changed.sum() - count * expected) <= 5 * (count * expected * (1 - expected)) ** 0.5
 
 
 def test_noise_types_are_independent() -> None:
@@ -217,9 +218,8 @@ def test_upper_and_title_case_follow_the_script(text: str, capitals: str, title:
     assert to_title_case(text) == title
 
 
-@pytest.mark.parametrize(
-    ("text", "stripped"),
-    [
+def test_final_punctuation_is_dropped(subtests: pytest.Subtests) -> None:
+    for text, stripped in [
         ("It rains.", "It rains"),
         ("It rains", "It rains"),
         ("Really?!", "Really"),
@@ -241,11 +241,10 @@ def test_upper_and_title_case_follow_the_script(text: str, capitals: str, title:
         ("هل أنت هنا؟", "هل أنت هنا"),
         ("Is it {0}?", "Is it {0}"),
         ('Look at <x id="1"/>.', 'Look at <x id="1"/>'),
-    ],
-)
-def test_final_punctuation_is_dropped(text: str, stripped: str) -> None:
-    assert drop_final_punctuation(text, "x") == (stripped, "x")
-    assert drop_final_punctuation("x!", text) == ("x", stripped)
+    ]:
+        with subtests.test(text=text, stripped=stripped):
+            assert drop_final_punctuation(text, "x") == (stripped, "x")
+            assert drop_final_punctuation("x!", text) == ("x", stripped)
 
 
 @pytest.mark.parametrize("text", ["...", "?!", "。", " … "])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -138,21 +139,25 @@ def test_big_model_has_213_million_parameters(rows: int, parameters: int) -> Non
     assert model.num_parameters() == parameters
 
 
-@pytest.mark.parametrize(
-    ("preset", "size"), [("t2t-2017", "tiny"), ("t2t-2017", "B-dk32"), ("paper", "base"), *(("modern", size) for size in SIZES)]
-)
-def test_parameter_counts_match_closed_form(preset: str, size: str) -> None:
-    config = make_recipe({"preset": preset, "size": size}).model
-    d, ff, bias = config.d_model, config.d_ff, int(config.attention_bias)
-    keys, values = config.num_heads * config.key_width, config.num_heads * config.value_width
-    attention = 2 * d * keys + 2 * d * values + bias * (2 * keys + values + d)
-    feed_forward = 2 * d * ff + ff + d
-    norm = 2 * d
-    encoder = config.encoder_layers * (attention + feed_forward + 2 * norm)
-    decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    final = 2 * norm if config.norm == "pre" else 0
-    positions = 2 * config.max_positions * d if config.position_encoding == "learned" else 0
-    assert meta_model(config, 1000).num_parameters() == 1000 * d + encoder + decoder + final + positions
+def test_parameter_counts_match_closed_form(subtests: pytest.Subtests) -> None:
+    for preset, size in [
+        ("t2t-2017", "tiny"),
+        ("t2t-2017", "B-dk32"),
+        ("paper", "base"),
+        *(("modern", size) for size in SIZES),
+    ]:
+        with subtests.test(preset=preset, size=size):
+            config = make_recipe({"preset": preset, "size": size}).model
+            d, ff, bias = config.d_model, config.d_ff, int(config.attention_bias)
+            keys, values = config.num_heads * config.key_width, config.num_heads * config.value_width
+            attention = 2 * d * keys + 2 * d * values + bias * (2 * keys + values + d)
+            feed_forward = 2 * d * ff + ff + d
+            norm = 2 * d
+            encoder = config.encoder_layers * (attention + feed_forward + 2 * norm)
+            decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
+            final = 2 * norm if config.norm == "pre" else 0
+            positions = 2 * config.max_positions * d if config.position_encoding == "learned" else 0
+            assert meta_model(config, 1000).num_parameters() == 1000 * d + encoder + decoder + final + positions
 
 
 @pytest.mark.parametrize(
@@ -236,23 +241,24 @@ def test_attention_impl_does_not_change_dropout_masks(mask_name: str) -> None:
     assert not torch.allclose(results[0], cpu_attention(query, key, value, masks(4, 6)[mask_name], 0.0), atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("length", [5, 16, 17, 40])
-@pytest.mark.parametrize("mask_name", ["none", "padding", "causal"])
-def test_cpu_attention_gradients_equal_explicit_attention(mask_name: str, length: int, dtype: torch.dtype) -> None:
+def test_cpu_attention_gradients_equal_explicit_attention(subtests: pytest.Subtests) -> None:
     """Compare with double precision, for fewer and more keys than SIMD lanes; bfloat16 has eight significant bits."""
-    mask = masks(4, length)[mask_name]
-    inputs = [noise(2, 3, rows, width, seed=rows + width).to(dtype) for rows, width in ((4, 8), (length, 8), (length, 5))]
-    weight = noise(2, 3, 4, 5, seed=9)
-    results = []
-    for attend, result_dtype in ((cpu_attention, dtype), (explicit_attention, torch.float64)):
-        query, key, value = (tensor.to(result_dtype).requires_grad_() for tensor in inputs)
-        result = attend(query, key, value, mask, 0.0)
-        results.append([result, *torch.autograd.grad((result * weight.to(result_dtype)).sum(), (query, key, value))])
-    for ours, expected in zip(*results, strict=True):
-        assert ours.dtype == dtype
-        bound = (2e-6 if dtype == torch.float32 else 2e-2) * expected.abs().max().item()
-        torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
+    for mask_name, length, dtype in product(["none", "padding", "causal"], [5, 16, 17, 40], [torch.float32, torch.bfloat16]):
+        with subtests.test(mask_name=mask_name, length=length, dtype=dtype):
+            mask = masks(4, length)[mask_name]
+            inputs = [
+                noise(2, 3, rows, width, seed=rows + width).to(dtype) for rows, width in ((4, 8), (length, 8), (length, 5))
+            ]
+            weight = noise(2, 3, 4, 5, seed=9)
+            results = []
+            for attend, result_dtype in ((cpu_attention, dtype), (explicit_attention, torch.float64)):
+                query, key, value = (tensor.to(result_dtype).requires_grad_() for tensor in inputs)
+                result = attend(query, key, value, mask, 0.0)
+                results.append([result, *torch.autograd.grad((result * weight.to(result_dtype)).sum(), (query, key, value))])
+            for ours, expected in zip(*results, strict=True):
+                assert ours.dtype == dtype
+                bound = (2e-6 if dtype == torch.float32 else 2e-2) * expected.abs().max().item()
+                torch.testing.assert_close(ours.double(), expected, rtol=0, atol=bound)
 
 
 def test_cpu_attention_backward_uses_the_forward_mask() -> None:
@@ -396,27 +402,28 @@ def test_matmul_with_relu_equals_relu_of_matmul(matmul: MatMul, dtype: torch.dty
         torch.testing.assert_close(result.double(), expected, rtol=0, atol=2e-6 * max(expected.abs().max().item(), 1.0))
 
 
-@pytest.mark.parametrize("relu", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(1, 5, 6), (2, 17, 5, 6), (40, 5, 6), (37, 520, 530), (37, 530, 520)])
-def test_padded_matmul_equals_linear(shape: tuple[int, ...], bias: bool, relu: bool) -> None:
+def test_padded_matmul_equals_linear(subtests: pytest.Subtests) -> None:
     """Compare result and gradients with double precision of the same bfloat16 numbers, up to rounding."""
-    *rows, inner, outer = shape
-    inputs = [noise(*rows, inner), noise(outer, inner, seed=3) / inner**0.5, *([noise(outer, seed=4)] if bias else [])]
-    inputs = [tensor.bfloat16() for tensor in inputs]
-    grad_result = noise(*rows, outer, seed=5).bfloat16()
-    ours, exact = ([tensor.to(dtype).requires_grad_() for tensor in inputs] for dtype in (torch.float32, torch.float64))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = padded_matmul(ours[0], ours[1], ours[2] if bias else None, relu=relu)
-    expected = nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)
-    assert result.dtype == torch.bfloat16
-    if relu:  # rounding may change the sign of a number, and then the gradients differ
-        expected = expected * (result > 0)
-    results = [result, *torch.autograd.grad(result, ours, grad_result)]
-    expected_results = [expected, *torch.autograd.grad(expected, exact, grad_result.double())]
-    for tensor, expected_tensor in zip(results, expected_results, strict=True):
-        assert tensor.shape == expected_tensor.shape
-        assert (tensor.double() - expected_tensor).norm() <= 2**-7 * expected_tensor.norm()
+    for shape, bias, relu in product(
+        [(1, 5, 6), (2, 17, 5, 6), (40, 5, 6), (37, 520, 530), (37, 530, 520)], [True, False], [True, False]
+    ):
+        with subtests.test(shape=shape, bias=bias, relu=relu):
+            *rows, inner, outer = shape
+            inputs = [noise(*rows, inner), noise(outer, inner, seed=3) / inner**0.5, *([noise(outer, seed=4)] if bias else [])]
+            inputs = [tensor.bfloat16() for tensor in inputs]
+            grad_result = noise(*rows, outer, seed=5).bfloat16()
+            ours, exact = ([tensor.to(dtype).requires_grad_() for tensor in inputs] for dtype in (torch.float32, torch.float64))
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                result = padded_matmul(ours[0], ours[1], ours[2] if bias else None, relu=relu)
+            expected = nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)
+            assert result.dtype == torch.bfloat16
+            if relu:  # rounding may change the sign of a number, and then the gradients differ
+                expected = expected * (result > 0)
+            results = [result, *torch.autograd.grad(result, ours, grad_result)]
+            expected_results = [expected, *torch.autograd.grad(expected, exact, grad_result.double())]
+            for tensor, expected_tensor in zip(results, expected_results, strict=True):
+                assert tensor.shape == expected_tensor.shape
+                assert (tensor.double() - expected_tensor).norm() <= 2**-7 * expected_tensor.norm()
 
 
 def test_padded_matmul_uses_few_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,6 @@ from dragoman.paper.table3_rows import (
     MODEL_SCALES,
     PAPER_ROWS,
     ROW_SERIES,
-    PaperRow,
     make_row_model,
     make_row_recipe,
     select_rows,
@@ -142,26 +142,27 @@ def gradients(*inputs: Tensor, output: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad((output * weight).sum(), inputs))
 
 
-@pytest.mark.parametrize("length", [1, 2 * MIN_BLOCK_SIZE, 90])
-@pytest.mark.parametrize("radius", [1, MIN_BLOCK_SIZE, 40, 200])
-@pytest.mark.parametrize("form", ["plain", "padded", "causal"])
-def test_local_attention_equals_masked_attention(length: int, radius: int, form: str) -> None:
-    torch.manual_seed(length + radius)
-    query, key, value = (torch.randn(2, 3, length, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    device, keep_BT = torch.device("cpu"), None
-    mask = window_mask(length, length, radius, device=device)
-    if form == "padded":
-        keep_BT = torch.arange(length)[None] < torch.tensor([[length], [max(length // 3, 1)]])
-        mask = windowed_padding_mask(keep_BT, radius)
-    elif form == "causal":
-        mask = mask & causal_mask(length, length, device=device)
-    output = local_attention(query, key, value, radius, token_mask_BT=keep_BT, causal=form == "causal")
-    expected = explicit_attention(query, key, value, mask, 0.0)
-    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
-    for gradient, expected_gradient in zip(
-        gradients(query, key, value, output=output), gradients(query, key, value, output=expected), strict=True
+def test_local_attention_equals_masked_attention(subtests: pytest.Subtests) -> None:
+    for form, radius, length in product(
+        ["plain", "padded", "causal"], [1, MIN_BLOCK_SIZE, 40, 200], [1, 2 * MIN_BLOCK_SIZE, 90]
     ):
-        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-12)
+        with subtests.test(form=form, radius=radius, length=length):
+            torch.manual_seed(length + radius)
+            query, key, value = (torch.randn(2, 3, length, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
+            device, keep_BT = torch.device("cpu"), None
+            mask = window_mask(length, length, radius, device=device)
+            if form == "padded":
+                keep_BT = torch.arange(length)[None] < torch.tensor([[length], [max(length // 3, 1)]])
+                mask = windowed_padding_mask(keep_BT, radius)
+            elif form == "causal":
+                mask = mask & causal_mask(length, length, device=device)
+            output = local_attention(query, key, value, radius, token_mask_BT=keep_BT, causal=form == "causal")
+            expected = explicit_attention(query, key, value, mask, 0.0)
+            torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
+            for gradient, expected_gradient in zip(
+                gradients(query, key, value, output=output), gradients(query, key, value, output=expected), strict=True
+            ):
+                torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-12)
 
 
 def test_local_attention_cost_grows_linearly() -> None:
@@ -402,10 +403,11 @@ def small_table(
     )
 
 
-@pytest.mark.parametrize("row", PAPER_ROWS, ids=lambda row: row.name)
-def test_row_at_paper_scale_equals_its_size(row: PaperRow) -> None:
-    expected = make_recipe({"size": row.name}).model
-    assert make_recipe({"model": make_row_model(row.name, MODEL_SCALES["paper"])}).model == expected
+def test_row_at_paper_scale_equals_its_size(subtests: pytest.Subtests) -> None:
+    for row in PAPER_ROWS:
+        with subtests.test(row=row):
+            expected = make_recipe({"size": row.name}).model
+            assert make_recipe({"model": make_row_model(row.name, MODEL_SCALES["paper"])}).model == expected
 
 
 @pytest.mark.parametrize("scale", MODEL_SCALES)
@@ -761,12 +763,13 @@ def resolve(path: str) -> Any:
     raise AssertionError(path)
 
 
-@pytest.mark.parametrize("row", equations(), ids=lambda row: row[0][:40])
-def test_page_names_existing_lines_and_tests(row: list[str]) -> None:
-    _, where, line, test, _ = row
-    assert line.strip("`") in inspect.getsource(resolve(where.strip("`")))
-    file, _, name = test.strip("`").partition("::")
-    assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+def test_page_names_existing_lines_and_tests(subtests: pytest.Subtests) -> None:
+    for row in equations():
+        with subtests.test(row=row):
+            _, where, line, test, _ = row
+            assert line.strip("`") in inspect.getsource(resolve(where.strip("`")))
+            file, _, name = test.strip("`").partition("::")
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
 
 
 def test_page_has_all_equations_and_model_sections() -> None:

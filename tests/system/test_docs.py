@@ -74,9 +74,7 @@ def commands_of(page: Path) -> Iterator[list[str]]:
         yield from commands_in(code)
 
 
-COMMAND_LINES = [
-    pytest.param(words, id=f"{page_id(page)}: {' '.join(words)[:60]}") for page in PAGES for words in commands_of(page)
-]
+COMMAND_LINES = [(page_id(page), words) for page in PAGES for words in commands_of(page)]
 
 
 def is_placeholder(word: str) -> bool:
@@ -84,25 +82,26 @@ def is_placeholder(word: str) -> bool:
     return not word or any(mark in word for mark in "…$[]<>") or word.isupper()
 
 
-@pytest.mark.parametrize("words", COMMAND_LINES)
-def test_commands_options_and_recipes_exist(words: list[str]) -> None:
-    name, *rest = words
-    assert name in COMMANDS
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    if rest and "--help" not in rest and not any(mark in word for word in rest for mark in "…[]"):
-        arguments = ["1" if word == "N" else word for word in rest]
-        command.make_context(name, arguments)  # raises if an option or argument is unknown or missing
-    if name not in ("train", "prepare", "clean") or not rest:
-        return
-    settings = [word for word in rest[1:] if "=" in word and not word.startswith(("-", "["))]
-    settings = [word for word in settings if not is_placeholder(word.partition("=")[2])]
-    if rest[0] in BUILTIN_RECIPES:
-        read_recipe(Path(rest[0]), settings)
-    else:
-        assert is_placeholder(rest[0]) or rest[0].endswith(".toml")
-        for setting in settings:
-            assert has_key(setting.partition("=")[0])
+def test_commands_options_and_recipes_exist(subtests: pytest.Subtests) -> None:
+    for page, words in COMMAND_LINES:
+        with subtests.test(page=page, words=words):
+            name, *rest = words
+            assert name in COMMANDS
+            command = cli.get_command(click.Context(cli), name)
+            assert command is not None
+            if rest and "--help" not in rest and not any(mark in word for word in rest for mark in "…[]"):
+                arguments = ["1" if word == "N" else word for word in rest]
+                command.make_context(name, arguments)  # raises if an option or argument is unknown or missing
+            if name not in ("train", "prepare", "clean") or not rest:
+                continue
+            settings = [word for word in rest[1:] if "=" in word and not word.startswith(("-", "["))]
+            settings = [word for word in settings if not is_placeholder(word.partition("=")[2])]
+            if rest[0] in BUILTIN_RECIPES:
+                read_recipe(Path(rest[0]), settings)
+            else:
+                assert is_placeholder(rest[0]) or rest[0].endswith(".toml")
+                for setting in settings:
+                    assert has_key(setting.partition("=")[0])
 
 
 def test_commands_are_found_on_pages() -> None:
@@ -134,13 +133,14 @@ def list_sections(annotation: Any) -> Iterator[type[RecipeSection]]:
         yield from list_sections(part)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_recipe_keys_exist(page: Path) -> None:
-    prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
-    names = "|".join(Recipe.model_fields)
-    for key in re.findall(rf"`((?:{names})(?:\.[a-z_0-9A-Z]+)+)(?==| =|`)", prose):
-        if not key.endswith((".safetensors", ".json", ".model", ".pt", ".py", ".html", ".arrow", ".bin", ".npz")):
-            assert has_key(key), key
+def test_recipe_keys_exist(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=page_id(page)):
+            prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
+            names = "|".join(Recipe.model_fields)
+            for key in re.findall(rf"`((?:{names})(?:\.[a-z_0-9A-Z]+)+)(?==| =|`)", prose):
+                if not key.endswith((".safetensors", ".json", ".model", ".pt", ".py", ".html", ".arrow", ".bin", ".npz")):
+                    assert has_key(key), key
 
 
 def test_unknown_recipe_keys_are_noticed() -> None:
@@ -152,19 +152,22 @@ def test_unknown_recipe_keys_are_noticed() -> None:
     assert not has_key("data.cleaning.no_such_filter")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_toml_blocks_are_recipes(page: Path, bundle: Path) -> None:
+def test_toml_blocks_are_recipes(subtests: pytest.Subtests, bundle: Path) -> None:
     """Each block is a recipe, alone, after the blocks before it, or as the corpora of a parser."""
-    parser_recipe = tomllib.loads((ROOT / "src" / "dragoman" / "recipes" / "parsing-craft.toml").read_text(encoding="utf-8"))
-    previous_text = ""
-    for language, text in code_blocks(page):
-        if language == "toml":
-            text = text.replace("runs/general/bundle", str(bundle))
-            document = tomllib.loads(text)
-            if "brackets" in text:
-                document = {**parser_recipe, **document}
-            assert is_recipe(document) or is_recipe(tomllib.loads(previous_text + text)), text
-            previous_text += text
+    for page in PAGES:
+        with subtests.test(page=page_id(page)):
+            parser_recipe = tomllib.loads(
+                (ROOT / "src" / "dragoman" / "recipes" / "parsing-craft.toml").read_text(encoding="utf-8")
+            )
+            previous_text = ""
+            for language, text in code_blocks(page):
+                if language == "toml":
+                    text = text.replace("runs/general/bundle", str(bundle))
+                    document = tomllib.loads(text)
+                    if "brackets" in text:
+                        document = {**parser_recipe, **document}
+                    assert is_recipe(document) or is_recipe(tomllib.loads(previous_text + text)), text
+                    previous_text += text
 
 
 def is_recipe(document: dict[str, Any]) -> bool:
@@ -175,17 +178,18 @@ def is_recipe(document: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
-    generated = {(ROOT / "docs" / name).resolve() for name in make_reference.GENERATED_PAGES}
-    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        if target in generated:
-            continue
-        assert target.exists(), link
-        if anchor:
-            assert anchor in headings(target), link
+def test_links_lead_to_files_and_headings(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=page_id(page)):
+            generated = {(ROOT / "docs" / name).resolve() for name in make_reference.GENERATED_PAGES}
+            for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+                path, _, anchor = link.partition("#")
+                target = (page.parent / path).resolve() if path else page
+                if target in generated:
+                    continue
+                assert target.exists(), link
+                if anchor:
+                    assert anchor in headings(target), link
 
 
 def headings(page: Path) -> set[str]:
@@ -201,31 +205,34 @@ def test_navigation_names_every_page_once() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_shell_can_read_bash_blocks(page: Path) -> None:
-    for language, text in code_blocks(page):
-        if language in ("bash", "sh"):
-            result = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
-            assert result.returncode == 0, result.stderr
+def test_shell_can_read_bash_blocks(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=page_id(page)):
+            for language, text in code_blocks(page):
+                if language in ("bash", "sh"):
+                    result = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+                    assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_python_blocks_compile(page: Path) -> None:
-    for language, text in code_blocks(page):
-        if language == "python":
-            assert ast.parse(text, page_id(page)).body, text
+def test_python_blocks_compile(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=page_id(page)):
+            for language, text in code_blocks(page):
+                if language == "python":
+                    assert ast.parse(text, page_id(page)).body, text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_named_files_and_tests_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for path in re.findall(r"`((?:src/dragoman|scripts|benchmarks|tests)/[\w/.-]+)`", text):
-        assert (ROOT / path).exists(), path
-    for file, name in re.findall(r"`([\w/]*test_\w+\.py)(?:::(test_\w+))?`", text):
-        path = ROOT / "tests" / file.removeprefix("tests/")
-        assert path.exists(), file
-        if name:
-            assert f"def {name}(" in path.read_text(encoding="utf-8"), f"{file}::{name}"
+def test_named_files_and_tests_exist(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=page_id(page)):
+            text = page.read_text(encoding="utf-8")
+            for path in re.findall(r"`((?:src/dragoman|scripts|benchmarks|tests)/[\w/.-]+)`", text):
+                assert (ROOT / path).exists(), path
+            for file, name in re.findall(r"`([\w/]*test_\w+\.py)(?:::(test_\w+))?`", text):
+                path = ROOT / "tests" / file.removeprefix("tests/")
+                assert path.exists(), file
+                if name:
+                    assert f"def {name}(" in path.read_text(encoding="utf-8"), f"{file}::{name}"
 
 
 def test_architecture_names_existing_files_and_functions() -> None:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from unittest import mock
 
@@ -211,14 +212,16 @@ def test_dropout_of_compiled_layers_follows_seed(backend: str) -> None:
 # Chunks of the loss
 
 
-@pytest.mark.parametrize("vocabulary", [7, 10_000, 32_000, CPU_CHUNK_LOGITS // CHUNK_SIZE_MULTIPLE + 1, CPU_CHUNK_LOGITS + 1])
-@pytest.mark.parametrize("positions", [1, 63, 64, 700, 3831, 100_000])
-def test_chunks_fit_with_little_padding(positions: int, vocabulary: int) -> None:
-    size = choose_chunk_size(positions, vocabulary, CPU_CHUNK_LOGITS)
-    assert size == 1 or size * vocabulary <= max(CPU_CHUNK_LOGITS, CHUNK_SIZE_MULTIPLE * vocabulary)
-    num_chunks = -(-positions // size)
-    assert num_chunks * size - positions < num_chunks * CHUNK_SIZE_MULTIPLE
-    assert size % CHUNK_SIZE_MULTIPLE == 0 or vocabulary * CHUNK_SIZE_MULTIPLE > CPU_CHUNK_LOGITS
+def test_chunks_fit_with_little_padding(subtests: pytest.Subtests) -> None:
+    for positions, vocabulary in product(
+        [1, 63, 64, 700, 3831, 100_000], [7, 10_000, 32_000, CPU_CHUNK_LOGITS // CHUNK_SIZE_MULTIPLE + 1, CPU_CHUNK_LOGITS + 1]
+    ):
+        with subtests.test(positions=positions, vocabulary=vocabulary):
+            size = choose_chunk_size(positions, vocabulary, CPU_CHUNK_LOGITS)
+            assert size == 1 or size * vocabulary <= max(CPU_CHUNK_LOGITS, CHUNK_SIZE_MULTIPLE * vocabulary)
+            num_chunks = -(-positions // size)
+            assert num_chunks * size - positions < num_chunks * CHUNK_SIZE_MULTIPLE
+            assert size % CHUNK_SIZE_MULTIPLE == 0 or vocabulary * CHUNK_SIZE_MULTIPLE > CPU_CHUNK_LOGITS
 
 
 def test_new_model_has_fused_attention() -> None:

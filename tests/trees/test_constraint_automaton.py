@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -105,17 +106,15 @@ def count_trees(length: int, *, labels: int, tags: int, max_depth: int, max_cons
 LIMITS = [(1, 4, 4), (2, 3, 3), (3, 2, 2), (2, 4, 2), (3, 3, 1), (4, 2, 1)]
 
 
-@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-@pytest.mark.parametrize(("length", "max_depth", "max_consecutive_opens"), LIMITS)
-def test_outputs_are_the_well_formed_trees(
-    name: LinearizationName, length: int, max_depth: int, max_consecutive_opens: int
-) -> None:
-    limits = {"max_depth": max_depth, "max_consecutive_opens": max_consecutive_opens}
-    outputs = enumerate_outputs(name, length, 99, **limits)
-    tags = 2 if name == "tensor2tensor" else 1
-    assert len(outputs) == count_trees(length, labels=2, tags=tags, **limits)
-    for tokens in outputs:
-        assert_well_formed(linearization(name, constituents=["NP"]), tokens, length)
+def test_outputs_are_the_well_formed_trees(subtests: pytest.Subtests) -> None:
+    for (length, max_depth, max_consecutive_opens), name in product(LIMITS, LINEARIZATION_NAMES):
+        with subtests.test(length=length, max_depth=max_depth, max_consecutive_opens=max_consecutive_opens, name=name):
+            limits = {"max_depth": max_depth, "max_consecutive_opens": max_consecutive_opens}
+            outputs = enumerate_outputs(name, length, 99, **limits)
+            tags = 2 if name == "tensor2tensor" else 1
+            assert len(outputs) == count_trees(length, labels=2, tags=tags, **limits)
+            for tokens in outputs:
+                assert_well_formed(linearization(name, constituents=["NP"]), tokens, length)
 
 
 @pytest.mark.parametrize("name", LINEARIZATION_NAMES)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -208,32 +209,32 @@ def run_steps(
     return steps_logits
 
 
-@pytest.mark.parametrize("keys", MODEL_KEYS.values(), ids=MODEL_KEYS)
-@pytest.mark.parametrize("width", [1, 3])
-def test_logits_equal_those_of_the_quantized_model(keys: dict[str, Any], width: int) -> None:
+def test_logits_equal_those_of_the_quantized_model(subtests: pytest.Subtests) -> None:
     """Compare up to float32's rounding, which sometimes moves an input to the next step. Then the difference is as large as
     that between the quantized model and the trained one."""
-    model = make_model(**keys)
-    assert supports_compiled(model, "int8")
-    source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
-    exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
-    compiled = run_steps(compile_model(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
-    quantized = run_steps(quantize(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
-    assert [list(step) for step in compiled] == [list(step) for step in quantized]
-    differences = max_differences(compiled, quantized)
-    assert float((differences < ROUNDING).float().mean()) > 0.5
-    assert float(differences.max()) < 2 * float(max_differences(compiled, exact).max())
+    for width, keys in product([1, 3], MODEL_KEYS.values()):
+        with subtests.test(width=width, keys=keys):
+            model = make_model(**keys)
+            assert supports_compiled(model, "int8")
+            source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
+            exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
+            compiled = run_steps(compile_model(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
+            quantized = run_steps(quantize(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
+            assert [list(step) for step in compiled] == [list(step) for step in quantized]
+            differences = max_differences(compiled, quantized)
+            assert float((differences < ROUNDING).float().mean()) > 0.5
+            assert float(differences.max()) < 2 * float(max_differences(compiled, exact).max())
 
 
-@pytest.mark.parametrize("keys", MODEL_KEYS.values(), ids=MODEL_KEYS)
-@pytest.mark.parametrize("width", [1, 3])
-def test_float32_logits_equal_those_of_the_model(keys: dict[str, Any], width: int) -> None:
-    model = make_model(**keys)
-    assert supports_compiled(model, "float32")
-    source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
-    exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
-    compiled = run_steps(compile_model(model, "float32"), source_BS, width, leave, INITIAL_POSITIONS + 16)
-    assert float(max_differences(compiled, exact).max()) < ROUNDING
+def test_float32_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
+    for width, keys in product([1, 3], MODEL_KEYS.values()):
+        with subtests.test(width=width, keys=keys):
+            model = make_model(**keys)
+            assert supports_compiled(model, "float32")
+            source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
+            exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
+            compiled = run_steps(compile_model(model, "float32"), source_BS, width, leave, INITIAL_POSITIONS + 16)
+            assert float(max_differences(compiled, exact).max()) < ROUNDING
 
 
 def max_differences(left: list[dict[int, Tensor]], right: list[dict[int, Tensor]]) -> Tensor:
@@ -336,89 +337,91 @@ def pack_linear(packer: WeightPacker, weight: Tensor, bias: Tensor | None, epilo
     return packer.pack([LazyWeight.from_tensor(weight)], [bias], epilogue)._replace(num_outputs=len(weight))
 
 
-@pytest.mark.parametrize("epilogue", [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8])
-@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (80, 100), (128, 321), (512, 64)])
-@pytest.mark.parametrize("rows", [1, 3, 4, 7, 16, 17, 33, 70])
-def test_products_equal_their_definition(epilogue: int, inputs: int, outputs: int, rows: int) -> None:
+def test_products_equal_their_definition(subtests: pytest.Subtests) -> None:
     """Vectors and tiles agree to the last bit, and sums in 64 bits agree up to float32's rounding."""
-    numbers = torch.Generator().manual_seed(rows)
-    x_NI, y_NO = torch.randn(rows, inputs, generator=numbers), torch.randn(rows, outputs, generator=numbers)
-    x_NI = x_NI.relu() if epilogue == ADD_RESIDUAL_U8 else x_NI
-    x_NI[0] = 0.0
-    weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
-    packer = WeightPacker("int8")
-    int8_weights = pack_linear(packer, weight, bias, epilogue)
-    memory_block = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
-    memory_block.thread_arenas[0].view("quantized_inputs", np.uint8).fill(77)  # old values must not change a sum
-    results = []
-    for tile_config in {0, memory_block.workspaces[0].tile_config}:
-        workspace = memory_block.workspaces[0]._replace(tile_config=tile_config, x=y_NO.data_ptr())
-        result_NO = torch.empty_like(y_NO)
-        run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
-        results.append(result_NO)
-    assert all(torch.equal(result_NO, results[0]) for result_NO in results)
-    step_N1 = (x_NI.abs().amax(1, keepdim=True) / (255 if epilogue == ADD_RESIDUAL_U8 else 127)).clamp(min=MIN_SCALE)
-    integer_NI = (x_NI * (1 / step_N1)).round().double()
-    scale_O = compute_weight_steps(weight)
-    expected_NO = (integer_NI @ (weight / scale_O[:, None]).round().double().t()) * (scale_O * step_N1) + bias
-    expected_NO = {RELU: expected_NO.relu(), STORE: expected_NO}.get(epilogue, expected_NO + y_NO)
-    error_NO = (results[0] - expected_NO).abs()
-    # An input halfway between two steps may round either way, which changes its whole row.
-    assert float((error_NO.amax(1) < 1e-5 * inputs**0.5).double().mean()) > 0.9
-    assert float(error_NO.max()) < 0.05 * inputs**0.5
+    for rows, (inputs, outputs), epilogue in product(
+        [1, 3, 4, 7, 16, 17, 33, 70], [(16, 16), (80, 100), (128, 321), (512, 64)], [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8]
+    ):
+        with subtests.test(rows=rows, inputs=inputs, outputs=outputs, epilogue=epilogue):
+            numbers = torch.Generator().manual_seed(rows)
+            x_NI, y_NO = torch.randn(rows, inputs, generator=numbers), torch.randn(rows, outputs, generator=numbers)
+            x_NI = x_NI.relu() if epilogue == ADD_RESIDUAL_U8 else x_NI
+            x_NI[0] = 0.0
+            weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
+            packer = WeightPacker("int8")
+            int8_weights = pack_linear(packer, weight, bias, epilogue)
+            memory_block = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
+            memory_block.thread_arenas[0].view("quantized_inputs", np.uint8).fill(77)  # old values must not change a sum
+            results = []
+            for tile_config in {0, memory_block.workspaces[0].tile_config}:
+                workspace = memory_block.workspaces[0]._replace(tile_config=tile_config, x=y_NO.data_ptr())
+                result_NO = torch.empty_like(y_NO)
+                run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
+                results.append(result_NO)
+            assert all(torch.equal(result_NO, results[0]) for result_NO in results)
+            step_N1 = (x_NI.abs().amax(1, keepdim=True) / (255 if epilogue == ADD_RESIDUAL_U8 else 127)).clamp(min=MIN_SCALE)
+            integer_NI = (x_NI * (1 / step_N1)).round().double()
+            scale_O = compute_weight_steps(weight)
+            expected_NO = (integer_NI @ (weight / scale_O[:, None]).round().double().t()) * (scale_O * step_N1) + bias
+            expected_NO = {RELU: expected_NO.relu(), STORE: expected_NO}.get(epilogue, expected_NO + y_NO)
+            error_NO = (results[0] - expected_NO).abs()
+            # An input halfway between two steps may round either way, which changes its whole row.
+            assert float((error_NO.amax(1) < 1e-5 * inputs**0.5).double().mean()) > 0.9
+            assert float(error_NO.max()) < 0.05 * inputs**0.5
 
 
-@pytest.mark.parametrize("epilogue", [STORE, RELU, SILU, GELU, ADD_RESIDUAL])
-@pytest.mark.parametrize(("inputs", "outputs"), [(16, 16), (80, 100), (128, 321), (512, 64)])
-def test_float32_products_equal_their_definition(epilogue: int, inputs: int, outputs: int) -> None:
+def test_float32_products_equal_their_definition(subtests: pytest.Subtests) -> None:
     """Compare with sums in 64 bits. A row is the same to the last bit with any number of rows."""
-    numbers = torch.Generator().manual_seed(inputs)
-    x_NI, y_NO = torch.randn(40, inputs, generator=numbers), torch.randn(40, outputs, generator=numbers)
-    weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
-    packer = WeightPacker("float32")
-    weights = pack_linear(packer, weight, bias, epilogue)
-    results = {}
-    for rows in (*range(1, 14), 40):
-        workspace_memory = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
-        workspace = workspace_memory.workspaces[0]._replace(x=y_NO.data_ptr())
-        results[rows] = torch.empty(rows, outputs)
-        run_product(x_NI.data_ptr(), weights, results[rows].data_ptr(), rows, inputs, workspace)
-    assert all(torch.equal(result_NO, results[40][:rows]) for rows, result_NO in results.items())
-    sum_NO = x_NI.double() @ weight.double().t() + bias
-    activations: dict[int, Callable[[Tensor], Tensor]] = {RELU: F.relu, SILU: F.silu, GELU: F.gelu}
-    expected_NO: Tensor = activations[epilogue](sum_NO) if epilogue in activations else sum_NO
-    expected_NO = expected_NO + y_NO if epilogue == ADD_RESIDUAL else expected_NO
-    # Every addition rounds to 24 bits, and the formulas of the activations have errors of up to 2e-7 of their inputs.
-    magnitude_NO = x_NI.double().abs() @ weight.double().abs().t() + bias.abs() + y_NO.abs()
-    limit_NO = (inputs + 2) * 2.0**-24 * magnitude_NO + 2e-7 * sum_NO.abs()
-    assert bool(((results[40] - expected_NO).abs() < limit_NO).all())
+    for (inputs, outputs), epilogue in product(
+        [(16, 16), (80, 100), (128, 321), (512, 64)], [STORE, RELU, SILU, GELU, ADD_RESIDUAL]
+    ):
+        with subtests.test(inputs=inputs, outputs=outputs, epilogue=epilogue):
+            numbers = torch.Generator().manual_seed(inputs)
+            x_NI, y_NO = torch.randn(40, inputs, generator=numbers), torch.randn(40, outputs, generator=numbers)
+            weight, bias = torch.randn(outputs, inputs, generator=numbers), torch.randn(outputs, generator=numbers)
+            packer = WeightPacker("float32")
+            weights = pack_linear(packer, weight, bias, epilogue)
+            results = {}
+            for rows in (*range(1, 14), 40):
+                workspace_memory = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
+                workspace = workspace_memory.workspaces[0]._replace(x=y_NO.data_ptr())
+                results[rows] = torch.empty(rows, outputs)
+                run_product(x_NI.data_ptr(), weights, results[rows].data_ptr(), rows, inputs, workspace)
+            assert all(torch.equal(result_NO, results[40][:rows]) for rows, result_NO in results.items())
+            sum_NO = x_NI.double() @ weight.double().t() + bias
+            activations: dict[int, Callable[[Tensor], Tensor]] = {RELU: F.relu, SILU: F.silu, GELU: F.gelu}
+            expected_NO: Tensor = activations[epilogue](sum_NO) if epilogue in activations else sum_NO
+            expected_NO = expected_NO + y_NO if epilogue == ADD_RESIDUAL else expected_NO
+            # Every addition rounds to 24 bits, and the formulas of the activations have errors of up to 2e-7 of their inputs.
+            magnitude_NO = x_NI.double().abs() @ weight.double().abs().t() + bias.abs() + y_NO.abs()
+            limit_NO = (inputs + 2) * 2.0**-24 * magnitude_NO + 2e-7 * sum_NO.abs()
+            assert bool(((results[40] - expected_NO).abs() < limit_NO).all())
 
 
-@pytest.mark.parametrize("epilogue", [STORE, ADD_RESIDUAL_U8])
-@pytest.mark.parametrize("large_fraction", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("rows", [1, 2, 37])
-def test_products_of_the_largest_bytes_are_exact(rows: int, large_fraction: float, epilogue: int) -> None:
+def test_products_of_the_largest_bytes_are_exact(subtests: pytest.Subtests) -> None:
     """Sums in 16 bits would overflow without a limit of the weights: all are equally large, and so are many inputs.
 
     Quantized, inputs are 0, -127 or 127, or else 0 or 255, with a step of 1. The first outputs have weights of one sign.
     """
-    numbers, inputs, outputs = torch.Generator().manual_seed(rows), 128, 64
-    is_large_NI = torch.rand(rows, inputs, generator=numbers) < large_fraction
-    sign_NI = torch.randint(0, 2, (rows, inputs), generator=numbers) * 2 - 1
-    x_NI = is_large_NI * (255.0 if epilogue == ADD_RESIDUAL_U8 else 127.0 * sign_NI)
-    weight = 127.0 * (torch.randint(0, 2, (outputs, inputs), generator=numbers) * 2 - 1)
-    weight[0], weight[1] = 127.0, -127.0
-    packer = WeightPacker("int8")
-    int8_weights = pack_linear(packer, weight, None, epilogue)
-    memory_block = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
-    residual_NO, result_NO = torch.zeros(rows, outputs), torch.empty(rows, outputs)
-    workspace = memory_block.workspaces[0]._replace(x=residual_NO.data_ptr())
-    run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
-    step_O = compute_weight_steps(weight)
-    integer_OI = (weight / step_O[:, None]).round()
-    if get_kernel_instruction_set().max_lane_weights is not None:
-        assert float(sum_lanes(integer_OI.relu()).max()) == 128 == float(sum_lanes((-integer_OI).relu()).max())
-    assert torch.equal(result_NO, (x_NI @ integer_OI.t()) * step_O)
+    for rows, large_fraction, epilogue in product([1, 2, 37], [0.1, 0.5, 1.0], [STORE, ADD_RESIDUAL_U8]):
+        with subtests.test(rows=rows, large_fraction=large_fraction, epilogue=epilogue):
+            numbers, inputs, outputs = torch.Generator().manual_seed(rows), 128, 64
+            is_large_NI = torch.rand(rows, inputs, generator=numbers) < large_fraction
+            sign_NI = torch.randint(0, 2, (rows, inputs), generator=numbers) * 2 - 1
+            x_NI = is_large_NI * (255.0 if epilogue == ADD_RESIDUAL_U8 else 127.0 * sign_NI)
+            weight = 127.0 * (torch.randint(0, 2, (outputs, inputs), generator=numbers) * 2 - 1)
+            weight[0], weight[1] = 127.0, -127.0
+            packer = WeightPacker("int8")
+            int8_weights = pack_linear(packer, weight, None, epilogue)
+            memory_block = WorkspaceMemory(rows, 0, NO_HEADS, width=inputs, max_outputs=0)
+            residual_NO, result_NO = torch.zeros(rows, outputs), torch.empty(rows, outputs)
+            workspace = memory_block.workspaces[0]._replace(x=residual_NO.data_ptr())
+            run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
+            step_O = compute_weight_steps(weight)
+            integer_OI = (weight / step_O[:, None]).round()
+            if get_kernel_instruction_set().max_lane_weights is not None:
+                assert float(sum_lanes(integer_OI.relu()).max()) == 128 == float(sum_lanes((-integer_OI).relu()).max())
+            assert torch.equal(result_NO, (x_NI @ integer_OI.t()) * step_O)
 
 
 @pytest.mark.parametrize(("name", "reference"), [("silu", F.silu), ("gelu", F.gelu)])

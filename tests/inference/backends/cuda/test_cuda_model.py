@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 from unittest import mock
 
@@ -123,17 +123,17 @@ def _tensors(result: Any) -> list[Tensor]:
 # Searches
 
 
-@pytest.mark.parametrize("method", ["greedy", "beam"])
-@pytest.mark.parametrize("keys", MODEL_KEYS)
-def test_searches_equal_those_of_the_model(keys: dict[str, Any], method: str) -> None:
-    lengths = set()
-    for seed in (0, 1):
-        model = make_model(seed, **keys)
-        plain = search(as_inference_model([model]), method=method, nbest=1)
-        assert_same(search(build_cuda_inference_model(model), method=method, nbest=1), plain)
-        lengths |= {len(nbest[0].tokens) for nbest in plain}
-    assert len(lengths) > 4
-    assert max(lengths) >= cuda_model.MIN_CAPACITY
+def test_searches_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
+    for keys, method in product(MODEL_KEYS, ["greedy", "beam"]):
+        with subtests.test(keys=keys, method=method):
+            lengths = set()
+            for seed in (0, 1):
+                model = make_model(seed, **keys)
+                plain = search(as_inference_model([model]), method=method, nbest=1)
+                assert_same(search(build_cuda_inference_model(model), method=method, nbest=1), plain)
+                lengths |= {len(nbest[0].tokens) for nbest in plain}
+            assert len(lengths) > 4
+            assert max(lengths) >= cuda_model.MIN_CAPACITY
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import pytest
@@ -109,12 +110,12 @@ def max_logit_difference(
     return worst
 
 
-@pytest.mark.parametrize("model_keys", MODEL_KEYS.values(), ids=MODEL_KEYS)
-@pytest.mark.parametrize("width", [1, 3])
-def test_logits_equal_those_of_the_model(model_keys: dict[str, Any], width: int) -> None:
-    model = make_model(**model_keys)
-    packed = pack_model(model, "float32")
-    assert max_logit_difference(model, packed, make_sources(5, 9), width, steps=24, leave={3: 1, 11: 2}) < ROUNDING
+def test_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
+    for width, model_keys in product([1, 3], MODEL_KEYS.values()):
+        with subtests.test(width=width, model_keys=model_keys):
+            model = make_model(**model_keys)
+            packed = pack_model(model, "float32")
+            assert max_logit_difference(model, packed, make_sources(5, 9), width, steps=24, leave={3: 1, 11: 2}) < ROUNDING
 
 
 def test_sources_without_padding_exceed_a_vector() -> None:
