@@ -217,3 +217,15 @@ def test_command_writes_card_with_scores_of_run(trained_bundle: Bundle, tmp_path
     result = json.loads(output.stdout)
     assert result["format"] == "huggingface"
     assert result["num_bytes"] == sum(file.stat().st_size for file in out.iterdir())
+
+
+def test_exported_tokenizer_normalizes_each_side_as_the_bundle(trained_bundle: Bundle, tmp_path: Path) -> None:
+    """The default recipe composes the source and keeps each character of the target."""
+    bundle = random_bundle(trained_bundle)
+    export_huggingface(bundle, tmp_path / "hf")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "hf")
+    texts = ["gru\u0308n grün", "one\u00a0two three", "m² ＡＢＣ", "rot\u3000blau", "ﬁ e\u0301"]
+    assert bundle.tokenizer.encode_source(texts[0]) != bundle.tokenizer.encode_target(texts[0])
+    assert tokenizer(texts)["input_ids"] == [bundle.tokenizer.encode_source(text) for text in texts]
+    targets = tokenizer(text_target=texts)["input_ids"]
+    assert targets == [[*bundle.tokenizer.encode_target(text), END_ID] for text in texts]
