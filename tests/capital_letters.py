@@ -71,7 +71,7 @@ class CapitalTranslator:
 
 def add_phrases(translation: Translation, constraints: TranslationConstraints | None) -> Translation:
     """Return the translation with the first phrase of each group of which it has none."""
-    groups = constraints.include_any if constraints is not None else ()
+    groups = (*constraints.include_any, *constraints.terms) if constraints is not None else ()
     lacking = [group[0] for group in groups if not any(phrase in translation.text for phrase in group)]
     return replace(translation, text=" ".join([translation.text, *lacking])) if lacking else translation
 

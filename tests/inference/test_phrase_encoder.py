@@ -150,3 +150,19 @@ def test_phrases_are_normalized_as_texts(tmp_path: Path, tiny: MakeRecipe) -> No
     assert included.unmet_constraints == ()
     (excluded,) = translator.translate(["one"], constraints=[TranslationConstraints(prefix="大，", exclude=("，",))])
     assert excluded.unmet_constraints == ("，",)
+
+
+def test_terms_begin_words_in_spaced_languages(translator: Translator) -> None:
+    """Require what the middle of an output holds already: as a phrase it counts there, as a term only at a word's start."""
+    language = translator.recipe.task.target_language
+    lines = [f"{number} one" for number in range(8)]
+    for result in translator.translate(lines, beam_size=4):
+        middle = result.text[2:4]
+        if not middle.isalpha() or not result.text[1].isalpha():
+            continue
+        (phrase,) = translator.translate(
+            [lines[0]], beam_size=4, constraints=[TranslationConstraints(include_any=((middle,),))]
+        )
+        (term,) = translator.translate([lines[0]], beam_size=4, constraints=[TranslationConstraints(terms=((middle,),))])
+        assert middle in phrase.text
+        assert f" {middle}" in f" {term.text}" if language == "de" else middle in term.text

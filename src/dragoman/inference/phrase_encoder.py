@@ -38,7 +38,7 @@ class PhraseEncoder:
         return self._build_phrase(self.normalize(phrase), self._check(phrase, self.target.encode(phrase), location))
 
     def encode_included(self, phrase: str, location: str, *, is_spaced: bool) -> PhraseGroup:
-        """Return a phrase of which an output must contain one form: without a space before it, or with one.
+        """Return a phrase of which an output must contain one form: without a space before it, or, as the last form, with one.
 
         is_spaced: the language separates words by spaces. If not, a search places the form with the space only at the start of
             an output, where the space is not a part of the text.

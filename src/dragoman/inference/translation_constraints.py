@@ -32,6 +32,7 @@ class TranslationConstraints:
     exclude: phrases that the translation must not contain
     include_any: groups of phrases. The translation must contain one phrase of each, such as one form of a word (beam search
         only).
+    terms: groups of phrases as in include_any, which count only where a word begins, if the language separates words by spaces
     skip_infeasible: leave out the constraints that no search can meet, rather than raise DataError
     keep_marks: the marks of placeholders in the text, `⟦0⟧` to `⟦31⟧`, are reserved tokens, and the translation contains each
         exactly once; a text has each once at most
@@ -41,6 +42,7 @@ class TranslationConstraints:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     include_any: tuple[tuple[str, ...], ...] = ()
+    terms: tuple[tuple[str, ...], ...] = ()
     skip_infeasible: bool = False
     keep_marks: bool = False
 
@@ -62,23 +64,31 @@ class TranslationConstraints:
         Raises DataError, which begins with `location`, for a phrase without text or with unknown characters.
         """
         include = [encoder.encode_included(phrase, f"{location}: include", is_spaced=is_spaced) for phrase in self.include]
+        for group in self.include_any:
+            include += self._encode_group(group, encoder, f"{location}: include_any", is_spaced=is_spaced)
+        for group in self.terms:
+            include += self._encode_group(group, encoder, f"{location}: terms", is_spaced=is_spaced, begins_words=is_spaced)
         return SentenceConstraints(
             prefix=encoder.encode_prefix(self.prefix, f"{location}: prefix") if self.prefix else (),
-            include=(*include, *self._encode_groups(encoder, f"{location}: include_any", is_spaced=is_spaced)),
+            include=tuple(include),
             exclude=tuple(encoder.encode_excluded(phrase, f"{location}: exclude") for phrase in self.exclude),
         )
 
-    def _encode_groups(self, encoder: PhraseEncoder, location: str, *, is_spaced: bool) -> Iterator[PhraseGroup]:
-        for group in self.include_any:
-            phrases: list[Phrase] = []
-            for phrase in group:
-                try:
-                    phrases += encoder.encode_included(phrase, location, is_spaced=is_spaced)
-                except DataError:
-                    if not self.skip_infeasible:
-                        raise
-            if phrases:
-                yield tuple(dict.fromkeys(phrases))
+    def _encode_group(
+        self, group: Sequence[str], encoder: PhraseEncoder, location: str, *, is_spaced: bool, begins_words: bool = False
+    ) -> Iterator[PhraseGroup]:
+        """Yield the phrases of a group with all their forms; nothing if the search can place none."""
+        phrases: list[Phrase] = []
+        for phrase in group:
+            try:
+                forms = encoder.encode_included(phrase, location, is_spaced=is_spaced)
+            except DataError:
+                if not self.skip_infeasible:
+                    raise
+            else:
+                phrases += forms[-1:] if begins_words else forms
+        if phrases:
+            yield tuple(dict.fromkeys(phrases))
 
     def find_unmet(self, text: str, encoder: PhraseEncoder) -> tuple[str, ...]:
         """Return the phrases that a translation should contain and does not, then those that it contains and should not."""
@@ -88,7 +98,7 @@ class TranslationConstraints:
 
         return (
             *(phrase for phrase in self.include if not holds(phrase)),
-            *(group[0] for group in self.include_any if not any(map(holds, group))),
+            *(group[0] for group in (*self.include_any, *self.terms) if not any(map(holds, group))),
             *(phrase for phrase in self.exclude if holds(phrase)),
         )
 

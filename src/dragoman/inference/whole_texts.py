@@ -220,7 +220,7 @@ class LineRequest:
         if not self.keep_marks and not self.terms:
             return None
         return [
-            TranslationConstraints(include_any=groups, skip_infeasible=True, keep_marks=self.keep_marks)
+            TranslationConstraints(terms=groups, skip_infeasible=True, keep_marks=self.keep_marks)
             if groups or self.keep_marks
             else None
             for groups in self.terms or [()] * len(self.lines)

@@ -236,7 +236,7 @@ def search_lines(key: LineKey | ParseKey, lines: Sequence[str]) -> Sequence[Tran
     decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding), **retry_decoding}
     if key.constraints is not None:
         decoding["constraints"] = [key.constraints] * len(lines)
-        if key.constraints.include or key.constraints.include_any:
+        if key.constraints.include or key.constraints.include_any or key.constraints.terms:
             decoding["method"] = "beam"
     return translator.translate(lines, attention=key.attention, **decoding)
 

@@ -245,7 +245,7 @@ class TranslationService:
             constraints = key.constraints
             if terms:
                 own = constraints or TranslationConstraints(skip_infeasible=True)
-                constraints = replace(own, include_any=own.include_any + terms)
+                constraints = replace(own, terms=own.terms + terms)
             lines = [request.lines[index] for index in indices]
             return await self.translate_lines(replace(key, constraints=constraints), lines, times, on_line)
 
