@@ -45,10 +45,12 @@ def write_marian(
     dtype: torch.dtype = torch.float32,
     shard_size: str = "1GB",
     change_model: Callable[[Any], object] = lambda model: None,
+    start: str = "<pad>",
 ) -> tuple[Any, Any]:
     """Write a MarianMT folder, and return the model and the tokenizer of transformers.
 
     change: changes the tokenizer before the embedding gets its size
+    start: token with which the decoder starts
     """
     import transformers
 
@@ -74,7 +76,7 @@ def write_marian(
             share_encoder_decoder_embeddings=not separate,
             d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
             encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64, pad_token_id=vocabulary.index("<pad>"),
-            eos_token_id=0, bos_token_id=0, forced_eos_token_id=None, decoder_start_token_id=vocabulary.index("<pad>"),
+            eos_token_id=0, bos_token_id=0, forced_eos_token_id=None, decoder_start_token_id=vocabulary.index(start),
             activation_function="swish", init_std=0.5,
         )
     )  # fmt: skip

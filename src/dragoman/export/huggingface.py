@@ -23,6 +23,8 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.data.tokenization.added_tokens import AddedToken
+from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
@@ -75,7 +77,7 @@ from transformers import MarianMTModel, MarianTokenizer
 
 tokenizer = MarianTokenizer.from_pretrained("PATH")
 model = MarianMTModel.from_pretrained("PATH")
-batch = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+batch = tokenizer(["{sentence}"], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
 ```
 
@@ -105,6 +107,8 @@ def export_huggingface(
     weights = stream_weights(bundle)
     max_positions = recipe.decoding.max_source_tokens + recipe.decoding.max_extra_tokens
     options, notes = convert_decoding_options(recipe.decoding, target, max_positions=max_positions)
+    # transformers reads the start token here; without it, an output starts with bos_token_id.
+    options["decoder_start_token_id"] = get_decoder_start_id(recipe.model)
     options["bad_words_ids"] += [[index] for index in tokenizer.target.reserved_ids]
     notes = [*describe_text_format(bundle), *_describe_differences(bundle), *notes]
     size = sum(weight.numel() * weight.element_size() for weight in weights.values())
@@ -120,7 +124,12 @@ def export_huggingface(
             (folder / name).write_text(json.dumps(ids, indent=0, ensure_ascii=False), encoding="utf-8")
         write_json(folder / "tokenizer_config.json", _build_tokenizer_config(bundle, is_shared=is_shared))
         card = build_model_card(
-            bundle, usage=USAGE, scores=scores or {}, notes=notes, tags=("translation", "marian"), library="transformers"
+            bundle,
+            usage=USAGE.format(sentence=_get_example(bundle)),
+            scores=scores or {},
+            notes=notes,
+            tags=("translation", "marian"),
+            library="transformers",
         )
         (folder / "README.md").write_text(card, encoding="utf-8")
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
@@ -260,7 +269,8 @@ def convert_decoding_options(
 
 
 def _describe_differences(bundle: Bundle) -> list[str]:
-    config, notes = bundle.recipe.model, []
+    config = bundle.recipe.model
+    notes = ["transformers leaves an unknown token out of the text, for which dragoman writes ⁇"]
     if config.norm_epsilon != NORM_EPSILON:
         notes.append(
             f"MarianMT normalizes layers with ε = {NORM_EPSILON:g} instead of {config.norm_epsilon:g}, which changes logits "
@@ -308,6 +318,16 @@ def _build_config(bundle: Bundle, max_positions: int) -> dict[str, Any]:
     }
 
 
+def _get_example(bundle: Bundle) -> str:
+    """Return the source of the model card, with a language token if the model has some."""
+    pattern = bundle.recipe.tokenizer.language_token
+    if pattern is None:
+        return "A sentence."
+    languages = list_languages(pattern, bundle.tokenizer.source)
+    chosen = bundle.recipe.task.target_language
+    return f"{pattern.format(chosen if chosen in languages else next(iter(languages), 'deu'))} A sentence."
+
+
 def _build_tokenizer_config(bundle: Bundle, *, is_shared: bool) -> dict[str, Any]:
     """Return the content of tokenizer_config.json."""
     task = bundle.recipe.task
@@ -318,7 +338,19 @@ def _build_tokenizer_config(bundle: Bundle, *, is_shared: bool) -> dict[str, Any
         "separate_vocabs": not is_shared,
         "model_max_length": bundle.recipe.decoding.max_source_tokens,
         "unk_token": SPECIAL_PIECES[UNKNOWN_ID],
+        "bos_token": SPECIAL_PIECES[BEGIN_ID],  # starts most outputs, and a special token is no part of the text
         "eos_token": SPECIAL_PIECES[END_ID],
         "pad_token": SPECIAL_PIECES[PADDING_ID],
         "clean_up_tokenization_spaces": False,
+        "added_tokens_decoder": _describe_added_tokens(bundle),
     }
+
+
+def _describe_added_tokens(bundle: Bundle) -> dict[str, dict[str, Any]]:
+    """Return the special and the added tokens by id, as transformers saves them."""
+    tokens = [AddedToken(text, index, special=True) for index, text in enumerate(SPECIAL_PIECES)]
+    for side in (bundle.tokenizer.target, bundle.tokenizer.source):
+        if isinstance(side, PieceVocabulary):
+            tokens += [token for token in side.piece_list.added if token.id >= len(SPECIAL_PIECES)]
+    flags = ("lstrip", "normalized", "rstrip", "single_word", "special")
+    return {str(token.id): {"content": token.text, **{flag: getattr(token, flag) for flag in flags}} for token in tokens}

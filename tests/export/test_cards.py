@@ -1,0 +1,162 @@
+"""Code of the cards of exports, run as printed: each engine's texts equal those of dragoman, for each origin and start token."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+import dragoman
+from dragoman.bundle import load_bundle
+from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
+from dragoman.export.ctranslate2 import export_ctranslate2
+from dragoman.export.huggingface import export_huggingface
+from dragoman.export.onnx import export_onnx
+from fairseq_checkpoints import list_merges, list_subwords, make_args, make_state
+from fairseq_checkpoints import write_folder as write_fairseq_folder
+from odd_texts import PLAIN
+from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
+
+pytestmark = pytest.mark.usefixtures("one_core")
+SENTENCE = "A sentence."
+NUM_LINES = 50
+MAX_TOKENS = 12
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
+        yield
+
+
+def make_lines(tokens: Sequence[str] = ()) -> list[str]:
+    """Return sentences of known words, some with added tokens."""
+    random = Random(5)
+    words = [*" ".join(PLAIN).split(), *(list(tokens) * 4)]
+    return [" ".join(random.choices(words, k=random.randint(1, 7))) for _ in range(NUM_LINES)]
+
+
+def exclude_unknown(model: Any) -> None:
+    """Let no output hold the unknown token, whose text differs between engines."""
+    with torch.no_grad():
+        model.final_logits_bias[0, 0] = 1.0
+        model.final_logits_bias[0, 1] = -torch.inf
+        for name, weight in model.named_parameters():
+            if "encoder_attn" in name or "fc" in name:
+                weight.mul_(3.0)
+
+
+def write_marian_source(folder: Path, **options: Any) -> list[str]:
+    tokens = options.pop("tokens", [])
+    write_marian(folder, lambda tokenizer: tokenizer.add_tokens(tokens), change_model=exclude_unknown, **options)
+    return make_lines(tokens)
+
+
+def write_fairseq_source(folder: Path) -> list[str]:
+    letters = "abcdefgh"
+    tokens = list_subwords(letters)
+    args = make_args()
+    codes = "".join(f"{left} {right} 9\n" for left, right in list_merges(letters))
+    state = make_state(args, len(tokens) + 4, len(tokens) + 4)
+    write_fairseq_folder(folder, args=args, state=state, dictionaries={"en": tokens, "de": tokens}, codes=codes)
+    random = Random(5)
+    return [" ".join("".join(random.choices(letters, k=random.randint(1, 6))) for _ in range(4)) for _ in range(NUM_LINES)]
+
+
+def write_multilingual(write: Callable[..., Any], folder: Path) -> list[str]:
+    write(folder, lambda tokenizer: tokenizer.add_tokens(["<sep>"]))
+    return make_lines(["<sep>"])
+
+
+MARIAN: dict[str, dict[str, Any]] = {
+    "padding starts": {},
+    "end starts": {"start": "</s>"},
+    "another piece starts": {"start": "s"},
+    "separate vocabularies": {"separate": True},
+    "added tokens": {"tokens": ["<sep>", "<b>"]},
+    "one language": {"languages": LANGUAGES[:1]},
+    "languages": {"languages": LANGUAGES},
+    "languages, separate": {"languages": LANGUAGES, "separate": True},
+}
+ORIGINS: dict[str, Callable[[Path], list[str]]] = {
+    **{f"MarianMT, {name}": lambda folder, options=options: write_marian_source(folder, **options) for name, options in MARIAN.items()},
+    "M2M-100": lambda folder: write_multilingual(write_m2m100, folder),
+    "NLLB": lambda folder: write_multilingual(write_nllb, folder),
+    "fairseq": write_fairseq_source,
+}  # fmt: skip
+FAST = ("MarianMT, padding starts", "MarianMT, end starts")
+HUGGINGFACE_ORIGINS = [name for name in ORIGINS if name.startswith("MarianMT")]
+
+
+def prepare(origin: str, folder: Path) -> tuple[Path, list[str], list[str]]:
+    """Return a converted bundle, lines, and the texts of the first tokens of dragoman's greedy outputs."""
+    lines = ORIGINS[origin](folder / "source")
+    dragoman.convert(folder / "source", folder / "bundle")
+    translator = dragoman.load(folder / "bundle", task="translation", device="cpu", precision="float32")
+    recipe = translator.bundle.recipe
+    languages: dict[str, Any] = {}
+    if recipe.tokenizer.language_token is not None:
+        languages["target_language"] = recipe.task.target_language or "deu"
+        if recipe.tokenizer.language_token_placement == "both":
+            languages["source_language"] = recipe.task.source_language
+    target = translator.bundle.tokenizer.target
+    added = {token.text: token.id for token in target.piece_list.added} if isinstance(target, PieceVocabulary) else {}
+    texts = []
+    for line in lines:
+        (translation,) = translator.translate(
+            [line], method="greedy", max_extra_tokens=MAX_TOKENS, repetition_window=0, **languages
+        )
+        ids = [added.get(piece, target.piece_to_id(piece) or 0) for piece in translation.tokens]
+        texts.append(target.decode(ids[:MAX_TOKENS]))
+    return folder / "bundle", lines, texts
+
+
+def run_card(folder: Path, lines: Sequence[str], greedy: dict[str, Any]) -> list[str]:
+    """Run the Python code of a card on these lines, and return the texts that it prints.
+
+    greedy: options in dragoman.json that make the search greedy
+    """
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    prefix = re.search(r'"([^"]*)A sentence\."', code)
+    assert prefix is not None
+    code = code.replace(f'["{prefix[1]}{SENTENCE}"]', repr([prefix[1] + line for line in lines])).replace("PATH", str(folder))
+    for name in ("generation_config.json", "dragoman.json"):
+        if (folder / name).exists():
+            document = json.loads((folder / name).read_text(encoding="utf-8"))
+            (document["decoding_options"] if name == "dragoman.json" else document).update(greedy)
+            (folder / name).write_text(json.dumps(document), encoding="utf-8")
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(code, {})
+    texts: list[str] = eval(output.getvalue())
+    return texts
+
+
+def mark_slow(names: Sequence[str]) -> list[Any]:
+    return [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+def check(actual: Sequence[str], expected: Sequence[str]) -> None:
+    """Check that texts are equal, and that the model writes some."""
+    assert list(actual) == list(expected)
+    assert len(expected) == NUM_LINES
+    assert len(set(expected)) > 5
+
+
+@pytest.mark.parametrize("origin", mark_slow(HUGGINGFACE_ORIGINS))
+def test_huggingface_card(origin: str, tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers", reason="runs the card with transformers: dragoman[test]")
+    transformers.logging.set_verbosity_error()
+    bundle, lines, texts = prepare(origin, tmp_path)
+    export_huggingface(load_bundle(bundle), tmp_path / "out")
+    check(run_card(tmp_path / "out", lines, {"num_beams": 1, "max_new_tokens": MAX_TOKENS, "max_length": None}), texts)
