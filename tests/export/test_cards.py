@@ -1,4 +1,4 @@
-"""Code of the cards of exports, run as printed: each engine's texts equal those of dragoman, for each origin and start token."""
+"""Code of the cards of exports, run as printed: each engine's texts equal those of dragoman, for each origin and start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -89,12 +90,13 @@ MARIAN: dict[str, dict[str, Any]] = {
     "languages, separate": {"languages": LANGUAGES, "separate": True},
 }
 ORIGINS: dict[str, Callable[[Path], list[str]]] = {
-    **{f"MarianMT, {name}": lambda folder, options=options: write_marian_source(folder, **options) for name, options in MARIAN.items()},
+    **{f"MarianMT, {name}": partial(write_marian_source, **options) for name, options in MARIAN.items()},
     "M2M-100": lambda folder: write_multilingual(write_m2m100, folder),
     "NLLB": lambda folder: write_multilingual(write_nllb, folder),
     "fairseq": write_fairseq_source,
 }  # fmt: skip
 FAST = ("MarianMT, padding starts", "MarianMT, end starts")
+ONNX_ORIGINS = [name for name in ORIGINS if "languages" not in name and name not in ("M2M-100", "NLLB")]
 HUGGINGFACE_ORIGINS = [name for name in ORIGINS if name.startswith("MarianMT")]
 
 
@@ -133,7 +135,7 @@ def run_card(folder: Path, lines: Sequence[str], greedy: dict[str, Any]) -> list
     for name in ("generation_config.json", "dragoman.json"):
         if (folder / name).exists():
             document = json.loads((folder / name).read_text(encoding="utf-8"))
-            (document["decoding_options"] if name == "dragoman.json" else document).update(greedy)
+            document.get("decoder", document.get("decoding_options", document)).update(greedy)
             (folder / name).write_text(json.dumps(document), encoding="utf-8")
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -160,3 +162,22 @@ def test_huggingface_card(origin: str, tmp_path: Path) -> None:
     bundle, lines, texts = prepare(origin, tmp_path)
     export_huggingface(load_bundle(bundle), tmp_path / "out")
     check(run_card(tmp_path / "out", lines, {"num_beams": 1, "max_new_tokens": MAX_TOKENS, "max_length": None}), texts)
+
+
+@pytest.mark.parametrize("origin", mark_slow(list(ORIGINS)))
+def test_ctranslate2_card(origin: str, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="runs the card with CTranslate2: dragoman[ctranslate2]")
+    bundle, lines, texts = prepare(origin, tmp_path)
+    export_ctranslate2(load_bundle(bundle), tmp_path / "out")
+    length = MAX_TOKENS + (origin in ("M2M-100", "NLLB"))  # the language before an output counts
+    check(run_card(tmp_path / "out", lines, {"beam_size": 1, "max_decoding_length": length, "num_hypotheses": 1}), texts)
+
+
+@pytest.mark.parametrize("origin", mark_slow(ONNX_ORIGINS))
+def test_onnx_card(origin: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="writes the graphs with onnx: dragoman[onnx]")
+    pytest.importorskip("onnxruntime", reason="runs the graphs with onnxruntime: dragoman[onnx]")
+    bundle, lines, texts = prepare(origin, tmp_path)
+    export_onnx(load_bundle(bundle), tmp_path / "out")
+    outputs = run_card(tmp_path / "out", lines, {"max_extra_tokens": MAX_TOKENS})
+    check([output[: len(text)] for output, text in zip(outputs, texts, strict=True)], texts)

@@ -4,6 +4,7 @@
     source.model                                SentencePiece model of the source, or of both sides if they use one
     target.model                                SentencePiece model of the target, if the sides differ
     dragoman.json                               origin of the model, and settings of its text and its search
+    README.md                                   model card with the code that translates
     manifest.json                               size and SHA-256 of each file
 
 CTranslate2 fuses the projections of an attention layer, has one width for keys and values, and reads positions from a table.
@@ -26,10 +27,10 @@ from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import write_tokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_ID
-from dragoman.data.tokenization.token_list import TokenListTokenizer
-from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.errors import BundleError, MissingDependencyError
+from dragoman.export.card_writer import build_model_card
 from dragoman.export.result import (
+    CARD_FILE,
     METADATA_FILE,
     ExportResult,
     check_is_translator,
@@ -37,6 +38,15 @@ from dragoman.export.result import (
     check_unique_pieces,
     collect_metadata,
     describe_text_format,
+)
+from dragoman.export.usage import (
+    IMPORTS,
+    PATH_NOTE,
+    describe_text_tokens,
+    describe_token_files,
+    has_usage,
+    list_tokens,
+    write_text_code,
 )
 from dragoman.export.weight_streams import iter_rows
 from dragoman.io.storage import atomic_dir, write_json
@@ -52,6 +62,22 @@ SUPPRESSED_LOGIT = -3e4
 # CTranslate2 ends a search after PATIENCE · beam_size outputs, dragoman when no alive hypothesis can win. Both agree from 2 on.
 PATIENCE = 2
 INT8_MAX = 127.0
+SEARCH_CODE = """
+translator = ctranslate2.Translator("PATH", compute_type="float32")
+sources = [encode(text) for text in ["A sentence."]]
+results = translator.translate_batch({sources}, {prefix}**info["decoding_options"])
+print([decode(result.hypotheses[0]{output}) for result in results])
+"""
+LANGUAGE_SEARCHES = {
+    None: {"sources": "sources", "prefix": "", "output": ""},
+    "source": {"sources": '[["{target}", *source] for source in sources]', "prefix": "", "output": ""},
+    "both": {
+        "sources": '[["{source}", *source] for source in sources]',
+        "prefix": 'target_prefix=[["{target}"]] * len(sources), ',
+        "output": "[1:]",
+    },
+}
+"""Parts of `SEARCH_CODE` by the placement of the language tokens."""
 
 
 def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -> ExportResult:
@@ -72,9 +98,27 @@ def export_ctranslate2(bundle: Bundle, path: Path, *, overwrite: bool = False) -
         write_tokenizer(folder, bundle.tokenizer)
         metadata = collect_metadata(bundle, max_positions=num_positions, decoding_options=decoding_options, notes=notes)
         metadata["language_tokens"] = _collect_language_tokens(bundle)
+        metadata["text_tokens"] = describe_text_tokens(bundle)
         write_json(folder / METADATA_FILE, metadata)
+        usage = _write_usage(bundle) if has_usage(bundle) else describe_token_files(bundle)
+        (folder / CARD_FILE).write_text(build_model_card(bundle, usage=usage, scores={}, notes=notes), encoding="utf-8")
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
     return ExportResult(path, num_bytes, num_positions, decoding_options, tuple(notes))
+
+
+def _write_usage(bundle: Bundle) -> str:
+    """Return the Python code of the model card."""
+    config, task = bundle.recipe.tokenizer, bundle.recipe.task
+    placement, names = None, {}
+    if config.language_token is not None:
+        placement = config.language_token_placement
+        languages = (_collect_language_tokens(bundle) or {}).get("languages") or [""]
+        names = {
+            side: config.language_token.format(language or languages[0])
+            for side, language in (("source", task.source_language), ("target", task.target_language))
+        }
+    parts = {name: code.format(**names) for name, code in LANGUAGE_SEARCHES[placement].items()}
+    return f"```python\n{IMPORTS['ctranslate2']}\n\n{write_text_code(bundle)}\n{SEARCH_CODE.format(**parts)}```\n\n{PATH_NOTE}"
 
 
 def build_spec(bundle: Bundle, num_positions: int, *, is_int8: bool = False) -> Any:
@@ -315,7 +359,7 @@ def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
 
 def _set_vocabulary(spec: Any, bundle: Bundle) -> None:
     config, tokenizer = bundle.recipe.model, bundle.tokenizer
-    source, target = (_list_tokens(side) for side in (tokenizer.source, tokenizer.target))
+    source, target = (list_tokens(side) for side in (tokenizer.source, tokenizer.target))
     check_unique_pieces("CTranslate2", source, target)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
@@ -324,10 +368,3 @@ def _set_vocabulary(spec: Any, bundle: Bundle) -> None:
     spec.config.decoder_start_token = target[get_decoder_start_id(config)]
     spec.config.add_source_eos = config.append_source_eos
     spec.config.layer_norm_epsilon = config.norm_epsilon
-
-
-def _list_tokens(vocabulary: Vocabulary) -> list[str]:
-    """Return the tokens that the caller of CTranslate2 gives: pieces of SentencePiece, or tokens such as `foo@@`."""
-    if isinstance(vocabulary, TokenListTokenizer):
-        return list(vocabulary.tokens)
-    return vocabulary.ids_to_pieces(range(len(vocabulary)))

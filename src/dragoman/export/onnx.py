@@ -4,6 +4,7 @@
     decoder.onnx      one token of each row, those keys and values, and the caches so far → logits and the longer caches
     source.model, …   tokenizers, as in a bundle
     dragoman.json     start and end tokens, shapes of the caches, origin of the model
+    README.md         model card with the code that translates
     manifest.json     size and SHA-256 of each file
 
 The graphs are written node by node with the `onnx` package, so that they do not depend on the version of PyTorch. They use
@@ -26,10 +27,12 @@ from torch import Tensor, nn
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.pair_tokenizer import write_tokenizer
-from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
+from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID, UNKNOWN_ID
 from dragoman.errors import MissingDependencyError
+from dragoman.export.card_writer import build_model_card
 from dragoman.export.onnx_file import count_bytes, write_onnx
 from dragoman.export.result import (
+    CARD_FILE,
     METADATA_FILE,
     ExportResult,
     check_is_translator,
@@ -37,6 +40,15 @@ from dragoman.export.result import (
     collect_metadata,
     describe_text_format,
     unsupported,
+)
+from dragoman.export.usage import (
+    IMPORTS,
+    PATH_NOTE,
+    describe_text_tokens,
+    describe_token_files,
+    has_usage,
+    list_tokens,
+    write_text_code,
 )
 from dragoman.export.weight_streams import stream_weight
 from dragoman.io.safetensors import TensorStream
@@ -54,6 +66,32 @@ OPSET, IR_VERSION = 17, 8
 """Versions of the operators and of the file format; onnxruntime reads them since version 1.12."""
 MASKED_SCORE = -1e9
 """Attention score of a masked position: its weight is exactly 0 in float32."""
+SEARCH_CODE = """
+decoder_info = info["decoder"]
+encoder = onnxruntime.InferenceSession(folder / "encoder.onnx")
+decoder = onnxruntime.InferenceSession(folder / "decoder.onnx")
+ids = {piece: index for index, piece in reversed(list(enumerate(tokens["source"])))}
+
+
+def translate(text):
+    source = np.array([[ids.get(piece, tokens["unknown_id"]) for piece in encode(text)] + decoder_info["source_suffix"]])
+    cross_keys, cross_values = encoder.run(None, {"source": source})
+    fixed = {"source": source, "cross_keys": cross_keys, "cross_values": cross_values}
+    keys = np.zeros(decoder_info["key_cache_shape"], np.float32)
+    values = np.zeros(decoder_info["value_cache_shape"], np.float32)
+    token, output = decoder_info["start_id"], []
+    while len(output) < source.shape[1] + decoder_info["max_extra_tokens"]:
+        step = {"tokens": np.array([token]), "self_keys": keys, "self_values": values}
+        logits, keys, values = decoder.run(None, fixed | step)
+        token = int(logits[0].argmax())
+        if token == decoder_info["end_id"]:
+            break
+        output.append(token)
+    return decode([tokens["target"][token] for token in output])
+
+
+print([translate(text) for text in ["A sentence."]])
+"""
 SUPPRESSED_LOGIT = -3e4
 """Added to the logits of padding and begin tokens, which no output contains: their probability is 0 in every precision."""
 
@@ -80,7 +118,16 @@ def export_onnx(bundle: Bundle, path: Path, *, overwrite: bool = False) -> Expor
         for name, graph in graphs.items():
             write_onnx(folder / name, graph.model, graph.weights)
         write_tokenizer(folder, bundle.tokenizer)
+        metadata["text_tokens"] = describe_text_tokens(bundle) | {
+            "source": list_tokens(bundle.tokenizer.source),
+            "target": list_tokens(bundle.tokenizer.target),
+            "unknown_id": UNKNOWN_ID,
+        }
         write_json(folder / METADATA_FILE, metadata)
+        usage = describe_token_files(bundle)
+        if has_usage(bundle):
+            usage = f"```python\n{IMPORTS['onnx']}\n\n{write_text_code(bundle)}{SEARCH_CODE}```\n\n{PATH_NOTE}"
+        (folder / CARD_FILE).write_text(build_model_card(bundle, usage=usage, scores={}, notes=notes), encoding="utf-8")
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
     return ExportResult(path, num_bytes, num_positions, options, tuple(notes))
 

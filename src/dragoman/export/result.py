@@ -12,6 +12,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import ModelConfig
 from dragoman.errors import BundleError
 
+CARD_FILE = "README.md"
 METADATA_FILE = "dragoman.json"
 """File of an export with the origin of the model, and the settings of its text and its search."""
 
