@@ -122,10 +122,7 @@ class TrainingConfig(RecipeSection):
     patience: PositiveInt | None = None
     """Validations without improvement after which training stops early."""
     best_metric: Literal["loss", "bleu", "f1"] = "loss"
-    """Validation metric of early stopping and of the best checkpoints; `bleu` is for translation, `f1` for parsing.
-
-    The loss decides between equal values.
-    """
+    """Metric of early stopping and of the best checkpoints: `bleu` for translation, `f1` for parsing; ties go to the loss."""
     checkpoint_every_steps: NonNegativeInt = 1000
     """Steps between checkpoints; 0 leaves it to checkpoint_every_minutes."""
     checkpoint_every_minutes: PositiveFloat | None = None
