@@ -54,7 +54,7 @@ def test_units_are_blocks_and_attributes() -> None:
         "Send",
         "Alone",
         "In two lines",
-        '<a href="x"\n  title="#11">two</a>',
+        '<a href="x"\n  title="#12">two</a>',
     ]
 
 

@@ -82,7 +82,7 @@ def test_texts_are_those_of_the_json_module(value: Any, is_ascii: bool, indent: 
     content = json.dumps([value], ensure_ascii=is_ascii, indent=indent).encode()
     document = json_file.parse(content)
     keyed = {unit.source for unit in document.units}
-    assert keyed <= set(list_texts(value))
+    assert {text for text in keyed if any(map(str.isalpha, text))} <= set(list_texts(value))
     check_laws(json_file.parse, content)
 
 

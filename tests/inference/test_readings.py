@@ -16,9 +16,10 @@ from dragoman import TranslationConstraints, Translator
 from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest, Markup, TextOptions, translate_texts
+from dragoman.inference.whole_texts import LineRequest, TextOptions, translate_texts
 from dragoman.model.factory import build_model
 from dragoman.tasks.translation import TranslationStatus
+from dragoman.text.inline_codes import Markup
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.inference.translation_result import Translation
-from dragoman.inference.whole_texts import LineRequest, Markup, TextOptions, TextTranslation, divide, translate_texts
+from dragoman.inference.whole_texts import LineRequest, TextOptions, TextTranslation, divide, translate_texts
+from dragoman.text.inline_codes import Markup
 
 ENGLISH = TextOptions(source_language="en", target_language="de")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dragoman.text import projection
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_placeholders
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_text
 from dragoman.text.placeholders import find_placeholders
 from dragoman.text.projection import find_maximum_subarray, project, split_units
 
@@ -41,7 +41,7 @@ def test_placeholders(text: str, placeholders: list[str]) -> None:
 
 
 def test_placeholders_become_points() -> None:
-    coded = parse_placeholders("Hi {name}, see %s.")
+    coded = parse_text("Hi {name}, see %s.")
     assert coded.parts == ("Hi ", Point("{name}"), ", see ", Point("%s"), ".")
     assert coded.clean.text == "Hi , see ."
 

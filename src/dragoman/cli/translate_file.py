@@ -32,8 +32,9 @@ from dragoman.errors import DragomanError, OutOfMemoryError, is_out_of_memory
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
-    from dragoman.documents.translate_document import DocumentOptions, Scope, TermCount, UnitResult
+    from dragoman.documents.translate_document import DocumentOptions, TermCount, UnitResult
     from dragoman.documents.translate_file import FileTranslation, FileTranslator
+    from dragoman.documents.unit_selection import Scope
     from dragoman.inference.session import DeviceOptions
     from dragoman.inference.whole_texts import PlaceholderMethod
 
@@ -42,13 +43,19 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class FlaggedText:
-    """Text that needs a check. id, context: place in the file. flags: names of the failed checks"""
+    """Text that needs a check.
+
+    id, context: place in the file
+    flags: names of the failed checks
+    note: sentence about the reason why there is no translation; empty if there is one
+    """
 
     id: str
     context: str
     source: str
     text: str
     flags: Sequence[str]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,15 @@ class FileReport:
     help="Most characters a second of subtitles.",
 )
 @click.option("--any-language", is_flag=True, help="Also translate files that state another language than the source's.")
+@click.option(
+    "--keys",
+    multiple=True,
+    metavar="GLOB",
+    help="Translate only the values of these keys, such as 'app.*.title', also those that look like data. May be repeated.",
+)
+@click.option(
+    "--skip-keys", multiple=True, metavar="GLOB", help="Leave the values of these keys, such as 'routes.*'. May be repeated."
+)
 @glossary_options
 @placeholders_option
 @to_option
@@ -140,6 +156,8 @@ def translate_file(
     line_length: int,
     reading_speed: float,
     any_language: bool,
+    keys: tuple[str, ...],
+    skip_keys: tuple[str, ...],
     glossary: Path | None,
     strict_terms: bool,
     placeholders: PlaceholderMethod,
@@ -159,6 +177,7 @@ def translate_file(
 
     \b
     Example:  dragoman translate-file runs/general-ende/bundle messages.po index.html -o out
+              dragoman translate-file runs/general-ende/bundle en.json --keys 'app.*' --skip-keys '*.url' -o out
               dragoman translate-file --check messages.po
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
@@ -192,6 +211,8 @@ def translate_file(
             "strict_terms": strict_terms,
             "placeholders": placeholders,
             "any_language": any_language,
+            "keys": keys,
+            "skip_keys": skip_keys,
         }
         file_translator = _load(bundle, ensemble, device_options, {**file_options, **decoding})
         translate = _build_translate(file_translator, files, bundle, output, overwrite)
@@ -280,6 +301,7 @@ def _report_check(path: Path, options: DocumentOptions) -> FileReport:
     """Return the report about the translations that a file has."""
     from dragoman.documents.formats import read_document
     from dragoman.documents.translate_document import check_document, count_terms
+    from dragoman.documents.unit_selection import count_texts
 
     document = read_document(path)
     results = check_document(document, options)
@@ -289,7 +311,7 @@ def _report_check(path: Path, options: DocumentOptions) -> FileReport:
         "flagged" if flagged else "ok",
         None,
         document.format,
-        len(document.units),
+        count_texts(document),
         flagged=flagged,
         terms=None if options.glossary is None else _report_terms(count_terms(results, options.glossary)),
     )
@@ -318,7 +340,7 @@ def _report_terms(counts: Sequence[TermCount]) -> list[TermReport]:
 
 def _list_flagged(results: Sequence[UnitResult]) -> list[FlaggedText]:
     return [
-        FlaggedText(result.unit.id, result.unit.context, result.unit.source, result.text, result.flags)
+        FlaggedText(result.unit.id, result.unit.context, result.unit.source, result.text, result.flags, result.note)
         for result in results
         if result.flags
     ]
@@ -331,7 +353,8 @@ def _describe(report: FileReport) -> list[str]:
     lines = []
     for text in report.flagged[:MAX_MESSAGES]:
         place = f" ({text.context})" if text.context else ""
-        lines.append(f"{report.file}: {', '.join(text.flags)}: {' '.join(text.source.split())[:60]!r}{place}")
+        note = f": {text.note}" if text.note else ""
+        lines.append(f"{report.file}: {', '.join(text.flags)}: {' '.join(text.source.split())[:60]!r}{place}{note}")
     if len(report.flagged) > MAX_MESSAGES:
         lines.append(f"{report.file}: {len(report.flagged) - MAX_MESSAGES} more texts are flagged; --json lists them")
     counts = format_count(report.texts, "text")

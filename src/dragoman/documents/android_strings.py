@@ -102,7 +102,7 @@ def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: s
             markup = write_content(source, element, _encode(translation.text, is_first=True, is_last=True))
         return [Edit(element.content_start, element.content_end, source.encode(markup))]
 
-    units.add(Unit(name, text.text, text.markup, context=name, plural_form=quantity), write)
+    units.add(Unit(name, text.text, text.markup, context=name, plural_form=quantity, key=name), write)
 
 
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from dragoman.documents.document import Markup, UnitTranslation
+from dragoman.documents.document import UnitTranslation
 from dragoman.languages import is_spaced_language
+from dragoman.text.inline_codes import Markup
 
 MAX_STAMPS = 100
 """Most time stamps of a cue whose words are divided among them; in others, attention places the stamps."""

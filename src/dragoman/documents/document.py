@@ -16,13 +16,19 @@ from typing import Literal
 
 from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.errors import DataError
+from dragoman.text.inline_codes import Markup, read_inline
+from dragoman.text.inline_rules import COMMON_RULES, InlineRules
+from dragoman.text.no_language import has_language
 
-Markup = Literal["none", "html", "xml"]
 _SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<(?:x|br|tab)[0-9]+/>')
 _CUE_CODE = re.compile(r"<[ot]\b[^<>]*/>")
 _LANGUAGE_ATTRIBUTE = re.compile(r"""\s(?:xml:)?(?:lang|dir)\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)""", re.IGNORECASE)
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
+
+
+BILINGUAL_FORMATS = frozenset(("po", "xliff", "tmx", "ts"))
+"""Formats whose files have sources and translations beside each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class Unit:
         lines: a subtitle as the file breaks it into lines
         plural_form: plural form that the text is, by a category such as `few` or a number such as `=2`; empty for other texts
         language: code of the language that a part of the document states for the text; empty if only the document states one
+        rules: rules for the codes of the text that its format, or a declaration of the file, adds
+        key: keys of a value, joined by dots; empty in formats without keys
     """
 
     id: str
@@ -56,6 +64,8 @@ class Unit:
     lines: str = ""
     plural_form: str = ""
     language: str = ""
+    rules: InlineRules = COMMON_RULES
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,7 @@ class Document:
     Attributes:
         content: the original bytes
         units: texts to translate, in the order of the document
+        other_units: texts in such places that hold no language, such as numbers. A translation may become one.
         format: name of the format, such as "po"
         make_edits: function from a unit and its translation to the edits of `content` that write it
         make_document_edits: function from all translations, and the code of their language or an empty text, to edits that
@@ -141,6 +152,8 @@ class Document:
             unpacked one after the other
         iter_units: function that yields the units of new bytes of the document one after the other, for formats whose reader
             then needs less memory; None for all others
+        is_written: function from new bytes and all translations to whether the bytes have them, for formats whose units may be
+            others when they are read again; None for all others
     """
 
     content: bytes
@@ -156,6 +169,22 @@ class Document:
     make_plural_edits: Callable[[str], Sequence[Edit]] = field(default=add_no_plural_forms, repr=False)
     assemble: Callable[[bytes, Iterable[Edit]], bytes] = field(default=apply_edits, repr=False)
     iter_units: Callable[[bytes], Iterable[Unit]] | None = field(default=None, repr=False)
+    is_written: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = field(default=None, repr=False)
+    other_units: Sequence[Unit] = field(default=(), repr=False)
+
+    @property
+    def is_bilingual(self) -> bool:
+        """Return whether the file has sources and translations beside each other."""
+        return self.format in BILINGUAL_FORMATS
+
+
+def divide_units(units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
+    """Return the units with letters or amounts, and those without."""
+    divided: tuple[list[Unit], list[Unit]] = ([], [])
+    for unit in units:
+        is_text = unit.markup == "none" and any(map(str.isalpha, unit.source))
+        divided[not (is_text or has_language(read_inline(unit.source, unit.markup, unit.rules)))].append(unit)
+    return divided
 
 
 def add_plural_forms(document: Document, parse: Callable[[bytes], Document], language: str) -> Document:
@@ -202,28 +231,37 @@ def check_written(
     document: Document, translations: Mapping[str, UnitTranslation], content: bytes, parse: Callable[[bytes], Document]
 ) -> None:
     """Raise UnwritableUnitsError if written bytes do not read as the translations, with every other unit as it was."""
+    if document.is_written is not None:
+        if not document.is_written(content, translations):
+            raise UnwritableUnitsError(f"the {document.format} file cannot be written back: it would have other texts")
+        return
+    units = {unit.id: unit for unit in (*document.units, *document.other_units)}
     num_units = 0
     differing: list[tuple[Unit, Unit]] = []
     try:
-        for number, after in enumerate(document.iter_units(content) if document.iter_units else parse(content).units):
+        for after in document.iter_units(content) if document.iter_units else _list_all_units(parse(content)):
             num_units += 1
-            if number < len(document.units):
-                before = document.units[number]
-                if not _is_written(document, before, after, translations):
-                    differing.append((before, after))
+            if (before := units.get(after.id)) is None or not _is_written(document, before, after, translations):
+                differing.append((before or after, after))
     except DataError as error:
         raise UnwritableUnitsError(f"the translation cannot be written into the {document.format} file: {error}") from None
-    if not differing and num_units == len(document.units):
+    if not differing and num_units == len(units):
         return
     detail = "it would have other texts"
     if differing:
         before, after = differing[0]
         detail = f"{before.source[:40]!r} would read {(after.target or after.source)[:40]!r}"
     # If the numbers differ, the units behind the first are others.
-    names = [before.id for before, _ in differing[: None if num_units == len(document.units) else 1]]
+    names = [before.id for before, _ in differing[: None if num_units == len(units) else 1]]
     raise UnwritableUnitsError(
         f"the {document.format} file cannot be written back: {detail}; translate this file by hand", names
     )
+
+
+def _list_all_units(document: Document) -> list[Unit]:
+    """Return the units, with or without language, in the order of the document if their ids count them."""
+    units = [*document.units, *document.other_units]
+    return sorted(units, key=lambda unit: int(unit.id)) if all(unit.id.isdecimal() for unit in units) else units
 
 
 def _is_written(document: Document, before: Unit, after: Unit, translations: Mapping[str, UnitTranslation]) -> bool:
@@ -233,8 +271,6 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
     translation = translations.get(before.id)
 
     def is_equal(text: str, expected: str) -> bool:
-        if document.format == "text":  # a paragraph of one line may be read as wrapped, and the other way round
-            return text.split() == expected.split()
         if (
             before.seconds is not None
         ):  # what stands at the ends of a cue, such as the dash of a dialogue, is outside of its text

@@ -59,7 +59,7 @@ def add_flowing_text(
     inside = slice(with_text[0], with_text[-1] + 1) if with_text else slice(0)
     parts = parts[inside]
     pieces = [piece for group in pieces_of_parts[inside] for piece in group]
-    if not any(character.isalpha() for piece in pieces if isinstance(piece, str) for character in piece):
+    if not any(piece.strip() for piece in pieces if isinstance(piece, str)):
         return
     before, after = "", ""
     if isinstance(pieces[0], str):

@@ -72,7 +72,7 @@ def _read_toml(content: str) -> list[FrontText]:
         FrontText(match[1], values[match[1]], *match.span(2), _write_toml)
         for match in _TOML_VALUE.finditer(content, 0, table.start() if table else len(content))
         # A line inside a string of several lines looks the same, so the value has to be that of the key.
-        if values.get(match[1]) == _read_string(match[2]) and any(map(str.isalpha, values[match[1]]))
+        if values.get(match[1]) == _read_string(match[2]) and values[match[1]].strip()
     ]
 
 

@@ -14,7 +14,7 @@ from heapq import merge
 from html.parser import HTMLParser
 from itertools import accumulate
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLanguage, Statement
 from dragoman.errors import DataError
@@ -152,10 +152,12 @@ def parse(content: bytes) -> Document:
         raise DataError("the file has no tag of HTML, so it is no HTML file", code="invalid-format")
     reader = _PageReader(text)
     units = list(reader.read())
+    texts, others = divide_units(units)
     return Document(
         content,
-        units,
+        texts,
         "html",
+        other_units=others,
         make_edits=lambda unit, translation: (),
         source_language=reader.page.language,
         make_document_edits=reader.make_edits,
@@ -265,7 +267,7 @@ class _PageReader:
             if kind := _get_statement_kind(token.name, name, values):
                 statements.append(self._make_statement(kind, token, match, group))
             value = _collapse(html.unescape(match[group]))
-            if name in names and group != 4 and any(map(str.isalpha, value)):
+            if name in names and group != 4 and value:
                 number = self._add_place(token.start + start, token.start + end)
                 attribute = _Attribute(str(number), token.start + start, token.start + end)
                 attributes.append(attribute)
@@ -314,7 +316,7 @@ class _PageReader:
         inside = [number for number, (token, _) in enumerate(run) if not self._is_blank(token)]
         run = run[inside[0] : inside[-1] + 1] if inside else []
         source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
-        if _FIRST_WORD.match(source) or any(map(str.isalpha, parse_markup(source, is_html=True).clean.text)):
+        if _FIRST_WORD.match(source) or parse_markup(source, is_html=True).has_text:
             raw = self.text.text[run[0][0].start : run[-1][0].end]
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))

@@ -1,6 +1,6 @@
 """JSON files with texts: values of i18next and others, Chrome's messages.json, and ARB. Comments are allowed.
 
-Keys stay as they are, and so do notes for translators and values without a letter.
+Keys stay as they are, and so do notes for translators and notes for programs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import decode
 from dragoman.documents.plural_forms import CATEGORIES, list_missing_categories
 from dragoman.errors import DataError
@@ -41,8 +41,9 @@ def parse(content: bytes) -> Document:
         path = string.path
         value = _decode_string(text.text[string.start : string.end])
         is_note = any(part.startswith("@") for part in path) or (is_chrome and path[1:] != ("message",))
-        if not is_note and any(map(str.isalpha, value)):
-            unit = Unit(str(number), value, context=".".join(path), plural_form=_get_plural_form(path, keys))
+        if not is_note and value.strip():
+            key = ".".join(path)
+            unit = Unit(str(number), value, context=key, plural_form=_get_plural_form(path, keys), key=key)
             units.append(unit)
             spans[unit.id] = string.start, string.end
 
@@ -73,7 +74,8 @@ def parse(content: bytes) -> Document:
             edits += [text.make_edit(string.key_start, string.key_start, "".join(added))] if added else []
         return edits
 
-    return Document(content, units, "json", make_edits, make_plural_edits=make_plural_edits)
+    texts, others = divide_units(units)
+    return Document(content, texts, "json", make_edits, make_plural_edits=make_plural_edits, other_units=others)
 
 
 def _get_plural_form(path: Path, keys: Collection[Path]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.front_matter import FrontText, read_front_matter
 from dragoman.errors import DataError, MissingDependencyError
@@ -101,7 +101,8 @@ def parse(content: bytes) -> Document:
     for before, token in pairwise(tokens):
         if token.type == "inline":
             reader.add(token, is_cell=before.type in ("td_open", "th_open"))
-    return Document(content, reader.units, "markdown", make_edits=reader.make_edits)
+    texts, others = divide_units(reader.units)
+    return Document(content, texts, "markdown", make_edits=reader.make_edits, other_units=others)
 
 
 class _BlockReader:
@@ -126,7 +127,7 @@ class _BlockReader:
             source = reader.read(token.children or ())
         except _UnreadableInlineError:
             return
-        if not any(map(str.isalpha, parse_markup(source, is_html=False).clean.text)):
+        if not parse_markup(source, is_html=False).has_text:
             return
         width, prefix = 0, ""
         if len(spans) > 1:
@@ -140,7 +141,7 @@ class _BlockReader:
     def add_front_matter(self, texts: Sequence[FrontText]) -> None:
         """Add the units of the front matter, which are named by their keys."""
         for item in texts:
-            self.units.append(Unit(item.key, item.value, context=item.key))
+            self.units.append(Unit(item.key, item.value, context=item.key, key=item.key))
             self._front_texts[item.key] = item
 
     def _get_line_start(self, position: int) -> int:

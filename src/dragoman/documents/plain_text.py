@@ -7,11 +7,11 @@ line is translated by itself. Indents, bullets and numbers at the start of a lin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 
 WRAP_WIDTHS = (50, 120)
@@ -46,11 +46,28 @@ def parse(content: bytes) -> Document:
     for block in _read_blocks(text.text):
         is_wrapped = _is_wrapped(block)
         source = (" " if is_wrapped else "\n").join(line.text for line in block)
-        if any(map(str.isalpha, source)):
-            unit = Unit(str(len(units)), source, keep_line_breaks=not is_wrapped)
-            units.append(unit)
-            blocks[unit.id] = block
-    return Document(content, units, "text", lambda unit, translation: _make_edits(text, blocks[unit.id], unit, translation))
+        unit = Unit(str(len(units)), source, keep_line_breaks=not is_wrapped)
+        units.append(unit)
+        blocks[unit.id] = block
+
+    def is_written(written: bytes, translations: Mapping[str, UnitTranslation]) -> bool:
+        """Return whether the words of the file are as they should be. A translation may read as the item of a list."""
+        pieces, position = [], 0
+        for name, block in blocks.items():
+            if name in translations:
+                pieces += [text.text[position : block[0].start], translations[name].text]
+                position = block[-1].end
+        return decode(written).text.split() == "".join([*pieces, text.text[position:]]).split()
+
+    texts, others = divide_units(units)
+    return Document(
+        content,
+        texts,
+        "text",
+        lambda unit, translation: _make_edits(text, blocks[unit.id], unit, translation),
+        is_written=is_written,
+        other_units=others,
+    )
 
 
 def _read_blocks(text: str) -> Iterator[list[_Line]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.errors import DataError
 
@@ -30,8 +30,8 @@ def parse_properties(content: bytes) -> Document:
     spans: dict[str, tuple[int, int]] = {}
     for number, (key, start, end) in enumerate(_read_properties(text.text)):
         value = _unescape(_CONTINUATION.sub(r"\1", text.text[start:end]))
-        if any(map(str.isalpha, value)):
-            unit = Unit(str(number), value, context=key)
+        if value.strip():
+            unit = Unit(str(number), value, context=key, key=key)
             units.append(unit)
             spans[unit.id] = start, end
     is_ascii = text.text.isascii()
@@ -42,7 +42,8 @@ def parse_properties(content: bytes) -> Document:
             written = "".join(c if c.isascii() else _escape_character(c) for c in written)
         return [text.make_edit(*spans[unit.id], written, escape=_escape_character)]
 
-    return Document(content, units, "properties", make_edits)
+    texts, others = divide_units(units)
+    return Document(content, texts, "properties", make_edits, other_units=others)
 
 
 def parse_strings(content: bytes) -> Document:
@@ -59,8 +60,9 @@ def parse_strings(content: bytes) -> Document:
         position = match.end()
         if match["value"]:
             value = _unescape(match["value"][1:-1])
-            if any(map(str.isalpha, value)):
-                unit = Unit(str(number), value, context=match["key"].strip('"'))
+            if value.strip():
+                key = match["key"].strip('"')
+                unit = Unit(str(number), value, context=key, key=key)
                 units.append(unit)
                 spans[unit.id] = match.start("value") + 1, match.end("value") - 1
             number += 1
@@ -71,7 +73,8 @@ def parse_strings(content: bytes) -> Document:
         written = re.sub(r'["\\]', r"\\\g<0>", translation.text).replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
         return [text.make_edit(*spans[unit.id], written)]
 
-    return Document(content, units, "strings", make_edits)
+    texts, others = divide_units(units)
+    return Document(content, texts, "strings", make_edits, other_units=others)
 
 
 def _decode(content: bytes) -> EncodedText:

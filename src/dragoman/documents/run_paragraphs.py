@@ -102,7 +102,7 @@ def _add_paragraph(
     items = _keep_code(items, styles, styles.get_font(reader.style) or styles.font, reader.runs.write)
     is_first = True
     for line in map(_trim, _split_at_breaks(items)):
-        if any(character.isalpha() for item in line for character in item.text):
+        if any(item.text.strip() for item in line):
             _add_line(
                 units, members, Unit(unit_id, "", keep_line_breaks=False, language=language), name, reader, line, is_first
             )

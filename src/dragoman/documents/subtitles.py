@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman.documents.cue_text import TAG, CueText, read_cue_text, split_cue
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.errors import DataError
 
@@ -119,7 +119,7 @@ def _parse(text: EncodedText, name: str) -> Document:
     for cue in _read_cues(text.text, is_vtt=is_escaped):
         raw = text.text[cue.start : cue.end]
         cue_text = read_cue_text(raw, is_escaped=is_escaped)
-        if any(map(str.isalpha, cue_text.source)):
+        if cue_text.source.strip():
             unit = Unit(
                 str(len(units)),
                 cue_text.source,
@@ -144,14 +144,16 @@ def _parse(text: EncodedText, name: str) -> Document:
     def edit_language(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
         return [text.make_edit(language.start(1), language.end(1), code)] if code and language else []
 
+    with_language, others = divide_units(units)
     return Document(
         text.content,
-        units,
+        with_language,
         name,
         make_edits,
         source_language=language[1] if language else "",
         make_document_edits=edit_language,
-        sentence_groups=tuple(_group_cues(units, cues)),
+        sentence_groups=tuple(_group_cues(with_language, cues)),
+        other_units=others,
     )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
 from typing import Literal
@@ -23,6 +22,14 @@ from dragoman.documents.icu_message import IcuMessage, has_branches, pair_senten
 from dragoman.documents.plural_forms import insert_number
 from dragoman.documents.subtitles import SubtitleLimits, break_lines
 from dragoman.documents.translation_memory import MemoryMatch, TranslationMemory
+from dragoman.documents.unit_selection import (
+    ALL_KEYS,
+    KeyGlobs,
+    Scope,
+    add_common_rules,
+    list_selected,
+    unit_has_language,
+)
 from dragoman.errors import DataError
 from dragoman.inference.readings import compute_unit_weights
 from dragoman.inference.translation_result import Translation
@@ -35,13 +42,12 @@ from dragoman.inference.whole_texts import (
     translate_texts,
 )
 from dragoman.languages import is_foreign, is_same_language, is_spaced_language
+from dragoman.text.code_check import compare_codes
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, list_markup, parse_markup, parse_placeholders
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, read_inline
 from dragoman.text.projection import split_units
 
-Scope = Literal["empty", "fuzzy", "all"]
-"""Units to translate: those without a translation, also those with a fuzzy one, or all that are not locked."""
 Origin = Literal["model", "memory", "file"]
 """Origin of a translation; "file" for one that the file had already, and for a unit without one."""
 
@@ -50,7 +56,12 @@ WINDOW = 256
 MAX_CACHED_BYTES = 2**27
 """Size of the results of the model that are kept for equal lines."""
 MAX_ROUNDS = 20
-"""Most attempts to write a document without the units that cannot be written."""
+"""Most attempts to write a document without the units that it names as those that cannot be written."""
+MAX_ATTEMPTS = 200
+"""Most attempts to write a document in all. What was not tried by then stays in its language."""
+UNWRITABLE_NOTE = "the file would have other texts or another structure with this translation, so the text stays as it is"
+CODE_FLAGS = frozenset(("xmltags", "printf", "variables"))
+"""Flags of a translation that has other codes than its source; such a translation is not written."""
 _FAILED_STATUSES = ("truncated", "repetition", "too_long", "empty")
 
 
@@ -67,6 +78,7 @@ class DocumentOptions:
         subtitles: limits of subtitles
         glossary, strict_terms, annotate_terms, mask_codes: as in `TextOptions`
         any_language: also translate a document that states another language than that of the source
+        keys: values to take or to leave, in formats with keys
     """
 
     source_language: str = ""
@@ -81,6 +93,7 @@ class DocumentOptions:
     annotate_terms: bool = False
     mask_codes: bool = False
     any_language: bool = False
+    keys: KeyGlobs = ALL_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,7 @@ class UnitResult:
         origin: origin of the translation
         flags: names of the checks that it fails, or the reasons why there is none
         match: entry of the translation memory that the text comes from
+        note: sentence about the reason why there is no translation; empty if there is one
     """
 
     unit: Unit
@@ -99,6 +113,7 @@ class UnitResult:
     origin: Origin
     flags: tuple[str, ...]
     match: MemoryMatch | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,12 +151,16 @@ def translate_document(
     Raises DataError for a document of other languages, and for one that cannot be written.
     """
     _check_languages(document, options)
-    document = add_plural_forms(document, parse, options.target_language)
-    selected = [unit for unit in document.units if is_selected(unit, options.scope, options.source_language)]
+    document = add_common_rules(add_plural_forms(document, parse, options.target_language))
+    selected = list_selected(document, options.scope, options.keys, options.source_language)
     results: dict[str, UnitResult] = {}
     for unit in selected:
         if (match := _look_up(unit, options.memory)) is not None:
-            results[unit.id] = _check_result(unit, match.text, match, (), options)
+            result = _check_result(unit, match.text, match, (), options)
+            if result.text or unit.max_length is not None:
+                results[unit.id] = result
+        elif document.is_bilingual and not unit_has_language(unit):
+            results[unit.id] = _check_result(unit, unit.source, None, (), options)
     on_progress(len(results))
     rest = [unit for unit in selected if unit.id not in results]
     for unit, text, failures in _translate_units(document, rest, translate, options, on_progress):
@@ -160,26 +179,13 @@ def check_document(document: Document, options: DocumentOptions) -> list[UnitRes
     """
     options = replace(options, target_language=document.target_language or options.target_language)
     results: list[UnitResult] = []
-    for unit in document.units:
+    for unit in add_common_rules(document).units:
         if unit.target:
             results.append(UnitResult(unit, unit.target, "file", check_unit(unit, unit.target, options)))
         elif unit.seconds is not None:
             flags = options.subtitles.check(_get_plain_text(_parse(unit, unit.lines)), unit.seconds)
             results.append(UnitResult(unit, unit.lines, "file", tuple(flags)))
     return results
-
-
-def is_selected(unit: Unit, scope: Scope, source_language: str = "") -> bool:
-    """Return whether a unit is to be translated. A unit that states another language than that of the source is not."""
-    if is_foreign(unit.language, source_language):
-        return False
-    match scope:
-        case "empty":
-            return unit.state == "untranslated"
-        case "fuzzy":
-            return unit.state in ("untranslated", "fuzzy")
-        case "all":
-            return unit.state != "locked"
 
 
 def check_unit(unit: Unit, translation: str, options: DocumentOptions) -> tuple[str, ...]:
@@ -209,15 +215,7 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
     flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
     if options.glossary is not None and any(use.form is None for use in options.glossary.check(plain_source, plain_text)):
         flags.append("terminology")
-    codes, translated_codes = (Counter(list_markup(text.parts)) for text in (codes_of_source, codes_of_text))
-    differing = [code for code in (codes - translated_codes) + (translated_codes - codes) if not _is_address(code)]
-    if any(code.startswith("<") for code in differing):
-        flags.append("xmltags")
-    if any(code.startswith("%") for code in differing):
-        flags.append("printf")
-    if any(not code.startswith(("<", "%")) for code in differing):
-        flags.append("variables")
-    return flags
+    return [*flags, *compare_codes(codes_of_source, codes_of_text).flags]
 
 
 def count_terms(results: Sequence[UnitResult], glossary: Glossary) -> list[TermCount]:
@@ -239,9 +237,7 @@ def _get_plain_text(text: CodedText) -> str:
 
 def _parse(unit: Unit, text: str, language: str = "") -> CodedText:
     """Return a text of a unit with its codes. language: of the source; text in another one is a code"""
-    if unit.markup == "none":
-        return parse_placeholders(text)
-    return parse_markup(text, is_html=unit.markup == "html", language=language)
+    return read_inline(text, unit.markup, unit.rules, language=language)
 
 
 def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
@@ -251,13 +247,10 @@ def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
             yield part
         elif isinstance(part, Element):
             yield from _list_texts(part.parts)
-        elif not part.markup.startswith("<"):
+        elif part.text:
             yield part.markup
-
-
-def _is_address(code: str) -> bool:
-    """Return whether a code is a URL or an e-mail address, which have checks of their own."""
-    return not code.startswith(("<", "%", "{", "$")) and ("://" in code or "@" in code or code.startswith("www."))
+        elif part.is_space:
+            yield " "
 
 
 def _count_edge_breaks(text: str) -> tuple[int, int]:
@@ -443,6 +436,7 @@ def _get_text_options(unit: Unit, options: DocumentOptions, *, attention: bool =
         strict_terms=options.strict_terms,
         annotate_terms=options.annotate_terms,
         mask_codes=options.mask_codes,
+        rules=unit.rules,
     )
 
 
@@ -470,10 +464,10 @@ def _divide_result(
 
 
 def _list_failures(result: TextTranslation) -> tuple[str, ...]:
-    """Return the statuses and the low scores of a translation; a text as a whole has its other checks later."""
+    """Return the statuses, low scores and lost codes of the segments; a text as a whole has its other checks later."""
     statuses = [segment.status for segment in result.segments if segment.status in _FAILED_STATUSES]
-    low_scores = ["low_score" for segment in result.segments if "low_score" in segment.checks]
-    return tuple(dict.fromkeys([*statuses, *low_scores]))
+    checks = [check for segment in result.segments for check in segment.checks if check == "low_score" or check in CODE_FLAGS]
+    return tuple(dict.fromkeys([*statuses, *checks]))
 
 
 def _find_goals(source: str, result: TextTranslation, starts: Sequence[int]) -> list[float]:
@@ -504,45 +498,104 @@ def _check_result(
     if unit.seconds is not None and not unit.keep_line_breaks:
         text = break_lines(text, options.subtitles.line_length)
     flags = tuple(dict.fromkeys((*failures, *check_unit(unit, text, options))))
-    is_broken = "xmltags" in flags or ("variables" in flags and unit.markup == "none" and has_branches(unit.source))
-    if is_broken or "too_long" in flags or not text.strip():
-        return UnitResult(unit, "", "file", flags)
+    note = ""
+    if CODE_FLAGS.intersection(flags):
+        note = _describe_codes(unit, text)
+    elif "too_long" in flags:
+        note = "the model cannot read a text of this length"
+    elif not text.strip():
+        note = "the model gave no translation"
+    if note:
+        return UnitResult(unit, "", "file", flags, note=f"{note}, so the text stays as it is")
     return UnitResult(unit, text, "model" if match is None else "memory", flags, match)
+
+
+def _describe_codes(unit: Unit, text: str) -> str:
+    """Return a sentence about the codes of a text that is no good translation."""
+    if unit.markup == "none" and has_branches(unit.source):
+        return "the branches or arguments of the message cannot be kept"
+    difference = compare_codes(_parse(unit, unit.source), _parse(unit, text))
+    return difference.describe() or "no translation keeps all placeholders and tags"
 
 
 def _write(
     document: Document, parse: Callable[[bytes], Document], results: Sequence[UnitResult], options: DocumentOptions
 ) -> DocumentTranslation:
     """Write the results that have a text. Units that would not be read again as written are left out and flagged."""
-    unwritable: set[str] = set()
-    for _ in range(MAX_ROUNDS):
-        translations = {
-            result.unit.id: UnitTranslation(
-                result.text,
-                _get_state(result, options),
-                result.flags,
-                None if result.match is None or result.match.is_exact else result.match,
-                options.source_language,
-                options.target_language,
-            )
-            for result in results
-            if result.text and result.unit.id not in unwritable
-        }
-        content = write_document(document, translations, options.target_language)
+    translations = {
+        result.unit.id: UnitTranslation(
+            result.text,
+            _get_state(result, options),
+            result.flags,
+            None if result.match is None or result.match.is_exact else result.match,
+            options.source_language,
+            options.target_language,
+        )
+        for result in results
+        if result.text
+    }
+    writer = _DocumentWriter(document, parse, options.target_language)
+    content = writer.write(translations)
+    kept = [
+        replace(result, text="", origin="file", flags=(*result.flags, "unwritable"), match=None, note=UNWRITABLE_NOTE)
+        if result.unit.id in translations and result.unit.id not in writer.written
+        else result
+        for result in results
+    ]
+    return DocumentTranslation(content, kept)
+
+
+class _DocumentWriter:
+    """Writer of translations, each of which is left out if the document could not be read again with it.
+
+    written: ids of the units whose translation was written
+    """
+
+    def __init__(self, document: Document, parse: Callable[[bytes], Document], language: str) -> None:
+        self._document, self._parse, self._language = document, parse, language
+        self._num_attempts = 0
+        self.written: set[str] = set()
+
+    def write(self, translations: Mapping[str, UnitTranslation]) -> bytes:
+        """Return the bytes with these translations, without those that cannot be written."""
+        rest = dict(translations)
+        for _ in range(MAX_ROUNDS):
+            names = self._check(rest)
+            if not names & rest.keys():
+                break
+            rest = {name: translation for name, translation in rest.items() if name not in names}
+        if names:
+            rest = self._select_writable(list(rest), rest)
+        self.written = set(rest)
+        return write_document(self._document, rest, self._language)
+
+    def _select_writable(self, names: Sequence[str], rest: Mapping[str, UnitTranslation]) -> dict[str, UnitTranslation]:
+        """Return the translations that can be written. The document does not name those that cannot, so halves are tried."""
+        selected: dict[str, UnitTranslation] = {}
+        waiting = [names]
+        while waiting and self._num_attempts < MAX_ATTEMPTS:
+            part = waiting.pop()
+            trial = {**selected, **{name: rest[name] for name in part}}
+            if not self._check(trial):
+                selected = trial
+            elif len(part) > 1:
+                middle = len(part) // 2
+                waiting += [part[middle:], part[:middle]]
+        return selected
+
+    def _check(self, translations: Mapping[str, UnitTranslation]) -> set[str]:
+        """Return the ids of units that would not be read again as written; an unknown id if no unit can be named."""
+        self._num_attempts += 1
         try:
-            check_written(document, translations, content, parse)
+            content = write_document(self._document, translations, self._language)
+            check_written(self._document, translations, content, self._parse)
         except UnwritableUnitsError as error:
-            names = set(error.unit_ids) & translations.keys()
-            if not names:
+            return set(error.unit_ids) or {""}
+        except DataError as error:
+            if error.code not in ("invalid-data", "invalid-encoding"):
                 raise
-            unwritable |= names
-        else:
-            kept = [
-                UnitResult(result.unit, "", "file", (*result.flags, "unwritable")) if result.unit.id in unwritable else result
-                for result in results
-            ]
-            return DocumentTranslation(content, kept)
-    raise DataError(f"more than {MAX_ROUNDS} texts of the {document.format} file cannot be written; translate it by hand")
+            return {""}
+        return set()
 
 
 def _get_state(result: UnitResult, options: DocumentOptions) -> Literal["translated", "fuzzy"]:

@@ -13,14 +13,13 @@ from dragoman.documents.formats import get_parser, read_document
 from dragoman.documents.subtitles import LINE_LENGTH, READING_SPEED, SubtitleLimits
 from dragoman.documents.translate_document import (
     DocumentOptions,
-    Scope,
     TermCount,
     UnitResult,
     count_terms,
-    is_selected,
     translate_document,
 )
 from dragoman.documents.translation_memory import TranslationMemory, read_translations
+from dragoman.documents.unit_selection import KeyGlobs, Scope, count_texts, list_selected
 from dragoman.errors import OutputError
 from dragoman.formats.glossary_file import resolve_glossary
 from dragoman.inference.whole_texts import LineRequest, OutputLimits, PlaceholderMethod
@@ -84,6 +83,8 @@ class FileTranslator:
         strict_terms: bool = False,
         placeholders: PlaceholderMethod = "auto",
         any_language: bool = False,
+        keys: Sequence[str] = (),
+        skip_keys: Sequence[str] = (),
         **decoding: Unpack[DecodingOptions],
     ) -> FileTranslator:
         """Return a translator with these options; see `translate_file`."""
@@ -103,6 +104,7 @@ class FileTranslator:
             translator.reads_terms,
             translator.uses_mask(placeholders),
             any_language,
+            KeyGlobs(tuple(keys), tuple(skip_keys)),
         )
         return cls(translator, options, decoding)
 
@@ -124,7 +126,7 @@ class FileTranslator:
             raise OutputError(f"{output}: is the original, which stays; give another name", code="output-is-input")
         if not overwrite:
             check_path_is_free(output)
-        total, done = sum(is_selected(unit, self.options.scope, self.options.source_language) for unit in document.units), 0
+        total, done = len(list_selected(document, self.options.scope, self.options.keys, self.options.source_language)), 0
 
         def advance(count: int) -> None:
             nonlocal done
@@ -140,7 +142,7 @@ class FileTranslator:
         with atomic_write(output, overwrite=overwrite, mode_of=path) as stream:
             cast(TextIO, stream).buffer.write(result.content)
         terms = None if self.options.glossary is None else count_terms(result.results, self.options.glossary)
-        return FileTranslation(path, output, document.format, len(document.units), result.results, terms)
+        return FileTranslation(path, output, document.format, count_texts(document, self.options.keys), result.results, terms)
 
     def name_output(self, path: Path) -> Path:
         """Return the name of the translation beside a file."""
@@ -175,6 +177,8 @@ def translate_file(
     strict_terms: bool = False,
     placeholders: PlaceholderMethod = "auto",
     any_language: bool = False,
+    keys: Sequence[str] = (),
+    skip_keys: Sequence[str] = (),
     overwrite: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **decoding: Unpack[DecodingOptions],
@@ -196,6 +200,7 @@ def translate_file(
         glossary, strict_terms: terms to use and to check, as in `Translator.translate_texts`
         placeholders: way to keep placeholders and tags without content, as in `Translator.translate_texts`
         any_language: also translate a file that states another language than that of the source
+        keys, skip_keys: patterns of keys whose values are translated, and whose values stay, such as `app.*.title`
         overwrite: replace an output that exists
         on_progress: called with the number of finished texts and the number of all
         decoding: keys of the recipe's [decoding] section to change
@@ -217,6 +222,8 @@ def translate_file(
         strict_terms=strict_terms,
         placeholders=placeholders,
         any_language=any_language,
+        keys=keys,
+        skip_keys=skip_keys,
         **decoding,
     )
     return file_translator.translate(

@@ -106,7 +106,7 @@ def _add_string(
     texts = element.find_all("t")
     parts = runs or texts
     plain = "".join(text.text for part in parts for text in (part.find_all("t") if runs else [part]))
-    if not any(map(str.isalpha, plain)) or plain in columns or any(part.is_empty_tag for part in parts):
+    if not plain.strip() or plain in columns or any(part.is_empty_tag for part in parts):
         return
     prefix = get_tag_name(source.get_markup(element.start, element.content_start)).rpartition(":")[0]
     prefix = f"{prefix}:" if prefix else ""

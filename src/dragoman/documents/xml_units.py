@@ -16,20 +16,24 @@ from itertools import groupby
 from typing import Literal, cast
 
 from dragoman.documents.document import (
+    BILINGUAL_FORMATS,
     Document,
     Edit,
-    Markup,
     Unit,
     UnitTranslation,
     add_no_plural_forms,
     apply_edits,
+    divide_units,
     make_no_edits,
 )
 from dragoman.documents.reading import check_codes, check_texts
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlPlace, XmlSource, XmlText, escape_xml, get_tag_name
 from dragoman.errors import DataError
 from dragoman.languages import is_same_language
+from dragoman.text.inline_codes import Markup
 
+_NAMED_FORMATS = BILINGUAL_FORMATS | {"android", "resx"}
+"""Formats in which each text has a name, so that it is one also without a letter."""
 _SHORT_TAG = re.compile(r"</?(?P<pair>g\d+)(?: lang=\"[\w-]*\")?>|<(?:x|br|tab)\d+/>")
 _HTML_TAG = re.compile(
     r"</?(?:a|abbr|b|big|blockquote|br|code|dd|div|dl|dt|em|font|h[1-6]|hr|i|img|kbd|li|ol|p|pre|q|s|small|span|strike|strong|"
@@ -387,9 +391,10 @@ class UnitList:
         assemble: Callable[[bytes, Iterable[Edit]], bytes] = apply_edits,
     ) -> Document:
         """Return the document with these units."""
+        texts, others = (self.units, []) if format_name in _NAMED_FORMATS else divide_units(self.units)
         return Document(
             content,
-            self.units,
+            texts,
             format_name,
             self.make_edits,
             source_language,
@@ -397,4 +402,5 @@ class UnitList:
             make_document_edits,
             make_plural_edits=make_plural_edits,
             assemble=assemble,
+            other_units=others,
         )

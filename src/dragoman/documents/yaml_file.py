@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.errors import DataError, MissingDependencyError
 
@@ -43,8 +43,8 @@ class YamlScalar:
 
     @property
     def is_text(self) -> bool:
-        """Return whether the value has a letter and is no word for a number or a truth value."""
-        return any(map(str.isalpha, self.value)) and (self.style != "" or not _WORDS.fullmatch(self.value))
+        """Return whether the value is not blank, and no word for a truth value."""
+        return bool(self.value.strip()) and (self.style != "" or not _WORDS.fullmatch(self.value))
 
 
 def read_scalars(text: str) -> list[YamlScalar]:
@@ -84,7 +84,8 @@ def parse(content: bytes) -> Document:
     places: dict[str, YamlScalar] = {}
     for number, scalar in enumerate(scalars):
         if scalar.is_text:
-            unit = Unit(str(number), scalar.value, context=".".join(scalar.path))
+            key = ".".join(scalar.path)
+            unit = Unit(str(number), scalar.value, context=key, key=key)
             units.append(unit)
             places[unit.id] = scalar
 
@@ -95,11 +96,13 @@ def parse(content: bytes) -> Document:
     def make_language_edits(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
         return [text.make_edit(language.start, language.end, code)] if code and language else []
 
+    texts, others = divide_units(units)
     return Document(
         content,
-        units,
+        texts,
         "yaml",
         make_edits,
+        other_units=others,
         source_language=language.value if language else "",
         make_document_edits=make_language_edits,
     )

@@ -18,7 +18,9 @@ import numpy.typing as npt
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.inference.translation_result import Translation
 from dragoman.text.glossary import Glossary
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, parse_placeholders
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, parse_text
+from dragoman.text.inline_rules import COMMON_RULES, InlineRules
+from dragoman.text.inline_tokens import tokenize_codes
 from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
 from dragoman.text.projection import project, split_units
@@ -35,10 +37,12 @@ class Reading:
 
     text: the text, with the codes that attention places; it has a character of a mark for each code of `marked`
     marked: codes that the model reads as marks, by the number of the mark
+    references: character references that the model reads as their characters
     """
 
     text: CodedText
     marked: tuple[Point, ...] = ()
+    references: tuple[Point, ...] = ()
 
     @cached_property
     def line(self) -> str:
@@ -71,19 +75,33 @@ class Reading:
             text = project(self.text, translation.text, weights)
         else:
             text = escape(translation.text) if self.text.is_escaped else translation.text
+            for point in dict.fromkeys(self.references):
+                text = text.replace(point.text, point.markup)
         return self._write_marked(text, lambda point: point.markup)
 
-    def is_kept_by(self, translation: Translation, segment: CodedText, glossary: Glossary | None = None) -> bool:
+    def is_kept_by(
+        self,
+        translation: Translation,
+        segment: CodedText,
+        glossary: Glossary | None = None,
+        rules: InlineRules = COMMON_RULES,
+    ) -> bool:
         """Return whether a translation has each placeholder that the model read as often as the segment, and no other.
 
         A translation with marks must also end by itself, and not pile up marks at its end, where the search puts those that
         the model has left out.
 
         glossary: its terms that are not translated are placeholders
+        rules: rules by which the segment was read
         """
+        if self.text == segment:
+            return True
         if not self.marked:
-            translated = Counter(_list_placeholders(mark_kept_terms(parse_placeholders(translation.text), glossary).parts))
-            return self.text == segment or Counter(_list_placeholders(segment.parts)) == translated
+            if any(self.line.count(point.text) != translation.text.count(point.text) for point in self.references):
+                return False
+            coded = _read_codes(translation.text, rules) if segment.is_escaped else parse_text(translation.text, rules)
+            translated = Counter(_list_placeholders(mark_kept_terms(coded, glossary).parts))
+            return Counter(_list_placeholders(segment.parts)) - Counter(point.text for point in self.references) == translated
         text = to_characters(translation.text)
         return (
             translation.status in ("ok", "short", "copied")
@@ -106,8 +124,31 @@ class Reading:
 
 
 def read_placeholders(segment: CodedText) -> Reading:
-    """Return the reading with the placeholders of a segment as text."""
-    return Reading(replace(segment, parts=tuple(_merge_points(segment.parts, lambda point: point.text or None))))
+    """Return the reading with the placeholders of a segment as text.
+
+    Character references are text if there are no other codes, and the segment has their characters in no other way.
+    """
+    points = list(_list_points(segment.parts))
+    references = tuple(point for point in points if point.plain and point.text and not segment.is_escaped)
+    merged = replace(segment, parts=tuple(_merge_points(segment.parts, lambda point: point.text or None)))
+    if not references:
+        return Reading(merged)
+    markups = {point.text: point.markup for point in references}
+    line = merged.clean.text
+    if not merged.has_codes and all(
+        markups[point.text] == point.markup and line.count(point.text) == sum(other.text == point.text for other in references)
+        for point in references
+    ):
+        return Reading(merged, references=references)
+    hidden = _merge_points(segment.parts, lambda point: None if point.plain else point.text or None)
+    return Reading(replace(segment, parts=tuple(hidden)))
+
+
+def _read_codes(text: str, rules: InlineRules) -> CodedText:
+    """Return a text with its placeholders alone."""
+    return CodedText(
+        tuple(token.markup if token.kind == "text" else Point(token.markup) for token in tokenize_codes(text, rules))
+    )
 
 
 def read_marks(segment: CodedText) -> Reading | None:

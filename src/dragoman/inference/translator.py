@@ -36,7 +36,6 @@ from dragoman.inference.unknown_words import NO_DICTIONARY, find_unknown_words, 
 from dragoman.inference.whole_texts import RETRY_DECODING as TEXT_RETRY_DECODING
 from dragoman.inference.whole_texts import (
     LineRequest,
-    Markup,
     OutputLimits,
     PlaceholderMethod,
     TextOptions,
@@ -52,6 +51,7 @@ from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id,
 from dragoman.tasks.mbr import UtilityFn
 from dragoman.tasks.translation import EncodedLine, TranslatedLine, encode_lines, get_source_limit, has_text, search_lines
 from dragoman.text.glossary import Glossary
+from dragoman.text.inline_codes import Markup
 from dragoman.text.marks import to_characters, to_marks
 from dragoman.word_aligner import Link
 

@@ -6,15 +6,17 @@ together and puts them back. What the model reads of a segment is a `Reading`:
 1. For a model that was trained with marks, placeholders and tags without content are marks, and the search keeps each.
 2. Otherwise placeholders are part of the text.
 3. If a translation loses a placeholder, the model reads the text without codes, and attention places them all.
+4. If the translation then has other codes than its source, the model reads the pieces between the codes one by one.
+5. If that fails, too, the segment stays in its language, and has the names of the failed checks.
 
-Attention places pairs of tags in all readings.
+Attention places pairs of tags in all readings. `compare_codes` checks each translation as it is written.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, groupby, pairwise, product
@@ -26,18 +28,21 @@ from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.languages import get_language, is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
+from dragoman.text.code_check import CodeDifference, compare_codes
 from dragoman.text.glossary import Glossary, TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
 from dragoman.text.inline_codes import (
     BLOCK_TAGS,
     CodedText,
     Element,
+    Markup,
     Part,
     Point,
-    parse_markup,
-    parse_placeholders,
+    read_inline,
     write_parts,
 )
+from dragoman.text.inline_rules import COMMON_RULES, InlineRules
+from dragoman.text.inline_tokens import may_have_codes
 from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.length_ratios import LengthRatios
 from dragoman.text.sentences import cut_long_spans, split_sentences
@@ -46,7 +51,6 @@ from dragoman.text.term_annotation import annotate_terms, has_marks
 if TYPE_CHECKING:
     from dragoman.bundle import BundleMetadata
 
-Markup = Literal["none", "html", "xml"]
 PlaceholderMethod = Literal["auto", "mask", "projection"]
 """Way to keep placeholders and tags without content: by a mask on the search or by attention; auto prefers the mask."""
 
@@ -65,7 +69,6 @@ MAX_SENTENCE_CHARACTERS = 2000
 MAX_TERM_COST = 0.5
 """Fall of the mean log-probability of the tokens, in nats, up to which a translation with a required term is taken."""
 
-_LINE_BREAK = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 _TAG_NAME = re.compile(r"</?([A-Za-z][^\s<>/]*)")
 
 
@@ -102,7 +105,7 @@ class OutputLimits:
 class TextOptions:
     """Options for reading texts.
 
-    markup: "none" for plain text; "html" and "xml" keep tags, and character references are characters
+    markup: "none" for plain text, whose codes are kept, too; in "html" and "xml", character references are characters
     source_language, target_language: codes that select the rules for sentences and for the spaces between them
     split_sentences: translate each sentence by itself; if false, each line or block
     keep_line_breaks: a line break ends a sentence; without markup only
@@ -115,6 +118,7 @@ class TextOptions:
         and that translation is taken if it costs at most `MAX_TERM_COST`.
     strict_terms: take it at any cost
     annotate_terms: the model was trained to read the translation of a term behind it, see `term_annotation`
+    rules: rules for the codes of the texts
     """
 
     markup: Markup = "none"
@@ -130,6 +134,7 @@ class TextOptions:
     glossary: Glossary | None = None
     strict_terms: bool = False
     annotate_terms: bool = False
+    rules: InlineRules = COMMON_RULES
 
 
 @dataclass(frozen=True)
@@ -286,7 +291,7 @@ SegmentPlan = Generator[LineRequest, Sequence[Translation], list[TranslatedSegme
 
 
 def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> SegmentPlan:
-    """Translate segments with their placeholders, those that lose one without codes, and those with faults again.
+    """Translate segments with their placeholders, those that lose a code in other ways, and those with faults again.
 
     Before the last step, segments without a term of the glossary are translated with their terms required.
     """
@@ -296,7 +301,8 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     lost = yield from _translate_readings(segments, readings, results, waiting, options)
     for index in lost:
         readings[index] = Reading(segments[index])
-    yield from _translate_readings(segments, readings, results, lost, options)
+    lost = yield from _translate_readings(segments, readings, results, lost, options)
+    yield from _translate_between_codes(segments, results, lost, options)
     if options.retry or options.strict_terms:
         lacking = [index for index in waiting if "terminology" in results[index].checks]
         yield from _translate_readings(segments, readings, results, lacking, options, accept=partial(_has_more_terms, options))
@@ -362,12 +368,14 @@ def _translate_readings(
             segment, reading = segments[index], readings[index]
             if accept is None:
                 results[index] = _build_segment(segment, reading, translation, options)
-                if not reading.is_kept_by(translation, segment, options.glossary):
+                is_kept = reading.is_kept_by(translation, segment, options.glossary, options.rules)
+                if not is_kept or _find_difference(results[index].source, results[index].text, options):
                     lost.append(index)
                 continue
             for candidate in (translation, *translation.alternatives):
                 result = _build_segment(segment, reading, replace(candidate, alternatives=()), options)
-                if reading.is_kept_by(candidate, segment, options.glossary) and accept(results[index], result):
+                is_kept = reading.is_kept_by(candidate, segment, options.glossary, options.rules)
+                if is_kept and not _find_difference(result.source, result.text, options) and accept(results[index], result):
                     results[index] = result
                     break
     return lost
@@ -398,12 +406,64 @@ def _build_segment(segment: CodedText, reading: Reading, translation: Translatio
         plain,
         tuple(checks),
         tuple(
-            reading.place_codes(alternative)
+            alternative_text
             for alternative in translation.alternatives
-            if reading.is_kept_by(alternative, segment, options.glossary)
+            if reading.is_kept_by(alternative, segment, options.glossary, options.rules)
+            and not _find_difference(source, alternative_text := reading.place_codes(alternative), options)
         ),
         terms,
     )
+
+
+def _find_difference(source: str, text: str, options: TextOptions) -> CodeDifference | None:
+    """Return the difference between the codes of a segment and of its translation, both with their markup."""
+    if options.markup == "none" and not may_have_codes(source, options.rules) and not may_have_codes(text, options.rules):
+        return None
+    sides = (read_inline(side, options.markup, options.rules, options.opaque_tags) for side in (source, text))
+    difference = compare_codes(*sides)
+    return difference if difference != CodeDifference() else None
+
+
+def _translate_between_codes(
+    segments: Sequence[CodedText], results: list[TranslatedSegment], indices: Sequence[int], options: TextOptions
+) -> Generator[LineRequest, Sequence[Translation], None]:
+    """Translate the pieces between the codes of segments one by one. A segment that fails again stays in its language."""
+    pieces = {index: [piece.strip() for piece in _list_texts(segments[index].parts) if _has_word(piece)] for index in indices}
+    lines = tuple(dict.fromkeys(chain.from_iterable(pieces.values())))
+    translations = dict(zip(lines, (yield LineRequest(lines, options.attention)), strict=True)) if lines else {}
+    for index in indices:
+        segment, source = segments[index], results[index].source
+        parts = _replace_texts(segment.parts, {line: translations[line].text for line in pieces[index]})
+        text = replace(segment, parts=tuple(parts)).write()
+        worst = min((translations[line] for line in pieces[index]), key=lambda item: STATUSES_WORST_FIRST.index(item.status))
+        translation = replace(worst, text=text, tokens=(), source_tokens=(), attention=None, alignment=None, alternatives=())
+        checks: list[Check] = []
+        if difference := _find_difference(source, text, options):
+            text, checks = source, [*difference.flags] or ["variables"]
+        terms = _check_terms(source, text, options)
+        checks += ["terminology"] if any(use.form is None for use in terms) else []
+        results[index] = TranslatedSegment(source, text, translation, tuple(checks), (), terms)
+
+
+def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
+    """Yield the texts between codes."""
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Element):
+            yield from _list_texts(part.parts)
+
+
+def _replace_texts(parts: Sequence[Part], translations: Mapping[str, str]) -> Iterator[Part]:
+    """Yield the parts with translated texts, and with the white space of the source around them."""
+    for part in parts:
+        if isinstance(part, Element):
+            yield replace(part, parts=tuple(_replace_texts(part.parts, translations)))
+        elif isinstance(part, str) and (core := part.strip()):
+            start = part.index(core)
+            yield part[:start] + translations.get(core, core) + part[start + len(core) :]
+        else:
+            yield part
 
 
 def _check_terms(source: str, text: str, options: TextOptions) -> tuple[TermUse, ...]:
@@ -429,53 +489,50 @@ def count_segments(text: str, options: TextOptions) -> int:
 
 def divide(text: str, options: TextOptions) -> Iterator[Piece]:
     """Yield the segments of a text and what stands between them; written one after the other, they are the text."""
-    if options.markup == "none":
-        parts = _LINE_BREAK.split(text) if options.keep_line_breaks else [text]
-        for index, line in enumerate(parts):
-            if index % 2:
-                yield line
-            else:
-                yield from _divide_run(_parse(line, options).parts, options, is_escaped=False)
-    else:
-        yield from _divide_blocks(_parse(text, options).parts, options)
+    coded = _parse(text, options)
+    yield from _divide_blocks(coded.parts, options, is_escaped=coded.is_escaped)
 
 
 def _parse(text: str, options: TextOptions) -> CodedText:
     """Return a text with its tags, its placeholders, and the terms that are not translated as codes."""
-    if options.markup == "none":
-        coded = parse_placeholders(text)
-    else:
-        coded = parse_markup(
-            text, is_html=options.markup == "html", opaque=options.opaque_tags, language=options.source_language
-        )
+    coded = read_inline(
+        text,
+        options.markup,
+        options.rules,
+        options.opaque_tags,
+        keep_line_breaks=options.keep_line_breaks,
+        language=options.source_language,
+    )
     return mark_kept_terms(coded, options.glossary)
 
 
-def _divide_blocks(parts: Sequence[Part], options: TextOptions) -> Iterator[Piece]:
-    """Yield the pieces of markup: tags of blocks are kept, and the text between two of them is divided."""
+def _divide_blocks(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool) -> Iterator[Piece]:
+    """Yield the pieces of a text: breaks and tags of blocks are kept, and the text between two of them is divided."""
     run: list[Part] = []
     for part in parts:
         if isinstance(part, str) or not _has_block(part, options):
             run.append(part)
             continue
-        yield from _divide_run(run, options, is_escaped=True)
+        yield from _divide_run(run, options, is_escaped=is_escaped)
         run = []
         if isinstance(part, Point):
             yield part.markup
         else:
             yield part.start_tag
-            yield from _divide_blocks(part.parts, options)
+            yield from _divide_blocks(part.parts, options, is_escaped=is_escaped)
             yield part.end_tag
-    yield from _divide_run(run, options, is_escaped=True)
+    yield from _divide_run(run, options, is_escaped=is_escaped)
 
 
 def _has_block(part: Part, options: TextOptions) -> bool:
-    """Return whether a code is the tag of a block, or contains one. An element longer than any sentence is a block."""
+    """Return whether a code is a break or the tag of a block, or contains one, or is an element longer than any sentence."""
     if isinstance(part, Element) and len(_get_surface(part)) > MAX_SENTENCE_CHARACTERS:
         return True
-    if options.markup != "html" or isinstance(part, str):
+    if isinstance(part, str):
         return False
-    tag = _TAG_NAME.match(part.markup if isinstance(part, Point) else part.start_tag)
+    if isinstance(part, Point) and part.is_break:
+        return True
+    tag = _TAG_NAME.match(part.markup if isinstance(part, Point) else part.start_tag) if options.markup != "xml" else None
     if tag and tag[1].lower() in BLOCK_TAGS:
         return True
     return isinstance(part, Element) and any(_has_block(child, options) for child in part.parts)
@@ -522,8 +579,8 @@ def _peel(parts: Sequence[Part], *, is_escaped: bool) -> tuple[str, tuple[Part, 
 
 
 def _is_edge(part: Part) -> bool:
-    """Return whether a part at the edge of a text is no text: white space, or a tag without content."""
-    return not part.strip() if isinstance(part, str) else isinstance(part, Point) and part.markup.startswith("<")
+    """Return whether a part at the edge of a text is no text: white space, or a code without text."""
+    return not part.strip() if isinstance(part, str) else isinstance(part, Point) and not part.text
 
 
 def _cut_sentences(parts: Sequence[Part], options: TextOptions) -> Iterator[tuple[bool, tuple[Part, ...]]]:

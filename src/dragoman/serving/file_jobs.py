@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.documents.document import Document, add_plural_forms
 from dragoman.documents.formats import get_parser, parse_document
-from dragoman.documents.translate_document import DocumentOptions, Scope, UnitResult, is_selected, translate_document
+from dragoman.documents.translate_document import DocumentOptions, UnitResult, translate_document
+from dragoman.documents.unit_selection import Scope, list_selected
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.readings import compute_unit_weights
 from dragoman.inference.translation_constraints import TranslationConstraints
@@ -298,7 +299,7 @@ class FileJobs:
         route = self._service.models.find_route(source, request.target)
         if not route:
             raise DataError(f"the file is in {source} already; choose another target language", code="unsupported-language")
-        selected = [unit for unit in document.units if is_selected(unit, request.scope)]
+        selected = list_selected(document, request.scope, source_language=source)
         state = replace(
             state,
             source=source,

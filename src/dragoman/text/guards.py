@@ -20,9 +20,10 @@ from dragoman.text.placeholders import find_placeholders
 from dragoman.text.projection import split_units
 
 Check = Literal[
-    "numbers", "urls", "emails", "repetition", "length", "endpunc", "untranslated", "script", "low_score", "terminology"
+    "numbers", "urls", "emails", "repetition", "length", "endpunc", "untranslated", "script", "low_score", "terminology",
+    "xmltags", "printf", "variables",
 ]  # fmt: skip
-"""Name of a check. `check_translation` never returns "low_score", which needs a model, nor "terminology" of a glossary."""
+"""Name of a check. `check_translation` never returns those from "low_score" on: they need a model, a glossary, or codes."""
 
 NGRAM = 4
 MAX_NGRAM_EXCESS = 2

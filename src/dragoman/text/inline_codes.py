@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
+from typing import Literal
 
 from dragoman.languages import is_foreign
-from dragoman.text.placeholders import find_placeholders
-
-MAX_DEPTH = 64
-"""Depth of elements in elements; the tags of deeper ones are points."""
-
-# Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
-_MARKUP = re.compile(
-    r"<!--(?:(?!<!--).)*?-->|<!\[CDATA\[(?:(?!<!\[).)*?\]\]>"
-    r"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*+)[^<>]*+(?:(?<=(?P<end>/)))?>|<[!?][^<>]*+>",
-    re.DOTALL,
+from dragoman.text.inline_rules import COMMON_RULES, InlineRules
+from dragoman.text.inline_tokens import (
+    BLOCK_TAGS,
+    BREAK_TAGS,
+    OPAQUE_TAGS,
+    VOID_TAGS,
+    Token,
+    match_pairs,
+    tokenize_codes,
+    tokenize_markup,
+    tokenize_text,
 )
-VOID_TAGS = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
-)
-"""HTML elements without content and without an end tag."""
-BLOCK_TAGS = frozenset(
-    (
-        "address", "article", "aside", "blockquote", "body", "button", "canvas", "caption", "dd", "details", "dialog",
-        "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6",
-        "head", "header", "hr", "html", "iframe", "legend", "li", "link", "main", "menu", "meta", "nav", "noscript",
-        "ol", "optgroup", "option", "p", "pre", "script", "section", "select", "style", "summary", "table", "tbody",
-        "td", "template", "textarea", "tfoot", "th", "thead", "title", "tr", "ul", "video",
-    )
-)  # fmt: skip
-"""HTML elements that end the sentence before them."""
-OPAQUE_TAGS = frozenset(("code", "kbd", "math", "samp", "script", "style", "svg", "var"))
-"""HTML elements whose content is no text for translation."""
+
+__all__ = ["BLOCK_TAGS", "BREAK_TAGS", "OPAQUE_TAGS", "VOID_TAGS"]
+
+Markup = Literal["none", "html", "xml"]
+"""Markup of a text: none, or tags with character references."""
+
 _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.IGNORECASE)
 
 _LANGUAGE = re.compile(r"""\s(?:xml:)?lang\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`/]+))""", re.IGNORECASE)
@@ -51,15 +44,19 @@ class Point:
 
     markup: the code as it is written
     plain: a placeholder without its character references, if it has any
+    is_break: the code ends the sentence before it
+    is_space: the code stands for white space
     """
 
     markup: str
     plain: str = ""
+    is_break: bool = False
+    is_space: bool = False
 
     @property
     def text(self) -> str:
-        """Text of a placeholder; empty for a tag."""
-        return "" if self.markup.startswith("<") else self.plain or self.markup
+        """Text of a placeholder; empty for a tag, a break, and white space."""
+        return "" if self.markup.startswith("<") or self.is_break or self.is_space else self.plain or self.markup
 
 
 @dataclass(frozen=True)
@@ -90,6 +87,11 @@ class CodedText:
         """Return whether there is a tag or a placeholder."""
         return any(not isinstance(part, str) for part in self.parts)
 
+    @property
+    def has_text(self) -> bool:
+        """Return whether there is text or a placeholder."""
+        return _has_text(self.parts)
+
     @cached_property
     def clean(self) -> CleanText:
         """Text without codes, and the place of each code in it."""
@@ -100,6 +102,17 @@ class CodedText:
     def write(self) -> str:
         """Return the text with its markup."""
         return "".join(write_parts(self.parts, is_escaped=self.is_escaped))
+
+
+def _has_text(parts: Sequence[Part]) -> bool:
+    for part in parts:
+        if isinstance(part, str):
+            has_text = bool(part.strip())
+        else:
+            has_text = bool(part.text) if isinstance(part, Point) else _has_text(part.parts)
+        if has_text:
+            return True
+    return False
 
 
 def escape(text: str) -> str:
@@ -131,84 +144,88 @@ def list_markup(parts: Sequence[Part]) -> list[str]:
     return markup
 
 
-def parse_placeholders(text: str) -> CodedText:
-    """Return a plain text with its placeholders and addresses as points."""
-    return CodedText(tuple(_split_placeholders(text)))
+def read_inline(
+    text: str,
+    markup: Markup,
+    rules: InlineRules = COMMON_RULES,
+    opaque: frozenset[str] = frozenset(),
+    *,
+    keep_line_breaks: bool = False,
+    language: str = "",
+) -> CodedText:
+    """Return a text with its codes, for any format.
+
+    markup: "none" for a text as it is written, with tags, references and other codes only where they are meant as such
+    opaque: names of further elements that are kept with their content
+    keep_line_breaks: line breaks of a text without markup are codes that end a sentence
+    language: of the source; an element of XML or HTML that states another one is kept with its content
+    """
+    if markup != "none":
+        return parse_markup(text, is_html=markup == "html", opaque=opaque, rules=rules, language=language)
+    return parse_text(text, rules, opaque, keep_line_breaks=keep_line_breaks)
 
 
-def parse_markup(text: str, *, is_html: bool, opaque: frozenset[str] = frozenset(), language: str = "") -> CodedText:
+def parse_text(
+    text: str, rules: InlineRules = COMMON_RULES, opaque: frozenset[str] = frozenset(), *, keep_line_breaks: bool = False
+) -> CodedText:
+    """Return a text without markup with its codes; see `read_inline`."""
+    tokens = tokenize_text(text, rules, keep_line_breaks=keep_line_breaks)
+    if len(tokens) == 1 and tokens[0].kind == "text":
+        return CodedText((text,))
+    builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS, is_escaped=False)
+    return CodedText(tuple(_join_texts(builder.build(0, len(tokens)))))
+
+
+def parse_markup(
+    text: str, *, is_html: bool, opaque: frozenset[str] = frozenset(), rules: InlineRules = COMMON_RULES, language: str = ""
+) -> CodedText:
     """Return a fragment of XML or HTML with its tags and placeholders as codes.
 
     is_html: names of tags are read without case, and void and opaque elements are those of HTML
     opaque: names of further elements that are kept whole, with their content
     language: code of the text's language; elements that state another one are kept whole too
     """
-    opaque_tags = opaque | OPAQUE_TAGS if is_html else opaque
-    tokens = list(_tokenize(text, is_html=is_html))
-    partners = _match_tags(tokens, is_html=is_html)
-    return CodedText(tuple(_build_parts(tokens, partners, 0, len(tokens), opaque_tags, language)), is_escaped=True)
+    tokens = list(tokenize_markup(text, is_html=is_html))
+    builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS if is_html else opaque, is_escaped=True, language=language)
+    return CodedText(tuple(builder.build(0, len(tokens))), is_escaped=True)
 
 
-@dataclass(frozen=True)
-class _Token:
-    """Tag or text. name: of a tag, empty for text, comments and the like"""
+class _PartTreeBuilder:
+    """Builder of the parts of tokens. is_escaped: texts have character references, and their placeholders are still texts"""
 
-    markup: str
-    name: str = ""
-    kind: str = "text"
+    def __init__(
+        self, tokens: Sequence[Token], rules: InlineRules, opaque: frozenset[str], *, is_escaped: bool, language: str = ""
+    ) -> None:
+        self._tokens, self._rules, self._opaque, self._is_escaped = tokens, rules, opaque, is_escaped
+        self._language = language
+        self._partners = match_pairs(tokens)
 
+    def build(self, start: int, stop: int) -> Iterator[Part]:
+        """Yield the parts of the tokens from `start` to `stop`."""
+        index = start
+        while index < stop:
+            token, end = self._tokens[index], self._partners.get(index)
+            if token.kind == "text":
+                yield from self._build_codes(html.unescape(token.markup)) if self._is_escaped else (token.markup,)
+            elif end is None and token.is_text_alone:
+                yield from self._build_codes(token.markup)
+            elif end is None:
+                yield _make_point(token)
+            elif token.name in self._opaque or _is_kept(token.markup, self._language) or end == index + 1:
+                yield Point("".join(item.markup for item in self._tokens[index : end + 1]))
+            else:
+                yield Element(token.markup, tuple(_join_texts(self.build(index + 1, end))), self._tokens[end].markup)
+            index = (end if end is not None else index) + 1
 
-def _tokenize(text: str, *, is_html: bool) -> Iterator[_Token]:
-    position = 0
-    for match in _MARKUP.finditer(text):
-        if match.start() > position:
-            yield _Token(text[position : match.start()])
-        position = match.end()
-        name = match["name"] or ""
-        name = name.lower() if is_html else name
-        if not name or match["end"] or (is_html and name in VOID_TAGS):
-            yield _Token(match[0], name, "point")
-        else:
-            yield _Token(match[0], name, "end" if match["slash"] else "start")
-    if position < len(text):
-        yield _Token(text[position:])
-
-
-def _match_tags(tokens: Sequence[_Token], *, is_html: bool) -> dict[int, int]:
-    """Return the index of the end tag of each start tag that has one. Pairs nest; a tag that would cross is left out."""
-    partners: dict[int, int] = {}
-    open_tags: list[int] = []
-    counts: dict[str, int] = {}
-    for index, token in enumerate(tokens):
-        if token.kind == "start":
-            open_tags.append(index)
-            counts[token.name] = counts.get(token.name, 0) + 1
-        elif token.kind == "end" and counts.get(token.name):
-            while tokens[start := open_tags.pop()].name != token.name:
-                counts[tokens[start].name] -= 1
-            counts[token.name] -= 1
-            if len(open_tags) < MAX_DEPTH:
-                partners[start] = index
-    return partners
-
-
-def _build_parts(
-    tokens: Sequence[_Token], partners: dict[int, int], start: int, stop: int, opaque: frozenset[str], language: str
-) -> Iterator[Part]:
-    index = start
-    while index < stop:
-        token, end = tokens[index], partners.get(index)
-        if token.kind == "text":
-            for part in _split_placeholders(html.unescape(token.markup)):
-                yield _escape_point(part) if isinstance(part, Point) else part
-        elif end is None:
-            yield Point(token.markup)
-        elif token.name in opaque or _is_kept(token.markup, language) or end == index + 1:
-            yield Point("".join(item.markup for item in tokens[index : end + 1]))
-        else:
-            parts = tuple(_build_parts(tokens, partners, index + 1, end, opaque, language))
-            yield Element(token.markup, parts, tokens[end].markup)
-        index = (end if end is not None else index) + 1
+    def _build_codes(self, text: str) -> Iterator[Part]:
+        """Yield the placeholders of a text and the texts between them."""
+        for token in tokenize_codes(text, self._rules):
+            if token.kind == "text":
+                yield token.markup
+            else:
+                point = _make_point(token)
+                escaped = escape(point.markup) if self._is_escaped else point.markup
+                yield point if escaped == point.markup else replace(point, markup=escaped, plain=point.markup)
 
 
 def _is_kept(start_tag: str, language: str) -> bool:
@@ -218,21 +235,17 @@ def _is_kept(start_tag: str, language: str) -> bool:
     return is_other or _NO_TRANSLATION.search(start_tag) is not None
 
 
-def _escape_point(point: Point) -> Point:
-    """Return a placeholder with character references for the characters that markup needs."""
-    escaped = escape(point.markup)
-    return point if escaped == point.markup else Point(escaped, point.markup)
+def _make_point(token: Token) -> Point:
+    return Point(token.markup, token.plain, token.is_break, token.is_space)
 
 
-def _split_placeholders(text: str) -> Iterator[Part]:
-    position = 0
-    for start, end in find_placeholders(text):
-        if start > position:
-            yield text[position:start]
-        yield Point(text[start:end])
-        position = end
-    if position < len(text):
-        yield text[position:]
+def _join_texts(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield the parts with neighboring texts as one."""
+    for is_text, group in groupby(parts, lambda part: isinstance(part, str)):
+        if is_text:
+            yield "".join(part for part in group if isinstance(part, str))
+        else:
+            yield from group
 
 
 @dataclass(frozen=True)
@@ -285,6 +298,8 @@ class _CleanTextBuilder:
                         after=after[:1] if isinstance(after, str) else "",
                     )
                 )
+                if part.is_space and self.last and not self.last.isspace():
+                    self._add_text(" ")
                 self.is_after_point = True
             else:
                 start = self.length

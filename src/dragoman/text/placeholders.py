@@ -1,40 +1,262 @@
-"""Placeholders of program texts, and addresses: parts of a text that a translation keeps as they are."""
+"""Placeholders of program texts, addresses and other signs: parts of a text that a translation keeps as they are.
+
+The table has a row for each style, under the characters that it begins with. Each pattern stops at a character that begins it
+anew, so a search takes time in proportion to the text.
+"""
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 
 Span = tuple[int, int]
 PLACEHOLDER_MARKS = tuple(f"⟦{number}⟧" for number in range(32))
 """Marks of placeholders in a text; each stands for a reserved token of the vocabulary."""
 
-# Each alternative begins with a character that ends the one before it, so a search takes time in proportion to the text.
-_PLACEHOLDER = re.compile(
-    r"""
-      \[X\d+X\]                                                     # Weblate, for services without tags
-    | ⟦\d+⟧                                                         # reserved tokens
-    | %%
-    | %\([A-Za-z_]\w*+\)[-+#0]*+\d*+(?:\.\d++)?[diouxXeEfFgGcrsa]  # Python, by name
-    | %(?:\d++\$)?+[-+#0']*+(?:\d++|\*)?+(?:\.(?:\d++|\*))?+(?:hh?|ll?|[Lzjtq])?[@diouxXeEfFgGcspn](?![A-Za-z])  # C, Java
-    | %\{[^{}\s]++\}                                                # Ruby
-    | \$\{[^{}]++\} | \{\{[^{}]++\}\} | \{[^{}\s]*+\}               # templates
-    | \$[A-Za-z_]\w*+\$?
-    | (?:https?|ftp)://[^\s<>"'”»]*[^\s<>"'”».,;:!?)\]}]            # addresses
-    | \bwww\.[^\s<>"'”»]*[^\s<>"'”».,;:!?)\]}]
-    | (?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}
-    """,
-    re.VERBOSE,
+CodeKind = Literal["code", "break", "space"]
+"""Kind of a code: one that a model may read, one that ends a sentence, or one that stands for white space."""
+
+
+@dataclass(frozen=True)
+class FoundCode:
+    """Code in a text.
+
+    start, end: its place
+    kind: what it is
+    """
+
+    start: int
+    end: int
+    kind: CodeKind = "code"
+
+
+@dataclass(frozen=True)
+class _Style:
+    """Style of a code. family: name under which rules disable it. option: name under which rules enable it, or empty"""
+
+    pattern: re.Pattern[str]
+    family: str = "variable"
+    option: str = ""
+    kind: CodeKind = "code"
+
+
+Styles = Mapping[str, tuple[_Style, ...]]
+"""Styles by first character."""
+
+
+def _style(pattern: str, family: str = "variable", *, option: str = "", kind: CodeKind = "code") -> _Style:
+    return _Style(re.compile(pattern), family, option, kind)
+
+
+_WIDTH = r"(?:\d++|\*(?:\d++\$)?+)?+(?:\.(?:\d++|\*)?+)?+"
+_FLAGS = rf"%(?:\d++\$)?+[-+#0'^,(]*+{_WIDTH}(?:hh?|ll?|I64|I32|[Lzjtqw])?"
+_NESTED = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}"
+_ICU_TYPES = "number|date|time|spellout|ordinal|duration|list|relativeTime|currency|percent|integer|-?[0-9]+"
+_BRANCH_TYPES = "plural|select|selectordinal|choice"
+_VARIABLES = (
+    "address|amount|author|city|company|count|country|currency|date|day|days|email|file|filename|firstname|id|item|items|key|"
+    "language|lastname|link|max|min|minutes|month|name|number|num|order|page|path|percent|phone|price|product|seconds|size|"
+    "time|title|total|type|url|user|username|value|version|x|year"
 )
 
+_STYLES: dict[str, tuple[_Style, ...]] = {
+    "%": (
+        _style(r"(?:%[0-9A-F]{2}){2,}+", "address"),
+        _style(r"%%[A-Za-z_][A-Za-z0-9_]++%%", "printf"),
+        _style(r"%%", "printf"),
+        _style(r"%\([\w. -]++\)(?:[-+#0]*+\d*+(?:\.\d++)?+[diouxXeEfFgGcrsa]|[ ][diouxXeEfFgGcrsa](?![A-Za-z]))?+", "printf"),
+        _style(r"%#@\w+@", "printf"),
+        _style(r"%<\w++>(?:[-+#0]*+\d*+(?:\.\d++)?+[A-Za-z](?![A-Za-z]))?+", "printf"),
+        _style(r"%[-+^#0]*+\{[^{}\s]++\}"),
+        _style(r"%\[\d++\][-+#0]*+\d*+(?:\.\d++)?+[A-Za-z]", "printf"),
+        _style(r"%\d++![^!\s]{1,10}!", "printf"),
+        _style(r"%[A-Za-z_][\w.-]{1,60}%(?![%\d]|[A-Za-z](?![A-Za-z]))"),
+        _style(r"%\d++%(?![%\d])", "printf"),
+        _style(rf"{_FLAGS}(?:[@diouxXeEfFgGcspnaA]|[tT][A-Za-z])(?![A-Za-z0-9])", "printf"),
+        _style(r"%L?\d{1,2}(?!\d)", "printf"),
+        _style(r"(?<!\d)%[-_0^#+]?[A-Za-z](?![A-Za-z0-9])", "printf"),
+        _style(r"% [-+#0]*+\d*+(?:\.\d++)?+l{0,2}[diouxXeEfFgG](?![A-Za-z])", "printf", option="spaces"),
+        _style(r"(?<!\d)%[A-Za-z][A-Za-z0-9_]*+", "printf"),
+    ),
+    "{": (
+        _style(r"\{\{\{[^{}]*+\}\}\}"),
+        _style(r"\{\{(?:[^{}]|\{[^{}]*+\}|\{\{[^{}]*+\}\})*+\}\}"),
+        _style(r"\{%[^{}]*+(?<=%)\}|\{![^{}]*+(?<=!)\}|\{#[^{}]*+(?<=#)\}"),
+        _style(r"\{[^{}\s]*+\}"),
+        _style(r"\{[^{}\s]*+(?:\{[^{}\s]*+\}[^{}\s]*+)++\}"),
+        _style(rf"\{{\s*+[\w.$-]+\s*+,\s*+(?:{_ICU_TYPES})(?!\w)[^{{}}]*+\}}"),
+        _style(rf"(?=\{{\s*+[\w.$-]+\s*+,\s*+(?:{_BRANCH_TYPES})\s*+,){_NESTED}"),
+        _style(r"\{\s*+[$-]?[\w.\[\]$]+(?:-[\w.]+)*+\s*+\}"),
+        _style(r"""\{\s*+(?:"[^"{}]*+"|'[^'{}]*+'|[A-Z]{2,}\([^(){}]*+\))\s*+\}"""),
+        _style(r"\{\s*+[\w.\[\]$]+\s*+(?:![rsa])?:(?!\s)[^{}]*+\}"),
+        _style(r"\{\s*+[\w.$]+\s*+\|[^{}]*+\}"),
+    ),
+    "$": (
+        _style(r"\$\{\{[^{}]*+\}\}"),
+        _style(r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"),
+        _style(r"\$t\((?:[^()]|\([^()]*+\))*+\)"),
+        _style(r"\$\([^()\s]++\)"),
+        _style(r"\$\\[rnt]", kind="break"),
+        _style(r"\$\$\w++\$\$"),
+        _style(r"(?<![A-Za-z])\$[A-Za-z_]\w*+(?:(?:\.|->)\w+)*+\$?"),
+        _style(r"(?<![A-Za-z])\$[1-9](?!\d|[.,]\d)(?! (?:million|billion|thousand|off|per|each|a|an)\b)", option="$1"),
+    ),
+    "@": (
+        _style(r"@(?:\.\w+)?:(?:\([\w.]+\)|\{'[^'{}]*+'\}|\w+(?:\.\w+)*+)"),
+        _style(r"@\{[^{}]*+\}"),
+        _style(r"(?<![\w@./])@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name"),
+    ),
+    "[": (
+        _style(r"\[X\d+X\]"),
+        _style(r"\[%[^\[\]]*+%\]"),
+        _style(r"\[\[[^\[\]\n]++\]\]"),
+        _style(r"\[\^?[^\[\]\s]++\]_{1,2}(?!\w)|\[\^[^\[\]\s]++\]"),
+        _style(r"\[(?:_\d+|\w+,_?\d+[^\[\]]*+)\]"),
+        _style(rf"\[(?:{_VARIABLES})\](?!\()", "bracket"),
+        _style(r"\[(?!and/or\]|s?/?he/she\]|his/her\])[A-Za-z]\w*+(?:[/.:-]\w+)*+(?<=[/_.:-]\w)[\w./:-]*+\](?!\()", "bracket"),
+        _style(r"\[(?!and/or\]|he/she\]|his/her\])[A-Za-z]\w*+(?:/\w++)++\](?!\()", "bracket"),
+        _style(r"\[[A-Za-z]*_\w*+\](?!\()|\[[a-z]+[A-Z]\w*+\](?!\()", "bracket"),
+        _style(r"\[(?:[a-z][\w.-]*+|[A-Z][A-Z0-9_]*+)\](?!\()", "bracket", option="brackets"),
+    ),
+    "⟦": (_style(r"⟦\d+⟧"),),
+    "#": (
+        _style(r"#\{[^{}]*+\}"),
+        _style(r"#{2,3}[A-Za-z_]\w*+#{2,3}"),
+        _style(r"(?<![\w&#])#[A-Za-z_]\w*+(?:#(?!\w))?", "name"),
+    ),
+    "*": (_style(r"\*\|[^|\n]*+\|\*"), _style(r"\*#\d+#|\*\d+(?:\*\d+)*+#", "address")),
+    ":": (
+        _style(r"(?<![\w:])::?[a-z0-9][a-z0-9_+-]++:(?![\w`:])", "name"),
+        _style(r"(?<![\w:/\\.)\]}%])::?[A-Za-z_]\w++(?![\w:])", "name"),
+    ),
+    "!": (_style(r"(?<![\w!])!(?!important)[A-Za-z_][\w-]++", "name"),),
+    "_": (_style(r"(?<!\w)__[A-Za-z][A-Za-z0-9]*+(?:_[A-Za-z0-9]++)*+__(?!\w)", "name"),),
+    "`": (
+        _style(r"```[^`]++```|``(?=[^\s`])(?:[^`]|`(?!`))++``(?!`)", "literal"),
+        _style(r"(?<![\w`])`(?=[^\s`])[^`\n]*+(?<!\s)`(?:__?(?!\w)|(?![\w`]))", "literal"),
+    ),
+    "|": (
+        _style(r"(?<![\w|])\|[A-Za-z][\w.-]*+\|(?:__?(?!\w)|(?![\w|]))", "literal"),
+        _style(r"(?<![\w|])\|(?=[^\s|])[^|\n]*+(?<!\s)\|(?:__?(?!\w)|(?![\w|]))", "literal", option="rst"),
+    ),
+    "&": (_style(r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});", "reference"),),
+    "<": (
+        _style(r"<%[^<>]*+%>|<\?[^<>]*+\?>"),
+        _style(r"<(?:https?://|mailto:)[^<>\s]++>|<[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}>", "address"),
+        _style(r"<<[\w.-]+>>"),
+    ),
+    "\\": (
+        _style(r"\\\\[\w.-]++(?:\\[\w.$-]+)++", "address"),
+        _style(r"\\[nr](?:\\[nr])*+", "escape", kind="break"),
+        _style(r"""\\(?:[tvfab0"'\\](?!\w)|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})""", "escape"),
+    ),
+    "/": (_style(r"(?<![\w/.<:~)])(?:/(?:[\w@%+~-]|\.(?=\w))++){2,}+/?", "address"),),
+    "~": (_style(r"(?<!\w)~(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),),
+}
+_EMOJI = "[\U0001f1e6-\U0001faff\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff]"
+_EMOJI_STYLE = _style(rf"{_EMOJI}(?:[\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]++{_EMOJI}?)*+")
+_ADDRESS_END = r"[^\s<>\"'”»]*[^\s<>\"'”».,;:!?)\]}]"
+_WWW_STYLE = _style(rf"(?<!\w)www\.{_ADDRESS_END}", "address")
+_URL_REST = re.compile(rf"://{_ADDRESS_END}")
+_DRIVE_REST = re.compile(r":\\(?:[\w.$ -]+(?=\\)\\)*+(?:[\w$-]|\.(?=\w))*+")
+_EMAIL_REST = re.compile(r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
+_SCHEME = re.compile(r"(?<![\w.+-])(?:https?|ftps?|sftp|ssh|git|file|wss?|ldap)$|(?<![A-Za-z0-9])[a-z][a-z0-9+.-]{1,15}$")
+_DRIVE = re.compile(r"(?<!\w)[A-Za-z]$")
+_EMAIL_NAME = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}$")
+_LOOK_BACK = 65
+FIRST_CHARACTERS = rf"[{''.join(map(re.escape, _STYLES))}]|{_EMOJI}|www\."
+"""Pattern of what codes begin with, or have inside as addresses do."""
+_FIRST = re.compile(FIRST_CHARACTERS)
+_DOLLAR_ONE = re.compile(r"\$1(?!\d|[.,]\d)")
 
-# Each placeholder holds one of these. Most texts hold none, and to look for them takes a small part of the time.
-_TRIGGER = re.compile(r"[%⟦{$@]|\[X|://|www\.")
+
+@lru_cache(maxsize=64)
+def _select_styles(rules: InlineRules, options: frozenset[str]) -> Styles:
+    """Return the styles of rules, by first character."""
+    return {
+        first: tuple(
+            style
+            for style in styles
+            if style.family not in rules.disabled and (not style.option or style.option in rules.enabled | options)
+        )
+        for first, styles in _STYLES.items()
+    }
+
+
+def find_codes(text: str, rules: InlineRules = COMMON_RULES) -> list[FoundCode]:
+    """Return the codes of a text, in order.
+
+    They are placeholders of programs, addresses, character references, paths, and signs such as emoji.
+    """
+    if rules.kept:
+        return list(_find_beside_kept(text, rules))
+    return list(_find(text, rules)) if _FIRST.search(text) else []
 
 
 def find_placeholders(text: str) -> list[Span]:
-    """Return the spans of the placeholders and addresses of a text, in order.
+    """Return the spans of the codes of a text by the common rules."""
+    return [(code.start, code.end) for code in find_codes(text)]
 
-    They are the marks of printf, Python, Ruby and templates, Weblate's `[X0X]`, reserved tokens `⟦0⟧`, URLs and e-mail
-    addresses.
-    """
-    return [match.span() for match in _PLACEHOLDER.finditer(text)] if _TRIGGER.search(text) else []
+
+def _find_beside_kept(text: str, rules: InlineRules) -> Iterator[FoundCode]:
+    """Yield words that the rules keep, and the codes between them."""
+    pattern = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in sorted(rules.kept, key=len, reverse=True)))
+    spans = [match.span() for match in pattern.finditer(text)]
+    codes = [code for code in _find(text, rules) if not any(code.start < end and start < code.end for start, end in spans)]
+    yield from sorted([*codes, *(FoundCode(*span) for span in spans)], key=lambda code: code.start)
+
+
+def _find(text: str, rules: InlineRules) -> Iterator[FoundCode]:
+    styles = select_styles(text, rules)
+    position = 0
+    for match in _FIRST.finditer(text):
+        start = match.start()
+        if start >= position and (code := find_code_at(text, start, position, styles)):
+            yield code
+            position = code.end
+
+
+def select_styles(text: str, rules: InlineRules) -> Styles:
+    """Return the styles for a text, by first character."""
+    has_numbers = "$1" in text and _DOLLAR_ONE.search(text)
+    return _select_styles(rules, frozenset(("$1",)) if has_numbers else frozenset())
+
+
+def find_code_at(text: str, start: int, position: int, styles: Styles) -> FoundCode | None:
+    """Return the code at this place, or one that began before it, behind `position`, such as an address."""
+    first = text[start]
+    if first in ":@" and (code := _match_address(text, start, position)):
+        return code
+    for style in styles.get(first) or ((_WWW_STYLE,) if first == "w" else (_EMOJI_STYLE,)):
+        if code_match := style.pattern.match(text, start):
+            return _make_code(code_match, style)
+    return None
+
+
+def _make_code(code_match: re.Match[str], style: _Style) -> FoundCode | None:
+    """Return a code. A character reference that does not exist is text, and one of white space has its kind."""
+    kind = style.kind
+    if style.family == "reference":
+        character = html.unescape(code_match[0])
+        if character == code_match[0]:
+            return None
+        kind = "space" if character.isspace() else "code"
+    return FoundCode(code_match.start(), code_match.end(), kind)
+
+
+def _match_address(text: str, start: int, position: int) -> FoundCode | None:
+    """Return the address whose `:` or `@` is at this place."""
+    before = max(position, start - _LOOK_BACK)
+    patterns: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = ((_EMAIL_NAME, _EMAIL_REST),)
+    if text[start] == ":":
+        patterns = ((_SCHEME, _URL_REST), (_DRIVE, _DRIVE_REST))
+    for name, rest in patterns:
+        if (end := rest.match(text, start)) and (code_match := name.search(text[before:start])):
+            return FoundCode(before + code_match.start(), end.end())
+    return None

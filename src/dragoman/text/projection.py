@@ -273,6 +273,10 @@ class _Writer:
         self._write_text(left_end)
         left, right = self.target[max(left_end - 1, 0) : left_end], self.target[right_start : right_start + 1]
         has_space = right_start > left_end
+        if isinstance(slot.part, Point) and slot.part.is_space:
+            self.output.append(slot.part.markup)
+            self.position = max(self.position, right_start)
+            return
         is_first = parent.slot is not None and gap == parent.start
         is_last = parent.slot is not None and gap == parent.end
         if not is_first and _takes_space(left, _NO_SPACE_AFTER) and not _is_word(slot.before):

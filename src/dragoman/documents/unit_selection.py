@@ -1,0 +1,88 @@
+"""Units of a document that are translated: by their state, by their keys, and by whether they hold language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from dragoman.documents.document import Document, Unit
+from dragoman.documents.icu_message import has_branches
+from dragoman.languages import is_foreign
+from dragoman.text.inline_codes import read_inline
+from dragoman.text.inline_rules import infer_rules
+from dragoman.text.no_language import has_language, is_data
+
+Scope = Literal["empty", "fuzzy", "all"]
+"""Units to translate: those without a translation, also those with a fuzzy one, or all that are not locked."""
+
+
+@dataclass(frozen=True)
+class KeyGlobs:
+    """Patterns of keys, such as `app.*.title`, in which `*` stands for any characters.
+
+    Attributes:
+        take: translate values under these keys alone, also those that look like data; empty for all that are language
+        skip: leave values under these keys as they are
+    """
+
+    take: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def selects(self, unit: Unit) -> bool:
+        """Return whether the value of a unit is to be translated. A unit without a key is left out if keys are to be taken."""
+        if _matches(unit.key, self.skip) or (self.take and not _matches(unit.key, self.take)):
+            return False
+        return not unit.key or bool(self.take) or not is_data(unit.source, unit.key)
+
+
+ALL_KEYS = KeyGlobs()
+
+
+def _matches(key: str, globs: tuple[str, ...]) -> bool:
+    return bool(key) and any(fnmatchcase(key, glob) for glob in globs)
+
+
+def is_selected(unit: Unit, scope: Scope, source_language: str = "") -> bool:
+    """Return whether the state of a unit is one of a scope. A unit that states another language than the source's is not."""
+    if is_foreign(unit.language, source_language):
+        return False
+    match scope:
+        case "empty":
+            return unit.state == "untranslated"
+        case "fuzzy":
+            return unit.state in ("untranslated", "fuzzy")
+        case "all":
+            return unit.state != "locked"
+
+
+def list_selected(document: Document, scope: Scope, keys: KeyGlobs = ALL_KEYS, source_language: str = "") -> list[Unit]:
+    """Return the units to translate. A unit without language stays, unless its file has a place for a translation."""
+    return [
+        unit
+        for unit in document.units
+        if is_selected(unit, scope, source_language)
+        and keys.selects(unit)
+        and (document.is_bilingual or unit_has_language(unit))
+    ]
+
+
+def count_texts(document: Document, keys: KeyGlobs = ALL_KEYS) -> int:
+    """Return the number of units that hold language."""
+    return sum(document.is_bilingual or keys.selects(unit) for unit in document.units)
+
+
+def unit_has_language(unit: Unit) -> bool:
+    """Return whether the text of a unit has words, or an amount, beside its codes."""
+    if unit.markup == "none" and has_branches(unit.source):
+        return True
+    return has_language(read_inline(unit.source, unit.markup, unit.rules))
+
+
+def add_common_rules(document: Document) -> Document:
+    """Return the document, whose units have the rules that its texts have in common."""
+    names = infer_rules(unit.source for unit in document.units if unit.markup == "none")
+    if not names:
+        return document
+    units = [replace(unit, rules=unit.rules.enable(*names)) for unit in document.units]
+    return replace(document, units=units)

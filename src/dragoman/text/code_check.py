@@ -1,0 +1,92 @@
+"""Last check of a translation: it has each code of its source once, and inside the same pairs.
+
+It reads both texts as they are written, so it depends on no step in between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dragoman.text.inline_codes import CodedText, Element, Part, Point
+
+CodeFlag = Literal["xmltags", "printf", "variables", "urls", "emails"]
+"""Name of a check for codes, which is that of the Translate Toolkit's pofilter."""
+
+MAX_NAMED = 3
+"""Codes that a sentence names."""
+
+_STRONG_STARTS = ("<", "%", "{", "$", "⟦", "[X", "[%", "@:", "#{")
+_EMAIL = re.compile(r"[\w.+-]+@[A-Za-z0-9-]+\.[A-Za-z0-9.-]+")
+
+
+@dataclass(frozen=True)
+class CodeDifference:
+    """Difference between the codes of a translation and of its source.
+
+    missing, added: codes that the translation has less often, and more often
+    moved: codes that are inside other pairs than in the source
+    """
+
+    missing: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> list[CodeFlag]:
+        """Names of the checks that missing and added codes fail."""
+        return list(dict.fromkeys(map(_get_flag, (*self.missing, *self.added))))
+
+    def describe(self) -> str:
+        """Return a sentence for a translator; empty without a difference."""
+        parts = [
+            f"{verb} {_name(codes)}"
+            for verb, codes in (("lacks", self.missing), ("has too many", self.added), ("moves", self.moved))
+            if codes
+        ]
+        return f"the translation {' and '.join(parts)}" if parts else ""
+
+
+def compare_codes(source: CodedText, translation: CodedText) -> CodeDifference:
+    """Return the difference between the codes of two texts that were read by the same rules.
+
+    A new code counts only if it is one in every text, such as a tag or `%s`. A new name with a colon may be punctuation.
+    """
+    places, new_places = list(_list_places(source.parts)), list(_list_places(translation.parts))
+    if places == new_places:
+        return CodeDifference()
+    codes, new_codes = (Counter(code for _, code in side) for side in (places, new_places))
+    missing = tuple((codes - new_codes).elements())
+    added = tuple(code for code in (new_codes - codes).elements() if code in codes or code.startswith(_STRONG_STARTS))
+    moved = () if missing or added else tuple(code for _, code in (Counter(places) - Counter(new_places)).elements())
+    return CodeDifference(missing, added, moved)
+
+
+def _list_places(parts: Sequence[Part], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield each code with the starts of the pairs around it. Line breaks are checked elsewhere."""
+    for part in parts:
+        if isinstance(part, Element):
+            yield path, part.start_tag
+            yield from _list_places(part.parts, (*path, part.start_tag))
+            yield path, part.end_tag
+        elif isinstance(part, Point) and not part.markup.isspace():
+            yield path, part.markup
+
+
+def _get_flag(code: str) -> CodeFlag:
+    if code.startswith("<"):
+        return "xmltags"
+    if code.startswith("%"):
+        return "printf"
+    if "://" in code or code.startswith("www."):
+        return "urls" if code[0].isalpha() else "variables"
+    return "emails" if _EMAIL.fullmatch(code) else "variables"
+
+
+def _name(codes: Sequence[str]) -> str:
+    names = list(dict.fromkeys(" ".join(code.split())[:40] for code in codes))
+    rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + rest
