@@ -352,8 +352,16 @@ def test_file_of_keys_is_checked(content: str, tmp_path: Any) -> None:
     with pytest.raises(RecipeError):
         ApiKeys.read(path)
     path.write_text(f"{hash_key('a')}  # Anna\n{hash_key('b')}\n")
-    assert "a" in ApiKeys.read(path)
-    assert "c" not in ApiKeys.read(path)
+    keys = ApiKeys.read(path)
+    assert keys.identify("a") not in (None, keys.identify("b"))
+    assert keys.identify("c") is None
+    path.write_text(content)
+    with pytest.raises(RecipeError):
+        keys.reload()
+    assert keys.identify("a") is not None  # the present keys stay
+    path.write_text(hash_key("c"))
+    keys.reload()
+    assert (keys.identify("a"), keys.identify("c") is None) == (None, False)
 
 
 def test_page_has_a_sentence_for_every_status_and_check() -> None:

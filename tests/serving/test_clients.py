@@ -1,122 +1,163 @@
-"""Clients against a server that listens: our own, DeepL's package and libretranslatepy."""
+"""Clients have their own files, glossaries and usage, and a share of places and of the queue."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import multiprocessing
+import threading
 from pathlib import Path
+from typing import Any
 
-import deepl
 import pytest
-from libretranslatepy import LibreTranslateAPI
+from fastapi.testclient import TestClient
 
-import dragoman
-from capital_letters import CapitalTranslator, listen, make_service
-from dragoman import client as client_module
-from dragoman.client import ClientTranslation, StreamedSentence
-from dragoman.errors import ServerError
-from dragoman.serving.settings import ApiKeys, ServerSettings, hash_key
+from capital_letters import make_client, make_service
+from dragoman.serving import glossary_store
+from dragoman.serving.app import build_app
+from dragoman.serving.clients import Requester, identify_client
+from dragoman.serving.file_jobs import FileJobs, FileRequest
+from dragoman.serving.http_errors import HttpError
+from dragoman.serving.request_queue import Job, RequestQueue
+from dragoman.serving.settings import ApiKeys, ServerSettings, hash_key, reload_keys
+from dragoman.serving.usage import SharedCounts, Usage
 
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """Address of a server in a thread, which asks for the key `key`."""
-    settings = ServerSettings(api_keys=ApiKeys([bytes.fromhex(hash_key("key"))]))
-    with listen(make_service(CapitalTranslator()), settings) as address:
-        yield address
+ANNA, BERT = {"Authorization": "Bearer anna"}, {"Authorization": "DeepL-Auth-Key bert"}
+GLOSSARY = {"name": "x", "source_lang": "en", "target_lang": "de", "entries": "a\tb"}
 
 
-def test_client_translates(url: str) -> None:
-    with dragoman.Client(url, api_key="key") as client:
-        assert client.languages() == {"de": [], "en": ["de"]}
-        first, second = client.translate(["One. Two.", ""], "de", "en", alternatives=1)
-        assert (first.text, first.alternatives, second.text) == ("ONE. TWO.", ("ONE. 1 TWO. 1",), "")
-        assert [(segment.source, segment.score) for segment in first.segments] == [("One.", -1.5), ("Two.", -1.5)]
-        (detailed,) = client.translate(["One day."], "de", "en", alignment=True, attention=True, constraints=[{"prefix": "O"}])
-        (segment,) = detailed.segments
-        assert (segment.source_tokens, segment.tokens) == (("▁One", "▁day."), ("▁ONE", "▁DAY."))
-        assert (segment.attention, segment.alignment) == (((1.0, 0.0), (0.0, 1.0)), ((0, 0), (1, 1)))
-        *sentences, whole = client.stream("One. Two.", "de", "en")
-        assert {item.text for item in sentences if isinstance(item, StreamedSentence)} == {"ONE.", "TWO."}
-        assert isinstance(whole, ClientTranslation)
-        assert whole.text == "ONE. TWO."
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys"
+    path.write_text(f"{hash_key('anna')}\n{hash_key('bert')}\n")
+    return path
 
 
-def test_async_client_translates(url: str) -> None:
-    async def translate() -> tuple[str, list[object], dict[str, list[str]]]:
-        async with dragoman.AsyncClient(url, api_key="key") as client:
-            (result,) = await client.translate(["<b>One</b>"], "de", "en", markup="html")
-            return result.text, [item async for item in client.stream("One.", "de", "en")], await client.languages()
-
-    text, events, languages = asyncio.run(translate())
-    assert (text, len(events), languages["en"]) == ("<b>ONE</b>", 2, ["de"])
+def upload(client: TestClient, headers: dict[str, str] | None = None) -> Any:
+    """Return the answer to a small file."""
+    files = {"file": ("a.txt", b"one", "text/plain")}
+    return client.post("/v1/files", data={"source": "en", "target": "de"}, files=files, headers=headers)
 
 
-def test_clients_keep_glossaries_and_translate_files(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "POLL_SECONDS", 0.01)
-    path = tmp_path / "one.txt"
-    path.write_text("A dog.\n", encoding="utf-8")
-    with dragoman.Client(url, api_key="key") as client:
-        glossary = client.add_glossary("pets", {"dog": "Hund"}, "de", "en")
-        assert (client.glossaries(), glossary.num_entries) == ([glossary], 1)
-        for terms in (glossary.id, [{"source": "dog", "target": "Hund"}]):
-            (result,) = client.translate(["A dog."], "de", "en", glossary=terms, strict_terms=True)
-            assert (result.text, result.segments[0].terms) == ("A DOG. Hund", (("dog", "Hund"),))
-        client.remove_glossary(glossary.id)
-        with pytest.raises(ServerError, match="Glossary not found"):
-            client.remove_glossary(glossary.id)
-        with pytest.raises(ValueError, match="has a tab"):
-            client.add_glossary("pets", {"a\tb": "c"}, "de", "en")
-        file = client.translate_file(path, "de", "en")
-        assert (file.content, file.num_texts, file.num_flagged) == (b"A DOG.\n", 1, 0)
-        with pytest.raises(ServerError, match="zz is not supported"):
-            client.translate_file(path, "zz", "en")
-
-    async def use() -> tuple[object, bytes, list[object]]:
-        async with dragoman.AsyncClient(url, api_key="key") as client:
-            glossary = await client.add_glossary("pets", {"dog": "Hund"}, "de", "en")
-            (result,) = await client.translate(["A dog."], "de", "en", glossary=glossary.id, strict_terms=True)
-            file = await client.translate_file(path, "de", "en")
-            await client.remove_glossary(glossary.id)
-            return result.text, file.content, list(await client.glossaries())
-
-    assert asyncio.run(use()) == ("A DOG. Hund", b"A DOG.\n", [])
+def at_address(app: Any, address: str) -> TestClient:
+    """Return a client of an application with this address."""
+    return TestClient(app, client=(address, 1), raise_server_exceptions=False)
 
 
-def test_client_reports_what_the_server_says(url: str) -> None:
-    with dragoman.Client(url, api_key="key") as client:
-        with pytest.raises(ServerError, match="zz is not supported") as refused:
-            client.translate(["x"], "zz", "en")
-        assert (refused.value.status, refused.value.server_code) == (400, "unsupported-language")
-        with pytest.raises(ServerError, match="zz is not supported"):
-            list(client.stream("x", "zz", "en"))
-    with dragoman.Client(url, api_key="wrong") as client, pytest.raises(ServerError, match="API key") as denied:
-        client.languages()
-    assert denied.value.status == 403
+def test_keys_see_their_own_things_only(keys: Path) -> None:
+    with make_client(make_service(), ServerSettings(api_keys=ApiKeys.read(keys))) as client:
+        file = "/v1/" + upload(client, ANNA).headers["location"]
+        glossary = "/v2/glossaries/" + client.post("/v2/glossaries", json=GLOSSARY, headers=ANNA).json()["glossary_id"]
+        for path in (file, file + "/content", glossary, glossary + "/entries"):
+            assert client.get(path, headers=BERT).status_code == 404
+        for path in (file, glossary):
+            assert client.delete(path, headers=BERT).status_code == 404
+        fields = {"texts": ["a"], "source": "en", "target": "de", "glossary": glossary.rpartition("/")[2]}
+        assert client.post("/v1/translate", json=fields, headers=BERT).status_code == 404
+        assert client.post("/v1/translate", json=fields, headers=ANNA).status_code == 200
+        assert client.get("/v2/glossaries", headers=BERT).json() == {"glossaries": []}
+        assert len(client.get("/v2/glossaries", headers=ANNA).json()["glossaries"]) == 1
+        client.post("/v2/translate", json={"text": ["four"], "source_lang": "EN", "target_lang": "DE"}, headers=ANNA)
+        usage = [client.get("/v2/usage", headers=key).json()["character_count"] for key in (ANNA, BERT)]
+        assert usage == [4, 0]
+        for path in (file, glossary):
+            assert client.delete(path, headers=ANNA).status_code == 204
 
 
-def test_server_that_cannot_be_reached_is_one_line() -> None:
-    with dragoman.Client("http://127.0.0.1:9") as client, pytest.raises(ServerError, match="cannot be reached") as unreached:
-        client.translate(["x"], "de")
-    assert (unreached.value.status, unreached.value.code) == (0, "server-error")
+def test_documents_of_another_key_are_unknown(keys: Path) -> None:
+    with make_client(make_service(), ServerSettings(api_keys=ApiKeys.read(keys))) as client:
+        files = {"file": ("a.txt", b"one", "text/plain")}
+        names = client.post("/v2/document", data={"target_lang": "DE", "source_lang": "EN"}, files=files, headers=ANNA).json()
+        for path in ("", "/result"):
+            url = f"/v2/document/{names['document_id']}{path}"
+            assert client.post(url, json={"document_key": names["document_key"]}, headers=BERT).status_code == 404
 
 
-def test_package_of_deepl_translates(url: str) -> None:
-    client = deepl.DeepLClient("key", server_url=url)
-    results = client.translate_text(["One day.", 'Go <x id="1"/> on'], source_lang="EN", target_lang="DE", tag_handling="xml")
-    assert isinstance(results, list)
-    first, second = results
-    assert (first.text, second.text, first.detected_source_lang) == ("ONE DAY.", 'GO <x id="1"/> ON', "EN")
-    assert [language.code for language in client.get_target_languages()] == ["DE"]
-    assert client.get_usage().character.valid
-    with pytest.raises(deepl.DeepLException):
-        client.translate_text("x", source_lang="EN", target_lang="ZZ")
-    with pytest.raises(deepl.AuthorizationException):
-        deepl.DeepLClient("wrong", server_url=url).translate_text("x", source_lang="EN", target_lang="DE")
+def test_key_in_the_body_owns_the_file(keys: Path) -> None:
+    with make_client(make_service(), ServerSettings(api_keys=ApiKeys.read(keys))) as client:
+        files = {"file": ("a.txt", b"one", "text/plain")}
+        data = {"source": "en", "target": "de", "api_key": "anna"}
+        url = client.post("/translate_file", data=data, files=files).json()["translatedFileUrl"]
+        job = url.rpartition("/")[2]
+        assert client.get(f"/v1/files/{job}", headers=ANNA).status_code == 200
+        assert client.get(f"/v1/files/{job}", headers=BERT).status_code == 404
+        assert client.get(f"/download_file/{job}").status_code == 200  # the address is a secret
 
 
-def test_libretranslatepy_translates(url: str) -> None:
-    client = LibreTranslateAPI(url + "/", api_key="key")
-    assert client.translate("One day.", "en", "de") == "ONE DAY."
-    assert client.detect("This is an English sentence.")[0]["language"] == "en"
-    assert {language["code"] for language in client.languages()} == {"de", "en"}
+def test_removed_keys_are_refused_after_a_reload(keys: Path) -> None:
+    settings = ServerSettings(api_keys=ApiKeys.read(keys))
+    client = make_client(make_service(), settings)
+    assert client.get("/v2/usage", headers=ANNA).status_code == 200
+    keys.write_text(hash_key("bert"))
+    reload_keys(settings)
+    assert [client.get("/v2/usage", headers=key).status_code for key in (ANNA, BERT)] == [403, 200]
+    keys.write_text("")
+    reload_keys(settings)
+    assert [client.get("/v2/usage", headers=key).status_code for key in (ANNA, BERT)] == [403, 200]
+
+
+def test_one_client_leaves_places_for_files_to_others(tmp_path: Path) -> None:
+    """The first client has half of the places, and the next one half of what is left."""
+
+    async def run() -> list[int]:
+        jobs = FileJobs(make_service(max_files=8), tmp_path)
+        statuses = []
+        for name in "aaaaabbbacd":
+            try:
+                await jobs.create(FileRequest("a.txt", "en", "de", client=Requester(name)), b"one")
+                statuses.append(202)
+            except HttpError as error:
+                statuses.append(error.status)
+        await jobs.close()
+        return statuses
+
+    assert asyncio.run(run()) == [202] * 4 + [429] + [202] * 2 + [429, 429, 202, 202]
+
+
+def test_one_client_leaves_room_for_glossaries_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glossary_store, "MAX_GLOSSARIES", 4)
+    app = build_app(make_service(), ServerSettings())
+    statuses = [at_address(app, address).post("/v2/glossaries", json=GLOSSARY).status_code for address in "aaabb"]
+    assert statuses == [201, 201, 456, 201, 456]
+
+
+def test_one_client_leaves_room_in_the_queue_and_in_batches() -> None:
+    """A client with many jobs, each of a kind of its own, waits for half of the queue, and others have their turn."""
+    gate, order = threading.Event(), []
+
+    def translate(key: str, lines: Any) -> list[str]:
+        gate.wait(10)
+        order.append(key)
+        return list(lines)
+
+    queue = RequestQueue(translate, max_tokens=1000)
+
+    def put(key: str, client: str) -> bool:
+        return queue.try_put(Job(key, ["x" * 184], float("inf"), on_done=lambda results, error: None, client=client))
+
+    accepted = sum(put(f"a{number}", "a") for number in range(24))
+    assert 10 <= accepted <= 12  # the first one may have left the queue
+    assert put("b", "b")
+    gate.set()
+    queue.close()
+    assert queue.join(10)
+    assert order.index("b") <= 2
+
+
+def test_addresses_are_clients() -> None:
+    def name(address: str) -> str:
+        return identify_client({"client": (address, 1)}).name
+
+    assert name("192.0.2.1") == name("::ffff:192.0.2.1") != name("192.0.2.2")
+    assert name("2001:db8::1") == name("2001:db8::ffff%eth0") != name("2001:db8:0:1::1")
+    assert name("testclient") != name("")
+
+
+def test_usage_is_counted_by_key_over_processes() -> None:
+    shared = SharedCounts(multiprocessing.get_context("spawn"), 2)
+    first, second = Usage(shared, 0), Usage(shared, 1)
+    for usage, number, owner in ((first, 1, "a" * 16), (second, 10, "b" * 16), (second, 100, "a" * 16), (first, 1000, "")):
+        usage.add(number, owner)
+    assert [Usage(shared, 0).count(owner) for owner in ("a" * 16, "b" * 16, "c" * 16, "")] == [101, 10, 0, 1000]
+    alone = Usage()
+    alone.add(5, "a")
+    assert (alone.count("a"), alone.count()) == (5, 0)

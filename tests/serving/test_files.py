@@ -115,7 +115,7 @@ def test_wrong_files_are_refused_in_the_shape_of_each_api(client: TestClient) ->
     assert client.get(f"/v1/files/{state['id']}/content").json()["error"]["code"] == "invalid-format"
     assert client.get("/v1/files/..%2f..%2fetc").status_code == 404
     statuses = [post("/v1/files", **pair)[0] for _ in range(4)]
-    assert statuses[-1] == 503, "the number of files is bounded"
+    assert statuses[-1] == 429, "the number of files of a client is bounded"
 
 
 def test_files_expire_and_a_removed_job_ends() -> None:

@@ -18,7 +18,7 @@ from dragoman.text.glossary import GlossaryEntry
 
 
 def test_package_of_deepl_keeps_glossaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glossary_store, "MAX_GLOSSARIES", 2)
+    monkeypatch.setattr(glossary_store, "MAX_GLOSSARIES", 4)
     with listen(make_service(), ServerSettings(glossary_dir=tmp_path)) as url:
         client = deepl.DeepLClient("key", server_url=url, send_platform_info=False)
         assert [(pair.source_lang, pair.target_lang) for pair in client.get_glossary_languages()] == [("en", "de")]
@@ -31,7 +31,7 @@ def test_package_of_deepl_keeps_glossaries(tmp_path: Path, monkeypatch: pytest.M
         assert {item.glossary_id for item in client.list_glossaries()} == {glossary.glossary_id, other.glossary_id}
         assert client.get_glossary_entries(glossary) == {"dog": "Hund", "cat": "Katze"}
         assert client.get_glossary(other.glossary_id).name == "plants"
-        with pytest.raises(deepl.QuotaExceededException, match="the server has 2 glossaries"):
+        with pytest.raises(deepl.QuotaExceededException, match="room for 4 glossaries"):
             client.create_glossary("third", "EN", "DE", {"a": "b"})
         client.delete_glossary(other)
         for call in (client.get_glossary, client.delete_glossary, client.get_glossary_entries):

@@ -64,7 +64,7 @@ def count_allowed_connections() -> int:
     """Return the number of connections that this process may have open, beside the files that it has open now."""
     if resource is None:  # Windows, whose limit is far higher
         return MAX_OPEN
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return MAX_OPEN
     free = limit - _count_open_files()

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from dragoman.formats.glossary_file import format_tsv_entries, parse_table
 from dragoman.inference.whole_texts import TextOptions
 from dragoman.languages import get_language
+from dragoman.serving.clients import identify_client
 from dragoman.serving.glossary_store import GlossaryStore, StoredGlossary
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.libretranslate_api import check_number_of_texts
@@ -81,7 +82,8 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
         )
         texts = [fields.text] if isinstance(fields.text, str) else fields.text
         check_number_of_texts(texts, settings, DEEPL_MAX_TEXTS)
-        options = replace(_read_options(fields), glossary=_find_glossary(fields, glossaries), strict_terms=True)
+        owner = identify_client(request.scope).owner
+        options = replace(_read_options(fields), glossary=_find_glossary(fields, glossaries, owner), strict_terms=True)
         results = await service.translate(
             TextRequest(
                 texts,
@@ -90,7 +92,7 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
                 options,
             )
         )
-        service.usage.add(sum(map(len, texts)))
+        service.usage.add(sum(map(len, texts)), owner)
         return JSONResponse(
             {
                 "translations": [
@@ -117,9 +119,10 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
         return JSONResponse([{"language": code.upper(), "name": name, **extra} for code, name in names])
 
     @router.get("/usage")
-    async def usage() -> JSONResponse:
-        """Return the characters that all processes of the server have translated since its start."""
-        return JSONResponse({"character_count": service.usage.num_characters, "character_limit": CHARACTER_LIMIT})
+    async def usage(request: Request) -> JSONResponse:
+        """Return the characters that all processes of the server have translated for the key since its start."""
+        count = service.usage.count(identify_client(request.scope).owner)
+        return JSONResponse({"character_count": count, "character_limit": CHARACTER_LIMIT})
 
     @router.get("/glossary-language-pairs")
     async def glossary_pairs() -> JSONResponse:
@@ -137,33 +140,36 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
         lines = [line.removesuffix("\r") for line in fields.entries.split("\n")]
         delimiter = "," if fields.entries_format == "csv" else "\t"
         entries = list(parse_table(lines, delimiter, "entries", source, target))
-        return JSONResponse(_describe_glossary(glossaries.add(fields.name, source, target, entries)), 201)
+        client = identify_client(request.scope)
+        return JSONResponse(_describe_glossary(glossaries.add(fields.name, source, target, entries, client)), 201)
 
     @router.get("/glossaries")
-    async def list_glossaries() -> JSONResponse:
+    async def list_glossaries(request: Request) -> JSONResponse:
         """List the glossaries."""
-        return JSONResponse({"glossaries": [_describe_glossary(stored) for stored in glossaries.list_all()]})
+        stored = glossaries.list_all(identify_client(request.scope).owner)
+        return JSONResponse({"glossaries": list(map(_describe_glossary, stored))})
 
     @router.get("/glossaries/{glossary_id}")
-    async def get_glossary(glossary_id: str) -> JSONResponse:
+    async def get_glossary(request: Request, glossary_id: str) -> JSONResponse:
         """Return a glossary without its terms."""
-        return JSONResponse(_describe_glossary(glossaries.get(glossary_id)))
+        return JSONResponse(_describe_glossary(glossaries.get(glossary_id, identify_client(request.scope).owner)))
 
     @router.get("/glossaries/{glossary_id}/entries")
-    async def get_entries(glossary_id: str) -> Response:
+    async def get_entries(request: Request, glossary_id: str) -> Response:
         """Return the terms of a glossary as tab-separated values."""
-        return Response(format_tsv_entries(glossaries.get(glossary_id).entries), media_type="text/tab-separated-values")
+        stored = glossaries.get(glossary_id, identify_client(request.scope).owner)
+        return Response(format_tsv_entries(stored.entries), media_type="text/tab-separated-values")
 
     @router.delete("/glossaries/{glossary_id}", status_code=204)
-    async def delete_glossary(glossary_id: str) -> Response:
+    async def delete_glossary(request: Request, glossary_id: str) -> Response:
         """Delete a glossary."""
-        glossaries.delete(glossary_id)
+        glossaries.delete(glossary_id, identify_client(request.scope).owner)
         return Response(status_code=204)
 
     return router
 
 
-def _find_glossary(fields: DeeplFields, glossaries: GlossaryStore) -> Glossary | None:
+def _find_glossary(fields: DeeplFields, glossaries: GlossaryStore, owner: str) -> Glossary | None:
     """Return the glossary of a request, or None if it names none. Raises HttpError for an unknown one, and for several."""
     ids = [fields.glossary_id] if fields.glossary_id else fields.glossary_ids or []
     if not ids:
@@ -172,7 +178,7 @@ def _find_glossary(fields: DeeplFields, glossaries: GlossaryStore) -> Glossary |
         raise HttpError(400, "glossary_ids: the server uses one glossary for a request; give one")
     if not fields.source_lang:
         raise HttpError(400, "source_lang: a request with a glossary has to name the language of its texts")
-    return glossaries.get_index(ids[0])
+    return glossaries.get_index(ids[0], owner)
 
 
 def _describe_glossary(stored: StoredGlossary) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,6 +32,7 @@ from dragoman.errors import DataError, DragomanError
 from dragoman.inference.readings import compute_unit_weights
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import LineRequest, OutputLimits
+from dragoman.serving.clients import ANYBODY, QUEUE_CLIENT, Requester, has_share
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.model_set import LineKey, Step
 from dragoman.serving.request_queue import QueueClosedError, QueueFullError, estimate_tokens
@@ -66,6 +68,7 @@ class FileRequest:
     source: language of the texts, or None to detect it
     scope, accept: see `DocumentOptions`
     is_counted: add the characters of its texts to the usage that DeepL's API reports
+    client: the client that sent it
     """
 
     name: str
@@ -74,6 +77,7 @@ class FileRequest:
     scope: Scope = "empty"
     accept: bool = False
     is_counted: bool = False
+    client: Requester = ANYBODY
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class JobState:
     started: seconds of the clock at the start of the translation
     error, code: reason why there is no translation
     process: number of the server process that translates the file
+    client: name of the client that sent the file
     """
 
     id: str
@@ -105,6 +110,7 @@ class JobState:
     error: str = ""
     code: str = ""
     process: int = 0
+    client: str = ""
 
     def estimate_seconds(self) -> int | None:
         """Return the time that is left by the speed up to now; None if there is no speed yet."""
@@ -164,15 +170,16 @@ class _JobFolders:
     def remove(self, job_id: str) -> None:
         shutil.rmtree(self.path / job_id, ignore_errors=True)
 
-    def remove_expired(self) -> int:
-        """Remove the jobs that have expired, and return the number of the others."""
-        count = 0
+    def remove_expired(self) -> Counter[str]:
+        """Remove the jobs that have expired, and return the number of the others by their clients."""
+        counts: Counter[str] = Counter()
         for folder in self.path.iterdir():
             if self._has_expired(folder):
                 shutil.rmtree(folder, ignore_errors=True)
             else:
-                count += 1
-        return count
+                state = self.read(folder.name)
+                counts["" if state is None else state.client] += 1
+        return counts
 
     def _has_expired(self, folder: Path) -> bool:
         try:
@@ -198,7 +205,8 @@ class FileJobs:
     async def create(self, request: FileRequest, content: bytes) -> JobState:
         """Start the translation of a file, and return its state.
 
-        Raises DataError for a format or a language that is not served, and QueueFullError if there are too many jobs.
+        Raises DataError for a format or a language that is not served, HttpError if the client has its share of the places, and
+        QueueFullError if there are too many jobs.
         """
         if self._stopped.is_set():
             raise QueueClosedError
@@ -208,11 +216,15 @@ class FileJobs:
         if request.source is not None:
             self._service.models.find_route(request.source, request.target)
         state = JobState(
-            secrets.token_hex(16), name_translation(request), request.source or "", request.target, process=os.getpid()
+            secrets.token_hex(16),
+            name_translation(request),
+            request.source or "",
+            request.target,
+            process=os.getpid(),
+            client=request.client.name,
         )
         async with self._creation_lock:
-            if await asyncio.to_thread(self._folders.remove_expired) >= self._service.limits.max_files:
-                raise QueueFullError
+            self._check_places(await asyncio.to_thread(self._folders.remove_expired), request.client)
             creation = asyncio.ensure_future(asyncio.to_thread(self._folders.create, state, content))
             try:
                 await asyncio.shield(creation)
@@ -225,6 +237,19 @@ class FileJobs:
         future.add_done_callback(lambda _: self._running.pop(state.id, None))
         return state
 
+    def _check_places(self, counts: Counter[str], client: Requester) -> None:
+        """Raise an error if there is no place, or none for this client."""
+        limit = self._service.limits.max_files
+        if counts.total() >= limit:
+            raise QueueFullError
+        if client.name and not has_share(counts[client.name], counts.total(), limit):
+            raise HttpError(
+                429,
+                f"the server keeps {counts[client.name]} files of yours, and as many places are for other clients; delete one, "
+                "or wait until its time is over",
+                "too-many-files",
+            )
+
     async def wait(self, job_id: str) -> JobState:
         """Return the state of a job of this process when it is finished. If the caller is canceled, the job is removed."""
         try:
@@ -235,10 +260,13 @@ class FileJobs:
             raise
         return self.get(job_id)
 
-    def get(self, job_id: str) -> JobState:
-        """Return the state of a job. Raises HttpError for one that does not exist, or does not any more."""
+    def get(self, job_id: str, owner: str = "") -> JobState:
+        """Return the state of a job. Raises HttpError for one that does not exist, or does not any more.
+
+        owner: name of the client whose job it has to be; empty for that of any client
+        """
         state = self._folders.read(job_id)
-        if state is None:
+        if state is None or (owner and state.client != owner):
             raise HttpError(404, "the file does not exist, or was removed after its time; send it again", "file-not-found")
         if state.status in ("queued", "translating") and not _is_running(state.process):
             message = "the server process that translated the file has ended; send the file again"
@@ -277,7 +305,7 @@ class FileJobs:
             state, content = self._translate(state, request, loop)
             (self._folders.path / state.id / TRANSLATION).write_bytes(content)
             if request.is_counted:
-                loop.call_soon_threadsafe(self._service.usage.add, state.characters)
+                loop.call_soon_threadsafe(self._service.usage.add, state.characters, request.client.owner)
         except _RemovedError:
             return
         except Exception as error:
@@ -327,7 +355,7 @@ class FileJobs:
 
         def translate(lines: LineRequest) -> Sequence[Translation]:
             self._check_goes_on(state.id)
-            future = asyncio.run_coroutine_threadsafe(self._translate_lines(state.id, route, lines), loop)
+            future = asyncio.run_coroutine_threadsafe(self._translate_lines(state, route, lines), loop)
             return future.result()
 
         result = translate_document(document, get_parser(request.name), translate, options, advance)
@@ -353,12 +381,13 @@ class FileJobs:
         text = "\n".join(unit.source for unit in document.units)[:MAX_DETECTED_CHARACTERS]
         return document.source_language or self._service.detector.detect(text)[0].language
 
-    async def _translate_lines(self, job_id: str, route: Sequence[Step], request: LineRequest) -> list[Translation]:
+    async def _translate_lines(self, state: JobState, route: Sequence[Step], request: LineRequest) -> list[Translation]:
         """Translate lines by one model or by two, a part of them at a time so that other requests have room."""
+        QUEUE_CLIENT.set(state.client)
         results: list[Translation] = []
         constraints = TranslationConstraints(keep_marks=True) if request.keep_marks else None
         for lines in _divide_lines(request.lines):
-            self._check_goes_on(job_id)
+            self._check_goes_on(state.id)
             until = time.monotonic() + self._service.limits.file_seconds
             translations: list[Translation] = []
             for step in route:

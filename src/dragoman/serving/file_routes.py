@@ -12,9 +12,11 @@ from pydantic import Field
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from dragoman.serving.clients import identify_client
 from dragoman.serving.deepl_api import Formality
 from dragoman.serving.file_jobs import FileJobs, FileRequest, JobState
 from dragoman.serving.http_errors import HttpError
+from dragoman.serving.libretranslate_api import admit_body_key
 from dragoman.serving.request_fields import MAX_FIELDS, FieldsT, OwnFields, RequestFields, check_fields, read_fields
 from dragoman.serving.settings import ServerSettings
 
@@ -89,12 +91,17 @@ def _build_libretranslate_router(jobs: FileJobs, settings: ServerSettings) -> AP
     async def translate_file(request: Request) -> JSONResponse:
         """Translate a file, and return the address of the translation, which is there for a time."""
         upload = await _read_upload(request)
-        key = upload.fields.get("api_key")
-        if not request.state.has_key and (settings.api_keys is None or not key or key not in settings.api_keys):
+        if not admit_body_key(request, settings, upload.fields.get("api_key")):
             raise HttpError(403, "Invalid API key", "invalid-key")
         fields, name = upload.check(LibreTranslateFileFields, "Invalid request: missing {name} parameter")
         source = None if fields.source == "auto" else fields.source
-        state = await jobs.wait((await jobs.create(FileRequest(name, source, fields.target), upload.content)).id)
+        state = await jobs.wait(
+            (
+                await jobs.create(
+                    FileRequest(name, source, fields.target, client=identify_client(request.scope)), upload.content
+                )
+            ).id
+        )
         try:
             jobs.get_translation(state.id)
         except HttpError:
@@ -113,11 +120,12 @@ def _build_libretranslate_router(jobs: FileJobs, settings: ServerSettings) -> AP
 def _build_deepl_router(jobs: FileJobs) -> APIRouter:
     router = APIRouter(prefix="/v2/document", tags=["DeepL"])
 
-    def find(document_id: str, key: str) -> JobState:
-        """Return the state of a document; the key is a part of the secret name of its job."""
+    async def find(request: Request, document_id: str) -> JobState:
+        """Return the state of a document; the key of the document is a part of the secret name of its job."""
         if len(document_id) != DOCUMENT_ID_LENGTH:
             raise HttpError(404, "Document not found", "file-not-found")
-        return jobs.get(document_id + key)
+        key = check_fields(DocumentKeyFields, await read_fields(request), missing=MISSING).document_key
+        return jobs.get(document_id + key, identify_client(request.scope).owner)
 
     @router.post("", openapi_extra=_describe_upload(DeeplDocumentFields))
     async def upload_document(request: Request) -> JSONResponse:
@@ -131,13 +139,16 @@ def _build_deepl_router(jobs: FileJobs) -> APIRouter:
         if fields.glossary_id:
             raise HttpError(400, "glossary_id: the server translates files without a glossary; leave it out")
         source = fields.source_lang.lower() if fields.source_lang else None
-        state = await jobs.create(FileRequest(name, source, fields.target_lang.lower(), is_counted=True), upload.content)
+        state = await jobs.create(
+            FileRequest(name, source, fields.target_lang.lower(), is_counted=True, client=identify_client(request.scope)),
+            upload.content,
+        )
         return JSONResponse({"document_id": state.id[:DOCUMENT_ID_LENGTH], "document_key": state.id[DOCUMENT_ID_LENGTH:]})
 
     @router.post("/{document_id}")
     async def document_status(request: Request, document_id: str) -> JSONResponse:
         """Return the state of a document."""
-        state = find(document_id, await _read_document_key(request))
+        state = await find(request, document_id)
         answer: dict[str, Any] = {"document_id": document_id, "status": state.status}
         if state.status == "translating" and (seconds := state.estimate_seconds()) is not None:
             answer["seconds_remaining"] = seconds
@@ -150,13 +161,9 @@ def _build_deepl_router(jobs: FileJobs) -> APIRouter:
     @router.post("/{document_id}/result")
     async def download_document(request: Request, document_id: str) -> FileResponse:
         """Return the translated document."""
-        return _send_file(jobs, find(document_id, await _read_document_key(request)).id)
+        return _send_file(jobs, (await find(request, document_id)).id)
 
     return router
-
-
-async def _read_document_key(request: Request) -> str:
-    return check_fields(DocumentKeyFields, await read_fields(request), missing=MISSING).document_key
 
 
 def _build_own_router(jobs: FileJobs) -> APIRouter:
@@ -168,23 +175,34 @@ def _build_own_router(jobs: FileJobs) -> APIRouter:
         upload = await _read_upload(request)
         fields, name = upload.check(FileFields)
         state = await jobs.create(
-            FileRequest(name, fields.source, fields.target, fields.scope, fields.accept == "true"), upload.content
+            FileRequest(
+                name,
+                fields.source,
+                fields.target,
+                fields.scope,
+                fields.accept == "true",
+                client=identify_client(request.scope),
+            ),
+            upload.content,
         )
         return JSONResponse(describe_job(state), status_code=202, headers={"Location": f"files/{state.id}"})
 
     @router.get("/{job_id}")
-    async def file_status(job_id: str) -> JSONResponse:
+    async def file_status(request: Request, job_id: str) -> JSONResponse:
         """Return the state of a file: its progress, and the texts that fail a check."""
-        return JSONResponse(describe_job(jobs.get(job_id)), headers={"Cache-Control": "no-store"})
+        state = jobs.get(job_id, identify_client(request.scope).owner)
+        return JSONResponse(describe_job(state), headers={"Cache-Control": "no-store"})
 
     @router.get("/{job_id}/content")
-    async def file_content(job_id: str) -> FileResponse:
+    async def file_content(request: Request, job_id: str) -> FileResponse:
         """Return the translated file."""
+        jobs.get(job_id, identify_client(request.scope).owner)
         return _send_file(jobs, job_id)
 
     @router.delete("/{job_id}", status_code=204)
-    async def remove_file(job_id: str) -> Response:
+    async def remove_file(request: Request, job_id: str) -> Response:
         """Remove a file and its translation; a translation in progress ends."""
+        jobs.get(job_id, identify_client(request.scope).owner)
         jobs.remove(job_id)
         return Response(status_code=204)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.io.storage import atomic_write, make_dirs
+from dragoman.serving.clients import ANYBODY, Requester, has_share
 from dragoman.serving.http_errors import HttpError
 from dragoman.text.glossary import Glossary, GlossaryEntry
 
@@ -31,7 +32,10 @@ QUOTA_EXCEEDED = 456
 
 @dataclass(frozen=True)
 class StoredGlossary:
-    """Glossary with its name, its pair of languages, and the time of its creation in ISO 8601."""
+    """Glossary with its name, its pair of languages, and the time of its creation in ISO 8601.
+
+    client: name of the client that sent it; empty for one that the operator has put into the folder, which all may read
+    """
 
     id: str
     name: str
@@ -39,6 +43,7 @@ class StoredGlossary:
     target_language: str
     creation_time: str
     entries: tuple[GlossaryEntry, ...]
+    client: str = ""
 
 
 class GlossaryStore:
@@ -46,6 +51,8 @@ class GlossaryStore:
 
     folder: folder of the files, which several processes can share; None keeps glossaries in memory
     is_shared: several processes serve, so that memory is not enough
+
+    The owner that functions take is the name of a client that has a key, which sees its own glossaries only, or empty.
     """
 
     def __init__(self, folder: Path | None = None, *, is_shared: bool = False) -> None:
@@ -53,26 +60,23 @@ class GlossaryStore:
         self._in_memory: dict[str, StoredGlossary] = {}
         self._index = lru_cache(maxsize=8)(_build_glossary)
 
-    def add(self, name: str, source_language: str, target_language: str, entries: Sequence[GlossaryEntry]) -> StoredGlossary:
+    def add(
+        self,
+        name: str,
+        source_language: str,
+        target_language: str,
+        entries: Sequence[GlossaryEntry],
+        client: Requester = ANYBODY,
+    ) -> StoredGlossary:
         """Store a glossary.
 
         Raises HttpError if it has no terms, or if there is no room for it, and DataError for entries that contradict others.
         """
         check_number_of_entries(entries)
         glossary = Glossary(entries)  # finds contradictions
-        present = self.list_all()
-        if len(present) >= MAX_GLOSSARIES:
-            raise HttpError(
-                QUOTA_EXCEEDED, f"Quota exceeded: the server has {MAX_GLOSSARIES} glossaries; delete one", "too-many-glossaries"
-            )
-        if sum(len(stored.entries) for stored in present) + len(glossary.entries) > MAX_ALL_ENTRIES:
-            raise HttpError(
-                QUOTA_EXCEEDED,
-                f"Quota exceeded: the glossaries of the server have {MAX_ALL_ENTRIES} terms at most; delete one",
-                "too-many-glossaries",
-            )
+        self._check_room(len(glossary.entries), client)
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        stored = StoredGlossary(str(uuid.uuid4()), name, source_language, target_language, time, glossary.entries)
+        stored = StoredGlossary(str(uuid.uuid4()), name, source_language, target_language, time, glossary.entries, client.name)
         if self._folder is not None:
             make_dirs(self._folder)
             with atomic_write(self._folder / f"{stored.id}.json") as stream:
@@ -88,9 +92,23 @@ class GlossaryStore:
             self._in_memory[stored.id] = stored
         return stored
 
-    def list_all(self) -> list[StoredGlossary]:
-        """Return all glossaries, oldest first."""
-        return sorted(self._iter_all(), key=lambda stored: (stored.creation_time, stored.id))
+    def _check_room(self, num_entries: int, client: Requester) -> None:
+        """Raise HttpError if the glossaries are too many or too large, those of all clients or the share of this one."""
+        sizes = [(len(stored.entries), bool(client.name) and stored.client == client.name) for stored in self._iter_all()]
+        own_sizes = [size for size, is_own in sizes if is_own]
+        has_place = has_share(len(own_sizes), len(sizes), MAX_GLOSSARIES)
+        if not has_place or not has_share(sum(own_sizes), sum(size for size, _ in sizes), MAX_ALL_ENTRIES, num_entries):
+            raise HttpError(
+                QUOTA_EXCEEDED,
+                f"Quota exceeded: the server has room for {MAX_GLOSSARIES} glossaries with {MAX_ALL_ENTRIES} terms together, "
+                "half of them for one client; delete one",
+                "too-many-glossaries",
+            )
+
+    def list_all(self, owner: str = "") -> list[StoredGlossary]:
+        """Return the glossaries of an owner, or all of them, oldest first."""
+        visible = (stored for stored in self._iter_all() if _is_visible(stored, owner))
+        return sorted(visible, key=lambda stored: (stored.creation_time, stored.id))
 
     def _iter_all(self) -> Iterator[StoredGlossary]:
         yield from self._in_memory.values()
@@ -98,25 +116,31 @@ class GlossaryStore:
             if (stored := _read(path)) is not None:
                 yield stored
 
-    def get(self, glossary_id: str) -> StoredGlossary:
+    def get(self, glossary_id: str, owner: str = "") -> StoredGlossary:
         """Return a glossary. Raises HttpError for an unknown id."""
         stored = self._in_memory.get(glossary_id)
         if stored is None and self._folder is not None and _is_id(glossary_id):
             stored = _read(self._folder / f"{glossary_id}.json")
-        if stored is None:
+        if stored is None or not _is_visible(stored, owner):
             raise HttpError(404, "Glossary not found", "unknown-glossary")
         return stored
 
-    def get_index(self, glossary_id: str) -> Glossary:
+    def get_index(self, glossary_id: str, owner: str = "") -> Glossary:
         """Return a glossary for translation. Raises HttpError for an unknown id."""
-        return self._index(self.get(glossary_id))
+        return self._index(self.get(glossary_id, owner))
 
-    def delete(self, glossary_id: str) -> None:
-        """Delete a glossary. Raises HttpError for an unknown id."""
+    def delete(self, glossary_id: str, owner: str = "") -> None:
+        """Delete a glossary. Raises HttpError for an unknown id, and for a glossary of the operator."""
+        if owner and self.get(glossary_id, owner).client != owner:
+            raise HttpError(403, "the glossary belongs to the operator of the server, who alone deletes it", "not-owner")
         self.get(glossary_id)
         self._in_memory.pop(glossary_id, None)
         if self._folder is not None and _is_id(glossary_id):
             (self._folder / f"{glossary_id}.json").unlink(missing_ok=True)
+
+
+def _is_visible(stored: StoredGlossary, owner: str) -> bool:
+    return not owner or stored.client in (owner, "")
 
 
 def check_number_of_entries(entries: Sequence[GlossaryEntry]) -> None:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from dragoman.documents.formats import SUFFIXES
 from dragoman.inference.whole_texts import TextOptions
+from dragoman.serving.clients import admit_client, identify_client
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.model_set import iter_language_names
 from dragoman.serving.request_fields import RequestFields, check_fields, describe_fields, read_fields
@@ -55,7 +56,7 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
 
     def check_key(request: Request, key: str | None) -> None:
         """Raise HttpError if neither a header nor the body has a valid key."""
-        if not request.state.has_key and (settings.api_keys is None or not key or key not in settings.api_keys):
+        if not admit_body_key(request, settings, key):
             raise HttpError(
                 403, "Invalid API key" if key else "Please contact the server operator to get an API key", "invalid-key"
             )
@@ -135,6 +136,16 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
         )
 
     return router
+
+
+def admit_body_key(request: Request, settings: ServerSettings, key: str | None) -> bool:
+    """Return whether a request may be answered: it has a valid key, in a header or in its body, or the server has no keys."""
+    if settings.api_keys is None or identify_client(request.scope).has_key:
+        return True
+    if not key or (name := settings.api_keys.identify(key)) is None:
+        return False
+    admit_client(request.scope, name)
+    return True
 
 
 def check_number_of_texts(texts: Sequence[object], settings: ServerSettings, limit: int | None = None) -> None:

@@ -17,12 +17,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
-from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
 
 from dragoman.serving.body_room import ArrivingBody, BodyRoom
 from dragoman.serving.byte_budget import ByteBudget
+from dragoman.serving.clients import QUEUE_CLIENT, admit_client, identify_client
 from dragoman.serving.connections import RESERVED
 from dragoman.serving.freed_memory import FreedMemory
 from dragoman.serving.http_errors import HttpError, to_http_error
@@ -57,9 +56,6 @@ MIN_BODY_BYTES = 8 << 10
 """Part of that budget that the smallest body takes. The texts of a request take up to 80 times the memory of its body."""
 UNREAD_BODIES = 16
 """Largest bodies that there is room for while they arrive or wait. The others wait unread, in buffers of the system."""
-IPV6_NETWORK_BITS = 64
-OWNER = "owner"
-"""Name, in the state of a request, of the name of its key."""
 FILES_IN_PROGRESS = 4
 """Largest files that are read, or are stored, at the same time."""
 
@@ -160,7 +156,7 @@ class RequestGuard:
         Raises HttpError for a body that is too large or too slow, and QueueFullError if there is no room for it.
         """
         room = self._file_room if scope["path"] in FILE_PATHS else self._body_room
-        arriving = room.open(identify_client(scope))
+        arriving = room.open(identify_client(scope).name)
         stack.callback(room.close, arriving)
         if not await self._receive(receive, parts, self._get_max_bytes(scope), room, arriving):
             return None
@@ -180,11 +176,11 @@ class RequestGuard:
 
     def _check_key(self, scope: Scope) -> None:
         """Raise HttpError without a valid key, if the server has keys."""
-        scope.setdefault("state", {})["has_key"] = self.keys is None
+        QUEUE_CLIENT.set(identify_client(scope).name)
         if self.keys is None:
             return
-        if (key := read_header_key(scope)) is not None and key in self.keys:
-            scope["state"]["has_key"] = True
+        if (key := read_header_key(scope)) is not None and (name := self.keys.identify(key)) is not None:
+            admit_client(scope, name)
         elif scope["path"].startswith(DOWNLOAD_PREFIX):
             return
         elif scope["path"] not in BODY_KEY_PATHS or key is not None:
@@ -289,25 +285,6 @@ def read_header_key(scope: Scope) -> str | None:
         except (binascii.Error, UnicodeDecodeError):
             return ""
     return None
-
-
-def identify_client(scope: Scope) -> str:
-    """Return who sends a request: the name of its key, or its address. Addresses of IPv6 count by their network of 64 bits."""
-    if owner := scope.get("state", {}).get(OWNER):
-        return str(owner)
-    return name_address((scope.get("client") or ("",))[0])
-
-
-@lru_cache(maxsize=4096)
-def name_address(address: str) -> str:
-    """Return the network of an address, all of which one client may have; the text itself if it is no address."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv4Address):
-        return str(parsed)
-    return str(parsed.ipv4_mapped or ip_network((int(parsed), IPV6_NETWORK_BITS), strict=False))
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

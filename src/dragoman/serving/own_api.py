@@ -15,6 +15,7 @@ from pydantic import Field
 
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import TextOptions, TranslatedSegment
+from dragoman.serving.clients import identify_client
 from dragoman.serving.glossary_store import GlossaryStore, check_number_of_entries
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import MAX_ALTERNATIVES, check_number_of_texts
@@ -176,7 +177,7 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
                 fields.markup,
                 split_sentences=fields.split_sentences,
                 attention=fields.alignment or fields.attention,
-                glossary=_find_glossary(fields, glossaries),
+                glossary=_find_glossary(fields, glossaries, identify_client(request.scope).owner),
                 strict_terms=fields.strict_terms,
             ),
             tuple(sorted(decoding.items())),
@@ -242,10 +243,10 @@ def _check_one_for_each(name: str, values: Sequence[object], texts: Sequence[obj
         raise HttpError(400, f"{name}: has {len(values)} items for {len(texts)} {noun}; give a value or null for each one")
 
 
-def _find_glossary(fields: TranslationFields, glossaries: GlossaryStore) -> Glossary | None:
+def _find_glossary(fields: TranslationFields, glossaries: GlossaryStore, owner: str) -> Glossary | None:
     """Return the glossary of a request, or None if it has none. Raises HttpError for an unknown id and too many terms."""
     if isinstance(fields.glossary, str):
-        return glossaries.get_index(fields.glossary)
+        return glossaries.get_index(fields.glossary, owner)
     if fields.glossary is None:
         return None
     entries = [term.to_entry() for term in fields.glossary]

@@ -1,8 +1,8 @@
 """Queue of lines that requests wait in, and the thread that translates them in batches across requests.
 
-Each batch takes lines from the waiting jobs in turn, so a large job does not hold up a single sentence. The size of a batch
-follows the measured speed, so that a new request waits for a fraction of a second at most. A job that was canceled, or whose
-time is over, leaves the queue before the next batch.
+Each batch takes lines from the clients in turn, and from the waiting jobs of each client in turn. So neither a large job nor a
+client with many jobs holds up a single sentence. The size of a batch follows the measured speed, so a new request waits for
+a fraction of a second at most. A job that was canceled, or whose time is over, leaves the queue before the next batch.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Generic, TypeVar
+
+from dragoman.serving.clients import has_share
 
 logger = logging.getLogger("dragoman.serving")
 
@@ -67,6 +68,7 @@ class Job(Generic[KeyT, ResultT]):
     """Lines of one request.
 
     key: model and options; lines of a batch have equal keys
+    client: name of the client that waits for it
     deadline: time of `time.monotonic` after which nobody waits for the result
     start_by: time after which the job is refused if none of its lines was translated; a late start would only be wasted work,
         because the client gives up
@@ -82,6 +84,7 @@ class Job(Generic[KeyT, ResultT]):
     on_line: Callable[[int, ResultT], None] | None = None
     on_batch: Callable[[BatchRecord], None] | None = None
     start_by: float = math.inf
+    client: str = ""
     waiting: deque[int] = field(default_factory=deque)
     results: dict[int, ResultT] = field(default_factory=dict)
     is_canceled: bool = False
@@ -132,6 +135,8 @@ class RequestQueue(Generic[KeyT, ResultT]):
         self.max_tokens = max_tokens
         self._jobs: deque[Job[KeyT, ResultT]] = deque()
         self._num_tokens = 0
+        self._client_tokens: Counter[str] = Counter()
+        self._had_turn: set[str] = set()
         self._condition = threading.Condition()
         self._is_closed = False
         self._keys: dict[KeyT, KeyT] = {}
@@ -159,18 +164,23 @@ class RequestQueue(Generic[KeyT, ResultT]):
     def try_put(self, job: Job[KeyT, ResultT]) -> bool:
         """Add a job if there is room. A job that is larger than the queue has room in an empty queue.
 
+        The jobs of a client take as much room at most as they leave, so that no client fills the queue.
+
         Raises QueueClosedError after `close`.
         """
         with self._condition:
             if self._is_closed:
                 raise QueueClosedError
-            if self._num_tokens and self._num_tokens + job.num_tokens > self.max_tokens:
-                return False
+            if self._num_tokens:
+                own = self._client_tokens[job.client] if job.client else 0
+                has_room = has_share(own, self._num_tokens, self.max_tokens, job.num_tokens)
+                if not has_room:
+                    return False
             if not self._jobs:
                 self._keys.clear()
             job.key = self._keys.setdefault(job.key, job.key)  # equal keys are one object, which makes comparisons fast
             self._jobs.append(job)
-            self._num_tokens += job.num_tokens
+            self._add_tokens(job, job.num_tokens)
             self._condition.notify()
             return True
 
@@ -231,34 +241,60 @@ class RequestQueue(Generic[KeyT, ResultT]):
         self._jobs.remove(job)
         self._finish(job)
 
+    def _add_tokens(self, job: Job[KeyT, ResultT], num_tokens: int) -> None:
+        """Count tokens that wait, or that wait no more, of all clients and of the client of a job."""
+        self._num_tokens += num_tokens
+        self._client_tokens[job.client] += num_tokens
+        if not self._client_tokens[job.client]:
+            del self._client_tokens[job.client]
+
     def _finish(self, job: Job[KeyT, ResultT]) -> None:
-        self._num_tokens -= sum(job.tokens[index] for index in job.waiting)
+        self._add_tokens(job, -sum(job.tokens[index] for index in job.waiting))
         job.waiting.clear()
         job.is_finished = True
 
     def _take_batch(self) -> list[tuple[Job[KeyT, ResultT], int]]:
-        """Return lines of the first job's kind: one of each job in turn, until the batch is full. The job moves behind."""
+        """Return lines of the first job's kind until the batch is full: one of each client, and of its jobs, in turn.
+
+        The clients have the first job in turn, and the first job moves behind the others.
+        """
         if not self._jobs:
             return []
-        key, now = self._jobs[0].key, time.monotonic()
+        first = self._take_turn()
+        now = time.monotonic()
+        clients: dict[str, deque[Job[KeyT, ResultT]]] = {}
+        for job in self._jobs:
+            if job.key is first.key and job.waiting and not job.is_over(now):
+                clients.setdefault(job.client, deque()).append(job)
         batch: list[tuple[Job[KeyT, ResultT], int]] = []
         num_tokens = 0
-        turn: deque[Job[KeyT, ResultT]] = deque()
-        # The batch is usually full before the last job, so the jobs are not listed.
-        jobs = (job for job in self._jobs if job.key is key and job.waiting and not job.is_over(now))
-        for job in chain(jobs, iter_queue(turn)):
+        turn = deque(clients.values())
+        for jobs in iter_queue(turn):
+            job = jobs.popleft()
             index = job.waiting.popleft()
             batch.append((job, index))
+            self._add_tokens(job, -job.tokens[index])
             num_tokens += job.tokens[index]
             if num_tokens >= self._batch_tokens:
                 break
             if job.waiting:
-                turn.append(job)
+                jobs.append(job)
+            if jobs:
+                turn.append(jobs)
         if not batch:
             self._next_look = 0.0  # the first job is over
-        self._num_tokens -= num_tokens
-        self._jobs.rotate(-1)
+        self._jobs.remove(first)
+        self._jobs.append(first)
         return batch
+
+    def _take_turn(self) -> Job[KeyT, ResultT]:
+        """Return the first job of a client that has not had its turn, and note that it has it now."""
+        first = next((job for job in self._jobs if job.client not in self._had_turn), None)
+        if first is None:
+            self._had_turn.clear()
+            first = self._jobs[0]
+        self._had_turn.add(first.client)
+        return first
 
     def _translate_batch(self, batch: list[tuple[Job[KeyT, ResultT], int]]) -> None:
         start = time.monotonic_ns()

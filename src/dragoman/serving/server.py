@@ -24,7 +24,7 @@ from dragoman.serving.connection_limit import ACCEPTED_PER_TURN, ConnectionLimit
 from dragoman.serving.connections import STOP_SECONDS, TimedConnection
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
-from dragoman.serving.settings import ServerSettings
+from dragoman.serving.settings import ServerSettings, reload_keys
 from dragoman.serving.telemetry import Telemetry
 from dragoman.serving.usage import Usage
 
@@ -62,7 +62,7 @@ def serve(
             service,
             settings,
             on_ready=lambda: on_ready(format_url(settings, server_socket), service.models.targets),
-            reload=lambda: reload_models(service, load_models),
+            reload=lambda: reload_server(service, load_models, settings),
         )
         if admin_socket is not None:
             admin = serve_admin(admin_socket, service.metrics.render, lambda: {"status": service.describe_state()})
@@ -172,10 +172,17 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _build_connection(self) -> asyncio.Protocol:
-        return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)
+        build: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return build(self.config, self.server_state, self.lifespan.state)
 
     def _start_reload(self) -> None:
         threading.Thread(target=self.reload, name="reload", daemon=True).start()
+
+
+def reload_server(service: TranslationService, load_models: Callable[[], ModelSet], settings: ServerSettings) -> None:
+    """Read the keys and the models again; each of them stays as it is if that fails."""
+    reload_keys(settings)
+    reload_models(service, load_models)
 
 
 def reload_models(service: TranslationService, load_models: Callable[[], ModelSet]) -> None:

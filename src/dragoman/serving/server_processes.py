@@ -4,8 +4,9 @@ The parent takes the addresses, loads no model, and answers the admin port. Its 
 from one socket, so a child that is busy takes fewer. Each child has its models and its queue. All of them map the same packed
 weights, and share the memory of imported modules.
 
-The parent sends commands over a pipe, `reload` and `stop`; a child answers with its events: `ready`, `reloaded` or `failed`.
-A second pipe asks for metrics. The end of a pipe stops the child, so no child is left behind by a parent that was killed.
+The parent sends commands over a pipe: `keys`, `reload` and `stop`. A child answers with its events: `ready`, `reloaded` or
+`failed`. A second pipe asks for metrics. The end of a pipe stops the child, so no child is left behind by a parent that was
+killed.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
 from dragoman.serving.bundle_copies import BundleCopies
 from dragoman.serving.metrics import ProcessMetrics, sum_metrics
-from dragoman.serving.settings import FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX, ServerSettings
-from dragoman.serving.usage import Usage
+from dragoman.serving.settings import FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX, ServerSettings, reload_keys
+from dragoman.serving.usage import SharedCounts, Usage
 
 if TYPE_CHECKING:
     from dragoman.serving.model_set import ModelSet
@@ -187,7 +188,7 @@ class _Supervisor:
     ) -> None:
         self._context = _get_context()
         self._copies = copies
-        counts = self._context.RawArray("q", settings.processes)
+        counts = SharedCounts(self._context, settings.processes)
         self._free_usages = [Usage(counts, index) for index in range(settings.processes)]
         self._load_models = load_models
         self._settings = settings
@@ -251,8 +252,14 @@ class _Supervisor:
                     self._note(children[ready], event)
 
     def _reload(self) -> None:
-        """Reload all children one after the other, and start those that were lost. A damaged bundle leaves all as they are."""
+        """Reload all children one after the other, and start those that were lost. A damaged bundle leaves all as they are.
+
+        The keys are read again in any case, and by all children at once.
+        """
         self._restarts.clear()
+        reload_keys(self._settings)
+        for child in self._children:
+            child.send("keys")
         reload_time = time.time()
         try:
             self._copies.update()
@@ -371,7 +378,10 @@ def _run_child(
     def follow_commands() -> None:
         """Reload and stop as the parent says; stop if it has ended."""
         with suppress(EOFError, OSError):
-            while control.recv_bytes() == b"reload":
+            while (command := control.recv_bytes()) != b"stop":
+                if command == b"keys":
+                    reload_keys(settings, report=False)
+                    continue
                 reload_models(service, load_models)
                 send(event="reloaded")
         server.should_exit = True

@@ -27,6 +27,7 @@ from dragoman.inference.whole_texts import (
     count_segments,
     plan_texts,
 )
+from dragoman.serving.clients import QUEUE_CLIENT
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.language_detection import DetectedLanguage, LanguageDetector
 from dragoman.serving.metrics import ServerMetrics
@@ -314,6 +315,7 @@ class TranslationService:
             key,
             lines,
             times.answer_by,
+            client=QUEUE_CLIENT.get(),
             start_by=times.start_by,
             on_done=lambda results, error: self._results.append((loop, partial(finish, results, error))),
             on_line=None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dragoman.errors import RecipeError
+from dragoman.serving.clients import NAME_LENGTH
+
+logger = logging.getLogger("dragoman.serving")
 
 DEEPL_MAX_TEXTS = 50
 WEIGHTS_DIR_PREFIX = "dragoman-weights-"
@@ -86,10 +90,22 @@ class ServerSettings:
 
 
 class ApiKeys:
-    """Keys that are known by their SHA-256 digests. A comparison takes the same time for every key."""
+    """Keys that are known by their SHA-256 digests. A comparison takes the same time for every key.
 
-    def __init__(self, digests: list[bytes]) -> None:
+    path: file that `reload` reads again
+    """
+
+    def __init__(self, digests: list[bytes], path: Path | None = None) -> None:
         self._digests = digests
+        self._path = path
+
+    def reload(self) -> None:
+        """Read the file again. Keys that it does not have any more are refused from now on.
+
+        Raises RecipeError for a file that cannot be used; the present keys stay.
+        """
+        if self._path is not None:
+            self._digests = ApiKeys.read(self._path)._digests
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
@@ -115,12 +131,31 @@ class ApiKeys:
             digests.append(bytes.fromhex(digest))
         if not digests:
             raise RecipeError(f"{path}: the file has no key; print one with dragoman serve --hash-key", code="invalid-option")
-        return cls(digests)
+        return cls(digests, path.absolute())
 
-    def __contains__(self, key: str) -> bool:
-        digest = hashlib.sha256(key.encode()).digest()
+    def identify(self, key: str) -> str | None:
+        """Return the name of the client that has this key, or None for a wrong one."""
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
         # Every digest is compared, so the time does not depend on the place of the key.
-        return sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+        is_known = sum(hmac.compare_digest(digest, known) for known in self._digests) > 0
+        return digest.hex()[:NAME_LENGTH] if is_known else None
+
+
+def reload_keys(settings: ServerSettings, *, report: bool = True) -> None:
+    """Read the file of keys again, if there is one. If that fails, the present keys stay, and the log says why.
+
+    report: log it
+    """
+    if settings.api_keys is None:
+        return
+    try:
+        settings.api_keys.reload()
+    except RecipeError as error:
+        if report:
+            logger.error("reload failed, the present keys stay: %s", error)
+        return
+    if report:
+        logger.info("reloaded the keys")
 
 
 def hash_key(key: str) -> str:
