@@ -65,7 +65,7 @@ def test_units_are_blocks_with_codes() -> None:
         "A <g1>big</g1> heading<x2/>",
         "Some text with <x1/>, a <g2>link</g2> and an <x3/>, <x4/> and <g5>bold <g6>text</g6></g5>.",
         "Quoted text that is long enough.",
-        "<x1/>a task<x2/>next line",
+        "<x1/>a task<br2/>next line",
         "Head | one",
         "Two",
         "a <x1/>",
@@ -88,7 +88,7 @@ def test_translation_keeps_codes_and_wraps() -> None:
     document = markdown.parse(PAGE.encode())
     texts = {
         "1": UnitTranslation("Ein <g2>Verweis</g2> mit <x1/> und einem <x3/>, <x4/> und <g5>fett <g6>Text</g6></g5> mehr."),
-        "3": UnitTranslation("<x1/>Aufgabe<x2/>Zeile"),
+        "3": UnitTranslation("<x1/>Aufgabe<br2/>Zeile"),
         "6": UnitTranslation("A | B <x1/>"),
     }
     written = write_document(document, texts).decode()

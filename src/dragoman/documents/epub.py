@@ -23,6 +23,7 @@ from dragoman.documents.zip_document import ZipMembers
 from dragoman.errors import DataError
 from dragoman.languages import get_direction, is_foreign, is_right_to_left, is_same_language
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS
+from dragoman.text.word_codes import is_note_mark
 
 _TYPE = b"application/epub+zip"
 _CONTAINER = "META-INF/container.xml"
@@ -232,6 +233,8 @@ class _ChapterReader:
 
     def _read_inline(self, element: XmlElement) -> list[Piece]:
         if element.name in _SKIPPED or element.attributes.get("translate") == "no":
+            return [make_point(self.source, element)]
+        if is_note_mark(element.name, self.source.get_markup(element.start, element.content_start), element.text):
             return [make_point(self.source, element)]
         if element.name == "br":
             return [make_break(self.source, element)]

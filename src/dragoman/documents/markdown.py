@@ -45,7 +45,7 @@ _REFERENCE_END = re.compile(r"\](?:\[(?:\\.|[^\[\]\\])*\])?")
 _AUTOLINK = re.compile(r"<[^<>\s]*>")
 _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
-_TAG = re.compile(r"(</?g\d+>|<x\d+/>)")
+_TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _SPECIAL = re.compile(
     r"[\\`\[\]]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|~(?=~)|(?<=~)~|&(?=#?\w+;)|(?<=[ \t])\{(?=[#.:])"
@@ -239,7 +239,7 @@ class _InlineReader:
                     self._output.append(" ")
                 case "hardbreak":
                     match_ = self._match(_HARD_BREAK)
-                    self._add_point(f"{match_[1]}\n", match_.end())
+                    self._add_point(f"{match_[1]}\n", match_.end(), "br")
                 case "code_inline":
                     self._add_point_to(self._find_code_end(len(token.markup)))
                 case "html_inline":
@@ -296,9 +296,9 @@ class _InlineReader:
     def _add_point_to(self, end: int) -> None:
         self._add_point(self.content[self._position : end], end)
 
-    def _add_point(self, markup: str, end: int) -> None:
+    def _add_point(self, markup: str, end: int, letters: str = "x") -> None:
         self._num_codes += 1
-        self._add(f"<x{self._num_codes}/>", markup)
+        self._add(f"<{letters}{self._num_codes}/>", markup)
         self._position = end
 
     def _find_code_end(self, num_marks: int) -> int:

@@ -8,7 +8,7 @@ code are kept as they are.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, groupby
@@ -22,6 +22,7 @@ from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, writ
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import get_language
 from dragoman.text.breaks import find_boundaries
+from dragoman.text.word_codes import find_formula_end, find_formula_head, is_ordinal, is_script_mark
 
 MAX_FIELD_DEPTH = 8
 """Fields in fields that become codes."""
@@ -38,6 +39,8 @@ _SPELLING_TAGS = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>")
 _SPELLING_ATTRIBUTES = re.compile(r"""\s(?:lang|altLang|dirty|err|smtClean|noProof)=(?:"[^"]*"|'[^']*')""")
 _STYLE = re.compile(r"""<(?:\w+:)?rStyle\b[^<>]*?\bval=["']([^"']*)""")
 _FONT = re.compile(r"""<(?:\w+:)?(?:rFonts\b[^<>]*?\bascii|latin\b[^<>]*?\btypeface)=["']([^"']*)""")
+# Superscript and subscript of Word and of DrawingML.
+_SCRIPT = re.compile(r"""<w:vertAlign\b[^<>]*?\bval=["'](superscript|subscript)|<a:rPr\b[^<>]*?\sbaseline=["'](?!0["'])(-?)""")
 _NO_PROPERTIES = re.compile(r"<[\w:]+\s*(?:/>|>\s*</[\w:]+>)")
 
 
@@ -98,7 +101,7 @@ def _add_paragraph(
 ) -> None:
     """Add a unit for each text of a paragraph, which breaks divide."""
     items = _join_fields(list(reader.read_children(reader.paragraph)), reader.runs.write)
-    language, items = _keep_languages(items, styles, reader.style)
+    language, items = _keep_languages(_keep_scripts(items, reader.runs.write), styles, reader.style)
     items = _keep_code(items, styles, styles.get_font(reader.style) or styles.font, reader.runs.write)
     is_first = True
     for line in map(_trim, _split_at_breaks(items)):
@@ -311,6 +314,52 @@ def _normalize_properties(markup: str) -> str:
     if markup.startswith("<a:"):
         markup = _SPELLING_ATTRIBUTES.sub("", markup[:end]) + markup[end:]
     return "" if _NO_PROPERTIES.fullmatch(markup) else markup
+
+
+def _keep_scripts(items: Sequence[_Item], write_run: Callable[[str, str], str]) -> list[_Item]:
+    """Return the items with one code for each mark of a note, exponent and formula, and ordinals without a superscript."""
+    output: list[_Item] = []
+    remaining = deque(items)
+    while remaining:
+        item = remaining.popleft()
+        before = output[-1] if output and output[-1].code is None else None
+        if item.code is not None or not _SCRIPT.search(item.properties):
+            output.append(item)
+        elif before is not None and is_ordinal(before.text, item.text) and not _is_subscript(item):
+            output.append(replace(item, properties=before.properties, stated=before.stated))
+        elif not is_script_mark(item.text):
+            output.append(item)
+        else:
+            markup, first, last = write_run(item.text, item.properties), item, item
+            if before is not None and _is_subscript(item) and (head := find_formula_head(before.text)):
+                output[-1] = replace(before, text=before.text.removesuffix(head))
+                markup, first = write_run(head, before.properties) + markup, before
+                while remaining and (end := _take_formula(remaining)) is not None:
+                    markup, last = markup + write_run(end.text, end.properties), end
+            cut = first.cut[0], last.cut[1]
+            output.append(_Item((first.span[0], last.span[1]), code=Code("point", markup), cut=cut))
+    return [item for item in output if item.code is not None or item.text]
+
+
+def _is_subscript(item: _Item) -> bool:
+    match = _SCRIPT.search(item.properties)
+    return match is not None and (match[1] == "subscript" or match[2] == "-")
+
+
+def _take_formula(remaining: deque[_Item]) -> _Item | None:
+    """Return what continues a formula at the start of the items, and remove it from them; None if the formula ends."""
+    item = remaining[0]
+    if item.code is not None:
+        return None
+    if _SCRIPT.search(item.properties):
+        return remaining.popleft() if is_script_mark(item.text) else None
+    end = find_formula_end(item.text)
+    if not end:
+        return None
+    remaining[0] = replace(item, text=item.text[len(end) :])
+    if not remaining[0].text:
+        remaining.popleft()
+    return replace(item, text=end)
 
 
 def _keep_languages(items: Sequence[_Item], styles: FontStyles, style: str) -> tuple[str, list[_Item]]:

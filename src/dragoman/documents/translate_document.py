@@ -47,6 +47,7 @@ from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
 from dragoman.text.inline_codes import CodedText, Element, Part, Point, read_inline
 from dragoman.text.projection import split_units
+from dragoman.text.word_codes import mark_word_codes
 
 Origin = Literal["model", "memory", "file"]
 """Origin of a translation; "file" for one that the file had already, and for a unit without one."""
@@ -237,7 +238,7 @@ def _get_plain_text(text: CodedText) -> str:
 
 def _parse(unit: Unit, text: str, language: str = "") -> CodedText:
     """Return a text of a unit with its codes. language: of the source; text in another one is a code"""
-    return read_inline(text, unit.markup, unit.rules, language=language)
+    return mark_word_codes(read_inline(text, unit.markup, unit.rules, language=language))
 
 
 def _list_texts(parts: Sequence[Part]) -> Iterator[str]:

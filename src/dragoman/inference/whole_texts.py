@@ -28,6 +28,7 @@ from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.languages import get_language, is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
+from dragoman.text.breaks import find_boundaries
 from dragoman.text.code_check import CodeDifference, compare_codes
 from dragoman.text.glossary import Glossary, TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
@@ -47,6 +48,7 @@ from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.length_ratios import LengthRatios
 from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.text.term_annotation import annotate_terms, has_marks
+from dragoman.text.word_codes import mark_word_codes
 
 if TYPE_CHECKING:
     from dragoman.bundle import BundleMetadata
@@ -69,6 +71,7 @@ MAX_SENTENCE_CHARACTERS = 2000
 MAX_TERM_COST = 0.5
 """Fall of the mean log-probability of the tokens, in nats, up to which a translation with a required term is taken."""
 
+_BREAK_TAG = re.compile(r"<(?:br\d*(?:\s[^<>]*)?/?|tab\d+/)>", re.IGNORECASE)
 _TAG_NAME = re.compile(r"</?([A-Za-z][^\s<>/]*)")
 
 
@@ -419,7 +422,7 @@ def _find_difference(source: str, text: str, options: TextOptions) -> CodeDiffer
     """Return the difference between the codes of a segment and of its translation, both with their markup."""
     if options.markup == "none" and not may_have_codes(source, options.rules) and not may_have_codes(text, options.rules):
         return None
-    sides = (read_inline(side, options.markup, options.rules, options.opaque_tags) for side in (source, text))
+    sides = (mark_word_codes(read_inline(side, options.markup, options.rules, options.opaque_tags)) for side in (source, text))
     difference = compare_codes(*sides)
     return difference if difference != CodeDifference() else None
 
@@ -503,14 +506,16 @@ def _parse(text: str, options: TextOptions) -> CodedText:
         keep_line_breaks=options.keep_line_breaks,
         language=options.source_language,
     )
+    coded = mark_word_codes(coded)
     return mark_kept_terms(coded, options.glossary)
 
 
 def _divide_blocks(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool) -> Iterator[Piece]:
     """Yield the pieces of a text: breaks and tags of blocks are kept, and the text between two of them is divided."""
     run: list[Part] = []
-    for part in parts:
-        if isinstance(part, str) or not _has_block(part, options):
+    breaks = _find_breaks(parts)
+    for number, part in enumerate(parts):
+        if isinstance(part, str) or not (number in breaks or _has_block(part, options)):
             run.append(part)
             continue
         yield from _divide_run(run, options, is_escaped=is_escaped)
@@ -528,14 +533,33 @@ def _has_block(part: Part, options: TextOptions) -> bool:
     """Return whether a code is a break or the tag of a block, or contains one, or is an element longer than any sentence."""
     if isinstance(part, Element) and len(_get_surface(part)) > MAX_SENTENCE_CHARACTERS:
         return True
+    if isinstance(part, Element) and _find_breaks(part.parts):
+        return True
     if isinstance(part, str):
         return False
-    if isinstance(part, Point) and part.is_break:
-        return True
     tag = _TAG_NAME.match(part.markup if isinstance(part, Point) else part.start_tag) if options.markup != "xml" else None
     if tag and tag[1].lower() in BLOCK_TAGS:
         return True
     return isinstance(part, Element) and any(_has_block(child, options) for child in part.parts)
+
+
+def _find_breaks(parts: Sequence[Part]) -> set[int]:
+    """Return the numbers of the breaks that end a text: all but those `<br>` that `find_boundaries` finds in a sentence."""
+    places = [number for number, part in enumerate(parts) if isinstance(part, Point) and _is_break(part)]
+    starts, ends = [0, *(place + 1 for place in places)], [*places, len(parts)]
+    lines = ["".join(map(_get_surface, parts[first:last])) for first, last in zip(starts, ends, strict=True)]
+    hard = [number for number, place in enumerate(places) if not _has_tag(parts[place], "br")]
+    boundaries = find_boundaries(lines, hard)
+    return {place for place, is_boundary in zip(places, boundaries, strict=True) if is_boundary}
+
+
+def _is_break(point: Point) -> bool:
+    """Return whether a point is a break, also one with the short tag of a file."""
+    return point.is_break or _BREAK_TAG.match(point.markup) is not None
+
+
+def _has_tag(part: Part, name: str) -> bool:
+    return isinstance(part, Point) and part.markup[1 : len(name) + 1].lower() == name
 
 
 def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool) -> Iterator[Piece]:

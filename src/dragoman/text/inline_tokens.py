@@ -75,7 +75,7 @@ _START_NAME = re.compile(
     r"\W*(?:(?:START|OPEN)_([A-Z_]+?)(?:_\d+)?|(\w*?)_?(?:[sS]tart|START|[oO]pen|OPEN|[bB]egin))(?:\W+[sd]?)?"
 )
 _END_NAME = re.compile(r"\W*(?:(?:CLOSE|END)_([A-Z_]+?)(?:_\d+)?|(\w*?)_?(?:[eE]nd|END|[cC]lose|CLOSE))(?:\W+[sd]?)?")
-_LINE_BREAK = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_LINE_BREAK = re.compile(r"\r\n|\t++|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _FIRST = re.compile(FIRST_CHARACTERS)
 _FIRST_OR_BREAK = re.compile(rf"{FIRST_CHARACTERS}|{_LINE_BREAK.pattern}")
 

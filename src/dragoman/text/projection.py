@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -92,12 +92,14 @@ class _Node:
 
     slot: None for the whole text
     start, end: target units; equal for a point
+    letters: characters of an element inside a word; None for all others
     """
 
     slot: Slot | None
     start: int
     end: int
     children: Sequence[_Node]
+    letters: Span | None = None
 
 
 class _Projection:
@@ -152,16 +154,61 @@ class _Projection:
         placed = sorted(nodes.values(), key=lambda node: node.start)
         gaps: dict[tuple[int, bool], int] = {}
         for index, slot in enumerate(slots):
-            if index not in nodes:
+            if index not in nodes and (word := self._find_word(slot, placed, start, end)) is not None:
+                nodes[index] = self._build_word_node(slot, word, self._find_letters(slot, word, nodes.values()))
+            elif index not in nodes:
                 # The gap is behind its left neighbor, unless the code is glued to a word on its right only.
                 key = bisect_right(self._unit_ends, slot.start), not _is_word(slot.after) or _is_word(slot.before)
                 if key not in gaps:
                     gaps[key] = self._find_gap(*key, placed, start, end)
                 nodes[index] = self._build_node(slot, gaps[key], gaps[key])
-        return [nodes[index] for index in sorted(nodes, key=lambda index: (nodes[index].start, nodes[index].end, index))]
+
+        def get_place(index: int) -> tuple[int, int, int, int]:
+            node = nodes[index]
+            return node.start, node.end, node.letters[0] if node.letters else -1, index
+
+        return [nodes[index] for index in sorted(nodes, key=get_place)]
 
     def _build_node(self, slot: Slot, start: int, end: int) -> _Node:
         return _Node(slot, start, end, self.place(slot.children, start, end))
+
+    def _find_word(self, slot: Slot, elements: Sequence[_Node], start: int, end: int) -> int | None:
+        """Return the target unit for an element inside a source unit; None for other codes, and if it is in another element."""
+        if not isinstance(slot.part, Element) or slot.start == slot.end or start == end:
+            return None
+        unit = bisect_right(self._unit_starts, slot.start) - 1
+        if unit < 0 or slot.end > self._unit_ends[unit]:
+            return None
+        column = self.weights[start:end, unit]
+        if (unit == 0 and slot.start == self._unit_starts[0]) or not column.any():
+            word = start + (end - start - 1) * unit // len(self.source_units)
+        else:
+            word = start + int(column.argmax())
+        return None if any(node.start <= word < node.end for node in elements) else word
+
+    def _find_letters(self, slot: Slot, word: int, others: Iterable[_Node]) -> Span:
+        """Return the characters of a target unit for an element inside a word: as many as in the source, at the same edge.
+
+        An element inside equal words keeps its letters.
+        """
+        unit = bisect_right(self._unit_starts, slot.start) - 1
+        source_start, source_end = self.source_units[unit]
+        first, last = self.target_units[word]
+        length = min(slot.end - slot.start, last - first)
+        if self.source[source_start:source_end] == self.target[first:last]:
+            letters = first + slot.start - source_start, first + slot.end - source_start
+        elif slot.start == source_start:
+            letters = first, first + length
+        elif slot.end == source_end:
+            letters = last - length, last
+        else:
+            letters = last, last
+        taken = max((node.letters[1] for node in others if node.letters and node.start == word), default=first)
+        return max(letters[0], taken), max(letters[1], taken)
+
+    def _build_word_node(self, slot: Slot, word: int, letters: Span) -> _Node:
+        children = [self._build_word_node(child, word, letters) for child in slot.children]
+        return _Node(slot, word, word, children, letters)
 
     def _units_of(self, slot: Slot) -> range:
         """Return the source units of an element; none for a point and for an element without text."""
@@ -249,7 +296,15 @@ class _Writer:
         for child in node.children:
             assert child.slot is not None
             part = child.slot.part
-            if isinstance(part, Element):
+            if child.letters is not None and isinstance(part, Element):
+                self._write_text(child.letters[0])
+                self.output.append(part.start_tag)
+                self._write_children(child)
+                self._write_text(child.letters[1])
+                self.output.append(part.end_tag)
+            elif child.letters is not None and isinstance(part, Point):
+                self.output.append(part.markup)
+            elif isinstance(part, Element):
                 self._write_text(self._get_start(child.start))
                 self.output.append(part.start_tag)
                 self._write_children(child)
@@ -279,7 +334,8 @@ class _Writer:
             return
         is_first = parent.slot is not None and gap == parent.start
         is_last = parent.slot is not None and gap == parent.end
-        if not is_first and _takes_space(left, _NO_SPACE_AFTER) and not _is_word(slot.before):
+        is_glued = bool(slot.before.strip()) and slot.after.isspace()
+        if not is_first and not is_glued and _takes_space(left, _NO_SPACE_AFTER) and not _is_word(slot.before):
             self._write_space(slot.before.isspace() or has_space)
         self.output.append(slot.part.markup if isinstance(slot.part, Point) else "")
         if is_last:

@@ -1,0 +1,115 @@
+"""Tests of lines between breaks and of codes inside words in all formats, with a function in place of the model."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from document_checks import make_stub
+from test_epub import make_epub
+from test_odt import make_odt
+from test_pptx import make_pptx
+from zip_files import make_docx, read_members
+
+from dragoman.documents.formats import get_parser, parse_document
+from dragoman.documents.translate_document import DocumentOptions, translate_document
+
+WRITER = '<w:rPr><w:vertAlign w:val="{}"/></w:rPr>'
+BASELINE = '<a:rPr baseline="{}"/>'
+
+
+def translate(name: str, content: bytes) -> str:
+    """Return a file with German dates, if no text is flagged; the members of an archive one after the other."""
+    document = parse_document(name, content)
+    stub = make_stub(lambda line: re.sub(r"May (\d+)(?:th)?, (\d+)", r"\1. Mai \2", line))
+    result = translate_document(document, get_parser(name), stub, DocumentOptions("en", "de"))
+    assert [text for text in result.results if text.flags] == []
+    if not result.content.startswith(b"PK"):
+        return result.content.decode()
+    return "".join(member.decode("utf-8", "replace") for member in read_members(result.content).values())
+
+
+def run(text: str, properties: str = "") -> str:
+    space = ' xml:space="preserve"' if text != text.strip() else ""
+    return f"<w:r>{properties}<w:t{space}>{text}</w:t></w:r>"
+
+
+def drawn(text: str, properties: str = "") -> str:
+    return f"<a:r>{properties}<a:t>{text}</a:t></a:r>"
+
+
+FIRST, SECOND, NEW_FIRST, NEW_SECOND = "May 17, 2031", "May 18, 2031", "17. Mai 2031", "18. Mai 2031"
+BREAKS = {
+    "a.html": "<p>{}<br>\n{}<br/></p>",
+    "b.html": "<p>See <b>{}<br>{}</b> now</p>",
+    "a.md": "{}\\\n{}  \nEnd\n",
+    "a.json": '{{"a": "{}\\t{}"}}',
+    "a.xml": '<resources><string name="a">{}<br/>{}</string></resources>',
+}
+PACKAGES = {
+    "a.docx": (make_docx, "<w:p><w:r><w:t>{}</w:t><w:br/><w:t>{}</w:t></w:r></w:p>"),
+    "b.docx": (make_docx, "<w:p><w:r><w:tab/><w:t>{}</w:t><w:tab/></w:r><w:r><w:cr/></w:r><w:r><w:t>{}</w:t></w:r></w:p>"),
+    "c.docx": (
+        make_docx,
+        "<w:p><w:hyperlink><w:r><w:t>{}</w:t></w:r><w:r><w:tab/></w:r><w:r><w:t>{}</w:t></w:r></w:hyperlink></w:p>",
+    ),
+    "a.pptx": (make_pptx, "<a:p><a:r><a:t>{}</a:t></a:r><a:br/><a:r><a:t>{}</a:t></a:r></a:p>"),
+    "a.odt": (make_odt, "<text:p>{}<text:line-break/>{}</text:p>"),
+    "b.odt": (make_odt, "<text:p><text:span>{}<text:tab/>{}</text:span></text:p>"),
+    "a.epub": (
+        lambda body: make_epub(
+            f'<html xmlns="http://www.w3.org/1999/xhtml"><head><title>1</title></head><body>{body}</body></html>'
+        ),
+        "<p>{}<br/>\n{}</p>",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*BREAKS, *PACKAGES])
+def test_lines_are_texts_of_their_own(name: str) -> None:
+    make, form = PACKAGES.get(name) or (str.encode, BREAKS[name])
+    content = make(form.format(FIRST, SECOND))
+    expected = form.format(NEW_FIRST, NEW_SECOND).replace("<w:t></w:t>", "")
+    written = translate(name, content if isinstance(content, bytes) else content.encode()).replace("\\. Mai", ". Mai")
+    parts = re.split("(?<=[0-9])<", expected)  # runs may be written anew
+    assert written.count(NEW_FIRST) == written.count(NEW_SECOND) == 1
+    breaks = re.compile(r"<br/?>|\\\n|\\t|<w:(?:br|tab|cr)/>|<a:br/>|<text:(?:line-break|tab)/>")
+    assert breaks.findall(written) == breaks.findall(expected), parts
+
+
+def test_sentence_runs_over_a_soft_break() -> None:
+    for name, content in (
+        ("a.html", b"<p>It was on May\n  17, 2031.</p>"),
+        ("b.html", b"<p>It was <br>on May 17, 2031.</p>"),
+        ("a.md", b"It was on May\n17, 2031.\n"),
+        ("a.docx", make_docx("<w:p><w:r><w:t>It was</w:t><w:br/><w:t>on May 17, 2031.</w:t></w:r></w:p>")),
+    ):
+        assert len(parse_document(name, content).units) == 1, name
+        assert "17. Mai" in translate(name, content).replace("\\.", "."), name
+
+
+WORDS = {
+    "a.html": ("<p>{}<sup>1</sup></p>", "<p>{}<sup>1</sup></p>"),
+    "b.html": ('<p>{}<a href="#n5">5</a></p>', '<p>{}<a href="#n5">5</a></p>'),
+    "c.html": ('<p><span class="dropcap">M</span>ay 17, 2031</p>', '<p><span class="dropcap">1</span>7. Mai 2031</p>'),
+    "d.html": ("<p>May 17<sup>th</sup>, 2031</p>", "<p>17. Mai 2031</p>"),
+    "e.html": ("<p>H<sub>2</sub>O of {}</p>", "<p>H<sub>2</sub>O of {}</p>"),
+    "a.docx": (run(FIRST) + run("1", WRITER.format("superscript")), run(NEW_FIRST) + run("1", WRITER.format("superscript"))),
+    "b.docx": (run("May 17") + run("th", WRITER.format("superscript")) + run(", 2031"), run(NEW_FIRST)),
+    "c.docx": (
+        run("H") + run("2", WRITER.format("subscript")) + run("O of " + FIRST),
+        run("H") + run("2", WRITER.format("subscript")) + run("O") + run(" of " + NEW_FIRST),
+    ),
+    "d.docx": (run("M", "<w:rPr><w:b/></w:rPr>") + run("ay 17, 2031"), run("1", "<w:rPr><w:b/></w:rPr>") + run("7. Mai 2031")),
+    "a.pptx": (drawn(FIRST) + drawn("1", BASELINE.format(30000)), drawn(NEW_FIRST) + drawn("1", BASELINE.format(30000))),
+    "a.epub": ("<p>{}<sup><a href='#n'>1</a></sup></p>", "<p>{}<sup><a href='#n'>1</a></sup></p>"),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_marks_and_first_letters_do_not_divide_words(name: str) -> None:
+    source, expected = WORDS[name]
+    make, form = PACKAGES.get(f"a.{name.partition('.')[2]}", (str.encode, ""))
+    paragraph = {"docx": "<w:p>{}</w:p>", "pptx": "<a:p>{}</a:p>"}.get(name.partition(".")[2], "{}")
+    content = make(paragraph.format(source.format(FIRST)))
+    assert expected.format(NEW_FIRST) in translate(name, content), form
