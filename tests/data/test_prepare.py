@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001  (full-width marks)
 """Tests of corpus preparation: statistics, caching, interruption, concurrent calls, errors and standard input."""
 
 from __future__ import annotations
@@ -167,6 +168,21 @@ def test_prepared_corpus_matches_its_text(text: Path) -> None:
         "prepared.json",
     }  # fmt: skip
     assert has_no_other_files(text)
+
+
+def test_characters_that_the_vocabulary_lacks_are_listed(text: Path) -> None:
+    """NFKC replaces these characters, as unicodedata says; the default keeps those of the target."""
+    write_file(text / "train.en", [*random_sentences(30, 1), "bala m² mara"])
+    write_file(text / "train.de", [*random_sentences(30, 2), "bala（²）², mara"])
+    write_file(text / "valid.tsv", ["bala\tmara："])
+    kept = prepare_text(text)
+    assert [counts.unwritten_target for counts in kept.pair_counts.values()] == [{}, {}]
+    result = prepare_text(text, "tokenizer.normalization=nfkc")
+    assert result.pair_counts["train"].unwritten_target == {"²": 2, "（": 1, "）": 1}
+    assert result.pair_counts["train"].unwritten_source == {"²": 1}
+    assert result.pair_counts["valid"].unwritten_target == {"：": 1}
+    (message,) = result.pair_counts["valid"].summarize("drop")
+    assert message == "1 characters of the target that the vocabulary cannot write (： 1)"
 
 
 def test_prepared_files_open_with_pyarrow(text: Path) -> None:
