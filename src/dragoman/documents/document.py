@@ -9,11 +9,12 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
+from dragoman.documents.reading import check_goes_on
 from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.errors import DataError
 from dragoman.text.inline_codes import Markup, read_inline
@@ -206,8 +207,13 @@ def write_document(document: Document, translations: Mapping[str, UnitTranslatio
     if not translations:
         return document.content
     units = {unit.id: unit for unit in document.units}
-    edits = (edit for name, translation in translations.items() for edit in document.make_edits(units[name], translation))
-    return document.assemble(document.content, chain(edits, document.make_document_edits(translations, language)))
+
+    def make_edits() -> Iterator[Edit]:
+        for name, translation in translations.items():
+            check_goes_on()
+            yield from document.make_edits(units[name], translation)
+
+    return document.assemble(document.content, chain(make_edits(), document.make_document_edits(translations, language)))
 
 
 def check_round_trip(document: Document, parse: Callable[[bytes], Document]) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from dragoman.documents.document import Edit
+from dragoman.documents.reading import check_goes_on, check_lines
 from dragoman.errors import DataError
 from dragoman.text.encodings import find_codec
 
@@ -129,5 +130,10 @@ def check_encoding(name: str) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """Return the lines of a text with their line feeds. Other line breaks of Unicode are characters like others."""
+    """Return the lines of a text with their line feeds. Other line breaks of Unicode are characters like others.
+
+    Raises DataError for more lines than a file may have.
+    """
+    check_goes_on()
+    check_lines(text.count("\n"), len(text))
     return re.findall(r"[^\n]*\n|[^\n]+", text)

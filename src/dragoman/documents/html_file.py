@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from html.parser import HTMLParser
-from itertools import accumulate
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
-from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLanguage, Statement
+from dragoman.documents.reading import check_codes, check_goes_on, check_texts
 from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, parse_markup
@@ -34,6 +34,7 @@ _CHARSET = re.compile(rb"<meta[^<>]+?charset\s*+=\s*+[\"']?+\s*+([\w.:-]++)", re
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
 _ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`]+))""")
+_TAG_WORD = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"'/]++""")
 _TAG = re.compile(r"<(?:!doctype\s+html|[a-z][a-z0-9]*[\s>/])", re.IGNORECASE)
 _FIRST_WORD = re.compile(r"[^\W\d_]+[\s,;]")  # no tag, placeholder or address
 _OTHER_XML = re.compile(r"\s*<\?xml(?!.{0,2000}<html\b)", re.IGNORECASE | re.DOTALL)
@@ -82,6 +83,7 @@ def _iter_tokens(text: str, chunk_size: int = CHUNK_CHARACTERS) -> Iterator[_Htm
         if end < 0:
             end = text.find("<", limit)
         end = len(text) if end < 0 else end
+        check_goes_on()
         tokenizer.feed(text[start:end])
         start = end
         yield from tokenizer.take_complete()
@@ -95,7 +97,8 @@ class _Tokenizer(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
         self._length = len(text)
-        self._line_starts = array("q", accumulate(map(len, split_lines(text)), initial=0))
+        self._line_starts = array("q", (0,))
+        self._line_starts.extend(match.end() for match in re.finditer("\n", text))
         self._starts: list[tuple[str, str, int]] = []
 
     def take_complete(self, *, is_last: bool = False) -> Iterator[_HtmlToken]:
@@ -107,6 +110,12 @@ class _Tokenizer(HTMLParser):
         for (kind, name, start), end in zip(starts, ends, strict=False):
             if start < end:
                 yield _HtmlToken(kind, name, start, end)
+
+    def parse_starttag(self, i: int) -> int:
+        """Read a start tag. Raises DataError for one with more attributes than a text may have codes."""
+        if len(self.rawdata) - i > CHUNK_CHARACTERS and (end := self.check_for_whole_start_tag(i)) > 0:
+            check_codes(sum(1 for _ in _TAG_WORD.finditer(self.rawdata, i, end)))
+        return super().parse_starttag(i)
 
     def _add(self, kind: str, name: str = "") -> None:
         line, column = self.getpos()
@@ -232,7 +241,7 @@ class _PageReader:
                     self._run_language = self._scopes.language
                 shown = source if kept_tag else self._read_tag(token, source, values)
                 if not is_outside:
-                    self._run.append((token, shown))
+                    self._add_to_run(token, shown)
                 elif isinstance(shown, _Tag):
                     self.page.add(shown.statements)
             elif token.kind == "declaration":
@@ -240,7 +249,7 @@ class _PageReader:
             else:
                 if not self._run:
                     self._run_language = self._scopes.language
-                self._run.append((token, text.text[token.start : token.end]))
+                self._add_to_run(token, text.text[token.start : token.end])
             if self._new_units:
                 yield
         self._end_run()
@@ -296,6 +305,10 @@ class _PageReader:
         start, end, left, right = (token.start + place for place in (start, end, left, match.end()))
         return Statement(kind, token.name, match[group], start, end, left, right, self._scopes.language)
 
+    def _add_to_run(self, token: _HtmlToken, shown: str | _Tag) -> None:
+        check_codes(len(self._run))
+        self._run.append((token, shown))
+
     def _end_run(self) -> None:
         """Add a unit for each text of the run, which breaks divide."""
         run, self._run = self._run, []
@@ -329,6 +342,7 @@ class _PageReader:
 
     def _add_place(self, start: int, end: int) -> int:
         """Return the number of a new unit at this place."""
+        check_texts(len(self._starts), len(self.text.content))
         self._starts.append(start)
         self._ends.append(end)
         return len(self._starts) - 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import decode
 from dragoman.documents.plural_forms import CATEGORIES, list_missing_categories
+from dragoman.documents.reading import check_goes_on, check_texts, join_keys
 from dragoman.errors import DataError
 
 Path = tuple[str, ...]
@@ -42,7 +43,7 @@ def parse(content: bytes) -> Document:
         value = _decode_string(text.text[string.start : string.end])
         is_note = any(part.startswith("@") for part in path) or (is_chrome and path[1:] != ("message",))
         if not is_note and value.strip():
-            key = ".".join(path)
+            key = join_keys(path)
             unit = Unit(str(number), value, context=key, plural_form=_get_plural_form(path, keys), key=key)
             units.append(unit)
             spans[unit.id] = string.start, string.end
@@ -115,7 +116,7 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
     stack: list[tuple[str, str]] = []  # closing bracket and present key
     key_start = key_end = 0
     expected = "root"
-    position = 0
+    position = num_cells = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
@@ -124,6 +125,8 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
         token = match[0]
         if match["space"]:
             continue
+        if not position & 0xFF:
+            check_goes_on()
         if match["string"]:
             try:
                 string = json.loads(token, strict=False)
@@ -132,6 +135,8 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
         if expected in ("value", "value or end") and (match["string"] or match["word"]):
             if match["string"]:
                 key_span = (key_start, key_end) if stack and stack[-1][0] == "}" else (0, 0)
+                num_cells += 1 + len(stack) // 8  # memory holds the keys around each
+                check_texts(num_cells, len(text))
                 yield _JsonString(tuple(key for _, key in stack), start, position, *key_span)
             expected = "comma or end"
         elif expected in ("root", "value", "value or end") and token in "{[":

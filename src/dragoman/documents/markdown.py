@@ -13,15 +13,19 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.front_matter import FrontText, read_front_matter
+from dragoman.documents.reading import check_codes, check_goes_on, check_parts, check_texts
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup
 
 if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_block import StateBlock
+    from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
 Span = tuple[int, int]
@@ -86,6 +90,7 @@ def parse(content: bytes) -> Document:
     """
     try:
         from markdown_it import MarkdownIt
+        from markdown_it.rules_core import StateCore, inline, text_join
     except ImportError:
         raise MissingDependencyError("markdown-it-py", "documents", "Markdown") from None
     text = decode(content)
@@ -94,15 +99,39 @@ def parse(content: bytes) -> Document:
     front = _FRONT_MATTER.match(text.text)
     body = text.text if front is None else "\n" * front[0].count("\n") + text.text[front.end() :]
     parser = MarkdownIt("commonmark", {"store_labels": True}).enable(["table", "strikethrough"])
-    tokens = parser.parse(body.replace("\r\n", "\n").replace("\r", " "))
+    _limit_blocks(parser)
+    parser.core.ruler.disable(["inline", "text_join"])
+    env: dict[str, Any] = {}
+    tokens = parser.parse(body.replace("\r\n", "\n").replace("\r", " "), env)
     reader = _BlockReader(text)
     if front is not None:
         reader.add_front_matter(read_front_matter(text, front.end()))
     for before, token in pairwise(tokens):
         if token.type == "inline":
+            check_texts(len(reader.units), len(content))
+            state = StateCore("", parser, env, [token])  # memory holds what is in one block
+            inline(state)
+            text_join(state)
             reader.add(token, is_cell=before.type in ("td_open", "th_open"))
+            token.children = None
     texts, others = divide_units(reader.units)
     return Document(content, texts, "markdown", make_edits=reader.make_edits, other_units=others)
+
+
+def _limit_blocks(parser: MarkdownIt) -> None:
+    """Let a parser end the work as the limits of reading tell, before each block and each code or text in one."""
+
+    def check_block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+        check_goes_on()
+        check_parts(len(state.tokens))
+        return False
+
+    def check_inline(state: StateInline, silent: bool) -> bool:
+        check_codes(len(state.tokens))
+        return False
+
+    parser.block.ruler.before("table", "limits", check_block)
+    parser.inline.ruler.before("text", "limits", check_inline)
 
 
 class _BlockReader:

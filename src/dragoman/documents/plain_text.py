@@ -13,6 +13,7 @@ from itertools import groupby, pairwise
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.documents.reading import check_parts, check_texts
 
 WRAP_WIDTHS = (50, 120)
 """Fewest and most columns of the longest line of a wrapped paragraph."""
@@ -22,7 +23,7 @@ _LINE_START = re.compile(rf"[ \t]*(?P<bullet>{_BULLET})?")
 _BREAK = re.compile(rf"(?<![ \t]) (?![ \t]|{_BULLET})")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Line:
     """Line of a file. start, end: characters of its text. column: of the first one"""
 
@@ -48,6 +49,7 @@ def parse(content: bytes) -> Document:
         source = (" " if is_wrapped else "\n").join(line.text for line in block)
         unit = Unit(str(len(units)), source, keep_line_breaks=not is_wrapped)
         units.append(unit)
+        check_texts(len(units), len(content))
         blocks[unit.id] = block
 
     def is_written(written: bytes, translations: Mapping[str, UnitTranslation]) -> bool:
@@ -72,16 +74,7 @@ def parse(content: bytes) -> Document:
 
 def _read_blocks(text: str) -> Iterator[list[_Line]]:
     """Yield the lines of each paragraph and of each item of a list."""
-    lines: list[_Line] = []
-    position = 0
-    for content in split_lines(text):
-        match = _LINE_START.match(content)
-        assert match is not None
-        stripped = content[match.end() :].rstrip()
-        start = position + match.end()
-        lines.append(_Line(start, start + len(stripped), match.end(), match["bullet"] is not None, stripped))
-        position += len(content)
-    for is_text, paragraph in groupby(lines, key=lambda line: bool(line.text)):
+    for is_text, paragraph in groupby(_read_lines(text), key=lambda line: bool(line.text)):
         if is_text:
             block: list[_Line] = []
             for line in paragraph:
@@ -89,7 +82,20 @@ def _read_blocks(text: str) -> Iterator[list[_Line]]:
                     yield block
                     block = []
                 block.append(line)
+                check_parts(len(block), "paragraph")
             yield block
+
+
+def _read_lines(text: str) -> Iterator[_Line]:
+    """Yield the lines."""
+    position = 0
+    for content in split_lines(text):
+        match = _LINE_START.match(content)
+        assert match is not None
+        stripped = content[match.end() :].rstrip()
+        start = position + match.end()
+        yield _Line(start, start + len(stripped), match.end(), match["bullet"] is not None, stripped)
+        position += len(content)
 
 
 def _is_wrapped(block: Sequence[_Line]) -> bool:

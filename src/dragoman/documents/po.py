@@ -16,6 +16,7 @@ from functools import cached_property
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.plural_expression import find_form_numbers
+from dragoman.documents.reading import check_texts
 from dragoman.errors import DataError
 from dragoman.text.placeholders import find_placeholders
 
@@ -109,6 +110,7 @@ def parse(content: bytes) -> Document:
         if entry is not header:
             for unit, form in _list_units(entry, number, num_plurals, numbers, is_for_many=is_for_many):
                 units.append(unit)
+                check_texts(len(units), len(content))
                 writer.places[unit.id] = entry, form
     return Document(
         content,

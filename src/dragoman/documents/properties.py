@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.documents.reading import check_texts
 from dragoman.errors import DataError
 
 # The key ends at the first separator without a backslash before it.
@@ -33,6 +34,7 @@ def parse_properties(content: bytes) -> Document:
         if value.strip():
             unit = Unit(str(number), value, context=key, key=key)
             units.append(unit)
+            check_texts(len(units), len(content))
             spans[unit.id] = start, end
     is_ascii = text.text.isascii()
 
@@ -64,6 +66,7 @@ def parse_strings(content: bytes) -> Document:
                 key = match["key"].strip('"')
                 unit = Unit(str(number), value, context=key, key=key)
                 units.append(unit)
+                check_texts(len(units), len(content))
                 spans[unit.id] = match.start("value") + 1, match.end("value") - 1
             number += 1
     if not number:

@@ -5,7 +5,7 @@ Small files can unpack to, or describe, far more than they hold. The limits keep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -15,10 +15,16 @@ MIN_TEXTS = 200_000
 """Texts that a file of any size may have."""
 BYTES_PER_TEXT = 80
 """A larger file may have one text in so many bytes."""
+MIN_LINES = 1_000_000
+"""Lines that a file of any size may have."""
+BYTES_PER_LINE = 16
+"""A larger file may have one line in so many characters."""
 MAX_PARTS = 200_000
-"""Most elements, attributes and texts within one element that is read as a whole, such as a paragraph or a chapter."""
+"""Most elements, attributes and texts within an element that is read as a whole, such as a paragraph or a chapter."""
 MAX_CODES = 20_000
 """Most tags and other codes in one text."""
+MAX_CONTEXT = 300
+"""Most characters of the keys around a text, which are its context."""
 
 _check: ContextVar[Callable[[], None]] = ContextVar("check", default=lambda: None)
 
@@ -49,13 +55,23 @@ def check_texts(count: int, num_bytes: int) -> None:
         raise DataError(f"the file has more than {limit:,} texts; divide it", code="input-too-long")
 
 
-def check_parts(count: int, name: str) -> None:
-    """Raise DataError if an element of this name may not have so many parts."""
+def join_keys(keys: Sequence[str]) -> str:
+    """Return the keys around a text as its context; of long ones the end."""
+    return ".".join(key[:MAX_CONTEXT] for key in keys)[-MAX_CONTEXT:]
+
+
+def check_lines(count: int, num_characters: int) -> None:
+    """Raise DataError if a file of so many characters may not have this number of lines."""
+    if count > MIN_LINES and count > num_characters // BYTES_PER_LINE:
+        limit = max(MIN_LINES, num_characters // BYTES_PER_LINE)
+        raise DataError(f"the file has more than {limit:,} lines; divide it", code="input-too-long")
+
+
+def check_parts(count: int, name: str = "") -> None:
+    """Raise DataError if an element of this name, or a file that is read as a whole, may not have so many parts."""
     if count > MAX_PARTS:
-        raise DataError(
-            f"one element {name[:40]!r} has more than {MAX_PARTS:,} elements, attributes and texts; divide it",
-            code="input-too-long",
-        )
+        place = f"one element {name[:40]!r}" if name else "the file"
+        raise DataError(f"{place} has more than {MAX_PARTS:,} elements, attributes and texts; divide it", code="input-too-long")
 
 
 def check_codes(count: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from dragoman.documents.cue_text import TAG, CueText, read_cue_text, split_cue
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
+from dragoman.documents.reading import check_texts
 from dragoman.errors import DataError
 
 LINE_LENGTH = 42
@@ -60,7 +61,7 @@ class SubtitleLimits:
         return ["line_length"] * is_long + ["reading_speed"] * is_fast
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cue:
     """Text of a cue of a subtitle file.
 
@@ -129,6 +130,7 @@ def _parse(text: EncodedText, name: str) -> Document:
                 lines=_LINE_BREAK.sub("\n", raw),
             )
             units.append(unit)
+            check_texts(len(units), len(text.content))
             cues[unit.id], texts[unit.id] = cue, cue_text
     if not units and "-->" not in text.text:
         raise DataError(f"the file has no cue, so it is no {name.upper()} file", code="invalid-format")

@@ -56,7 +56,7 @@ def parse_tmx(content: bytes) -> Document:
     languages: dict[str, None] = {}
     for element in source.iter_elements(("tu",), read_start):
         languages |= dict.fromkeys(map(_get_language, element.find_all("tuv")))
-        check_parts(len(languages), "tmx")
+        check_parts(len(languages))
     source_language = source_language or next(iter(languages), "")
     targets = [name for name in languages if not is_same_language(name, source_language)]
     if len(targets) > 1:

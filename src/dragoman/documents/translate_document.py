@@ -20,6 +20,7 @@ from dragoman.documents.document import (
 )
 from dragoman.documents.icu_message import IcuMessage, has_branches, pair_sentences, read_message
 from dragoman.documents.plural_forms import insert_number
+from dragoman.documents.reading import check_goes_on
 from dragoman.documents.subtitles import SubtitleLimits, break_lines
 from dragoman.documents.translation_memory import MemoryMatch, TranslationMemory
 from dragoman.documents.unit_selection import (
@@ -191,6 +192,7 @@ def check_document(document: Document, options: DocumentOptions) -> list[UnitRes
 
 def check_unit(unit: Unit, translation: str, options: DocumentOptions) -> tuple[str, ...]:
     """Return the names of the checks that a translation of a unit fails, in pofilter's words where it has them."""
+    check_goes_on()
     flags = _check_text(unit, translation, options)
     if _count_edge_breaks(unit.source) != _count_edge_breaks(translation):
         flags.append("newlines")

@@ -75,7 +75,7 @@ def parse_xliff(content: bytes) -> Document:
             _check_root(element)
         if element.name == "file":
             files.append(element)
-            check_parts(len(files), root.name)
+            check_parts(len(files))
 
     units = UnitList(len(content))
     segments: dict[str, tuple[XmlPlace, int]] = {}

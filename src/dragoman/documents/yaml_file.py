@@ -10,10 +10,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.reading import check_goes_on, check_parts, join_keys
 from dragoman.errors import DataError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -56,12 +57,26 @@ def _compose(text: str) -> list[Node]:
     """Return the nodes of the documents in a file. No object is made from them."""
     try:
         from ruamel.yaml import YAML
+        from ruamel.yaml.composer import Composer
         from ruamel.yaml.error import YAMLError
     except ImportError:
         raise MissingDependencyError("ruamel.yaml", "documents", "YAML") from None
     if _UNPRINTABLE.search(text.replace("\ufeff", "").replace("\r", "")):
         raise DataError("the file has control characters, so it is no YAML", code="invalid-format")
+
+    class CountingComposer(Composer):
+        """Composer that reads no more nodes than the limits allow."""
+
+        num_nodes = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.num_nodes += 1
+            check_goes_on()
+            check_parts(self.num_nodes)
+            return super().compose_node(parent, index)
+
     reader = YAML(typ="safe", pure=True)
+    reader.Composer = CountingComposer
     reader.composer.warn_double_anchors = False  # YAML 1.2, section 7.1, allows an anchor to be set again
     try:
         return list(reader.compose_all(text))
@@ -84,7 +99,7 @@ def parse(content: bytes) -> Document:
     places: dict[str, YamlScalar] = {}
     for number, scalar in enumerate(scalars):
         if scalar.is_text:
-            key = ".".join(scalar.path)
+            key = join_keys(scalar.path)
             unit = Unit(str(number), scalar.value, context=key, key=key)
             units.append(unit)
             places[unit.id] = scalar

@@ -20,12 +20,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.documents.document import Document, add_plural_forms
 from dragoman.documents.formats import get_parser, parse_document
+from dragoman.documents.reading import ended_by
 from dragoman.documents.translate_document import DocumentOptions, UnitResult, translate_document
 from dragoman.documents.unit_selection import Scope, list_selected
 from dragoman.errors import DataError, DragomanError
@@ -302,17 +304,21 @@ class FileJobs:
     def _run(self, state: JobState, request: FileRequest, loop: asyncio.AbstractEventLoop) -> None:
         """Translate the file of a job in a thread, and write its translation and its state."""
         try:
-            state, content = self._translate(state, request, loop)
+            with ended_by(partial(self._check_goes_on, state.id)):
+                state, content = self._translate(state, request, loop)
             (self._folders.path / state.id / TRANSLATION).write_bytes(content)
             if request.is_counted:
                 loop.call_soon_threadsafe(self._service.usage.add, state.characters, request.client.owner)
-        except _RemovedError:
-            return
         except Exception as error:
-            if not (self._folders.path / state.id).exists():
-                return  # the job was removed while a step wrote or read its files
-            if not isinstance(error, DragomanError | HttpError | QueueClosedError | QueueFullError):
-                logger.exception("translation of a file failed")
+            is_removed = not (self._folders.path / state.id).exists()  # a step may have met this by another error
+            suffix = Path(state.name).suffix
+            if isinstance(error, _RemovedError) or is_removed:
+                logger.info("the work on a file (%s) has ended: it was removed, or its client has left", suffix)
+                return
+            if isinstance(error, QueueClosedError):
+                logger.info("the work on a file (%s) has ended: the server stops", suffix)
+            elif not isinstance(error, DragomanError | HttpError | QueueFullError):
+                logger.exception("translation of a file (%s) failed", suffix)
             answer = to_http_error(error)
             state = replace(state, status="error", error=answer.message, code=answer.code)
         self._folders.write(state)
