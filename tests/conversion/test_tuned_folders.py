@@ -14,9 +14,12 @@ from safetensors.torch import load_file, save_file
 
 import dragoman
 from dragoman.bundle import load_bundle
+from dragoman.conversion.original_tokenizer import check_token_ids
+from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from expected_errors import raises_code
+from marian_folders import write_folder
 from odd_texts import PLAIN, make_odd_texts
 from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
 
@@ -321,3 +324,44 @@ def test_infinite_bias_excludes_a_token(tmp_path: Path) -> None:
         save_file(tensors, tmp_path / "source" / "model.safetensors")
         with raises_code("source-damaged", "output_bias"):
             dragoman.convert(tmp_path / "source", tmp_path / "other")
+
+
+def test_first_piece_may_lack_its_merges(tmp_path: Path) -> None:
+    """Old versions of transformers left out the merges of the piece whose score is zero."""
+    tokenizers: Any = pytest.importorskip("tokenizers", reason="reads tokenizer.json with tokenizers: dragoman[test]")
+    _, tokenizer = write_nllb(tmp_path / "source", keep_sentencepiece=True)
+    path = tmp_path / "source" / "tokenizer.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    merges = document["model"]["merges"]
+    first = "".join(merges[0])
+    document["model"]["merges"] = [merge for merge in merges if "".join(merge) != first]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    peer = tokenizers.Tokenizer.from_file(str(path))
+    vocabulary = convert(tmp_path / "source").source
+    map_id = make_map(vocabulary, tokenizer)
+    for text in [*make_odd_texts([]), first]:
+        assert vocabulary.encode(text) == [map_id(index) for index in peer.encode(text, add_special_tokens=False).ids], text
+
+
+def test_converter_names_a_text_with_other_ids(tmp_path: Path) -> None:
+    """The dictionary of the source exchanges two pieces, so the original gives other rows than the conversion."""
+    write_marian(tmp_path / "source")
+    vocabulary = convert(tmp_path / "source").source
+    assert isinstance(vocabulary, PieceVocabulary)
+    order = VocabularyOrder(vocabulary.pieces, tuple(range(len(vocabulary))))
+    check_token_ids(vocabulary, order, vocabulary.encode, tmp_path)
+    check_token_ids(vocabulary, order, None, tmp_path)
+    exchanged = {9: 10, 10: 9}
+    with raises_code("conversion-unsupported", str(tmp_path), "original"):
+        check_token_ids(
+            vocabulary, order, lambda text: [exchanged.get(index, index) for index in vocabulary.encode(text)], tmp_path
+        )
+
+
+def test_unknown_characters_are_no_special_token(tmp_path: Path) -> None:
+    """Neither `<`, `s` nor `>` is a piece of this model, so SentencePiece makes one unknown piece of them."""
+    write_folder(tmp_path / "source")
+    vocabulary = convert(tmp_path / "source").source
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "source")
+    assert tokenizer("abc <s>")["input_ids"][-2] == tokenizer.unk_token_id
+    assert vocabulary.encode("abc <s>")[-1] == SPECIAL_IDS["<unk>"]

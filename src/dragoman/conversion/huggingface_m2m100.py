@@ -22,6 +22,7 @@ from dragoman.conversion.generation_options import convert_generation_options, r
 from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES, WMT21_LANGUAGES
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import build_model_section
+from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, list_stated_texts, read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
@@ -76,6 +77,10 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     languages = _list_languages(table, tokenizer_settings, is_nllb)
     weights = _build_weights(files, settings, order)
     vocabulary = PieceVocabulary(model, table.reorder(order, rules), name=str(files.folder / PIECES_MODEL))
+    if not is_nllb:
+        check_token_ids(vocabulary, order, open_transformers_tokenizer(files.folder, "M2M100Tokenizer"), files.folder)
+    elif TOKENIZER_JSON in files:
+        check_token_ids(vocabulary, order, open_tokenizer_json(files.path(TOKENIZER_JSON)), files.folder)
     source_language, target_language = _choose_languages(
         files, settings, tokenizer_settings, options, languages, order, pattern
     )
@@ -138,9 +143,13 @@ def _read_tokens(
     rules: SplitRules = "transformers"
     if document is not None:
         rules = "tokenizers-strip" if removes_last_spaces(document) else "tokenizers"
-    if document is not None and (PIECES_MODEL not in files or _list_nllb_ids(files) != ids):
-        model = build_sentencepiece_model(document, files.folder / TOKENIZER_JSON)
-    else:
+    try:
+        model = (
+            build_sentencepiece_model(document, files.folder / TOKENIZER_JSON) if document else files.read_bytes(PIECES_MODEL)
+        )
+    except BundleError:  # the merges have no SentencePiece model of their own
+        if PIECES_MODEL not in files or _list_nllb_ids(files) != ids:
+            raise
         model = files.read_bytes(PIECES_MODEL)
     settings.check_vocab_size(vocab_size, len(ids))
     languages = _list_unstated_languages(files, tokenizer_settings, is_nllb)

@@ -22,6 +22,7 @@ from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import ACTIVATIONS
+from dragoman.conversion.original_tokenizer import check_token_ids, open_transformers_tokenizer
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.stated_tokens import read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_recipe
@@ -76,8 +77,10 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         target_order, target_pieces = _read_vocabulary(files, settings, TARGET_VOCABULARY, target_size)
     tensors = files.open_tensors()
     weights = _build_weights(tensors, settings, source_order, None if is_shared else target_order)
+    source = PieceVocabulary(files.read_bytes(SOURCE_MODEL), source_pieces, name=str(files.folder / SOURCE_MODEL))
+    check_token_ids(source, source_order, open_transformers_tokenizer(files.folder, "MarianTokenizer"), files.folder)
     tokenizer = PairTokenizer(
-        PieceVocabulary(files.read_bytes(SOURCE_MODEL), source_pieces, name=str(files.folder / SOURCE_MODEL)),
+        source,
         PieceVocabulary(files.read_bytes(TARGET_MODEL), target_pieces, name=str(files.folder / TARGET_MODEL)),
         append_source_eos=True,
     )

@@ -86,6 +86,8 @@ class PieceVocabulary:
             )
         # A special token wins over an ordinary piece of the same text.
         self._ids = {piece: index for index, piece in reversed(list(enumerate(self.pieces)))}
+        # Unknown characters are one piece with their own text, which may be `<s>` and is no special token then.
+        self._text_ids = {**self._ids, **dict.fromkeys(self.pieces[: len(SPECIAL_IDS)], UNKNOWN_ID)}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes without the normalizer, which another process builds itself."""
@@ -128,9 +130,9 @@ class PieceVocabulary:
         if self.piece_list.rules == "marian":
             code, text = split_marian_code(text)
         pieces: list[str] = processor.encode(text, out_type=str)
-        ids = [self._ids.get(piece, UNKNOWN_ID) for piece in ([code, *pieces] if code else pieces)]
+        ids = [self._text_ids.get(piece, UNKNOWN_ID) for piece in ([code, *pieces] if code else pieces)]
         if self.piece_list.rules.startswith("tokenizers") and text.endswith((" ", METASPACE)):
-            ids.append(self._ids.get(METASPACE, UNKNOWN_ID))  # SentencePiece drops spaces at the end
+            ids.append(self._text_ids.get(METASPACE, UNKNOWN_ID))  # SentencePiece drops spaces at the end
         return ids
 
     def _normalize(self, text: str) -> str:
