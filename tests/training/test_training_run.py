@@ -641,7 +641,7 @@ def test_resume_with_another_corpus_fails(corpus: Path, tiny: MakeRecipe, tmp_pa
     train(recipe)
     text = (folder / "train.de").read_text(encoding="utf-8")
     (folder / "train.de").write_text(text.replace("blau", "grau"), encoding="utf-8")
-    with raises_code("data-changed", "(source.model, train-00000.arrow, "):
+    with raises_code("data-changed", "(source.model, target.model, train-00000.arrow, "):
         train(recipe)
     (folder / "train.de").write_text(text, encoding="utf-8")
     assert train(recipe)["steps"] == 2
