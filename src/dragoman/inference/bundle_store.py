@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,6 +9,10 @@ from dragoman.errors import BundleError, WriteError
 from dragoman.formats.object_store import StoreFolder, fetch_folder, is_url, normalize_url
 from dragoman.io.storage import MANIFEST_FILE, make_dirs, to_write_error
 from dragoman.runtime.cache_folder import get_cache_folder
+from dragoman.runtime.owned_folder import own_folder, remove_abandoned
+
+PARTIAL_PREFIX = ".partial-"
+"""Beginning of the names of folders that are being filled."""
 
 
 def locate_bundle(path: str | Path) -> Path:
@@ -33,13 +35,11 @@ def locate_bundle(path: str | Path) -> Path:
         return folder
     try:
         make_dirs(parent)
-        partial = Path(tempfile.mkdtemp(prefix=".", dir=parent))
-        try:
+        remove_abandoned(PARTIAL_PREFIX, parent=parent)
+        with own_folder(PARTIAL_PREFIX, parent) as partial:
             fetch_folder(url, partial)
             if not folder.exists():  # another process may have been faster
                 partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         if folder.exists():
             return folder

@@ -18,11 +18,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.documents.document import Document, add_plural_forms
@@ -34,6 +33,7 @@ from dragoman.errors import DataError, DragomanError
 from dragoman.inference.readings import compute_unit_weights
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import LineRequest, OutputLimits
+from dragoman.runtime.owned_folder import own_folder
 from dragoman.serving.clients import ANYBODY, QUEUE_CLIENT, Requester, has_share
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.model_set import LineKey, Step
@@ -129,7 +129,7 @@ class _JobFolders:
 
     def __init__(self, path: Path | None, max_seconds: float) -> None:
         self._path = path
-        self._temporary: TemporaryDirectory[str] | None = None
+        self._temporary = ExitStack()
         self._max_seconds = max_seconds
         self._lock = threading.Lock()
 
@@ -138,13 +138,11 @@ class _JobFolders:
         """Folder of the folders."""
         with self._lock:
             if self._path is None:
-                self._temporary = TemporaryDirectory(prefix=FILE_DIR_PREFIX, ignore_cleanup_errors=True)
-                self._path = Path(self._temporary.name)
+                self._path = self._temporary.enter_context(own_folder(FILE_DIR_PREFIX))
             return self._path
 
     def close(self) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._temporary.close()
 
     def create(self, state: JobState, content: bytes) -> None:
         folder = self.path / state.id
@@ -176,6 +174,8 @@ class _JobFolders:
         """Remove the jobs that have expired, and return the number of the others by their clients."""
         counts: Counter[str] = Counter()
         for folder in self.path.iterdir():
+            if not _ID.fullmatch(folder.name):
+                continue
             if self._has_expired(folder):
                 shutil.rmtree(folder, ignore_errors=True)
             else:

@@ -6,6 +6,7 @@ Their number and their terms are limited. A glossary does not change: a client d
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,6 +27,8 @@ MAX_ENTRIES = 10_000
 """Terms of one glossary."""
 MAX_ALL_ENTRIES = 100_000
 """Terms of all glossaries."""
+PARTIAL_SECONDS = 600.0
+"""Age from which a file that is not finished was left by a killed server."""
 QUOTA_EXCEEDED = 456
 """DeepL's HTTP status for a quota that is used up."""
 
@@ -59,6 +62,8 @@ class GlossaryStore:
         self._folder, self._is_shared = folder, is_shared
         self._in_memory: dict[str, StoredGlossary] = {}
         self._index = lru_cache(maxsize=8)(_build_glossary)
+        if folder is not None:
+            _remove_partial_files(folder)
 
     def add(
         self,
@@ -75,8 +80,10 @@ class GlossaryStore:
         check_number_of_entries(entries)
         glossary = Glossary(entries)  # finds contradictions
         self._check_room(len(glossary.entries), client)
-        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        stored = StoredGlossary(str(uuid.uuid4()), name, source_language, target_language, time, glossary.entries, client.name)
+        created = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        stored = StoredGlossary(
+            str(uuid.uuid4()), name, source_language, target_language, created, glossary.entries, client.name
+        )
         if self._folder is not None:
             make_dirs(self._folder)
             with atomic_write(self._folder / f"{stored.id}.json") as stream:
@@ -137,6 +144,14 @@ class GlossaryStore:
         self._in_memory.pop(glossary_id, None)
         if self._folder is not None and _is_id(glossary_id):
             (self._folder / f"{glossary_id}.json").unlink(missing_ok=True)
+
+
+def _remove_partial_files(folder: Path) -> None:
+    """Remove files that a killed server did not finish. One that another server writes now is younger."""
+    for path in folder.glob(".*.partial"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > PARTIAL_SECONDS:
+                path.unlink()
 
 
 def _is_visible(stored: StoredGlossary, owner: str) -> bool:

@@ -17,6 +17,7 @@ import uvicorn
 
 from dragoman.errors import DragomanError
 from dragoman.platform_features import SIGHUP
+from dragoman.runtime.owned_folder import remove_abandoned
 from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
 from dragoman.serving.app import build_app
@@ -24,7 +25,7 @@ from dragoman.serving.connection_limit import ACCEPTED_PER_TURN, ConnectionLimit
 from dragoman.serving.connections import STOP_SECONDS, TimedConnection
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService
-from dragoman.serving.settings import ServerSettings, reload_keys
+from dragoman.serving.settings import FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX, ServerSettings, reload_keys
 from dragoman.serving.telemetry import Telemetry
 from dragoman.serving.usage import Usage
 
@@ -56,6 +57,7 @@ def serve(
     """
     with ExitStack() as stack:
         server_socket, admin_socket = bind_addresses(settings, stack)
+        remove_abandoned(FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX)
         service = build_service(load_models, settings)
         stack.callback(service.queue.close)
         server = build_server(

@@ -26,11 +26,11 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DragomanError, WorkerLostError
 from dragoman.platform_features import SIGHUP
+from dragoman.runtime.owned_folder import hold_folder, own_folder, remove_abandoned
 from dragoman.runtime.shared_weights import remove_unused, share_weights
 from dragoman.serving.addresses import OnReady, bind_addresses, format_url
 from dragoman.serving.admin import serve_admin
@@ -70,10 +70,10 @@ def serve_in_processes(
     with ExitStack() as stack:
         server_socket, admin_socket = bind_addresses(settings, stack)
         wake = stack.enter_context(catch_signals())
-        file_dir = stack.enter_context(TemporaryDirectory(prefix=FILE_DIR_PREFIX, ignore_cleanup_errors=True))
-        weights_dir = stack.enter_context(TemporaryDirectory(prefix=WEIGHTS_DIR_PREFIX, ignore_cleanup_errors=True))
-        settings = replace(settings, file_dir=Path(file_dir), weights_dir=Path(weights_dir))
-        copies = BundleCopies(bundles, Path(weights_dir))
+        remove_abandoned(FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX)
+        file_dir, weights_dir = (stack.enter_context(own_folder(prefix)) for prefix in (FILE_DIR_PREFIX, WEIGHTS_DIR_PREFIX))
+        settings = replace(settings, file_dir=file_dir, weights_dir=weights_dir)
+        copies = BundleCopies(bundles, weights_dir)
         copies.update()
         supervisor = _Supervisor(load_models, settings, server_socket, copies)
         stack.callback(supervisor.stop)
@@ -356,6 +356,9 @@ def _run_child(
     from dragoman.serving.server import build_server, build_service, ignore_stop_signals, reload_models  # imports torch
 
     share_weights(settings.weights_dir)
+    for folder in (settings.file_dir, settings.weights_dir):
+        if folder is not None:
+            hold_folder(folder)  # also after the parent was killed, until the last request is answered
     if SIGHUP is not None:
         signal.signal(SIGHUP, signal.SIG_IGN)  # a terminal sends it to the parent as well, which reloads one after the other
     ignore_stop_signals()  # until the server handles them, the parent decides
