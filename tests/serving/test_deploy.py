@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pytest
+from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
 from dragoman.cli.main import cli
@@ -59,15 +60,63 @@ def test_container_copies_what_the_build_needs() -> None:
     copied = {name for argument in get_arguments("COPY") for name in argument.split()[:-1]}
     assert all((ROOT / name).exists() for name in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {"pyproject.toml", "constraints.txt", "src", project["readme"], *project["license-files"]} == copied
+    locked = {"deploy/requirements.txt", "deploy/requirements-torch.txt"}
+    assert {"pyproject.toml", "src", project["readme"], *project["license-files"], *locked} == copied
+
+
+def read_locked(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Return the version and the digests of each package of a file of requirements."""
+    text = (ROOT / "deploy" / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if "==" in line]
+    return {line[0].partition("==")[0]: (line[0].partition("==")[2], line[1:]) for line in lines}
+
+
+def test_container_pins_digests_and_takes_pytorch_from_its_index() -> None:
+    (base,) = get_arguments("FROM")
+    assert re.fullmatch(r"docker\.io/library/python:3\.12-slim@sha256:[0-9a-f]{64}", base)
+    packages, pytorch = read_locked("requirements.txt"), read_locked("requirements-torch.txt")
+    constraints = dict(
+        line.lower().split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
+    )
+    assert set(pytorch) == {"torch"}
+    assert "torch" not in packages
+    assert {"fastapi", "starlette", "h11", "python-multipart", "numba", "sympy", "hatchling"} <= set(packages)
+    for name, (version, digests) in (packages | pytorch).items():
+        assert digests, name
+        assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", digest) for digest in digests)
+        assert constraints.get(name, version) == version
+    (install,) = (argument for argument in get_arguments("RUN") if "pip install" in argument)
+    assert install.count("pip install") == install.count("--no-deps") == 3
+    assert install.count("--require-hashes") == install.count("--only-binary :all:") == 2
+    assert "index-url" not in install
+    indexes = re.findall(r"--\S*index-url \S+", (ROOT / "deploy/requirements-torch.txt").read_text(encoding="utf-8"))
+    assert indexes == ["--index-url https://download.pytorch.org/whl/cpu"]
+
+
+def test_locked_packages_meet_the_bounds_of_the_project() -> None:
+    """The bounds leave out versions with faults that requests reach, and the container has every package of its extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *(line for extra in read_extras() for line in project["optional-dependencies"][extra])]
+    packages = read_locked("requirements.txt") | read_locked("requirements-torch.txt")
+    bounds = {requirement.name.replace("_", "-"): requirement.specifier for requirement in map(Requirement, lines)}
+    for name, specifier in bounds.items():
+        assert packages[name][0] in specifier
+    for name, version in (("python-multipart", "0.0.17"), ("starlette", "0.49.0"), ("h11", "0.15.0"), ("fastapi", "0.120.0")):
+        assert version not in bounds[name]
+
+
+def read_extras() -> list[str]:
+    """Return the extras that the container has."""
+    (install,) = (argument for argument in get_arguments("RUN") if "pip install" in argument)
+    match = re.search(r"/src\[([a-z,]+)\]", install)
+    assert match is not None
+    return match[1].split(",")
 
 
 def test_container_installs_extras_that_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (install,) = (argument for argument in get_arguments("RUN") if "pip install" in argument)
-    (extras,) = re.findall(r"/src\[([a-z,]+)\]", install)
-    assert "serve" in extras.split(",")
-    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert "serve" in read_extras()
+    assert set(read_extras()) <= set(project["optional-dependencies"])
     (base,) = get_arguments("FROM")
     (version,) = re.findall(r"python:(3\.\d+)-slim", base)
     assert f"Programming Language :: Python :: {version}" in project["classifiers"]

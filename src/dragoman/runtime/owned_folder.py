@@ -1,6 +1,6 @@
 """Temporary folders of processes, which a later process removes if theirs were killed.
 
-Each owner holds a lock of its folder, which the system takes back when the process ends, in whatever way. Numbers of processes
+Each owner holds a lock of its folder, which the system takes back when the process ends or is killed. Numbers of processes
 would not do, because the system gives them again to others. On Windows, an open file in the folder takes the place of the lock.
 """
 
