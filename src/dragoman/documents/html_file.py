@@ -11,12 +11,11 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from html.parser import HTMLParser
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLanguage, Statement
-from dragoman.documents.reading import check_codes, check_goes_on, check_texts
+from dragoman.documents.reading import check_codes, check_texts
 from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, parse_markup
@@ -27,14 +26,19 @@ META_NAMES = frozenset(("description", "keywords", "og:title", "og:description",
 KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe", "object", "svg", "math"))
 """Elements that are kept with their content."""
 
-CHUNK_CHARACTERS = 2**16
-"""Length of the pieces of a file that are read one after the other."""
-
 _CHARSET = re.compile(rb"<meta[^<>]+?charset\s*+=\s*+[\"']?+\s*+([\w.:-]++)", re.IGNORECASE)
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
 _ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`]+))""")
 _TAG_WORD = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"'/]++""")
+# Outside of values in quotation marks, neither < nor > stands in a tag.
+_START_TAG = re.compile(r"""<([a-zA-Z][^\s/<>]*+)(?:[^<>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+>""")
+_UNQUOTED_END = re.compile(r"=\s*+[^\s\"'=<>]++/>$")
+_END_TAG = re.compile(r"</([a-zA-Z][^\s/<>]*+)?[^<>]*+>")
+_OTHER_MARKUP = (
+    ("<!--", "-->", "comment"), ("<![CDATA[", "]]>", "declaration"), ("<!", ">", "declaration"), ("<?", ">", "declaration"),
+)  # fmt: skip
+_RAW_TEXT_ENDS = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in ("script", "style")}
 _TAG = re.compile(r"<(?:!doctype\s+html|[a-z][a-z0-9]*[\s>/])", re.IGNORECASE)
 _FIRST_WORD = re.compile(r"[^\W\d_]+[\s,;]")  # no tag, placeholder or address
 _OTHER_XML = re.compile(r"\s*<\?xml(?!.{0,2000}<html\b)", re.IGNORECASE | re.DOTALL)
@@ -72,84 +76,54 @@ class _Tag:
     statements: Sequence[Statement]
 
 
-def _iter_tokens(text: str, chunk_size: int = CHUNK_CHARACTERS) -> Iterator[_HtmlToken]:
-    """Yield the tokens of a file in order, from chunks of about `chunk_size` characters, each of which ends before a `<`."""
-    tokenizer = _Tokenizer(text)
-    start = 0
-    while start < len(text):
-        # What the parser has not read yet, it reads again: a chunk of that length at least keeps the time linear.
-        limit = start + max(chunk_size, len(tokenizer.rawdata))
-        end = text.rfind("<", start + 1, limit) if limit < len(text) else len(text)
-        if end < 0:
-            end = text.find("<", limit)
-        end = len(text) if end < 0 else end
-        check_goes_on()
-        tokenizer.feed(text[start:end])
-        start = end
-        yield from tokenizer.take_complete()
-    tokenizer.close()
-    yield from tokenizer.take_complete(is_last=True)
+def _iter_tokens(text: str) -> Iterator[_HtmlToken]:
+    """Yield the tokens of a file in order, in time proportional to its length. A `<` that begins none is text."""
+    marks = _MarkPlaces(text)
+    position = text_start = 0
+    while (start := text.find("<", position)) >= 0:
+        if (token := _read_token(text, start, marks)) is None:
+            position = start + 1
+            continue
+        if text_start < start:
+            yield _HtmlToken("text", "", text_start, start)
+        yield token
+        position = text_start = token.end
+        if token.kind == "start" and token.name in _RAW_TEXT_ENDS:
+            end = _RAW_TEXT_ENDS[token.name].search(text, position)
+            position = end.start() if end else len(text)
+    if text_start < len(text):
+        yield _HtmlToken("text", "", text_start, len(text))
 
 
-class _Tokenizer(HTMLParser):
-    """Tokens of a file with their positions. Each one begins where the parser reports it and ends where the next one begins."""
+class _MarkPlaces:
+    """Places of marks in a text. Each part of the text is searched once for each mark."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self._length = len(text)
-        self._line_starts = array("q", (0,))
-        self._line_starts.extend(match.end() for match in re.finditer("\n", text))
-        self._starts: list[tuple[str, str, int]] = []
+        self._text = text
+        self._found: dict[str, tuple[int, int]] = {}
 
-    def take_complete(self, *, is_last: bool = False) -> Iterator[_HtmlToken]:
-        """Yield the tokens that have an end. is_last: the file is read to its end"""
-        starts, self._starts = self._starts, [] if is_last else self._starts[-1:]
-        ends = [start for _, _, start in starts[1:]]
-        if is_last:
-            ends.append(self._length)
-        for (kind, name, start), end in zip(starts, ends, strict=False):
-            if start < end:
-                yield _HtmlToken(kind, name, start, end)
+    def find_end(self, mark: str, start: int) -> int:
+        """Return the place behind the next mark, or -1 if there is none."""
+        first, place = self._found.get(mark, (len(self._text), 0))
+        if not first <= start <= place:
+            place = self._text.find(mark, start)
+            place = len(self._text) if place < 0 else place
+            self._found[mark] = (start, place)
+        return place + len(mark) if place < len(self._text) else -1
 
-    def parse_starttag(self, i: int) -> int:
-        """Read a start tag. Raises DataError for one with more attributes than a text may have codes."""
-        if len(self.rawdata) - i > CHUNK_CHARACTERS and (end := self.check_for_whole_start_tag(i)) > 0:
-            check_codes(sum(1 for _ in _TAG_WORD.finditer(self.rawdata, i, end)))
-        return super().parse_starttag(i)
 
-    def _add(self, kind: str, name: str = "") -> None:
-        line, column = self.getpos()
-        self._starts.append((kind, name, self._line_starts[line - 1] + column))
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self._add("start", tag)
-
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
-        self._add("empty", tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._add("end", tag)
-
-    def handle_data(self, data: str) -> None:
-        self._add("text")
-
-    def handle_entityref(self, name: str) -> None:
-        self._add("text")
-
-    def handle_charref(self, name: str) -> None:
-        self._add("text")
-
-    def handle_comment(self, data: str) -> None:
-        self._add("comment")
-
-    def handle_decl(self, decl: str) -> None:
-        self._add("declaration")
-
-    def handle_pi(self, data: str) -> None:
-        self._add("declaration")
-
-    def unknown_decl(self, data: str) -> None:
-        self._add("declaration")
+def _read_token(text: str, start: int, marks: _MarkPlaces) -> _HtmlToken | None:
+    """Return the token that begins with this `<`, or None."""
+    if match := _START_TAG.match(text, start):
+        is_empty = match[0].endswith("/>") and not _UNQUOTED_END.search(match[0])
+        return _HtmlToken("empty" if is_empty else "start", match[1].lower(), start, match.end())
+    if match := _END_TAG.match(text, start):
+        return _HtmlToken("end" if match[1] else "comment", (match[1] or "").lower(), start, match.end())
+    for opening, closing, kind in _OTHER_MARKUP:
+        if text.startswith(opening, start):
+            end = marks.find_end(closing, start + len(opening))
+            return None if end < 0 else _HtmlToken(kind, "", start, end)
+    return None
 
 
 def parse(content: bytes) -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -36,15 +37,15 @@ LIST_FIELDS = frozenset(("text", "ignore_tags", "splitting_tags", "non_splitting
 class DeeplFields(RequestFields):
     """Fields of /v2/translate. Fields that change the style of a translation have no effect."""
 
-    text: str | list[str]
+    text: str | Annotated[list[str], Field(fail_fast=True)]
     target_lang: Annotated[str, Field(min_length=2, max_length=40)]
     source_lang: Annotated[str, Field(max_length=40)] | None = None
     tag_handling: Literal["xml", "html"] | None = None
     split_sentences: Literal["0", "1", "nonewlines"] | bool | None = None
-    ignore_tags: Annotated[list[str], Field(default_factory=list)]
+    ignore_tags: Annotated[list[str], Field(default_factory=list, fail_fast=True)]
     formality: Formality | None = None
     glossary_id: str | None = None
-    glossary_ids: list[str] | None = None
+    glossary_ids: Annotated[list[str], Field(fail_fast=True)] | None = None
 
     @field_validator("ignore_tags", mode="before")
     @classmethod
@@ -73,6 +74,7 @@ class LanguagesFields(RequestFields):
 def build_deepl_router(service: TranslationService, settings: ServerSettings, glossaries: GlossaryStore) -> APIRouter:
     """Return the routes of DeepL's API."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
+    creation_lock = asyncio.Lock()
 
     @router.post("/translate", openapi_extra=describe_fields(DeeplFields, TRANSLATE_EXAMPLE))
     async def translate(request: Request) -> JSONResponse:
@@ -83,7 +85,8 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
         texts = [fields.text] if isinstance(fields.text, str) else fields.text
         check_number_of_texts(texts, settings, DEEPL_MAX_TEXTS)
         owner = identify_client(request.scope).owner
-        options = replace(_read_options(fields), glossary=_find_glossary(fields, glossaries, owner), strict_terms=True)
+        glossary = await asyncio.to_thread(_find_glossary, fields, glossaries, owner)
+        options = replace(_read_options(fields), glossary=glossary, strict_terms=True)
         results = await service.translate(
             TextRequest(
                 texts,
@@ -137,11 +140,17 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
         source, target = get_language(fields.source_lang), get_language(fields.target_lang)
         if len(service.models.find_route(source, target)) != 1:
             raise HttpError(400, f"no model translates {source} to {target} in one step, so it has no glossaries")
-        lines = [line.removesuffix("\r") for line in fields.entries.split("\n")]
-        delimiter = "," if fields.entries_format == "csv" else "\t"
-        entries = list(parse_table(lines, delimiter, "entries", source, target))
         client = identify_client(request.scope)
-        return JSONResponse(_describe_glossary(glossaries.add(fields.name, source, target, entries, client)), 201)
+
+        def store() -> StoredGlossary:
+            lines = [line.removesuffix("\r") for line in fields.entries.split("\n")]
+            delimiter = "," if fields.entries_format == "csv" else "\t"
+            entries = list(parse_table(lines, delimiter, "entries", source, target))
+            return glossaries.add(fields.name, source, target, entries, client)
+
+        async with creation_lock:  # in a thread, because a long glossary would hold up the other requests
+            stored = await asyncio.to_thread(store)
+        return JSONResponse(_describe_glossary(stored), 201)
 
     @router.get("/glossaries")
     async def list_glossaries(request: Request) -> JSONResponse:

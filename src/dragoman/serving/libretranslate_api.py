@@ -29,7 +29,7 @@ MISSING = "Invalid request: missing {name} parameter"
 class LibreTranslateFields(RequestFields):
     """Fields of /translate."""
 
-    q: str | list[str]
+    q: str | Annotated[list[str], Field(fail_fast=True)]
     source: Annotated[str, Field(min_length=1, max_length=40)]
     target: Annotated[str, Field(min_length=1, max_length=40)]
     format: Literal["text", "html"] = "text"
@@ -40,7 +40,7 @@ class LibreTranslateFields(RequestFields):
 class DetectFields(RequestFields):
     """Fields of /detect. The texts of a list have one language."""
 
-    q: str | list[str]
+    q: str | Annotated[list[str], Field(fail_fast=True)]
     api_key: str | None = None
 
 

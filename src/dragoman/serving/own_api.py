@@ -54,6 +54,7 @@ MAX_PHRASES = 32
 WEIGHT_DIGITS = 6
 """Digits of an attention weight after the point."""
 Phrase = Annotated[str, Field(min_length=1, max_length=1000)]
+Words = Annotated[list[str], Field(fail_fast=True)]
 Group = Annotated[list[Phrase], Field(min_length=1, max_length=MAX_PHRASES)]
 Language = Annotated[str, Field(min_length=1, max_length=40)]
 
@@ -86,7 +87,7 @@ class TermFields(OwnFields):
     """Term of a glossary; see `GlossaryEntry`. target: the translation, or a list of the forms that it may have"""
 
     source: str
-    target: str | list[str] = Field(default_factory=list)
+    target: str | Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list)
     case_sensitive: bool = False
     do_not_translate: bool = False
 
@@ -116,7 +117,7 @@ class TranslationFields(OwnFields):
         strict_terms: require the terms also where the model finds them unlikely
     """
 
-    texts: list[str]
+    texts: Annotated[list[str], Field(fail_fast=True)]
     target: Language
     source: Language | None = None
     markup: Literal["none", "html", "xml"] = "none"
@@ -125,8 +126,8 @@ class TranslationFields(OwnFields):
     beam_size: Annotated[int, Field(ge=1, le=16)] | None = None
     alignment: bool = False
     attention: bool = False
-    constraints: list[ConstraintFields | None] = Field(default_factory=list)
-    glossary: str | list[TermFields] | None = None
+    constraints: Annotated[list[ConstraintFields | None], Field(fail_fast=True)] = Field(default_factory=list)
+    glossary: str | Annotated[list[TermFields], Field(fail_fast=True)] | None = None
     strict_terms: bool = False
 
 
@@ -143,9 +144,9 @@ class ParseFields(OwnFields):
         constrained: allow only tokens that a tree over the words can continue with; otherwise the output is repaired
     """
 
-    sentences: list[str | list[str]]
+    sentences: Annotated[list[str | Words], Field(fail_fast=True)]
     tokenize: Literal["none", "ptb", "ontonotes"] = "none"
-    tags: list[list[str] | None] = Field(default_factory=list)
+    tags: Annotated[list[Words | None], Field(fail_fast=True)] = Field(default_factory=list)
     alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
     beam_size: Annotated[int, Field(ge=1, le=16)] | None = None
     constrained: bool = True
@@ -169,6 +170,8 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
         _check_one_for_each("constraints", fields.constraints, fields.texts)
         constraints = [None if item is None else item.to_constraints() for item in fields.constraints]
         decoding = _build_decoding(fields.beam_size, fields.alternatives)
+        owner = identify_client(request.scope).owner
+        glossary = None if fields.glossary is None else await asyncio.to_thread(_find_glossary, fields, glossaries, owner)
         text_request = TextRequest(
             fields.texts,
             fields.source,
@@ -177,7 +180,7 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
                 fields.markup,
                 split_sentences=fields.split_sentences,
                 attention=fields.alignment or fields.attention,
-                glossary=_find_glossary(fields, glossaries, identify_client(request.scope).owner),
+                glossary=glossary,
                 strict_terms=fields.strict_terms,
             ),
             tuple(sorted(decoding.items())),

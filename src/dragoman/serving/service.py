@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, starmap
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dragoman.errors import DataError
 from dragoman.inference.translation_constraints import TranslationConstraints
@@ -49,9 +49,11 @@ WAITING_PER_POLL = 16
 """Waiting requests that look at a full queue in that time. With more of them, each one looks less often."""
 ARRIVAL: ContextVar[float] = ContextVar("arrival")
 """Time of `time.monotonic` at which the request of this task arrived."""
-PLAN_IN_THREAD_CHARACTERS = 20_000
-"""Length of a request from which its texts are divided in a thread, so that other requests are answered meanwhile."""
+MAX_CHARACTERS_IN_LOOP, MAX_TEXTS_IN_LOOP = 4000, 8
+"""Length of a request, and its texts, up to which it is read in the event loop; a longer one is read in a thread, so that other
+requests are answered meanwhile."""
 
+ResultT = TypeVar("ResultT")
 OnLine = Callable[[str, "Translation"], None]
 """Function that is called with a line and its translation."""
 
@@ -156,7 +158,9 @@ class TranslationService:
         """
         times = self._plan_times()
         self.models.check_translates()
-        sources = [self.detector.detect(text)[0] if request.source is None else None for text in request.texts]
+        sources: list[DetectedLanguage | None] = [None] * len(request.texts)
+        if request.source is None:
+            sources = await _call(request.texts, lambda: [self.detector.detect(text)[0] for text in request.texts])
         results: list[ServedTranslation | None] = [None] * len(request.texts)
         groups: dict[tuple[str, TranslationConstraints | None], list[int]] = {}
         for index, detected in enumerate(sources):
@@ -207,7 +211,7 @@ class TranslationService:
                 kind = LineKey(step, decoding=request.decoding, constraints=constraints)
             if constraints is not None:
                 options = replace(options, split_sentences=False)
-                _check_one_segment(texts, options)
+                await _call(texts, partial(_check_one_segment, texts, options))
             plan = plan_texts(texts, options)
             translations = await self._drive(plan, kind, texts, times, on_line if is_last else None)
             texts = [translation.text for translation in translations]
@@ -222,7 +226,7 @@ class TranslationService:
         on_line: OnLine | None,
     ) -> list[TextTranslation]:
         """Give the plan what it asks for until it returns."""
-        in_thread = sum(map(len, texts)) > PLAN_IN_THREAD_CHARACTERS
+        in_thread = _is_long(texts)
         translations: Sequence[Translation] | None = None
         while True:
             request = await self._advance_in_thread(plan, translations, times) if in_thread else _advance(plan, translations)
@@ -282,7 +286,8 @@ class TranslationService:
             raise HttpError(404, "no bundle of this server is a parser; start dragoman serve with one", "no-parser")
         times = self._plan_times()
         tags = request.tags or [None] * len(request.sentences)
-        words = model.parser.split_words(request.sentences, tags=tags, tokenize=request.tokenize)
+        split = partial(model.parser.split_words, request.sentences, tags=tags, tokenize=request.tokenize)
+        words = await _call(request.sentences, split)
         groups: dict[tuple[str, ...] | None, list[int]] = {}
         for index, sentence_tags in enumerate(tags):
             groups.setdefault(None if sentence_tags is None else tuple(sentence_tags), []).append(index)
@@ -389,6 +394,16 @@ class TranslationService:
         await asyncio.to_thread(self.queue.join, self.limits.drain_seconds)
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.close)
+
+
+def _is_long(texts: Sequence[Sequence[object]]) -> bool:
+    """Return whether texts take too long for the event loop."""
+    return len(texts) > MAX_TEXTS_IN_LOOP or sum(map(len, texts)) > MAX_CHARACTERS_IN_LOOP
+
+
+async def _call(texts: Sequence[Sequence[object]], function: Callable[[], ResultT]) -> ResultT:
+    """Call a function that reads texts, in a thread if they are long."""
+    return await asyncio.to_thread(function) if _is_long(texts) else function()
 
 
 def _check_glossary(glossary: Glossary, source: str, target: str, num_steps: int) -> None:
