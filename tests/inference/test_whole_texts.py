@@ -102,7 +102,8 @@ MARKUPS = st.sampled_from(get_args(Markup))
 def test_pieces_are_the_text(fragments: list[str], markup: Markup, split: bool) -> None:
     text = "".join(fragments)
     options = TextOptions(markup, "en", "de", split_sentences=split)
-    assert "".join(piece if isinstance(piece, str) else piece.write() for piece in divide(text, options)) == text
+    pieces = "".join(piece if isinstance(piece, str) else piece.write() for piece in divide(text, options))
+    assert pieces == text or (markup == "html" and " ".join(pieces.split()) == " ".join(text.split()))
 
 
 @given(FRAGMENTS, MARKUPS)

@@ -87,6 +87,52 @@ def test_deepl_form_repeats_its_text(client: TestClient) -> None:
     assert [item["text"] for item in answer["translations"]] == ["ONE", "TWO"]
 
 
+def list_lines(translator: CapitalTranslator) -> list[str]:
+    return [line for lines, _ in translator.calls for line in lines]
+
+
+def translate_deepl(client: TestClient, text: str, **fields: Any) -> str:
+    body = {"text": [text], "source_lang": "EN", "target_lang": "DE", **fields}
+    answer = client.post("/v2/translate", json=body).json()
+    return str(answer["translations"][0]["text"] if "translations" in answer else answer["message"])
+
+
+def test_white_space_of_markup_is_one_space(client: TestClient, translator: CapitalTranslator) -> None:
+    text, expected = "<p>\n  one\t day,\n  two <b>or\nthree</b>\n</p>", "<p>\n  ONE DAY, TWO <b>OR THREE</b>\n</p>"
+    fields = {"q": text, "source": "en", "target": "de", "format": "html"}
+    assert client.post("/translate", json=fields).json()["translatedText"] == expected
+    assert translate_deepl(client, text, tag_handling="html") == expected
+    assert translate_deepl(client, text, tag_handling="xml") == expected
+    assert set(list_lines(translator)) == {"one day, two or three"}
+
+
+def test_elements_of_xml_are_texts_of_their_own(client: TestClient, translator: CapitalTranslator) -> None:
+    head = '<?xml version="1.0"?>\n<!DOCTYPE a [\n<!ENTITY b "c">\n]>\n<?d e?><!-- f -->'
+    text = f"{head}<a><title>one day</title>\n<par>two <b>or</b> <i>three</i> &b; &lt;x&gt;</par></a>"
+    assert translate_deepl(client, text, tag_handling="xml") == (
+        f"{head}<a><title>ONE DAY</title>\n<par>TWO <b>OR</b> <i>THREE</i> &b; &lt;X&gt;</par></a>"
+    )
+    assert "one day" in list_lines(translator)
+
+
+def test_deepl_options_for_xml_divide_texts(client: TestClient, translator: CapitalTranslator) -> None:
+    text = "<a><t>one day</t><u>two <v>nights</v> more</u></a>"
+    for fields, lines in (
+        ({}, ["one day", "two nights more"]),
+        ({"splitting_tags": ["v"]}, ["one day", "two", "nights", "more"]),
+        ({"splitting_tags": "t,v", "outline_detection": False}, ["one day", "two", "nights", "more"]),
+        ({"outline_detection": "0"}, ["one daytwo nights more"]),
+        ({"non_splitting_tags": ["t", "u"]}, ["one daytwo nights more"]),
+    ):
+        translator.calls.clear()
+        translation = translate_deepl(client, text, tag_handling="xml", **fields)
+        assert re.sub("<[^<>]*>| ", "", translation) == "ONEDAYTWONIGHTSMORE", fields
+        assert set(list_lines(translator)) == set(lines), fields
+    for name in ("splitting_tags", "non_splitting_tags"):
+        assert translate_deepl(client, text, **{name: ["v"]}).startswith(f"{name}: works with tag_handling 'xml' only")
+    assert translate_deepl(client, text, tag_handling="html", outline_detection=False).startswith("outline_detection: works")
+
+
 def test_own_api_describes_segments(client: TestClient) -> None:
     fields = {"texts": ["It costs {x}. Go on."], "source": "en", "target": "de", "alternatives": 1}
     (answer,) = client.post("/v1/translate", json=fields).json()["translations"]

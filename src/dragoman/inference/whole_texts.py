@@ -34,6 +34,7 @@ from dragoman.text.glossary import Glossary, TermUse, list_phrases
 from dragoman.text.guards import Check, check_translation
 from dragoman.text.inline_codes import (
     BLOCK_TAGS,
+    INLINE_TAGS,
     CodedText,
     Element,
     Markup,
@@ -71,6 +72,7 @@ MAX_SENTENCE_CHARACTERS = 2000
 MAX_TERM_COST = 0.5
 """Fall of the mean log-probability of the tokens, in nats, up to which a translation with a required term is taken."""
 
+_SPACES = re.compile(r"[ \t\n\r\f]+")
 _BREAK_TAG = re.compile(r"<(?:br\d*(?:\s[^<>]*)?/?|tab\d+/)>", re.IGNORECASE)
 _TAG_NAME = re.compile(r"</?([A-Za-z][^\s<>/]*)")
 
@@ -122,6 +124,8 @@ class TextOptions:
     strict_terms: take it at any cost
     annotate_terms: the model was trained to read the translation of a term behind it, see `term_annotation`
     rules: rules for the codes of the texts
+    splitting_tags, non_splitting_tags: names of elements that always, or never, divide a text with markup
+    detects_outline: elements of XML that stand side by side without text between them are texts of their own
     """
 
     markup: Markup = "none"
@@ -138,6 +142,9 @@ class TextOptions:
     strict_terms: bool = False
     annotate_terms: bool = False
     rules: InlineRules = COMMON_RULES
+    splitting_tags: frozenset[str] = frozenset()
+    non_splitting_tags: frozenset[str] = frozenset()
+    detects_outline: bool = False
 
 
 @dataclass(frozen=True)
@@ -514,6 +521,8 @@ def _divide_blocks(parts: Sequence[Part], options: TextOptions, *, is_escaped: b
     """Yield the pieces of a text: breaks and tags of blocks are kept, and the text between two of them is divided."""
     run: list[Part] = []
     breaks = _find_breaks(parts)
+    if _is_outline(parts, options):
+        breaks |= {number for number, part in enumerate(parts) if isinstance(part, Element) and _is_structure(part, options)}
     for number, part in enumerate(parts):
         if isinstance(part, str) or not (number in breaks or _has_block(part, options)):
             run.append(part)
@@ -537,10 +546,36 @@ def _has_block(part: Part, options: TextOptions) -> bool:
         return True
     if isinstance(part, str):
         return False
-    tag = _TAG_NAME.match(part.markup if isinstance(part, Point) else part.start_tag) if options.markup != "xml" else None
-    if tag and tag[1].lower() in BLOCK_TAGS:
+    name = _get_tag_name(part, options)
+    if name in options.splitting_tags:
         return True
-    return isinstance(part, Element) and any(_has_block(child, options) for child in part.parts)
+    if name in options.non_splitting_tags:
+        return False
+    if options.markup != "xml" and name in BLOCK_TAGS:
+        return True
+    if not isinstance(part, Element):
+        return False
+    return _is_outline(part.parts, options, min_elements=2) or any(_has_block(child, options) for child in part.parts)
+
+
+def _get_tag_name(part: Point | Element, options: TextOptions) -> str:
+    """Return the name of a tag; in lower case, unless it is of XML. Other codes have none."""
+    match = _TAG_NAME.match(part.markup if isinstance(part, Point) else part.start_tag)
+    name = match[1] if match else ""
+    return name if options.markup == "xml" else name.lower()
+
+
+def _is_outline(parts: Sequence[Part], options: TextOptions, *, min_elements: int = 1) -> bool:
+    """Return whether elements give XML its structure: no text is between them, and not all are for parts of a sentence."""
+    if not options.detects_outline or any(_get_surface(part).strip() for part in parts if not isinstance(part, Element)):
+        return False
+    elements = [part for part in parts if isinstance(part, Element)]
+    return len(elements) >= min_elements and any(_is_structure(part, options) for part in elements)
+
+
+def _is_structure(element: Element, options: TextOptions) -> bool:
+    name = _get_tag_name(element, options)
+    return name not in options.non_splitting_tags and name.lower() not in INLINE_TAGS
 
 
 def _find_breaks(parts: Sequence[Part]) -> set[int]:
@@ -575,12 +610,21 @@ def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool
         for is_sentence, sentence in _cut_sentences(core, options):
             if is_sentence:
                 left, inner, right = _peel(sentence, is_escaped=is_escaped)
+                if options.markup == "html" or (options.markup == "xml" and not options.keep_line_breaks):
+                    inner = tuple(map(_collapse_spaces, inner))
                 yield from (piece for piece in (left, CodedText(inner, is_escaped), right) if piece)
             else:
                 between = "".join(write_parts(sentence, is_escaped=is_escaped))
                 yield between if between.strip() else Separator(between)
     if after:
         yield after
+
+
+def _collapse_spaces(part: Part) -> Part:
+    """Return a part of a text with markup with one space for each run of white space, as a browser shows it."""
+    if isinstance(part, str):
+        return _SPACES.sub(" ", part)
+    return replace(part, parts=tuple(map(_collapse_spaces, part.parts))) if isinstance(part, Element) else part
 
 
 def _peel(parts: Sequence[Part], *, is_escaped: bool) -> tuple[str, tuple[Part, ...], str]:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field, field_validator
 
+from dragoman.documents.html_file import KEPT_TAGS
 from dragoman.formats.glossary_file import format_tsv_entries, parse_table
 from dragoman.inference.whole_texts import TextOptions
 from dragoman.languages import get_language
@@ -43,11 +44,14 @@ class DeeplFields(RequestFields):
     tag_handling: Literal["xml", "html"] | None = None
     split_sentences: Literal["0", "1", "nonewlines"] | bool | None = None
     ignore_tags: Annotated[list[str], Field(default_factory=list, fail_fast=True)]
+    splitting_tags: Annotated[list[str], Field(default_factory=list, fail_fast=True)]
+    non_splitting_tags: Annotated[list[str], Field(default_factory=list, fail_fast=True)]
+    outline_detection: Literal["0", "1"] | bool | None = None
     formality: Formality | None = None
     glossary_id: str | None = None
     glossary_ids: Annotated[list[str], Field(fail_fast=True)] | None = None
 
-    @field_validator("ignore_tags", mode="before")
+    @field_validator("ignore_tags", "splitting_tags", "non_splitting_tags", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
         """Read a list whose items may hold several names with commas between them."""
@@ -203,11 +207,26 @@ def _describe_glossary(stored: StoredGlossary) -> dict[str, Any]:
 
 
 def _read_options(fields: DeeplFields) -> TextOptions:
-    """Return how the texts are read; by default, line breaks end sentences in plain text only, as for DeepL."""
+    """Return how the texts are read; by default, line breaks end sentences in plain text only, as for DeepL.
+
+    Raises HttpError for fields about tags in a request that handles none.
+    """
     splits = fields.split_sentences
+    names = {
+        "splitting_tags": fields.splitting_tags,
+        "non_splitting_tags": fields.non_splitting_tags,
+        "outline_detection": fields.outline_detection,
+    }
+    stated = [name for name, value in names.items() if value not in (None, [], [""])]
+    if stated and fields.tag_handling != "xml":
+        raise HttpError(400, f"{stated[0]}: works with tag_handling 'xml' only; send that, or leave the field out")
+    kept = KEPT_TAGS if fields.tag_handling == "html" else frozenset()
     return TextOptions(
         fields.tag_handling or "none",
         split_sentences=splits not in ("0", False),
-        keep_line_breaks=splits != "nonewlines",
-        opaque_tags=frozenset(name for name in fields.ignore_tags if name),
+        keep_line_breaks=splits != "nonewlines" and fields.tag_handling is None,
+        opaque_tags=frozenset(name for name in fields.ignore_tags if name) | kept,
+        splitting_tags=frozenset(name for name in fields.splitting_tags if name),
+        non_splitting_tags=frozenset(name for name in fields.non_splitting_tags if name),
+        detects_outline=fields.tag_handling == "xml" and fields.outline_detection not in ("0", False),
     )

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from dragoman.documents.formats import SUFFIXES
+from dragoman.documents.html_file import KEPT_TAGS
 from dragoman.inference.whole_texts import TextOptions
 from dragoman.serving.clients import admit_client, identify_client
 from dragoman.serving.http_errors import HttpError
@@ -84,7 +85,7 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
                 texts,
                 None if fields.source == "auto" else fields.source,
                 fields.target,
-                TextOptions("html" if fields.format == "html" else "none"),
+                TextOptions("html", opaque_tags=KEPT_TAGS) if fields.format == "html" else TextOptions(),
                 decoding,
             )
         )

@@ -19,6 +19,7 @@ from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import (
     BLOCK_TAGS,
     BREAK_TAGS,
+    INLINE_TAGS,
     OPAQUE_TAGS,
     VOID_TAGS,
     Token,
@@ -28,13 +29,14 @@ from dragoman.text.inline_tokens import (
     tokenize_text,
 )
 
-__all__ = ["BLOCK_TAGS", "BREAK_TAGS", "OPAQUE_TAGS", "VOID_TAGS"]
+__all__ = ["BLOCK_TAGS", "BREAK_TAGS", "INLINE_TAGS", "OPAQUE_TAGS", "VOID_TAGS"]
 
 Markup = Literal["none", "html", "xml"]
 """Markup of a text: none, or tags with character references."""
 
 _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.IGNORECASE)
 
+_NAMED_REFERENCE = re.compile(r"&[A-Za-z_][\w.-]{0,60};")
 _LANGUAGE = re.compile(r"""\s(?:xml:)?lang\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`/]+))""", re.IGNORECASE)
 
 
@@ -206,7 +208,7 @@ class _PartTreeBuilder:
         while index < stop:
             token, end = self._tokens[index], self._partners.get(index)
             if token.kind == "text":
-                yield from self._build_codes(html.unescape(token.markup)) if self._is_escaped else (token.markup,)
+                yield from self._build_escaped(token.markup) if self._is_escaped else (token.markup,)
             elif end is None and token.is_text_alone:
                 yield from self._build_codes(token.markup)
             elif end is None:
@@ -216,6 +218,16 @@ class _PartTreeBuilder:
             else:
                 yield Element(token.markup, tuple(_join_texts(self.build(index + 1, end))), self._tokens[end].markup)
             index = (end if end is not None else index) + 1
+
+    def _build_escaped(self, markup: str) -> Iterator[Part]:
+        """Yield the parts of a text with character references. References that HTML does not know stay as they are."""
+        position = 0
+        for match in _NAMED_REFERENCE.finditer(markup):
+            if html.unescape(match[0]) == match[0]:
+                yield from self._build_codes(html.unescape(markup[position : match.start()]))
+                yield Point(match[0], match[0])
+                position = match.end()
+        yield from self._build_codes(html.unescape(markup[position:]))
 
     def _build_codes(self, text: str) -> Iterator[Part]:
         """Yield the placeholders of a text and the texts between them."""

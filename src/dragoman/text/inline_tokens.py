@@ -37,19 +37,22 @@ BREAK_TAGS = frozenset(("br", "hr"))
 """Void elements that end the sentence before them."""
 OPAQUE_TAGS = frozenset(("code", "kbd", "math", "samp", "script", "style", "svg", "var"))
 """HTML elements whose content is no text for translation."""
-_INLINE_TAGS = frozenset(
+INLINE_TAGS = frozenset(
     (
         "a", "abbr", "acronym", "audio", "b", "bdi", "bdo", "big", "center", "cite", "data", "del", "dfn", "em", "font",
         "i", "ins", "label", "map", "mark", "meter", "object", "output", "picture", "progress", "q", "rp", "rt", "ruby",
         "s", "slot", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u",
+        "g", "x", "bx", "ex", "bpt", "ept", "ph", "it", "mrk", "pc", "sc", "ec",
     )
 )  # fmt: skip
-KNOWN_TAGS = VOID_TAGS | BLOCK_TAGS | OPAQUE_TAGS | _INLINE_TAGS
+"""Elements of HTML and XLIFF for parts of a sentence."""
+KNOWN_TAGS = VOID_TAGS | BLOCK_TAGS | OPAQUE_TAGS | INLINE_TAGS
 """HTML elements that a text may have without their partner."""
 
 # Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
 _MARKUP = re.compile(
-    r"<!--(?:(?!<!--).)*?-->|<!\[CDATA\[(?:(?!<!\[).)*?\]\]>"
+    r"<!--(?:(?!<!--).)*?-->|<!\[CDATA\[(?:(?!<!\[).)*?\]\]>|<\?(?:(?!<\?).)*?\?>"
+    r"|<!(?:DOCTYPE|doctype)[^<>\[]*+\[(?:(?!<!DOCTYPE)[^\]])*+\]\s*+>"
     r"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*+)[^<>]*+(?:(?<=(?P<end>/)))?>|<[!?][^<>]*+>",
     re.DOTALL,
 )
