@@ -183,6 +183,16 @@ def test_nllb_with_a_new_language(keep_sentencepiece: bool, tmp_path: Path) -> N
     check_outputs(tmp_path / "source", model, tokenizer, source_language="eng_Latn", target_language="xyz_Latn")
 
 
+def test_m2m100_with_a_new_language(tmp_path: Path) -> None:
+    """transformers 5 gives the new token the row of `__af__`, because its own language tokens are no added tokens."""
+    model, tokenizer = write_m2m100(
+        tmp_path / "source", lambda tokenizer: tokenizer.add_tokens(["__xyz__"], special_tokens=True)
+    )
+    assert tokenizer.convert_tokens_to_ids("__xyz__") == tokenizer.get_lang_id("af")
+    check_ids(convert(tmp_path / "source").source, tokenizer)
+    check_outputs(tmp_path / "source", model, tokenizer, source_language="en", target_language="xyz")
+
+
 def test_nllb_ids_in_other_order(tmp_path: Path) -> None:
     """The mask before the languages, and the languages in another order, as `tokenizer.json` states them."""
     write_nllb(tmp_path / "source", num_languages=None)
@@ -272,6 +282,17 @@ def test_row_without_a_token_raises(family: str, tmp_path: Path) -> None:
         path.write_text(json.dumps(document if path.name != "added_tokens.json" else {}), encoding="utf-8")
     with raises_code("source-damaged", f"row {size - 12} of the embedding", "resize_token_embeddings"):
         dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_embedding_of_another_size_raises(family: str, tmp_path: Path) -> None:
+    WRITERS[family](tmp_path / "source")
+    path = tmp_path / "source" / "model.safetensors"
+    tensors = load_file(path)
+    for rows in (torch.cat([tensors["model.shared.weight"], torch.ones(3, 16)]), tensors["model.shared.weight"][:-1]):
+        save_file(tensors | {"model.shared.weight": rows.contiguous()}, path)
+        with raises_code("source-damaged", f"({len(rows)}, 16)"):
+            dragoman.convert(tmp_path / "source", tmp_path / "bundle")
 
 
 def test_token_without_a_row_raises(tmp_path: Path) -> None:

@@ -17,13 +17,20 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.bundle import load_bundle
+import marian_npz_folders
+from conftest import WORDS
+from dragoman.bundle import BundleMetadata, collect_weights, load_bundle, save_bundle
+from dragoman.config import make_recipe
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
+from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.export.ctranslate2 import export_ctranslate2
 from dragoman.export.huggingface import export_huggingface
 from dragoman.export.onnx import export_onnx
+from dragoman.model.factory import build_model
 from fairseq_checkpoints import list_merges, list_subwords, make_args, make_state
 from fairseq_checkpoints import write_folder as write_fairseq_folder
+from marian_folders import SOURCE_LETTERS, make_tensors
+from marian_folders import make_lines as make_random_lines
 from odd_texts import PLAIN
 from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
 
@@ -74,6 +81,12 @@ def write_fairseq_source(folder: Path) -> list[str]:
     return [" ".join("".join(random.choices(letters, k=random.randint(1, 6))) for _ in range(4)) for _ in range(NUM_LINES)]
 
 
+def write_marian_npz_source(folder: Path) -> list[str]:
+    """Marian starts with a vector of zeros."""
+    marian_npz_folders.write_folder(folder, make_tensors(len(marian_npz_folders.list_vocabulary()) + 1))
+    return make_random_lines(SOURCE_LETTERS, NUM_LINES, 3)
+
+
 def write_multilingual(write: Callable[..., Any], folder: Path) -> list[str]:
     write(folder, lambda tokenizer: tokenizer.add_tokens(["<sep>"]))
     return make_lines(["<sep>"])
@@ -94,17 +107,29 @@ ORIGINS: dict[str, Callable[[Path], list[str]]] = {
     "M2M-100": lambda folder: write_multilingual(write_m2m100, folder),
     "NLLB": lambda folder: write_multilingual(write_nllb, folder),
     "fairseq": write_fairseq_source,
+    "Marian": write_marian_npz_source,
 }  # fmt: skip
 FAST = ("MarianMT, padding starts", "MarianMT, end starts")
 ONNX_ORIGINS = [name for name in ORIGINS if "languages" not in name and name not in ("M2M-100", "NLLB")]
 HUGGINGFACE_ORIGINS = [name for name in ORIGINS if name.startswith("MarianMT")]
+GREEDY: dict[str, dict[str, Any]] = {
+    "huggingface": {"num_beams": 1, "max_new_tokens": MAX_TOKENS, "max_length": None},
+    "ctranslate2": {"beam_size": 1, "max_decoding_length": MAX_TOKENS, "num_hypotheses": 1},
+    "onnx": {"max_extra_tokens": MAX_TOKENS},
+}
+"""Options that make the search of each engine greedy."""
 
 
 def prepare(origin: str, folder: Path) -> tuple[Path, list[str], list[str]]:
     """Return a converted bundle, lines, and the texts of the first tokens of dragoman's greedy outputs."""
     lines = ORIGINS[origin](folder / "source")
     dragoman.convert(folder / "source", folder / "bundle")
-    translator = dragoman.load(folder / "bundle", task="translation", device="cpu", precision="float32")
+    return folder / "bundle", lines, translate_greedily(folder / "bundle", lines)
+
+
+def translate_greedily(bundle: Path, lines: Sequence[str]) -> list[str]:
+    """Return the texts of the first tokens of greedy outputs."""
+    translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
     recipe = translator.bundle.recipe
     languages: dict[str, Any] = {}
     if recipe.tokenizer.language_token is not None:
@@ -120,7 +145,7 @@ def prepare(origin: str, folder: Path) -> tuple[Path, list[str], list[str]]:
         )
         ids = [added.get(piece, target.piece_to_id(piece) or 0) for piece in translation.tokens]
         texts.append(target.decode(ids[:MAX_TOKENS]))
-    return folder / "bundle", lines, texts
+    return texts
 
 
 def run_card(folder: Path, lines: Sequence[str], greedy: dict[str, Any]) -> list[str]:
@@ -161,7 +186,7 @@ def test_huggingface_card(origin: str, tmp_path: Path) -> None:
     transformers.logging.set_verbosity_error()
     bundle, lines, texts = prepare(origin, tmp_path)
     export_huggingface(load_bundle(bundle), tmp_path / "out")
-    check(run_card(tmp_path / "out", lines, {"num_beams": 1, "max_new_tokens": MAX_TOKENS, "max_length": None}), texts)
+    check(run_card(tmp_path / "out", lines, GREEDY["huggingface"]), texts)
 
 
 @pytest.mark.parametrize("origin", mark_slow(list(ORIGINS)))
@@ -170,7 +195,7 @@ def test_ctranslate2_card(origin: str, tmp_path: Path) -> None:
     bundle, lines, texts = prepare(origin, tmp_path)
     export_ctranslate2(load_bundle(bundle), tmp_path / "out")
     length = MAX_TOKENS + (origin in ("M2M-100", "NLLB"))  # the language before an output counts
-    check(run_card(tmp_path / "out", lines, {"beam_size": 1, "max_decoding_length": length, "num_hypotheses": 1}), texts)
+    check(run_card(tmp_path / "out", lines, GREEDY["ctranslate2"] | {"max_decoding_length": length}), texts)
 
 
 @pytest.mark.parametrize("origin", mark_slow(ONNX_ORIGINS))
@@ -179,5 +204,35 @@ def test_onnx_card(origin: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="runs the graphs with onnxruntime: dragoman[onnx]")
     bundle, lines, texts = prepare(origin, tmp_path)
     export_onnx(load_bundle(bundle), tmp_path / "out")
-    outputs = run_card(tmp_path / "out", lines, {"max_extra_tokens": MAX_TOKENS})
+    outputs = run_card(tmp_path / "out", lines, GREEDY["onnx"])
     check([output[: len(text)] for output, text in zip(outputs, texts, strict=True)], texts)
+
+
+@pytest.mark.parametrize("start", ["bos", "eos", "zero"])
+@pytest.mark.parametrize("engine", GREEDY)
+def test_card_of_own_training(engine: str, start: str, bundle: Path, tmp_path: Path) -> None:
+    """A model of the paper with random weights and the tokenizer of a training."""
+    for package in {"huggingface": ["transformers"], "ctranslate2": ["ctranslate2"], "onnx": ["onnx", "onnxruntime"]}[engine]:
+        pytest.importorskip(package, reason=f"runs the card of {engine}")
+    trained = load_bundle(bundle)
+    settings = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 2, "norm_epsilon": 1e-5}
+    recipe = make_recipe({"preset": "paper", "model": settings | {"decoder_start_token": start, "output_bias": True}})
+    size = len(trained.tokenizer.source)
+    model = build_model(recipe.model, source_vocab_size=size, target_vocab_size=size)
+    chance = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            is_norm = name.endswith("norm.weight")
+            scale = 0.1 if is_norm or name == "output_bias" else 2.0 if "cross_attention." in name else 0.7
+            weight.copy_(torch.randn(weight.shape, generator=chance) * scale + float(is_norm))
+        assert model.output_bias is not None
+        model.output_bias[UNKNOWN_ID] = -1e4
+    weights = collect_weights(model)
+    save_bundle(tmp_path / "bundle", recipe=recipe, tokenizer=trained.tokenizer, weights=weights, metadata=BundleMetadata())
+    random = Random(4)
+    lines = [" ".join(random.choices(list(WORDS), k=random.randint(1, 6))) for _ in range(NUM_LINES)]
+    texts = translate_greedily(tmp_path / "bundle", lines)
+    export = {"huggingface": export_huggingface, "ctranslate2": export_ctranslate2, "onnx": export_onnx}[engine]
+    export(load_bundle(tmp_path / "bundle"), tmp_path / "out")
+    outputs = run_card(tmp_path / "out", lines, GREEDY[engine])
+    check([output[: len(text)] if engine == "onnx" else output for output, text in zip(outputs, texts, strict=True)], texts)

@@ -82,7 +82,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     elif TOKENIZER_JSON in files:
         check_token_ids(vocabulary, order, open_tokenizer_json(files.path(TOKENIZER_JSON)), files.folder)
     source_language, target_language = _choose_languages(
-        files, settings, tokenizer_settings, options, languages, order, pattern
+        files, settings, tokenizer_settings, options, languages, order, vocabulary, pattern
     )
     card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
     document = {
@@ -231,11 +231,13 @@ def _choose_languages(
     options: ConversionOptions,
     languages: tuple[str, ...],
     order: VocabularyOrder,
+    vocabulary: PieceVocabulary,
     pattern: str,
 ) -> tuple[str, str]:
     """Return the default languages: those of the caller, else those of the source, else an empty text."""
     forced_id = read_generation_settings(files, settings).get("forced_bos_token_id")
-    forced = [language for language in languages if forced_id == order.rows[order.pieces.index(pattern.format(language))]]
+    tokens = {language: vocabulary.piece_to_id(pattern.format(language)) for language in languages}
+    forced = [language for language, token in tokens.items() if token is not None and order.rows[token] == forced_id]
     if forced_id is not None and not forced:
         raise settings.refuse("forced_bos_token_id", "dragoman begins an output with the token of its language only")
     defaults = {

@@ -218,10 +218,10 @@ def _build_weights(
         return tensors[next((name for name in names if name in tensors), names[0])]
 
     def reorder(tensor: Tensor, order: VocabularyOrder) -> TensorStream:
-        try:
-            return builder.reorder_rows(tensor, order)
-        except IndexError as error:
-            raise damaged(tensors.location, f"an embedding has {error}, but config.json has {len(order)} pieces") from None
+        if tensor.dim() != 2 or len(tensor) != order.num_source_rows:
+            problem = f"an embedding of shape {tuple(tensor.shape)} has {(*tensor.shape, 0)[0]} rows"
+            raise damaged(tensors.location, f"{problem}, but config.json has {order.num_source_rows} pieces")
+        return builder.reorder_rows(tensor, order)
 
     encoder_name, decoder_name = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     order = target_order or source_order
@@ -236,8 +236,10 @@ def _build_weights(
         weights["output"] = reorder(get(decoder_name, "lm_head.weight"), order)
         weights["encoder.embedding.weight"] = reorder(get(encoder_name), source_order)
     bias = get("final_logits_bias") if "final_logits_bias" in tensors else None
-    if bias is not None and bias.numel() < max(row for row in order.rows if row is not None) + 1:
-        raise damaged(tensors.location, f"final_logits_bias has {bias.numel()} values, but config.json has {len(order)} pieces")
+    if bias is not None and bias.numel() != order.num_source_rows:
+        raise damaged(
+            tensors.location, f"final_logits_bias has {bias.numel()} values, but config.json has {order.num_source_rows} pieces"
+        )
     weights["output_bias"] = builder.output_bias(bias, order, weights["output"].dtype)
     for stack, parts in (("encoder", LAYER_PARTS), ("decoder", LAYER_PARTS | CROSS_ATTENTION_PARTS)):
         for layer in range(settings.integer(f"{stack}_layers")):

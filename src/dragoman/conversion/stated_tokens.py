@@ -74,8 +74,8 @@ def read_token_table(
             if type(index) is not int or not 0 <= index < num_rows:
                 raise DataError(
                     f"{files.folder / (source or _find_origin(files))}: token {text[:40]!r} has the id {index!r:.40}, but the "
-                    f"embedding has {num_rows} rows by vocab_size of config.json; save the model after "
-                    "resize_token_embeddings(len(tokenizer)), or copy the files again",
+                    f"embedding has {num_rows} rows by vocab_size of config.json; copy the tokenizer and "
+                    "the weights of one model, whose embedding has a row for each token",
                     code="source-damaged",
                 )
             if source and index in pieces:

@@ -46,6 +46,11 @@ class VocabularyOrder:
         """Return whether the source lacks a special token, whose output bias is then `UNREACHABLE_LOGIT`."""
         return None in self.rows
 
+    @property
+    def num_source_rows(self) -> int:
+        """Return the number of rows that a matrix of the source has."""
+        return 1 + max(row for row in self.rows if row is not None)
+
     def __len__(self) -> int:
         """Return the number of tokens of the bundle."""
         return len(self.rows)

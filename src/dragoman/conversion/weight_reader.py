@@ -41,7 +41,7 @@ class WeightReader:
 
     def read_vocabulary_matrix(self, tensor: Tensor, order: VocabularyOrder) -> TensorStream:
         """Return a matrix with a row for each token. Raise DataError if the source has another number of rows."""
-        num_rows = 1 + max(row for row in order.rows if row is not None)
+        num_rows = order.num_source_rows
         if tensor.dim() != 2 or len(tensor) != num_rows:
             raise damaged(
                 self.tensors.location,

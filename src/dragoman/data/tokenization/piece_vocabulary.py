@@ -85,7 +85,8 @@ class PieceVocabulary:
                 code="tokenizer-damaged",
             )
         # A special token wins over an ordinary piece of the same text.
-        self._ids = {piece: index for index, piece in reversed(list(enumerate(self.pieces)))}
+        self._ids = {token.text: token.id for token in self.piece_list.added}
+        self._ids |= {piece: index for index, piece in reversed(list(enumerate(self.pieces)))}
         # Unknown characters are one piece with their own text, which may be `<s>` and is no special token then.
         self._text_ids = {**self._ids, **dict.fromkeys(self.pieces[: len(SPECIAL_IDS)], UNKNOWN_ID)}
 
