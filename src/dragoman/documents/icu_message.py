@@ -1,8 +1,12 @@
-"""Messages in ICU's syntax with branches, such as `{n, plural, one {# file} other {# files}}`.
+"""Messages in ICU's and Java's syntax with branches, such as `{n, plural, one {# file} other {# files}}`.
 
 Each branch is translated as a sentence of its own. Text around the branches is a part of every sentence, so it moves into the
 branches, and the message means the same. An example is `Delete {n, plural, one {# file} other {# files}}?`. It becomes
-`{n, plural, one {Delete # file?} other {Delete # files?}}`. Arguments, selectors and their order stay.
+`{n, plural, one {Delete # file?} other {Delete # files?}}`. Arguments, selectors, their order, and the white space between them
+stay. A text with tags cannot have them twice. There, tags around the branches stay, and words around them are not allowed.
+
+Java's `choice` has limits instead of selectors, as in `{0,choice,0#no file|1#one file|1<{0} files}`. `ChoiceFormat` and then
+`MessageFormat` read such a branch, so an apostrophe is doubled once more than elsewhere.
 
 The syntax is that of https://unicode-org.github.io/icu/userguide/format_parse/messages/.
 """
@@ -20,7 +24,11 @@ MAX_BRANCHES = 64
 """Most sentences of a message; one with more is left as it is."""
 MAX_DEPTH = 16
 
-_BRANCHES = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,")
+_BRANCHES = re.compile(r"\{\s*+[\w.-]++\s*+,\s*+(?:plural|select|selectordinal|choice)\s*+,")
+_LIMIT = re.compile(r"\s*(?:[-+]?\d+(?:\.\d+)?|-?\u221e)\s*[#<\u2264]")
+_REFERENCE = re.compile(r"&#?\w{1,31};")
+_MESSAGE_TAG = re.compile(r"<[^<>]*+>")
+_ARGUMENT_START = re.compile(r"\{\s*+[\w.-]++\s*+[,}]")
 _ARGUMENT = re.compile(r"\{\s*([\w.-]+)\s*(?:,\s*(\w+)\s*)?")
 _OFFSET = re.compile(r"\s*offset\s*:\s*\d+")
 _SELECTOR = re.compile(r"\s*([^\s{}]+)\s*\{")
@@ -33,11 +41,17 @@ class Branches:
 
     head: the argument with its type, such as `{n, plural,`
     branches: selectors with their messages, in order
+    openings: what stands before each message, from the end of the one before, such as ` one {`
+    tail: what stands behind the last message
+    is_choice: the argument is a `choice` of Java
     """
 
     head: str
     branches: tuple[tuple[str, Node], ...]
     is_plural: bool
+    openings: tuple[str, ...]
+    tail: str
+    is_choice: bool = False
 
 
 Node = str | Branches
@@ -46,10 +60,18 @@ Node = str | Branches
 
 @dataclass(frozen=True)
 class IcuMessage:
-    """Message with branches. codes: what the message has for each key of its sentences"""
+    """Message with branches, or with arguments alone.
+
+    codes: what the message has for each key of its sentences
+    text: the message as it is written
+    before, after: tags around the branches, as keys and text
+    """
 
     root: Node
     codes: dict[str, str]
+    text: str = ""
+    before: str = ""
+    after: str = ""
 
     @property
     def sentences(self) -> list[str]:
@@ -67,24 +89,32 @@ class IcuMessage:
         A message with too many branches stays as it is.
         """
         root = _add_plural_forms(self.root, language)
-        return replace(self, root=root) if sum(1 for _ in _iter_sentences(root)) <= MAX_BRANCHES else self
+        sentences = list(_iter_sentences(root))
+        has_copies = len(sentences) > len(self.sentences) and any(map(_MESSAGE_TAG.search, sentences))
+        if root == self.root or len(sentences) > MAX_BRANCHES or (has_copies and self.before + self.after):
+            return self
+        return replace(self, root=root, text="")
 
     def write(self, sentences: Sequence[str]) -> str:
-        """Return the message with these sentences, one for each of `sentences`."""
-        return self._write(self.root, iter(sentences), in_plural=False)
+        """Return the message with these sentences, one for each of `sentences`; the message itself if they are its own."""
+        if self.text and list(sentences) == self.sentences:
+            return self.text
+        before, after = (self._write_sentence(part, special="{}") for part in (self.before, self.after))
+        return before + self._write(self.root, iter(sentences), special="{}") + after
 
-    def _write(self, node: Node, sentences: Iterator[str], *, in_plural: bool) -> str:
+    def _write(self, node: Node, sentences: Iterator[str], *, special: str) -> str:
         if isinstance(node, str):
-            return self._write_sentence(next(sentences), in_plural=in_plural)
-        written = [
-            f"{selector} {{{self._write(child, sentences, in_plural=in_plural or node.is_plural)}}}"
-            for selector, child in node.branches
-        ]
-        return f"{node.head} {' '.join(written)}}}"
+            return self._write_sentence(next(sentences), special=special)
+        if node.is_choice:
+            bodies = [_quote_choice(self._write(child, sentences, special="{}")) for _, child in node.branches]
+        else:
+            special = "{}#" if node.is_plural else special
+            bodies = [self._write(child, sentences, special=special) + "}" for _, child in node.branches]
+        return node.head + "".join(map("".join, zip(node.openings, bodies, strict=True))) + node.tail
 
-    def _write_sentence(self, text: str, *, in_plural: bool) -> str:
+    def _write_sentence(self, text: str, *, special: str) -> str:
         """Return a sentence with its arguments. Characters of the syntax are between apostrophes."""
-        special = "[{}#]" if in_plural else "[{}]"
+        special = f"[{special}]"
         output: list[str] = []
         position = 0
         for match in [*_KEY.finditer(text), None]:
@@ -102,19 +132,51 @@ def has_branches(text: str) -> bool:
     return _BRANCHES.search(text) is not None
 
 
-def read_message(text: str) -> IcuMessage | None:
-    """Return a message with branches; None for a text without them, and for one that cannot be written in the same way."""
-    if not has_branches(text):
-        return None
-    reader = _Reader(text)
+def _quote_choice(body: str) -> str:
+    """Return a message as a branch of a choice: its apostrophes are doubled, if it is a message of its own, once more."""
+    body = body.replace("'", "''") if "{" in body else body
+    outside = re.split(r"(\{[^{}]*\})", body)
+    outside[::2] = [re.sub("[|#<\u2264]", r"'\g<0>'", part) for part in outside[::2]]
+    return "".join(outside)
+
+
+def has_argument(text: str) -> bool:
+    """Return whether a text has an argument in braces."""
+    return _ARGUMENT_START.search(text) is not None
+
+
+def read_message(text: str, *, has_tags: bool = False) -> IcuMessage | None:
+    """Return a message with branches or arguments; None for a text that cannot be written in the same way.
+
+    has_tags: the text has tags and character references, and each tag can be in its translation once
+    """
+    reader = _Reader(text, has_tags)
+    before = after = ""
     try:
         parts = reader.read_parts(in_plural=False, depth=0)
         if reader.position != len(text):
             return None
+        if has_tags and any(isinstance(part, str) and _MESSAGE_TAG.search(part) for part in parts):
+            before, after, parts = _cut_tags(parts)
         root = _expand(parts)
     except _SyntaxError:
         return None
-    return IcuMessage(root, reader.codes)
+    message = IcuMessage(root, reader.codes, text, before, after)
+    written_tags = sorted(tag for sentence in (*message.sentences, before, after) for tag in _MESSAGE_TAG.findall(sentence))
+    return message if not has_tags or written_tags == sorted(_MESSAGE_TAG.findall(text)) else None
+
+
+def _cut_tags(parts: _Parts) -> tuple[str, str, _Parts]:
+    """Return the tags before and after the only choice, and the choice. Raises _SyntaxError for words beside the tags."""
+    choices = [part for part in parts if isinstance(part, _Choice)]
+    if not choices:
+        return "", "", parts
+    context = " ".join(part for part in parts if isinstance(part, str))
+    if len(choices) > 1 or any(map(str.isalnum, _KEY.sub("", _MESSAGE_TAG.sub("", context)))):
+        raise _SyntaxError
+    number = parts.index(choices[0])
+    before, after = ("".join(map(str, side)) for side in (parts[:number], parts[number + 1 :]))
+    return before, after, (choices[0],)
 
 
 def pair_sentences(source: IcuMessage, translation: IcuMessage) -> list[tuple[str, str]] | None:
@@ -129,11 +191,11 @@ def _pair(source: Node, translation: Node) -> list[tuple[str, str]] | None:
     if isinstance(source, str) or isinstance(translation, str):
         return [(source, translation)] if isinstance(source, str) and isinstance(translation, str) else None
     sources, translations = dict(source.branches), dict(translation.branches)
-    if source.head != translation.head or (not source.is_plural and sources.keys() != translations.keys()):
+    if source.head.split() != translation.head.split() or (not source.is_plural and sources.keys() != translations.keys()):
         return None
     pairs: list[tuple[str, str]] = []
     for selector, child in translations.items():
-        inner = _pair(sources.get(selector, sources["other"]), child)
+        inner = _pair(sources[selector if selector in sources else "other"], child)
         if inner is None:
             return None
         pairs += inner
@@ -160,12 +222,17 @@ def _add_plural_forms(node: Node, language: str) -> Node:
     if isinstance(node, str):
         return node
     branches = [(selector, _add_plural_forms(child, language)) for selector, child in node.branches]
+    openings = list(node.openings)
     names = [selector for selector, _ in branches]
     # Ordinal numbers have other categories, and an offset makes the number another than the one that is written.
     is_cardinal = node.is_plural and "selectordinal" not in node.head and "offset" not in node.head
     for name in list_missing_categories(language, set(names)) if is_cardinal else ():
-        branches.insert(len(branches) - 1 if branches[-1][0] == "other" else len(branches), (name, dict(branches)["other"]))
-    return replace(node, branches=tuple(branches))
+        number = [selector for selector, _ in branches].index("other")
+        opening = openings[number] if openings[number][0].isspace() or not number else f" {openings[number]}"
+        position = number if number == len(branches) - 1 else len(branches)
+        branches.insert(position, (name, branches[number][1]))
+        openings.insert(position, opening.replace("other", name))
+    return replace(node, branches=tuple(branches), openings=tuple(openings))
 
 
 class _SyntaxError(Exception):
@@ -182,6 +249,9 @@ class _Choice:
     head: str
     branches: tuple[tuple[str, _Parts], ...]
     is_plural: bool
+    openings: tuple[str, ...]
+    tail: str
+    is_choice: bool = False
 
 
 _Parts = tuple["str | _Choice", ...]
@@ -193,15 +263,17 @@ class _Reader:
     """Reader of a message. codes: keys of the arguments with what the message has for them"""
 
     text: str
+    has_tags: bool = False
     position: int = 0
     codes: dict[str, str] = field(default_factory=dict)
 
-    def read_parts(self, *, in_plural: bool, depth: int) -> _Parts:
+    def read_parts(self, *, in_plural: bool, depth: int, in_choice: bool = False) -> _Parts:
         """Return the parts up to the end of a branch or of the text."""
         if depth > MAX_DEPTH:
             raise _SyntaxError
         parts: list[str | _Choice] = [""]
-        while self.position < len(self.text) and self.text[self.position] != "}":
+        ends = "|}" if in_choice else "}"
+        while self.position < len(self.text) and self.text[self.position] not in ends:
             character = self.text[self.position]
             if character == "{":
                 part = self._read_argument(in_plural=in_plural, depth=depth)
@@ -211,15 +283,23 @@ class _Reader:
                 text = self._add_key(_NUMBER, "#")
                 self.position += 1
             elif character == "'":
-                text = self._read_apostrophe(in_plural=in_plural)
+                text = self._read_apostrophe(in_plural=in_plural, in_choice=in_choice)
+            elif character == "&" and self.has_tags and (reference := _REFERENCE.match(self.text, self.position)):
+                text = reference[0]
+                self.position = reference.end()
             else:
                 text = character
                 self.position += 1
             parts[-1] = str(parts[-1]) + text
         return tuple(parts)
 
-    def _read_apostrophe(self, *, in_plural: bool) -> str:
+    def _read_apostrophe(self, *, in_plural: bool, in_choice: bool) -> str:
         """Return the text of an apostrophe: itself, or what stands between two of them."""
+        if in_choice:
+            if not (match := re.compile("(?:''){1,2}").match(self.text, self.position)):
+                raise _SyntaxError  # text in quotation marks of a choice
+            self.position = match.end()
+            return "'"
         following = self.text[self.position + 1 : self.position + 2]
         if following == "'":
             self.position += 2
@@ -240,9 +320,12 @@ class _Reader:
         match = _ARGUMENT.match(self.text, start)
         if match is None:
             raise _SyntaxError
+        if match[2] == "choice":
+            self.position = match.end()
+            return self._read_limits(start, depth=depth)
         if match[2] in ("plural", "select", "selectordinal"):
             self.position = match.end()
-            return self._read_choice(match[1], match[2], in_plural=in_plural, depth=depth)
+            return self._read_choice(start, match[2], in_plural=in_plural, depth=depth)
         end = self.text.find("}", start) + 1
         markup = self.text[start:end]
         if not end or "{" in markup[1:] or "'" in markup:
@@ -254,24 +337,44 @@ class _Reader:
             number += 1
         return self._add_key(key, markup)
 
-    def _read_choice(self, name: str, kind: str, *, in_plural: bool, depth: int) -> _Choice:
+    def _read_limits(self, start: int, *, depth: int) -> _Choice:
+        """Return the choice of Java that begins there."""
+        self._expect(",")
+        head = self.text[start : self.position]
+        branches: list[tuple[str, _Parts]] = []
+        openings: list[str] = []
+        while match := _LIMIT.match(self.text, self.position):
+            openings.append(("|" if openings else "") + match[0])
+            self.position = match.end()
+            branches.append((match[0].strip(), self.read_parts(in_plural=False, depth=depth + 1, in_choice=True)))
+            if self.text[self.position : self.position + 1] != "|":
+                break
+            self.position += 1
+        self._expect("}")
+        if not branches:
+            raise _SyntaxError
+        return _Choice(head, tuple(branches), False, tuple(openings), "}", True)
+
+    def _read_choice(self, start: int, kind: str, *, in_plural: bool, depth: int) -> _Choice:
         is_plural = kind != "select"
         self._expect(",")
         offset = _OFFSET.match(self.text, self.position) if is_plural else None
-        head = f"{{{name}, {kind},"
         if offset:
-            head += f" {offset[0].strip()}"
             self.position = offset.end()
+        head = self.text[start : self.position]
         branches: list[tuple[str, _Parts]] = []
+        openings: list[str] = []
         while match := _SELECTOR.match(self.text, self.position):
             self.position = match.end()
+            openings.append(match[0])
             branches.append((match[1], self.read_parts(in_plural=in_plural or is_plural, depth=depth + 1)))
             self._expect("}")
+        end = self.position
         self._expect("}")
         selectors = [selector for selector, _ in branches]
         if "other" not in selectors or len(set(selectors)) < len(selectors):
             raise _SyntaxError
-        return _Choice(head, tuple(branches), is_plural)
+        return _Choice(head, tuple(branches), is_plural, tuple(openings), self.text[end : self.position])
 
     def _expect(self, mark: str) -> None:
         """Read a mark with the white space before it."""
@@ -298,7 +401,7 @@ def _expand(parts: _Parts) -> Node:
     if choice.is_plural and any(map(_has_number, (*before, *after))):
         raise _SyntaxError  # inside, the mark of the number would stand for that of the inner plural
     branches = tuple((selector, _expand((*before, *inner, *after))) for selector, inner in choice.branches)
-    return Branches(choice.head, branches, choice.is_plural)
+    return Branches(choice.head, branches, choice.is_plural, choice.openings, choice.tail, choice.is_choice)
 
 
 def _count_sentences(parts: _Parts) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import decode
+from dragoman.documents.known_layouts import find_layout
 from dragoman.documents.plural_forms import CATEGORIES, list_missing_categories
 from dragoman.documents.reading import check_goes_on, check_texts, join_keys
 from dragoman.errors import DataError
@@ -36,13 +37,14 @@ def parse(content: bytes) -> Document:
     # A file in ASCII with escaped letters is written in ASCII again.
     is_ascii = text.text.isascii() and re.search(r"\\u(?!00[01])[0-9a-fA-F]{4}", text.text) is not None
     keys = {string.path for string in strings}
+    holds_language = find_layout(list(keys))
     units: list[Unit] = []
     spans: dict[str, tuple[int, int]] = {}
     for number, string in enumerate(strings):
         path = string.path
         value = _decode_string(text.text[string.start : string.end])
         is_note = any(part.startswith("@") for part in path) or (is_chrome and path[1:] != ("message",))
-        if not is_note and value.strip():
+        if not is_note and value.strip() and (holds_language is None or holds_language(path)):
             key = join_keys(path)
             unit = Unit(str(number), value, context=key, plural_form=_get_plural_form(path, keys), key=key)
             units.append(unit)

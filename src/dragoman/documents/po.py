@@ -18,6 +18,7 @@ from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.plural_expression import find_form_numbers
 from dragoman.documents.reading import check_texts
 from dragoman.errors import DataError
+from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.placeholders import find_placeholders
 
 Span = tuple[int, int]
@@ -27,6 +28,15 @@ LINE_WIDTH = 79
 MAX_FORMS = 6
 """Most plural forms of a language, which is the number of Arabic."""
 
+_RULES_OF_FLAGS = {
+    "c-format": ("spaces",),
+    "objc-format": ("spaces",),
+    "python-format": ("spaces",),
+    "qt-format": ("&",),
+    "kde-format": ("&",),
+    "rst-text": ("rst",),
+}
+"""Optional styles that flags of gettext and Weblate declare."""
 _CHARSET = re.compile(rb"charset=([\w:.-]+)")
 _PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=(?=([^;?\n]*))([^;\n]*))?")
 _LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
@@ -43,6 +53,7 @@ class _Entry:
 
     start: position of the first line that is no comment
     flags: span of the line of flags without its end, or None
+    declared: flags but for `fuzzy`, such as `qt-format`
     previous: span of the lines `#|`, which hold the source that a fuzzy translation belongs to, or None
     pieces: texts of the lines by keyword, such as `msgid` and `msgstr[1]`
     spans: positions of the quoted strings, by keyword
@@ -54,6 +65,15 @@ class _Entry:
     pieces: dict[str, list[str]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     is_fuzzy: bool = False
+    declared: frozenset[str] = frozenset()
+
+    @property
+    def rules(self) -> InlineRules:
+        """Rules that the flags declare."""
+        rules = COMMON_RULES
+        for flag in sorted(self.declared & _RULES_OF_FLAGS.keys()):
+            rules = rules.enable(*_RULES_OF_FLAGS[flag])
+        return rules.disable("printf") if "no-c-format" in self.declared else rules
 
     @cached_property
     def strings(self) -> dict[str, str]:
@@ -73,12 +93,15 @@ class _Comments:
     flags: Span | None = None
     previous: Span | None = None
     is_fuzzy: bool = False
+    declared: frozenset[str] = frozenset()
 
     def add(self, line: str, start: int) -> None:
         """Add a line, which may be blank. Of several lines of flags, the one with `fuzzy` counts. start: its position"""
         body = line.strip()
         if body.startswith("#,"):
-            has_fuzzy = "fuzzy" in [flag.strip() for flag in body[2:].split(",")]
+            declared = {flag.strip() for flag in body[2:].split(",")}
+            has_fuzzy = "fuzzy" in declared
+            self.declared |= declared - {"fuzzy"}
             if has_fuzzy or not self.is_fuzzy:
                 self.flags = (start, start + len(line.rstrip("\r\n")))
             self.is_fuzzy = self.is_fuzzy or has_fuzzy
@@ -86,7 +109,7 @@ class _Comments:
             goes_on = self.previous is not None and self.previous[1] == start
             self.previous = (self.previous[0] if self.previous and goes_on else start, start + len(line))
         elif body.startswith("#~"):
-            self.flags, self.previous, self.is_fuzzy = None, None, False
+            self.flags, self.previous, self.is_fuzzy, self.declared = None, None, False, frozenset()
 
 
 def parse(content: bytes) -> Document:
@@ -151,7 +174,7 @@ def _read_entries(text: str) -> Iterator[_Entry]:
                 yield _check(entry, number)
                 entry, comments = None, _Comments()
             if entry is None:
-                entry = _Entry(start, comments.flags, comments.previous, is_fuzzy=comments.is_fuzzy)
+                entry = _Entry(start, comments.flags, comments.previous, is_fuzzy=comments.is_fuzzy, declared=comments.declared)
             if keyword in entry.pieces:
                 raise DataError(f"line {number}: a second {keyword} in one entry", code="invalid-format")
         assert entry is not None
@@ -200,6 +223,7 @@ def _list_units(
                     state=state,
                     context=entry.strings.get("msgctxt", ""),
                     plural_form="" if number_of_form is None else f"={number_of_form}",
+                    rules=entry.rules,
                 ),
                 form,
             )

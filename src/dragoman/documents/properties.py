@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
@@ -12,6 +13,8 @@ from dragoman.errors import DataError
 
 # The key ends at the first separator without a backslash before it.
 _KEY = re.compile(r"[ \t\f]*((?:\\.|[^\\\s=:])+)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
+_ARGUMENT = re.compile(r"\{\d+\s*[,}]")
+_DOUBLED = re.compile(r"''|'[{}#][^']*+'")
 _ODD_BACKSLASHES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 _CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTALL)
@@ -44,8 +47,16 @@ def parse_properties(content: bytes) -> Document:
             written = "".join(c if c.isascii() else _escape_character(c) for c in written)
         return [text.make_edit(*spans[unit.id], written, escape=_escape_character)]
 
+    if _has_message_format(units):
+        units = [replace(unit, rules=unit.rules.enable("apostrophes")) for unit in units]
     texts, others = divide_units(units)
     return Document(content, texts, "properties", make_edits, other_units=others)
+
+
+def _has_message_format(units: Sequence[Unit]) -> bool:
+    """Return whether texts with arguments are those of Java's MessageFormat: none has an apostrophe that is not doubled."""
+    arguments = [unit.source for unit in units if _ARGUMENT.search(unit.source)]
+    return bool(arguments) and not any("'" in _DOUBLED.sub("", text) for text in arguments)
 
 
 def parse_strings(content: bytes) -> Document:

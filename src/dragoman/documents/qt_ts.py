@@ -21,7 +21,9 @@ from dragoman.documents.xml_units import (
 )
 from dragoman.errors import DataError
 from dragoman.languages import is_same_language
+from dragoman.text.inline_rules import COMMON_RULES
 
+_RULES = COMMON_RULES.enable("&")
 _COMMENT_START = "dragoman: "
 
 
@@ -85,7 +87,8 @@ def _add_message(source: XmlSource, context: str, units: UnitList, message: XmlE
             return edits + _write_form(source, message, form, text, translation, is_numerus=bool(forms))
 
         form_name = f"{name}/{number}" if forms else name
-        units.add(Unit(form_name, text.text, text.markup, present, state, comment.text if comment else context), write)
+        note = comment.text if comment else context
+        units.add(Unit(form_name, text.text, text.markup, present, state, note, rules=_RULES), write)
 
 
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:

@@ -28,6 +28,7 @@ from dragoman.documents.unit_selection import (
     KeyGlobs,
     Scope,
     add_common_rules,
+    is_message,
     list_selected,
     unit_has_language,
 )
@@ -43,6 +44,7 @@ from dragoman.inference.whole_texts import (
     translate_texts,
 )
 from dragoman.languages import is_foreign, is_same_language, is_spaced_language
+from dragoman.text.accelerators import find_accelerator
 from dragoman.text.code_check import compare_codes
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
@@ -165,7 +167,7 @@ def translate_document(
             results[unit.id] = _check_result(unit, unit.source, None, (), options)
     on_progress(len(results))
     rest = [unit for unit in selected if unit.id not in results]
-    for unit, text, failures in _translate_units(document, rest, translate, options, on_progress):
+    for unit, text, failures in _translate_without_accelerators(document, rest, translate, options, on_progress):
         results[unit.id] = _check_result(unit, text, None, failures, options)
     ordered = [results.pop(unit.id) for unit in selected]
     del selected, rest, results
@@ -207,12 +209,13 @@ def check_unit(unit: Unit, translation: str, options: DocumentOptions) -> tuple[
 
 def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[str]:
     """Return the failed checks of a text, or of all sentences of a message with branches."""
-    if unit.markup == "none" and has_branches(unit.source):
-        source_message, message = read_message(unit.source), read_message(translation)
+    if has_branches(unit.source):
+        source_message, message = (read_message(text, has_tags=unit.markup != "none") for text in (unit.source, translation))
         pairs = None if source_message is None or message is None else pair_sentences(source_message, message)
         if pairs is None:
             return ["variables"]
-        return [flag for source, text in pairs for flag in _check_text(Unit(unit.id, source), text, options)]
+        parts = [(replace(unit, source=source), text) for source, text in pairs]
+        return [flag for part, text in parts for flag in _check_text(part, text, options)]
     codes_of_source, codes_of_text = (_parse(unit, text, options.source_language) for text in (unit.source, translation))
     plain_source, plain_text = _get_plain_text(codes_of_source), _get_plain_text(codes_of_text)
     flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
@@ -326,6 +329,29 @@ UnitText = tuple[Unit, str, tuple[str, ...]]
 """Unit, its translation, and flags of the model."""
 
 
+def _translate_without_accelerators(
+    document: Document,
+    units: Sequence[Unit],
+    translate: TranslateLines,
+    options: DocumentOptions,
+    on_progress: Callable[[int], None],
+) -> Iterator[UnitText]:
+    """Yield the translation of each unit, with the accelerator of its source."""
+    accelerators = {
+        unit.id: (unit, accelerator)
+        for unit in units
+        if unit.markup == "none" and (accelerator := find_accelerator(unit.source, unit.rules)) is not None
+    }
+    read_units = [replace(unit, source=accelerators[unit.id][1].text) if unit.id in accelerators else unit for unit in units]
+    is_spaced = is_spaced_language(options.target_language)
+    for unit, text, failures in _translate_units(document, read_units, translate, options, on_progress):
+        if unit.id in accelerators:
+            original, accelerator = accelerators[unit.id]
+            yield original, accelerator.insert(text, is_spaced=is_spaced), failures
+        else:
+            yield unit, text, failures
+
+
 def _translate_units(
     document: Document,
     units: Sequence[Unit],
@@ -336,7 +362,7 @@ def _translate_units(
     """Yield the translation of each unit. Units that share sentences are translated together, each line once."""
     translate = _Cache(translate)
     waiting = {unit.id: unit for unit in units}
-    messages = [waiting.pop(unit.id) for unit in units if unit.markup == "none" and has_branches(unit.source)]
+    messages = [waiting.pop(unit.id) for unit in units if is_message(unit)]
     yield from _translate_messages(messages, translate, options, on_progress)
     groups_by_options: dict[TextOptions, list[list[Unit]]] = {}
     for names in document.sentence_groups:
@@ -390,10 +416,10 @@ def _translate_messages(
     """Yield the translation of each message, sentence by sentence; an empty one for a message that cannot be written."""
     for start in range(0, len(units), WINDOW):
         window = units[start : start + WINDOW]
-        messages = [_read_message(unit.source, options) for unit in window]
+        messages = [_read_message(unit, options) for unit in window]
         sentences = [
-            Unit("", sentence, plural_form=form)
-            for message in messages
+            Unit("", sentence, unit.markup, plural_form=form, rules=unit.rules)
+            for unit, message in zip(window, messages, strict=True)
             if message is not None
             for sentence, form in zip(message.sentences, message.plural_forms, strict=True)
         ]
@@ -408,9 +434,9 @@ def _translate_messages(
         on_progress(len(window))
 
 
-def _read_message(text: str, options: DocumentOptions) -> IcuMessage | None:
+def _read_message(unit: Unit, options: DocumentOptions) -> IcuMessage | None:
     """Return a message with branches, also for the plural forms that the target language has and it lacks."""
-    message = read_message(text)
+    message = read_message(unit.source, has_tags=unit.markup != "none")
     return None if message is None else message.add_plural_forms(options.target_language)
 
 
@@ -420,10 +446,14 @@ def _translate_sentences(
     """Yield the translation of each sentence of a message and flags of the model."""
     named = [replace(sentence, id=str(number)) for number, sentence in enumerate(sentences)]
     results = {unit.id: (text, failures) for unit, text, failures in _translate_with_numbers(named, translate, options)}
-    rest = [unit for unit in named if unit.id not in results]
-    translations = translate_texts([unit.source for unit in rest], _get_text_options(Unit("", ""), options), translate)
-    for unit, result in zip(rest, translations, strict=True):
-        results[unit.id] = result.text, _list_failures(result)
+    by_options: dict[TextOptions, list[Unit]] = {}
+    for unit in named:
+        if unit.id not in results:
+            by_options.setdefault(_get_text_options(unit, options), []).append(unit)
+    for text_options, rest in by_options.items():
+        translations = translate_texts([unit.source for unit in rest], text_options, translate)
+        for unit, result in zip(rest, translations, strict=True):
+            results[unit.id] = result.text, _list_failures(result)
     yield from (results[unit.id] for unit in named)
 
 
@@ -515,7 +545,7 @@ def _check_result(
 
 def _describe_codes(unit: Unit, text: str) -> str:
     """Return a sentence about the codes of a text that is no good translation."""
-    if unit.markup == "none" and has_branches(unit.source):
+    if has_branches(unit.source):
         return "the branches or arguments of the message cannot be kept"
     difference = compare_codes(_parse(unit, unit.source), _parse(unit, text))
     return difference.describe() or "no translation keeps all placeholders and tags"

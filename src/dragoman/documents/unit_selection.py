@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from dragoman.documents.document import Document, Unit
-from dragoman.documents.icu_message import has_branches
+from dragoman.documents.icu_message import has_argument, has_branches
 from dragoman.languages import is_foreign
 from dragoman.text.inline_codes import read_inline
 from dragoman.text.inline_rules import infer_rules
@@ -72,9 +72,14 @@ def count_texts(document: Document, keys: KeyGlobs = ALL_KEYS) -> int:
     return sum(document.is_bilingual or keys.selects(unit) for unit in document.units)
 
 
+def is_message(unit: Unit) -> bool:
+    """Return whether a unit has branches, or arguments between which Java reads two apostrophes as one."""
+    return has_branches(unit.source) or ("apostrophes" in unit.rules.enabled and has_argument(unit.source))
+
+
 def unit_has_language(unit: Unit) -> bool:
     """Return whether the text of a unit has words, or an amount, beside its codes."""
-    if unit.markup == "none" and has_branches(unit.source):
+    if has_branches(unit.source):
         return True
     return has_language(read_inline(unit.source, unit.markup, unit.rules))
 

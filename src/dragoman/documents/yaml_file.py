@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.known_layouts import find_layout
 from dragoman.documents.reading import check_goes_on, check_parts, join_keys
 from dragoman.errors import DataError, MissingDependencyError
 
@@ -95,10 +96,11 @@ def parse(content: bytes) -> Document:
         raise DataError("the file has no key, so it is no YAML file with texts", code="invalid-format")
     scalars = [scalar for root in roots for scalar in _iter_scalars(root, text.text)]
     language = _find_language_key(roots)
+    holds_language = find_layout([scalar.path for scalar in scalars])
     units: list[Unit] = []
     places: dict[str, YamlScalar] = {}
     for number, scalar in enumerate(scalars):
-        if scalar.is_text:
+        if scalar.is_text and (holds_language is None or holds_language(scalar.path)):
             key = join_keys(scalar.path)
             unit = Unit(str(number), scalar.value, context=key, key=key)
             units.append(unit)

@@ -438,7 +438,9 @@ def _translate_between_codes(
     segments: Sequence[CodedText], results: list[TranslatedSegment], indices: Sequence[int], options: TextOptions
 ) -> Generator[LineRequest, Sequence[Translation], None]:
     """Translate the pieces between the codes of segments one by one. A segment that fails again stays in its language."""
-    pieces = {index: [piece.strip() for piece in _list_texts(segments[index].parts) if _has_word(piece)] for index in indices}
+    pieces = {
+        index: [_cut_piece(text)[1] for text in _list_texts(segments[index].parts) if _has_word(text)] for index in indices
+    }
     lines = tuple(dict.fromkeys(chain.from_iterable(pieces.values())))
     translations = dict(zip(lines, (yield LineRequest(lines, options.attention)), strict=True)) if lines else {}
     for index in indices:
@@ -455,6 +457,13 @@ def _translate_between_codes(
         results[index] = TranslatedSegment(source, text, translation, tuple(checks), (), terms)
 
 
+def _cut_piece(text: str) -> tuple[str, str, str]:
+    """Return white space and marks before the words of a piece, the words, and white space and colons behind them."""
+    start = len(text) - len(text.lstrip(" \t\r\n\xa0.,:;!?)]}\u00bb\u201d\u2019\u3001\u3002\uff0c\uff1a"))
+    words = text[start:].rstrip(" \t\r\n\xa0,:;([{\u00ab\u201c\u3001\uff0c\uff1a")
+    return text[:start], words, text[start + len(words) :]
+
+
 def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
     """Yield the texts between codes."""
     for part in parts:
@@ -469,9 +478,9 @@ def _replace_texts(parts: Sequence[Part], translations: Mapping[str, str]) -> It
     for part in parts:
         if isinstance(part, Element):
             yield replace(part, parts=tuple(_replace_texts(part.parts, translations)))
-        elif isinstance(part, str) and (core := part.strip()):
-            start = part.index(core)
-            yield part[:start] + translations.get(core, core) + part[start + len(core) :]
+        elif isinstance(part, str):
+            before, words, after = _cut_piece(part)
+            yield before + translations.get(words, words) + after
         else:
             yield part
 

@@ -336,13 +336,13 @@ class _Writer:
         is_last = parent.slot is not None and gap == parent.end
         is_glued = bool(slot.before.strip()) and slot.after.isspace()
         if not is_first and not is_glued and _takes_space(left, _NO_SPACE_AFTER) and not _is_word(slot.before):
-            self._write_space(slot.before.isspace() or has_space)
+            self._write_space(slot.before.isspace() or has_space or (slot.before != "" and _is_word(left)))
         self.output.append(slot.part.markup if isinstance(slot.part, Point) else "")
         if is_last:
             return
         self.position = max(self.position, right_start)
         if _takes_space(right, _NO_SPACE_BEFORE) and not _is_word(slot.after):
-            self._write_space(slot.after.isspace() or has_space)
+            self._write_space(slot.after.isspace() or has_space or (slot.after != "" and _is_word(right)))
 
     def _write_space(self, is_needed: bool) -> None:
         if is_needed and self.output and not self.output[-1][-1:].isspace():

@@ -1,0 +1,201 @@
+"""Codes inside the texts of every format with values, with stubs of models that keep, drop, move and double words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from test_translate_document import StubModel
+
+from dragoman.documents.formats import get_parser, parse_document
+from dragoman.documents.translate_document import DocumentOptions, translate_document
+from dragoman.documents.unit_selection import KeyGlobs
+
+OPTIONS = DocumentOptions("en", "de")
+STYLES = [
+    "%s", "%d", "%1$s", "%-5.2f", "%(name)s", "%%", "%1", "%L1", "%n", "%99", "%v", "%+v", "%q", "%T", "%,d", "%b",
+    "%1$tY", "%B", "%Y", "%name%", "%count%", ":name", ":user_id", "@name", "@count", "!name", "%name", "$1",
+    "{{PLURAL:$1|day|days}}", "{name}", "{0}", "{0:N2}", "{n:>10}", "{x!r:>10}", "{d,date,long}", "{{name}}",
+    "{{{name}}}", "#{name}", "$t(other)", "@:key", "@:other.key", "@.lower:key", "{'@'}", "%{count}", "%<count>d",
+    "%#@days@", "%@", "%1$@", "%ld", "%lu", "${x}", "$x", "$(name)", "$INSTDIR", "__name__", "[name]", "[name/ver]",
+    "[user_name]", "[[name]]", "[%key:common::x%]", "[X1X]", "###name###", "%1!s!", "%PATH%", "%*d", "%1%", "%dMB",
+    "&nbsp;", "&copy;", "&amp;", "&#169;", "<br/>", "<br>", "<img>", "<0/>", "<icon/>",
+    "https://example.org/a?b=1&c=2", "a@example.org", "/usr/bin", "C:\\temp\\x.txt", "*#06#", "\U0001f600", "`ls`",
+    "``x``", "|x|", "[1]_", ":kbd:`Ctrl`", "%arg", "{%x%}", "*|NAME|*", "<%=x%>", "\\u00e9", "[_1]",
+]  # fmt: skip
+STYLES += ["{d, date, long}", "{n, number, ::currency/USD}", "{ $name }", "{ name }", "{{ name | date }}", "{% if x %}"]
+STYLES += ["{{- name}}", '$t(other, { "count": {{n}} })', "%(name) s", "{0:dd MMM}", "<code>a b</code>", "<!-- a b -->"]
+PAIRS = (
+    ("<b>", "</b>"), ("<0>", "</0>"), ("<bold>", "</bold>"), ('<a href="x?a=1&amp;b=%s">', "</a>"), ("**", "**"), ("*", "*"),
+    ("[", "](https://example.org)"), (":ref:`", " <label>`"), ("`", " <https://example.org>`_"), ("[b]", "[/b]"),
+    ("{$START_LINK}", "{$CLOSE_LINK}"), ("%{linkStart}", "%{linkEnd}"), ("{{#a}}", "{{/a}}"), ("~~", "~~"),
+)  # fmt: skip
+LOOK_ALIKES = (
+    "100 % sure", "50% discount", "a < b", "x<y and y>z", "<3 you", "List<int> here", "a:b and c", "at 10:30",
+    "this [sic] word",
+    "user@host", "5 $ only", "R&D works", "snake_case names", "2 * 3 * 4", "see <your name>", "rock 'n' roll",
+    "fish & chips",
+    "and/or", "note: see", "{see below}", "AT&T", "C# code",
+)  # fmt: skip
+FORMATS: dict[str, Callable[[str], str]] = {
+    "a.json": lambda text: json.dumps({"a": text}),
+    "a.arb": lambda text: json.dumps({"a": text}),
+    "a.yaml": lambda text: f"a: {json.dumps(text, ensure_ascii=False)}\n",
+    "a.po": lambda text: f'msgid {json.dumps(text, ensure_ascii=False)}\nmsgstr ""\n',
+    "a.properties": lambda text: "a=" + text.replace("\\", "\\\\") + "\n",
+    "a.strings": lambda text: f'"a" = {json.dumps(text, ensure_ascii=False)};\n',
+    "a.md": lambda text: f"---\ntitle: {json.dumps(text, ensure_ascii=False)}\n---\n\n",
+    "a.txt": lambda text: text + "\n",
+}
+
+
+def reverse(line: str) -> str:
+    return " ".join(reversed(line.split()))
+
+
+def double(line: str) -> str:
+    return " ".join(word for word in line.split() for _ in range(2))
+
+
+def drop(line: str) -> str:
+    return " ".join(line.split()[::2])
+
+
+MODELS: dict[str, Callable[[str], str]] = {"capitals": str.upper, "moves": reverse, "doubles": double, "drops": drop}
+
+
+def translate(name: str, content: str, model: Callable[[str], str]) -> tuple[str, list[str]]:
+    """Return the translated text of a file with one text, as it is read again, and its flags."""
+    document = parse_document(name, content.encode())
+    result = translate_document(document, get_parser(name), StubModel(model), OPTIONS)
+    after = get_parser(name)(result.content)
+    texts = [unit.target or unit.source for unit in (*after.units, *after.other_units)]
+    written = result.content.decode().rstrip("\n") if name == "a.txt" else "\n".join(texts)
+    # Capital letters are a copy, for the check.
+    return written, [flag for unit in result.results for flag in unit.flags if flag != "untranslated"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_codes_stay_in_every_format(name: str) -> None:
+    """Each code is at the start, in the middle, and at the end. The translation has it once, beside capital letters."""
+    losses = []
+    for style in STYLES:
+        for text in (f"{style} red house", f"the {style} house", f"the house {style}"):
+            if name == "a.properties" and "'" in text:
+                continue  # MessageFormat reads apostrophes
+            written, flags = translate(name, FORMATS[name](text), str.upper)
+            rest = written.replace(style, " ", 1)
+            expected = " ".join(text.replace(style, " ", 1).upper().split())
+            if written.count(style) != text.count(style) or " ".join(rest.split()) != expected or "unwritable" in flags:
+                losses.append((style, text, written, flags))
+    assert losses == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_model_loses_or_doubles_a_code(model: str) -> None:
+    losses = []
+    for style in STYLES:
+        text = f"one {style} two three {style} four"
+        written, _ = translate("a.json", FORMATS["a.json"](text), MODELS[model])
+        if written.count(style) != 2:
+            losses.append((style, written))
+    for start, end in PAIRS:
+        text = f"one {start}two three{end} four {{name}} five"
+        written, _ = translate("a.json", FORMATS["a.json"](text), MODELS[model])
+        same = text.count(start), text.count(end), 1
+        if (written.count(start), written.count(end), written.count("{name}")) != same or start + end in written:
+            losses.append((start, written))
+    assert losses == []
+
+
+def test_pairs_stay_around_their_words() -> None:
+    for start, end in PAIRS:
+        written, flags = translate("a.yaml", FORMATS["a.yaml"](f"the {start}red house{end} is big"), str.upper)
+        assert (written, flags) == (f"THE {start}RED HOUSE{end} IS BIG", []), start
+
+
+def test_texts_that_look_like_codes_are_translated() -> None:
+    for text in LOOK_ALIKES:
+        for name in ("a.json", "a.po", "a.txt"):
+            assert translate(name, FORMATS[name](text), str.upper) == (text.upper(), []), (name, text)
+
+
+def test_model_that_adds_codes_leaves_the_source() -> None:
+    """Each reading of the model ends in a code that the source does not have, so no translation is written."""
+    document = parse_document("a.json", b'{"a": "a {name} house"}')
+    result = translate_document(document, get_parser("a.json"), StubModel(lambda line: f"{line} %s"), OPTIONS)
+    assert result.content == document.content
+    (unit,) = result.results
+    assert (unit.text, unit.flags) == ("", ("printf",))
+    assert unit.note == "no translation keeps all placeholders and tags, so the text stays as it is"
+
+
+def test_translations_without_letters_and_like_markup_are_written() -> None:
+    for name, write in FORMATS.items():
+        for new in ("5:21", "17. May 2031", "- item", "# head", "true", "a: b", "1", "* x", "> q", "key = 1", "42.", "~"):
+            written, flags = translate(name, write("five words in here"), lambda _, new=new: new)  # type: ignore[misc]
+            assert (written.split()[-1], [flag for flag in flags if flag == "unwritable"]) == (new.split()[-1], []), (name, new)
+
+
+def test_texts_without_letters_are_translated() -> None:
+    for text, new in (("€405.66", "405,66 €"), ("5:21", "05:21"), ("1,234.56", "1.234,56")):
+        for name in FORMATS:
+            assert translate(name, FORMATS[name](text), lambda _, new=new: new)[0] == new, name  # type: ignore[misc]
+    assert translate("a.json", '{"a": "42", "b": "1.0.0", "c": "2031-05-17"}', lambda _: "x")[0] == "42\n1.0.0\n2031-05-17"
+
+
+def test_values_for_programs_stay_and_keys_select() -> None:
+    values = [
+        "https://example.org/May", "/path/to/May", "image.png", "#ff00ff", "MAY_CONST", "btn-primary",
+        "2031-05-17T05:21:00Z", "en-US", "true", "getMay", "#/components/x", "text/html", "user_name", "app.title",
+        "./x.js", "col-md-6", "10px", "HH:mm", "yyyy-MM-dd", "%B %d, %Y", "MMMM d, yyyy", "rgb(1, 2, 3)",
+    ]  # fmt: skip
+    content = json.dumps({f"k{number}": value for number, value in enumerate(values)}, indent=1)
+    document = parse_document("a.json", content.encode())
+    assert translate_document(document, get_parser("a.json"), StubModel(), OPTIONS).content.decode() == content
+    text = '{"a": {"x": "one", "y": "sign-up"}, "b": "btn-primary"}'
+    document = parse_document("a.json", text.encode())
+
+    def select(take: tuple[str, ...], skip: tuple[str, ...]) -> str:
+        options = DocumentOptions("en", "de", keys=KeyGlobs(take, skip))
+        return translate_document(document, get_parser("a.json"), StubModel(), options).content.decode()
+
+    assert select((), ()) == '{"a": {"x": "ONE", "y": "SIGN-UP"}, "b": "btn-primary"}'
+    assert select(("b",), ()) == '{"a": {"x": "one", "y": "sign-up"}, "b": "BTN-PRIMARY"}'
+    assert select((), ("*.x",)) == '{"a": {"x": "one", "y": "SIGN-UP"}, "b": "btn-primary"}'
+
+
+def test_messages_with_elements_and_choices_are_translated_by_branch() -> None:
+    content = (
+        '<xliff version="1.2"><file><body><trans-unit id="1"><source>{VAR, plural, =1 {a day} other {<x id="I"/> days}}'
+        "</source></trans-unit></body></file></xliff>"
+    )
+    written, _ = translate("a.xlf", content, str.upper)
+    assert written == "{VAR, plural, =1 {A DAY} other {<x1/> DAYS}}"
+    choice = "a={0,choice,0#no day|1#It''s one|1<{0,number,integer} days}\nb=It''s {0}\n"
+    document = parse_document("a.properties", choice.encode())
+    result = translate_document(document, get_parser("a.properties"), StubModel(), OPTIONS)
+    assert result.content.decode() == "a={0,choice,0#NO DAY|1#IT''S ONE|1<{0,number,integer} DAYS}\nb=IT''S {0}\n"
+    same = '{"a":"{n,plural,one{#}other{# %s}}"}'
+    assert translate_document(parse_document("a.json", same.encode()), get_parser("a.json"), StubModel(), OPTIONS).content == (
+        same.encode()
+    )
+
+
+def test_accelerators_stand_before_a_letter() -> None:
+    for text, new, expected in (
+        ("&File", "Datei", "&Datei"), ("E&xit", "Exitus", "E&xitus"), ("Save &As", "Sichern als", "Sichern &als"),
+        ("R&D", "F&E", "F&E"),
+    ):  # fmt: skip
+        content = (
+            f"<TS><context><name>A</name><message><source>{text.replace('&', '&amp;')}</source><translation></translation>"
+        )
+        written, flags = translate("a.ts", content + "</message></context></TS>", lambda _, new=new: new)  # type: ignore[misc]
+        assert (written, flags) == (expected, [])
+
+
+def test_flags_of_a_catalog_declare_the_syntax() -> None:
+    entry = '#, {}\nmsgid "100 % days %s"\nmsgstr ""\n'
+    assert translate("a.po", entry.format("c-format"), str.upper)[0] == "100 % dAYS %s".replace("% dAYS", "% DAYS")
+    assert translate("a.po", '#, no-c-format\nmsgid "100 %d days"\nmsgstr ""\n', str.upper)[0] == "100 %D DAYS"
