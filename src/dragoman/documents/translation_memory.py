@@ -16,6 +16,8 @@ from dragoman.text.projection import split_units
 
 MIN_SIMILARITY = 0.5
 """Lowest similarity that may be asked for; texts that are less similar have little in common."""
+MAX_COMPARED_CHARACTERS = 2000
+"""Longest text with a similar one; to compare two texts takes time that grows with the product of their lengths."""
 NUM_RARE_WORDS = 8
 """Rarest words of a text, by which similar texts are looked for."""
 MAX_CANDIDATES = 50
@@ -71,6 +73,8 @@ class TranslationMemory:
         """Return the translation of the most similar text, or None if no text is similar enough."""
         if (translation := self._translations.get(text)) is not None:
             return MemoryMatch(text, translation)
+        if self._min_similarity == 1 or len(text) > MAX_COMPARED_CHARACTERS:
+            return None
         best, similarity = "", self._min_similarity
         for source in self._list_candidates(text):
             longer = max(len(source), len(text))
