@@ -15,6 +15,9 @@ from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import DocumentOptions, translate_document
 
 WRITER = '<w:rPr><w:vertAlign w:val="{}"/></w:rPr>'
+SUPERSCRIPT = (
+    '<style:style style:family="text" style:name="T1"><style:text-properties style:text-position="super 58%"/></style:style>'
+)
 BASELINE = '<a:rPr baseline="{}"/>'
 
 
@@ -102,6 +105,10 @@ WORDS = {
     ),
     "d.docx": (run("M", "<w:rPr><w:b/></w:rPr>") + run("ay 17, 2031"), run("1", "<w:rPr><w:b/></w:rPr>") + run("7. Mai 2031")),
     "a.pptx": (drawn(FIRST) + drawn("1", BASELINE.format(30000)), drawn(NEW_FIRST) + drawn("1", BASELINE.format(30000))),
+    "a.odt": (
+        f'{SUPERSCRIPT}<text:p>{{}}<text:span text:style-name="T1">1</text:span></text:p>',
+        '<text:p>{}<text:span text:style-name="T1">1</text:span></text:p>',
+    ),
     "a.epub": ("<p>{}<sup><a href='#n'>1</a></sup></p>", "<p>{}<sup><a href='#n'>1</a></sup></p>"),
 }
 

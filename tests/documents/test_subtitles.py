@@ -174,7 +174,8 @@ SRT_CUES = {
     "override at the end": (r"{\i1}May 17, 2031.{\i0}", r"{\i1}17. Mai 2031.{\i0}"),
     "position": (r"{\an8}{\pos(10,20)}May 17, 2031.", r"{\an8}{\pos(10,20)}17. Mai 2031."),
     "override inside": (r"May 17, {\b1}2031{\b0} ok.", r"17. Mai {\b1}2031{\b0} ok."),
-    "line break": (r"May 17, 2031.\NMay 18, 2031.", r"17. Mai 2031.\N18. Mai 2031."),
+    "line breaks": (r"May 17, 2031.\NIt was", r"17. Mai 2031.\NIt was"),
+    "line break in a sentence": (r"It was\non May 18, 2031.", r"It was\Non 18. Mai 2031."),
     "dialogue": ("-May 17, 2031.\n-Yes.", "-17. Mai 2031.\n-Yes."),
 }
 

@@ -34,13 +34,14 @@ class FontStyle:
 
     name: as a user sees it
     parent: id of the style above
-    font, languages: empty if it states none
+    font, languages, position: empty if it states none; the position is that of a superscript or subscript
     """
 
     name: str
     parent: str = ""
     font: str = ""
     languages: ScriptLanguages = NO_LANGUAGES
+    position: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class FontStyles:
     def get_font(self, style_id: str) -> str:
         """Return the font of a style, or an empty text if it has none."""
         return next((style.font for style in self._list(style_id) if style.font), "")
+
+    def get_position(self, style_id: str) -> str:
+        """Return the position of a superscript or subscript of a style, or an empty text."""
+        return next((style.position for style in self._list(style_id) if style.position), "")
 
     def get_language(self, style_id: str, text: str) -> str:
         """Return the code of the language of a style for the script of a text, or an empty text if it states none."""

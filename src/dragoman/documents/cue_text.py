@@ -22,15 +22,14 @@ MARK_BONUS = 7
 """Characters by which the end of a part may be farther from its place if it is behind a mark."""
 
 _MARKS = frozenset(",;:.!?，、。；：！？…–—")
-TAG = re.compile(r"</?(?:[ibuc]|font|ruby|rt|v|lang)\b[^<>\n]*>|<[ot]\b[^<>\n]*/>", re.IGNORECASE)
+TAG = re.compile(r"</?(?:[ibuc]|font|ruby|rt|v|lang)\b[^<>\n]*>|<(?:[ot]|br)\b[^<>\n]*/>", re.IGNORECASE)
 _STAMP = re.compile(r"<\d[\d:.]*>")
 _OVERRIDE = re.compile(r"\{\\[^{}<>\n]*\}")
 _STAMP_OR_OVERRIDE = re.compile(rf"{_STAMP.pattern}|{_OVERRIDE.pattern}")
-_SHOWN_CODE = re.compile(r"<t/>|<o (\\[^{}<>\n]*)/>")
+_SHOWN_CODE = re.compile(r"<t/>|<br/>|<o (\\[^{}<>\n]*)/>")
 _VOICE = re.compile(r"<v(?:\.[^<>\s]*)?(?:[ \t][^<>\n]*)?>", re.IGNORECASE)
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
 _SUBSTATION_BREAK = re.compile(r"[ \t]*+\\[Nn]")
-_SENTENCE_BREAK = re.compile(r"[.!?…][\"'”’»)\]]?[ \t]*+\\[Nn]")
 # What stands around the words of captions: time stamps, and a class.
 _TIMED_TAG = re.compile(rf"{_STAMP.pattern}|<c(?:\.[^<>]*)?>|</c>", re.IGNORECASE)
 _DASH = re.compile(r"[-–—](?!\s*[\d-])[ \t]*+")
@@ -61,7 +60,7 @@ def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]
     if not cuts:
         lines = list(accumulate((len(line) for line in raw.splitlines(keepends=True)), initial=0))[:-1]
         dialogue = [line for line in lines if _DIALOGUE_LINE.match(raw, line)]
-        cuts = dialogue or (lines if _STAMP.search(raw) else [match.end() for match in _SENTENCE_BREAK.finditer(raw)])
+        cuts = dialogue or (lines if _STAMP.search(raw) else [])
     cuts = sorted({0, *cuts})
     for first, last in zip(cuts, [*cuts[1:], len(raw)], strict=True):
         span = _trim(text, start + first, start + last)
@@ -96,10 +95,8 @@ def read_cue_text(raw: str, *, is_escaped: bool) -> CueText:
     is_escaped: the file has character references, as WebVTT has
     """
     source = _LINE_BREAK.sub(" ", raw)
-    line_break = ""
-    if not is_escaped and _SUBSTATION_BREAK.search(source):
-        line_break = r"\N"
-        source = _SUBSTATION_BREAK.sub(" ", source)
+    if not is_escaped:
+        source = _SUBSTATION_BREAK.sub("<br/>", source)
     words = _read_timed_words(source)
     if words:
         unescape = html.unescape if is_escaped else str
@@ -120,8 +117,11 @@ def read_cue_text(raw: str, *, is_escaped: bool) -> CueText:
         elif not has_tags and is_escaped:
             written = html.escape(written, quote=False)
         remaining = iter(stamps)
-        written = _SHOWN_CODE.sub(lambda match: f"{{{match[1]}}}" if match[1] else next(remaining, ""), written)
-        return written.replace("\n", line_break or "\n")
+
+        def write_code(match: re.Match[str]) -> str:
+            return r"\N" if match[0] == "<br/>" else f"{{{match[1]}}}" if match[1] else next(remaining, "")
+
+        return _SHOWN_CODE.sub(write_code, written)
 
     return CueText(source, "html" if has_tags else "none", write)
 

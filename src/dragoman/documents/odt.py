@@ -14,6 +14,7 @@ from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
 from dragoman.documents.xml_units import Code, Piece, UnitList, make_break, make_pair, make_point, read_parts
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import is_same_language
+from dragoman.text.word_codes import is_script_mark
 
 _TYPE = b"application/vnd.oasis.opendocument.text"
 _TEXT_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
@@ -70,7 +71,9 @@ def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
             font = values.get(":font-name") or values.get(":font-family", "")
             languages = read_languages(values)
             if element.name == "style":
-                styles[f"{family}/{style}"] = FontStyle(style.replace("_20_", " "), f"{family}/{parent}", font, languages)
+                styles[f"{family}/{style}"] = FontStyle(
+                    style.replace("_20_", " "), f"{family}/{parent}", font, languages, values.get(":text-position", "")
+                )
             elif family == "paragraph":
                 default_font, default_languages = font, languages
     return FontStyles(styles, font=default_font, languages=default_languages)
@@ -137,7 +140,10 @@ class _OdtInlineReader:
     def read_element(self, element: XmlElement) -> list[Piece]:
         """Return the pieces of an element in a paragraph. One with paragraphs in it, such as a note, keeps its place."""
         if element.namespace == _TEXT_NAMESPACE and element.name in _PAIRS and id(element) not in self.code:
-            language = self.styles.get_language(f"text/{element.attributes.get(':style-name', '')}", element.text)
+            style = f"text/{element.attributes.get(':style-name', '')}"
+            if self.styles.get_position(style) and is_script_mark(element.text):
+                return [make_point(self.source, element)]
+            language = self.styles.get_language(style, element.text)
             language = "" if is_same_language(language, self.styles.language) else language
             return make_pair(self.source, element, read_parts(self.source, element.parts, self.read_element), language)
         if _is_break(element):

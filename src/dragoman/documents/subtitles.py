@@ -221,7 +221,12 @@ def _group_cues(units: Sequence[Unit], cues: dict[str, Cue]) -> Iterator[tuple[s
 
 
 def break_lines(text: str, line_length: int = LINE_LENGTH) -> str:
-    """Return a text in as few lines as fit, of about equal length. Only single spaces become line breaks."""
+    """Return a text in as few lines as fit, of about equal length. Only single spaces become line breaks.
+
+    A text with breaks in the style of SubStation has its lines already.
+    """
+    if "<br/>" in text:
+        return text
     lines = _wrap(text, line_length)
     for width in range(-(-len(text) // len(lines)), line_length):
         if len(even := _wrap(text, width)) == len(lines):

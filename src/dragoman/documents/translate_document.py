@@ -199,7 +199,8 @@ def check_unit(unit: Unit, translation: str, options: DocumentOptions) -> tuple[
     if _count_edge_breaks(unit.source) != _count_edge_breaks(translation):
         flags.append("newlines")
     if unit.max_length is not None or unit.seconds is not None:
-        plain = _get_plain_text(_parse(unit, translation))
+        lines = translation if unit.seconds is None else translation.replace("<br/>", "\n")
+        plain = _get_plain_text(_parse(unit, lines))
         if unit.max_length is not None and len(plain) > unit.max_length:
             flags.append("max_length")
         if unit.seconds is not None:
