@@ -85,7 +85,7 @@ def _read_bad_words(generation: ModelSettings, order: VocabularyOrder) -> list[s
     for words in bad_words if isinstance(bad_words, list) else [bad_words]:
         if not isinstance(words, list) or len(words) != 1 or words[0] not in order.rows:
             raise generation.refuse("bad_words_ids", "dragoman excludes single tokens of the vocabulary only")
-        index = order.rows.index(words[0])
+        index = len(order) - 1 - order.rows[::-1].index(words[0])  # a start token that is text has two
         if index >= 4:
             pieces.append(order.pieces[index])
     return pieces

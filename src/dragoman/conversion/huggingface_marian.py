@@ -30,6 +30,7 @@ from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary
+from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 from dragoman.model.positional_encoding import halved_sinusoids
@@ -148,7 +149,14 @@ def _build_order(files: SourceFiles, settings: ModelSettings, file_name: str, pi
         return VocabularyOrder.build(pieces, padding=None, unknown=ids["<unk>"], begin=padding, end=ids["</s>"])
     if start == ids["<unk>"]:
         raise settings.refuse("decoder_start_token_id", "dragoman never starts with the unknown token")
-    return VocabularyOrder.build(pieces, padding=padding, unknown=ids["<unk>"], begin=start, end=ids["</s>"])
+    return VocabularyOrder.build(
+        pieces,
+        padding=padding,
+        unknown=ids["<unk>"],
+        begin=start,
+        end=ids["</s>"],
+        begin_is_text=pieces[start] not in SPECIAL_PIECES,
+    )
 
 
 def _has_own_output(settings: ModelSettings) -> bool:

@@ -25,7 +25,14 @@ class VocabularyOrder:
 
     @classmethod
     def build(
-        cls, pieces: Sequence[str], *, padding: int | None, unknown: int, begin: int | None, end: int | None
+        cls,
+        pieces: Sequence[str],
+        *,
+        padding: int | None,
+        unknown: int,
+        begin: int | None,
+        end: int | None,
+        begin_is_text: bool = False,
     ) -> VocabularyOrder:
         """Return the order of a vocabulary.
 
@@ -35,9 +42,10 @@ class VocabularyOrder:
         Args:
             pieces: tokens of the source by id
             padding, unknown, begin, end: the source's ids of the special tokens; None for one that it does not have
+            begin_is_text: text has the token that starts the decoder, so its row is in the bundle twice
         """
         special_rows = (padding, unknown, begin, end)
-        moved = {row for row in special_rows if row is not None}
+        moved = {row for row in special_rows if row is not None and not (begin_is_text and row == begin)}
         rows = (*special_rows, *(row for row in range(len(pieces)) if row not in moved))
         return cls((*SPECIAL_PIECES, *(pieces[row] for row in rows[len(SPECIAL_IDS) :] if row is not None)), rows)
 
