@@ -18,6 +18,7 @@ from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLan
 from dragoman.documents.reading import check_codes, check_texts
 from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
+from dragoman.text.element_depth import ElementDepth
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, parse_markup
 
 TEXT_ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label"))
@@ -187,9 +188,11 @@ class _PageReader:
     def _read_tokens(self) -> Iterator[None]:
         """Read token by token. Memory holds the places of all units, and the texts of those of one block."""
         text = self.text
-        kept_tag, depth, opaque_depth = "", 0, 0
+        kept_tag, depth, opaque_depth, element_depth = "", 0, 0, ElementDepth()
         marks = [mark.start() for mark in _TEMPLATE.finditer(text.text)][::-1]
         for token in _iter_tokens(text.text):
+            if token.kind in ("start", "end") and token.name not in VOID_TAGS:
+                element_depth.add(token.name, is_start=token.kind == "start")
             if marks:
                 if token.name in OPAQUE_TAGS:
                     opaque_depth += {"start": 1, "end": -1}.get(token.kind, 0)

@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Literal
 
 from dragoman.languages import is_foreign
+from dragoman.text.element_depth import ElementDepth
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import (
     BLOCK_TAGS,
@@ -200,6 +201,11 @@ class _PartTreeBuilder:
     ) -> None:
         self._tokens, self._rules, self._opaque, self._is_escaped = tokens, rules, opaque, is_escaped
         self._language = language
+        if is_escaped:
+            depth = ElementDepth()
+            for token in tokens:
+                if token.kind in ("start", "end"):
+                    depth.add(token.name, is_start=token.kind == "start")
         self._partners = match_pairs(tokens)
 
     def build(self, start: int, stop: int) -> Iterator[Part]:
