@@ -88,6 +88,33 @@ def test_requests_are_answered_through_reloads_and_stop(bundle: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
+@pytest.mark.parametrize("options", [("--precision", "float32"), ("--precision", "int8"), ("--processes", "2")])
+def test_bundle_that_is_cut_changes_no_answer(bundle_copy: Path, options: tuple[str, ...]) -> None:
+    """Neither the cut files nor a reload of them end the server or change an answer."""
+    texts = ["one red two", "big blue three four", "ten small nine"]
+
+    def translate(url: str) -> list[str]:
+        answer = httpx.post(url + "translate", json={"q": texts, **FIELDS}, timeout=180)  # compiles kernels
+        assert answer.status_code == 200
+        translations: list[str] = answer.json()["translatedText"]
+        return translations
+
+    with run_server(bundle_copy, *options) as (process, url):
+        expected = translate(url)
+        for path in bundle_copy.iterdir():
+            path.write_bytes(b"")
+        assert translate(url) == expected
+        explanation = httpx.get(url + "v1/explain", params={"text": "one", **FIELDS}, timeout=60)
+        assert explanation.status_code == 200
+        process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert translate(url) == expected
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+@pytest.mark.slow
 def test_stop_waits_for_the_request_in_progress(bundle: Path) -> None:
     with run_server(bundle) as (process, url), ThreadPoolExecutor() as pool:
         httpx.post(url + "translate", json={"q": "one", **FIELDS}, timeout=60)  # compiles kernels
