@@ -18,6 +18,7 @@ WRITER = '<w:rPr><w:vertAlign w:val="{}"/></w:rPr>'
 SUPERSCRIPT = (
     '<style:style style:family="text" style:name="T1"><style:text-properties style:text-position="super 58%"/></style:style>'
 )
+CAP = '<w:framePr w:dropCap="drop" w:lines="3"/>'
 BASELINE = '<a:rPr baseline="{}"/>'
 
 
@@ -104,6 +105,10 @@ WORDS = {
         run("H") + run("2", WRITER.format("subscript")) + run("O") + run(" of " + NEW_FIRST),
     ),
     "d.docx": (run("M", "<w:rPr><w:b/></w:rPr>") + run("ay 17, 2031"), run("1", "<w:rPr><w:b/></w:rPr>") + run("7. Mai 2031")),
+    "e.docx": (
+        f"<w:pPr>{CAP}</w:pPr>{run('M')}</w:p><w:p>{run('ay 17, 2031')}",
+        f"<w:pPr>{CAP}</w:pPr>{run('1')}</w:p><w:p>{run('7. Mai 2031')}",
+    ),
     "a.pptx": (drawn(FIRST) + drawn("1", BASELINE.format(30000)), drawn(NEW_FIRST) + drawn("1", BASELINE.format(30000))),
     "a.odt": (
         f'{SUPERSCRIPT}<text:p>{{}}<text:span text:style-name="T1">1</text:span></text:p>',

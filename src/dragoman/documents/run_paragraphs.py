@@ -41,6 +41,7 @@ _STYLE = re.compile(r"""<(?:\w+:)?rStyle\b[^<>]*?\bval=["']([^"']*)""")
 _FONT = re.compile(r"""<(?:\w+:)?(?:rFonts\b[^<>]*?\bascii|latin\b[^<>]*?\btypeface)=["']([^"']*)""")
 # Superscript and subscript of Word and of DrawingML.
 _SCRIPT = re.compile(r"""<w:vertAlign\b[^<>]*?\bval=["'](superscript|subscript)|<a:rPr\b[^<>]*?\sbaseline=["'](?!0["'])(-?)""")
+_DROP_CAP = re.compile(r"[^\w\s]{0,3}\w")
 _NO_PROPERTIES = re.compile(r"<[\w:]+\s*(?:/>|>\s*</[\w:]+>)")
 
 
@@ -74,6 +75,7 @@ def add_paragraphs(units: UnitList, members: ZipMembers, name: str, styles: Font
     """Add the texts of all paragraphs of a member, those in text boxes also."""
     source = members.read_xml(name)
     number = count(1)
+    cap: _Item | None = None
     for outermost in source.iter_elements(("p",)):
         paragraphs = [
             element for element in outermost.descend() if element.name == "p" and element.namespace == outermost.namespace
@@ -82,7 +84,11 @@ def add_paragraphs(units: UnitList, members: ZipMembers, name: str, styles: Font
         for element in paragraphs:
             runs = _RunWriter.for_paragraph(source, element)
             reader = _ParagraphReader(source, element, runs, holders, styles.default)
-            _add_paragraph(units, members, f"{name}/{next(number)}", name, reader, styles)
+            unit_id = f"{name}/{next(number)}"
+            if cap is None and (cap := _read_drop_cap(reader)) is not None:
+                continue
+            _add_paragraph(units, members, unit_id, name, reader, styles, cap)
+            cap = None
 
 
 def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Collection[int]:
@@ -96,20 +102,41 @@ def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Co
     return holders
 
 
+def _read_drop_cap(reader: _ParagraphReader) -> _Item | None:
+    """Return the text of a paragraph that holds the first letter of the next one as a drop cap; None for another paragraph."""
+    properties = reader.paragraph.find("pPr")
+    frame = None if properties is None else properties.find("framePr")
+    if frame is None or frame.attributes.get(":dropCap") not in ("drop", "margin"):
+        return None
+    items = list(reader.read_children(reader.paragraph))
+    is_cap = len(items) == 1 and items[0].code is None and _DROP_CAP.fullmatch(items[0].text) is not None
+    return items[0] if is_cap else None
+
+
 def _add_paragraph(
-    units: UnitList, members: ZipMembers, unit_id: str, name: str, reader: _ParagraphReader, styles: FontStyles
+    units: UnitList,
+    members: ZipMembers,
+    unit_id: str,
+    name: str,
+    reader: _ParagraphReader,
+    styles: FontStyles,
+    cap: _Item | None,
 ) -> None:
-    """Add a unit for each text of a paragraph, which breaks divide."""
+    """Add a unit for each text of a paragraph, which breaks divide. cap: first letter of the first one, before the paragraph"""
     items = _join_fields(list(reader.read_children(reader.paragraph)), reader.runs.write)
     language, items = _keep_languages(_keep_scripts(items, reader.runs.write), styles, reader.style)
     items = _keep_code(items, styles, styles.get_font(reader.style) or styles.font, reader.runs.write)
+    if cap is not None and items and items[0].code is None:
+        items[0] = replace(items[0], text=cap.text + items[0].text)
+    else:
+        cap = None
     is_first = True
     for line in map(_trim, _split_at_breaks(items)):
         if any(item.text.strip() for item in line):
             _add_line(
-                units, members, Unit(unit_id, "", keep_line_breaks=False, language=language), name, reader, line, is_first
+                units, members, Unit(unit_id, "", keep_line_breaks=False, language=language), name, reader, line, is_first, cap
             )
-            is_first = False
+            is_first, cap = False, None
 
 
 def _add_line(
@@ -120,8 +147,9 @@ def _add_line(
     reader: _ParagraphReader,
     items: Sequence[_Item],
     is_first: bool,
+    cap: _Item | None,
 ) -> None:
-    """Add a unit for a text of a paragraph. The first one also gives the paragraph its direction."""
+    """Add a unit for a text of a paragraph. The first one also gives the paragraph its direction, and has its drop cap."""
     source, runs = reader.source, reader.runs
     base = _get_base(items)
     text = name_codes(_format(items, base))
@@ -134,10 +162,25 @@ def _add_line(
             new = state_run(run_text, properties, translation, is_word=runs.is_word, has_language=has_language)
             return runs.write(run_text, new)
 
-        edits = write_pieces([cut[0], *text.split(translation.text), cut[1]], span, source, write_run, base)
+        pieces = text.split(translation.text)
+        edits: list[Edit] = []
+        if cap is not None:
+            letter, pieces = _take_first_letter(pieces)
+            edits = [Edit(*cap.span, source.encode(write_run(letter, cap.properties)))]
+        edits += write_pieces([cut[0], *pieces, cut[1]], span, source, write_run, base)
         return [*turn_paragraph(source, reader.paragraph, translation.language), *edits] if is_first else edits
 
     units.add(replace(unit, source=text.text, markup=text.markup), members.shift(name, write))
+
+
+def _take_first_letter(pieces: Sequence[Piece]) -> tuple[str, list[Piece]]:
+    """Return the first letter of a translation, with marks before it, and the other pieces."""
+    rest = list(pieces)
+    for number, piece in enumerate(rest):
+        if isinstance(piece, str) and (match := _DROP_CAP.match(piece)):
+            rest[number : number + 1] = [piece[match.end() :]] if match.end() < len(piece) else []
+            return match[0], rest
+    return "", rest
 
 
 def _split_at_breaks(items: Sequence[_Item]) -> Iterator[list[_Item]]:
