@@ -221,3 +221,23 @@ def test_download_needs_no_key_but_the_secret_address() -> None:
         url = client.post("/translate_file", data={**fields, "api_key": "key"}, files=files).json()["translatedFileUrl"]
         assert client.get(url).status_code == 200
         assert client.post("/v1/files", data=fields, files=files).status_code == 401
+
+
+def test_reading_ends_when_its_job_is_removed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="dragoman.serving")
+    content = b"".join(b"k%d: one\n" % number for number in range(50_000))  # the reader of YAML needs many seconds for it
+    with make_client(make_service()) as client:
+        files = {"file": ("a.yaml", content)}
+        job = client.post("/v1/files", data={"source": "en", "target": "de"}, files=files).json()["id"]
+        time.sleep(0.2)
+        assert client.delete(f"/v1/files/{job}").status_code == 204
+        files = {"file": ("b.yaml", content)}
+        client.post("/v1/files", data={"source": "en", "target": "de"}, files=files)
+        time.sleep(0.2)
+        until = time.process_time() + 2
+    assert time.process_time() < until  # the server has stopped
+    ended = [record.message for record in caplog.records if "has ended" in record.message]
+    assert sorted(ended) == [
+        "the work on a file (.yaml) has ended: it was removed, or its client has left",
+        "the work on a file (.yaml) has ended: the server stops",
+    ]

@@ -15,7 +15,7 @@ from heapq import merge
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLanguage, Statement
-from dragoman.documents.reading import check_codes, check_texts
+from dragoman.documents.reading import check_codes, check_goes_on, check_texts
 from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.element_depth import ElementDepth
@@ -27,6 +27,8 @@ META_NAMES = frozenset(("description", "keywords", "og:title", "og:description",
 KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe", "object", "svg", "math"))
 """Elements that are kept with their content."""
 
+MIN_LONG_TAG = 2**16
+"""Length of a tag whose attributes are counted before they are read."""
 _CHARSET = re.compile(rb"<meta[^<>]+?charset\s*+=\s*+[\"']?+\s*+([\w.:-]++)", re.IGNORECASE)
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
@@ -116,6 +118,9 @@ class _MarkPlaces:
 def _read_token(text: str, start: int, marks: _MarkPlaces) -> _HtmlToken | None:
     """Return the token that begins with this `<`, or None."""
     if match := _START_TAG.match(text, start):
+        if match.end() - start > MIN_LONG_TAG:
+            for count, _ in enumerate(_TAG_WORD.finditer(text, start, match.end())):
+                check_codes(count)
         is_empty = match[0].endswith("/>") and not _UNQUOTED_END.search(match[0])
         return _HtmlToken("empty" if is_empty else "start", match[1].lower(), start, match.end())
     if match := _END_TAG.match(text, start):
@@ -191,6 +196,7 @@ class _PageReader:
         kept_tag, depth, opaque_depth, element_depth = "", 0, 0, ElementDepth()
         marks = [mark.start() for mark in _TEMPLATE.finditer(text.text)][::-1]
         for token in _iter_tokens(text.text):
+            check_goes_on()
             if token.kind in ("start", "end") and token.name not in VOID_TAGS:
                 element_depth.add(token.name, is_start=token.kind == "start")
             if marks:
