@@ -70,15 +70,22 @@ def _mark_parts(parts: Sequence[Part], *, is_escaped: bool) -> tuple[Part, ...]:
             if name and is_note_mark(name[1].lower(), part.start_tag, text):
                 output.append(Point("".join(write_parts((part,), is_escaped=is_escaped))))
                 continue
-            if name and name[1].lower() == "sup" and output and isinstance(output[-1], str) and is_ordinal(output[-1], text):
-                output[-1] += text
+            before = output[-1] if output else ""
+            if name and name[1].lower() == "sup" and isinstance(before, str) and is_ordinal(before, text):
+                output.append(text)
                 continue
             part = replace(part, parts=_mark_parts(part.parts, is_escaped=is_escaped))
-        if isinstance(part, str) and output and isinstance(output[-1], str):
-            output[-1] += part
-        else:
-            output.append(part)
-    return tuple(_join_formulas(output))
+        output.append(part)
+    joined: list[Part] = []
+    texts: list[str] = []
+    for item in (*output, None):
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        joined += ["".join(texts)] if texts else []
+        texts.clear()
+        joined += [] if item is None else [item]
+    return tuple(_join_formulas(joined))
 
 
 def _join_formulas(parts: Sequence[Part]) -> list[Part]:
