@@ -48,6 +48,10 @@ BREAKS = {
     "b.html": "<p>See <b>{}<br>{}</b> now</p>",
     "a.md": "{}\\\n{}  \nEnd\n",
     "a.json": '{{"a": "{}\\t{}"}}',
+    "a.xlf": (
+        '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body><trans-unit id="1">'
+        '<source>{}<x id="1" ctype="lb"/>{}</source></trans-unit></body></file></xliff>'
+    ),
     "a.xml": '<resources><string name="a">{}<br/>{}</string></resources>',
 }
 PACKAGES = {

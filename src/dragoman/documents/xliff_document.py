@@ -22,6 +22,7 @@ from dragoman.documents.xml_units import (
     TaggedText,
     UnitList,
     get_indent,
+    make_break,
     make_pair,
     make_point,
     name_codes,
@@ -211,7 +212,8 @@ def _read(source: XmlSource, element: XmlElement) -> list[Piece]:
             return [Code("start", markup, f"{family} {key}")]
         if key and code.name in _ENDS:
             return [Code("end", markup, f"{family} {key}")]
-        return [make_point(source, code)]
+        is_break = code.attributes.get("ctype") == "lb" or code.attributes.get("subType") == "xlf:lb"
+        return [make_break(source, code) if is_break else make_point(source, code)]
 
     return read_parts(source, element.parts, read_code)
 
