@@ -34,6 +34,7 @@ from dragoman.tasks.confidence import (
 from dragoman.tasks.generation import compute_cross_attention
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.training import finalize as finalize_module
+from dragoman.training import measure_parts
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -139,8 +140,10 @@ def test_wrong_translation_has_low_confidence(translator: Translator) -> None:
     sources, right = ["red one ten", "big blue four"], ["rot eins zehn", "groß blau vier"]
     confidences = [translation.confidence for translation in translator.score(sources, right[::-1], confidence=True)]
     assert confidences == [0.0, 0.0]
-    own = translator.translate(sources, confidence=True)
-    assert all(translation.confidence is not None and translation.confidence > 0 for translation in own)
+    # The k-th lowest of the calibration set has a confidence of about k / n, so nearly all outputs of its lines are above 0.
+    own = [translation.confidence for translation in translator.translate(LINES, confidence=True) if translation.tokens]
+    assert all(confidence is not None for confidence in own)
+    assert np.mean([confidence > 0 for confidence in own if confidence is not None]) > 0.9
     assert [translation.confidence for translation in translator.translate(["", "red"])] == [None, None]
     assert translator.translate([""], confidence=True)[0].confidence is None
 
@@ -180,7 +183,7 @@ def test_damaged_calibration_is_an_error(calibrated: Path, bundle_copy: Path, qu
 
 def test_bundle_of_a_run_is_calibrated(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_bundle(trained / "bundle").metadata.confidence is None  # ten validation sentences are too few
-    for module in (confidence_module, finalize_module):
+    for module in (confidence_module, measure_parts):
         monkeypatch.setattr(module, "MIN_CALIBRATION_SENTENCES", 5)
     finalize_module.average_run(trained, tmp_path / "bundle", averaging="last", count=1)
     calibration = load_bundle(tmp_path / "bundle").metadata.confidence
@@ -210,7 +213,7 @@ def test_confidence_needs_json(calibrated: Path, tmp_path: Path) -> None:
     ]
     assert CliRunner().invoke(cli, arguments).exit_code == 2
     line = json.loads(CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False).stdout)
-    assert 0 < line["confidence"] <= 1
+    assert 0 <= line["confidence"] <= 1
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,6 @@ def test_feature_is_refused_in_one_line(feature: str, translator: Translator, ru
 
 def list_commands(bundle: Path, source: Path, out: Path) -> dict[str, Sequence[object]]:
     return {
-        "accelerate": ("accelerate", bundle, source, "-o", out),
         "align": ("align", source, source, "--bundle", bundle),
         "explain": ("explain", bundle, "big", "-o", out),
         "calibrate": ("calibrate", bundle, source),
@@ -180,7 +179,7 @@ def list_commands(bundle: Path, source: Path, out: Path) -> dict[str, Sequence[o
     }
 
 
-@pytest.mark.parametrize("name", ["accelerate", "align", "explain", "calibrate", "rerank"])
+@pytest.mark.parametrize("name", ["align", "explain", "calibrate", "rerank"])
 def test_command_is_refused_in_one_line(name: str, run: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text("one red two\n" * 60, encoding="utf-8")
