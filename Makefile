@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-inference bench-inference-gpu bench-parsing bench-serving bench-cluster bench-quality clean
+.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-inference bench-inference-gpu bench-parsing bench-serving bench-cluster bench-inline bench-quality clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -64,6 +64,9 @@ bench-serving: $(VENV)/.dev
 
 bench-cluster: $(VENV)/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m cluster.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
+bench-inline: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m documents.inline_structure $(if $(QUICK),--texts 30) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
 
 bench-quality: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m quality.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

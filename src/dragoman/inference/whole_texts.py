@@ -44,9 +44,9 @@ from dragoman.text.inline_codes import (
     write_parts,
 )
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
-from dragoman.text.inline_tokens import may_have_codes
 from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.length_ratios import LengthRatios
+from dragoman.text.placeholders import may_have_codes
 from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.text.term_annotation import annotate_terms, has_marks
 from dragoman.text.word_codes import mark_word_codes
@@ -427,7 +427,7 @@ def _build_segment(segment: CodedText, reading: Reading, translation: Translatio
 
 def _find_difference(source: str, text: str, options: TextOptions) -> CodeDifference | None:
     """Return the difference between the codes of a segment and of its translation, both with their markup."""
-    if options.markup == "none" and not may_have_codes(source, options.rules) and not may_have_codes(text, options.rules):
+    if options.markup == "none" and not options.rules.kept and not may_have_codes(source) and not may_have_codes(text):
         return None
     sides = (mark_word_codes(read_inline(side, options.markup, options.rules, options.opaque_tags)) for side in (source, text))
     difference = compare_codes(*sides)

@@ -14,7 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
-from dragoman.text.placeholders import FIRST_CHARACTERS, FoundCode, find_code_at, find_codes, select_styles
+from dragoman.text.placeholders import (
+    FIRST_CHARACTERS,
+    FoundCode,
+    find_code_at,
+    find_codes,
+    may_have_codes,
+    select_styles,
+)
 
 MAX_DEPTH = 64
 """Depth of elements in elements; the tags of deeper ones are points."""
@@ -139,7 +146,7 @@ def tokenize_codes(text: str, rules: InlineRules = COMMON_RULES) -> Iterator[Tok
 def tokenize_text(text: str, rules: InlineRules = COMMON_RULES, *, keep_line_breaks: bool = False) -> list[Token]:
     """Return the tokens of a text without markup; line breaks are codes if they are kept."""
     first = _FIRST_OR_BREAK if keep_line_breaks else _FIRST
-    if not first.search(text) and not rules.kept:
+    if not rules.kept and not may_have_codes(text) and (not keep_line_breaks or not _LINE_BREAK.search(text)):
         return [Token(text)] if text else []
     reader = _TextReader(text, rules)
     for match in first.finditer(text):
@@ -147,11 +154,6 @@ def tokenize_text(text: str, rules: InlineRules = COMMON_RULES, *, keep_line_bre
             reader.read(match)
     reader.add_text(len(text))
     return reader.tokens
-
-
-def may_have_codes(text: str, rules: InlineRules = COMMON_RULES) -> bool:
-    """Return whether a text has a character that codes begin with; most texts have none, and this is fast."""
-    return bool(rules.kept) or _FIRST.search(text) is not None
 
 
 def make_code_token(text: str, code: FoundCode) -> Token:

@@ -78,6 +78,7 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"%\d++![^!\s]{1,10}!", "printf"),
         _style(r"%[A-Za-z_][\w.-]{1,60}%(?![%\d]|[A-Za-z](?![A-Za-z]))"),
         _style(r"%\d++%(?![%\d])", "printf"),
+        _style(r"%[-_0^#]?[A-Za-z](?:[:/.-]%[-_0^#]?[A-Za-z](?![A-Za-z0-9]))++", "printf"),
         _style(rf"{_FLAGS}(?:[@diouxXeEfFgGcspnaA]|[tT][A-Za-z])(?![A-Za-z0-9])", "printf"),
         _style(r"%L?\d{1,2}(?!\d)", "printf"),
         _style(r"(?<!\d)%[-_0^#+]?[A-Za-z](?![A-Za-z0-9])", "printf"),
@@ -96,6 +97,8 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"""\{\s*+(?:"[^"{}]*+"|'[^'{}]*+'|[A-Z]{2,}\([^(){}]*+\))\s*+\}"""),
         _style(r"\{\s*+[\w.\[\]$]+\s*+(?:![rsa])?:(?!\s)[^{}]*+\}"),
         _style(r"\{\s*+[\w.$]+\s*+\|[^{}]*+\}"),
+        _style(r"\{@\w++[^{}]*+\}"),
+        _style(rf"(?=\{{\s*+\$[\w-]++\s*+->){_NESTED}"),
     ),
     "$": (
         _style(r"\$\{\{[^{}]*+\}\}"),
@@ -160,7 +163,9 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
     "~": (_style(r"(?<!\w)~(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),),
 }
 _EMOJI = "[\U0001f1e6-\U0001faff\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff]"
-_EMOJI_STYLE = _style(rf"{_EMOJI}(?:[\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]++{_EMOJI}?)*+")
+_EMOJI_STYLE = _style(
+    rf"[\U0001f1e6-\U0001f1ff]{{2}}|{_EMOJI}(?:[\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]++{_EMOJI}?)*+"
+)
 _ADDRESS_END = r"[^\s<>\"'”»]*[^\s<>\"'”».,;:!?)\]}]"
 _WWW_STYLE = _style(rf"(?<!\w)www\.{_ADDRESS_END}", "address")
 _URL_REST = re.compile(rf"://{_ADDRESS_END}")
@@ -170,9 +175,11 @@ _SCHEME = re.compile(r"(?<![\w.+-])(?:https?|ftps?|sftp|ssh|git|file|wss?|ldap)$
 _DRIVE = re.compile(r"(?<!\w)[A-Za-z]$")
 _EMAIL_NAME = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}$")
 _LOOK_BACK = 65
-FIRST_CHARACTERS = rf"[{''.join(map(re.escape, _STYLES))}]|{_EMOJI}|www\."
+_FIRST_CHARACTER = rf"[{''.join(map(re.escape, _STYLES))}{_EMOJI[1:]}"
+FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\."
 """Pattern of what codes begin with, or have inside as addresses do."""
 _FIRST = re.compile(FIRST_CHARACTERS)
+_HAS_FIRST = re.compile(_FIRST_CHARACTER)  # one set of characters is looked for faster
 _DOLLAR_ONE = re.compile(r"\$1(?!\d|[.,]\d)")
 
 
@@ -196,7 +203,12 @@ def find_codes(text: str, rules: InlineRules = COMMON_RULES) -> list[FoundCode]:
     """
     if rules.kept:
         return list(_find_beside_kept(text, rules))
-    return list(_find(text, rules)) if _FIRST.search(text) else []
+    return list(_find(text, rules)) if may_have_codes(text) else []
+
+
+def may_have_codes(text: str) -> bool:
+    """Return whether a text has a character that codes begin with; most texts have none, and this is fast."""
+    return _HAS_FIRST.search(text) is not None or "www." in text
 
 
 def find_placeholders(text: str) -> list[Span]:
