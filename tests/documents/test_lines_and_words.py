@@ -14,7 +14,7 @@ from zip_files import make_docx, read_members
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import DocumentOptions, translate_document
 
-WRITER = '<w:rPr><w:vertAlign w:val="{}"/></w:rPr>'
+SCRIPT = '<w:rPr><w:vertAlign w:val="{}"/></w:rPr>'
 SUPERSCRIPT = (
     '<style:style style:family="text" style:name="T1"><style:text-properties style:text-position="super 58%"/></style:style>'
 )
@@ -77,12 +77,11 @@ PACKAGES = {
 def test_lines_are_texts_of_their_own(name: str) -> None:
     make, form = PACKAGES.get(name) or (str.encode, BREAKS[name])
     content = make(form.format(FIRST, SECOND))
-    expected = form.format(NEW_FIRST, NEW_SECOND).replace("<w:t></w:t>", "")
+    expected = form.format(NEW_FIRST, NEW_SECOND)
     written = translate(name, content if isinstance(content, bytes) else content.encode()).replace("\\. Mai", ". Mai")
-    parts = re.split("(?<=[0-9])<", expected)  # runs may be written anew
     assert written.count(NEW_FIRST) == written.count(NEW_SECOND) == 1
     breaks = re.compile(r"<br/?>|\\\n|\\t|<w:(?:br|tab|cr)/>|<a:br/>|<text:(?:line-break|tab)/>")
-    assert breaks.findall(written) == breaks.findall(expected), parts
+    assert breaks.findall(written) == breaks.findall(expected)
 
 
 def test_sentence_runs_over_a_soft_break() -> None:
@@ -102,11 +101,11 @@ WORDS = {
     "c.html": ('<p><span class="dropcap">M</span>ay 17, 2031</p>', '<p><span class="dropcap">1</span>7. Mai 2031</p>'),
     "d.html": ("<p>May 17<sup>th</sup>, 2031</p>", "<p>17. Mai 2031</p>"),
     "e.html": ("<p>H<sub>2</sub>O of {}</p>", "<p>H<sub>2</sub>O of {}</p>"),
-    "a.docx": (run(FIRST) + run("1", WRITER.format("superscript")), run(NEW_FIRST) + run("1", WRITER.format("superscript"))),
-    "b.docx": (run("May 17") + run("th", WRITER.format("superscript")) + run(", 2031"), run(NEW_FIRST)),
+    "a.docx": (run(FIRST) + run("1", SCRIPT.format("superscript")), run(NEW_FIRST) + run("1", SCRIPT.format("superscript"))),
+    "b.docx": (run("May 17") + run("th", SCRIPT.format("superscript")) + run(", 2031"), run(NEW_FIRST)),
     "c.docx": (
-        run("H") + run("2", WRITER.format("subscript")) + run("O of " + FIRST),
-        run("H") + run("2", WRITER.format("subscript")) + run("O") + run(" of " + NEW_FIRST),
+        run("H") + run("2", SCRIPT.format("subscript")) + run("O of " + FIRST),
+        run("H") + run("2", SCRIPT.format("subscript")) + run("O") + run(" of " + NEW_FIRST),
     ),
     "d.docx": (run("M", "<w:rPr><w:b/></w:rPr>") + run("ay 17, 2031"), run("1", "<w:rPr><w:b/></w:rPr>") + run("7. Mai 2031")),
     "e.docx": (
@@ -125,7 +124,7 @@ WORDS = {
 @pytest.mark.parametrize("name", WORDS)
 def test_marks_and_first_letters_do_not_divide_words(name: str) -> None:
     source, expected = WORDS[name]
-    make, form = PACKAGES.get(f"a.{name.partition('.')[2]}", (str.encode, ""))
+    make, _ = PACKAGES.get(f"a.{name.partition('.')[2]}", (str.encode, ""))
     paragraph = {"docx": "<w:p>{}</w:p>", "pptx": "<a:p>{}</a:p>"}.get(name.partition(".")[2], "{}")
     content = make(paragraph.format(source.format(FIRST)))
-    assert expected.format(NEW_FIRST) in translate(name, content), form
+    assert expected.format(NEW_FIRST) in translate(name, content)
