@@ -556,7 +556,7 @@ def fail_each_call(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
-@pytest.mark.parametrize(("old", "last"), [(lambda _: None, 1), (write_folder, 3)], ids=["new", "over the old"])
+@pytest.mark.parametrize(("old", "last"), [(lambda _: None, 1), (write_folder, 4)], ids=["new", "over the old"])
 def test_failed_folder_write_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, old: Callable[[Path], object], last: int
 ) -> None:
@@ -566,19 +566,22 @@ def test_failed_folder_write_changes_nothing(
                 (folder / name).touch()
 
     # Each of 4 files gets its mode, and is opened and synced. The manifest is opened and synced. The folder is made and
-    # synced, and its parent is synced. Then come the renames, after an old manifest is read.
+    # synced, and its parent is synced. Then come the renames, after an old manifest is read and the old mode is passed on.
     assert fail_each_call(tmp_path, monkeypatch, code, old=old, write=write) == 4 * 3 + 2 + 3 + last
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
-@pytest.mark.parametrize("old", [lambda _: None, lambda path: path.write_bytes(b"old")], ids=["new", "over the old"])
+@pytest.mark.parametrize(
+    ("old", "calls"), [(lambda _: None, 3), (lambda path: path.write_bytes(b"old"), 4)], ids=["new", "over the old"]
+)
 def test_failed_file_write_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, old: Callable[[Path], object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, old: Callable[[Path], object], calls: int
 ) -> None:
     def write(path: Path) -> None:
         write_lines(path, ["new"], overwrite=True)
 
-    assert fail_each_call(tmp_path, monkeypatch, code, old=old, write=write) == 3  # open, sync, rename
+    # Open, mode of the old file, sync, rename.
+    assert fail_each_call(tmp_path, monkeypatch, code, old=old, write=write) == calls
 
 
 @pytest.mark.parametrize("writer", [atomic_write, atomic_dir])

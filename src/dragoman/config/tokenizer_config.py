@@ -48,9 +48,8 @@ class TokenizerConfig(RecipeSection):
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Share of the training text's characters that the vocabulary covers."""
     normalization: Normalization | None = None
-    """Unicode normalization of a new vocabulary on both sides, by default `nfc` of the source and `identity` of the target.
-    `identity` keeps each character. `nfc` composes letters and accents, and makes every kind of space a plain one. `nfkc`
-    also writes other characters: `2` for `²`, `,` for `，`, and two code points for one of Thai."""
+    """Unicode normalization of both sides, by default `nfc` of the source and `identity` of the target; `nfkc` rewrites `²` as
+    `2`."""
     source_normalization: Normalization | None = None
     """Unicode normalization of the source, by default that of normalization."""
     split_digits: bool = False
