@@ -23,8 +23,9 @@ def find_boundaries(lines: Sequence[str], tabs: Collection[int] = ()) -> list[bo
     starts_lower = [_get_first_letter(line).islower() for line in stripped]
     if len(starts_lower) > 1 and all(starts_lower):
         return [True] * (len(lines) - 1)
+    tab_numbers = frozenset(tabs)
     return [
-        number in tabs
+        number in tab_numbers
         or not (before[-1:].isalnum() and is_lower and after[0].isalpha() and _PAGE_NUMBER.fullmatch(after) is None)
         for number, (before, after, is_lower) in enumerate(zip(stripped, stripped[1:], starts_lower[1:], strict=False))
     ]
