@@ -71,7 +71,8 @@ def measure(function: Callable[[str], object], make: Make, length: int) -> float
 
 def check_time_is_linear(name: str, function: Callable[[str], object], make: Make, length: int) -> None:
     """Fail if four times the length takes more than `MAX_RATIO` times as long, also when it is measured again and longer."""
-    if measure(function, make, 4 * length) < FLOOR_SECONDS:
+    longer = measure(function, make, 4 * length)
+    if longer < FLOOR_SECONDS or longer <= MAX_RATIO * measure(function, make, length):
         return
     ratio = 0.0
     for _ in range(4):

@@ -7,6 +7,7 @@ import html
 import inspect
 import io
 import json
+import os
 import pkgutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -329,7 +330,13 @@ def find_corpus_parsers(folder: Path) -> dict[str, Parse]:
 
 
 FOUND_PARSERS, UNKNOWN = find_parsers()
-PARSERS = FOUND_PARSERS | find_file_parsers() | find_request_parsers()
+FILE_PARSERS = find_file_parsers()
+PARSERS = FOUND_PARSERS | FILE_PARSERS | find_request_parsers()
+
+
+ALL_TEXTS = pytest.mark.skipif(
+    not os.environ.get("DRAGOMAN_TEST_ALL_TEXTS"), reason="takes hours; set DRAGOMAN_TEST_ALL_TEXTS=1"
+)
 
 
 def check_runs(name: str, parse: Parse, pieces: Sequence[str], length: int) -> None:
@@ -353,18 +360,21 @@ def test_time_is_linear_in_common_runs(name: str) -> None:
     check_runs(name, PARSERS[name], QUICK, 512)
 
 
+@ALL_TEXTS
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
 def test_time_is_linear_in_all_runs(name: str) -> None:
-    check_runs(name, PARSERS[name], CHARACTERS + PIECES, 4096)
+    check_runs(name, PARSERS[name], CHARACTERS + PIECES, 4096 if name in FOUND_PARSERS else 1024)
 
 
+@ALL_TEXTS
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
 def test_time_is_linear_in_nested_texts(name: str) -> None:
-    check_nested(name, PARSERS[name], 4096)
+    check_nested(name, PARSERS[name], 4096 if name in FOUND_PARSERS else 1024)
 
 
+@ALL_TEXTS
 @pytest.mark.slow
 def test_time_of_corpus_readers_is_linear(tmp_path: Path) -> None:
     for name, parse in find_corpus_parsers(tmp_path).items():

@@ -97,7 +97,8 @@ class Reading:
         if self.text == segment:
             return True
         if not self.marked:
-            if any(self.line.count(point.text) != translation.text.count(point.text) for point in self.references):
+            names = {point.text for point in self.references}
+            if any(self.line.count(name) != translation.text.count(name) for name in names):
                 return False
             coded = _read_codes(translation.text, rules) if segment.is_escaped else parse_text(translation.text, rules)
             translated = Counter(_list_placeholders(mark_kept_terms(coded, glossary).parts))
@@ -134,11 +135,9 @@ def read_placeholders(segment: CodedText) -> Reading:
     if not references:
         return Reading(merged)
     markups = {point.text: point.markup for point in references}
-    line = merged.clean.text
-    if not merged.has_codes and all(
-        markups[point.text] == point.markup and line.count(point.text) == sum(other.text == point.text for other in references)
-        for point in references
-    ):
+    line, counts = merged.clean.text, Counter(point.text for point in references)
+    has_one_markup = all(markups[point.text] == point.markup for point in references)
+    if not merged.has_codes and has_one_markup and all(line.count(name) == count for name, count in counts.items()):
         return Reading(merged, references=references)
     hidden = _merge_points(segment.parts, lambda point: None if point.plain else point.text or None)
     return Reading(replace(segment, parts=tuple(hidden)))

@@ -295,11 +295,16 @@ def _split(text: str, lemmatize: Lemmatize | None = None) -> list[_TermToken]:
     tokens: list[_TermToken] = []
     for start, end in spans:
         surface = text[start:end]
-        word = " " if surface.isspace() else unicodedata.normalize("NFC", surface)
+        word = " " if surface.isspace() else _compose(surface)
         key = word.casefold()
         lemma = lemmatize(word).casefold() if lemmatize and word.isalpha() else key
         tokens.append(_TermToken(word, key, lemma, start, end))
     return tokens
+
+
+def _compose(word: str) -> str:
+    """Return a word in NFC, or as it is if it is longer than a term: the time grows with the square of a run of marks."""
+    return unicodedata.normalize("NFC", word) if len(word) <= MAX_TERM_CHARACTERS else word
 
 
 def _get_texts(tokens: Sequence[_TermToken]) -> list[str]:
