@@ -43,9 +43,11 @@ from dragoman.inference.whole_texts import LineRequest, TextOptions, translate_t
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.language_detection import LanguageDetector
 from dragoman.serving.request_fields import RequestFields, check_fields, read_fields
+from dragoman.text.accelerators import Accelerator, find_accelerator
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
 from dragoman.text.inline_codes import parse_markup, read_inline
+from dragoman.text.inline_rules import InlineRules
 from dragoman.text.placeholders import find_placeholders
 from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.trees.ptb_tokenizer import tokenize_ptb
@@ -187,9 +189,17 @@ EQUAL_SUFFIXES = {
     ".resw": ".resx",
 }  # fmt: skip
 
+
+def move_accelerator(text: str) -> None:
+    """Find the accelerator of a text, and write one into it."""
+    find_accelerator(text, InlineRules())
+    Accelerator("&", "z", text).insert(text, is_spaced=True)
+
+
 # Calls of public functions that take more than texts.
 CALLS: dict[str, Parse] = {
     "text.glossary.Glossary": lambda text: GLOSSARY.check(text, text),
+    "text.accelerators.find_accelerator": move_accelerator,
     "text.sentences.split_sentences": lambda text: [split_sentences(text, language) for language in ("en", "el", "de", "")],
     "text.sentences.cut_long_spans": lambda text: cut_long_spans(text, [(0, len(text))], find_placeholders(text), 200),
     "text.guards.check_translation": lambda text: check_translation(text, f"{text} b", "de"),

@@ -31,12 +31,8 @@ class Accelerator:
         """Return a translation with the mark. is_spaced: its language has spaces between words"""
         if not is_spaced and self.letter.lower() not in translation.lower():
             return f"{translation}({self.mark}{self.letter.upper()})"
-        spans = find_placeholders(translation)
-        letters = [
-            position
-            for position, character in enumerate(translation)
-            if character.isalpha() and not any(start <= position < end for start, end in spans)
-        ]
+        codes = _list_code_positions(translation)
+        letters = [position for position, character in enumerate(translation) if character.isalpha() and position not in codes]
         same = [position for position in letters if translation[position].lower() == self.letter.lower()]
         at_starts = [position for position in same if not translation[position - 1 : position].isalpha()]
         places = at_starts or same or letters
@@ -47,12 +43,17 @@ def find_accelerator(text: str, rules: InlineRules) -> Accelerator | None:
     """Return the accelerator of a text, or None. A text with two marks has none, and one inside a word needs a rule."""
     if "&" not in text and "_" not in text:
         return None
-    spans = find_placeholders(text)
+    codes = _list_code_positions(text)
     matches = list(_WORD_START.finditer(text))
     for mark in sorted(rules.enabled & _INSIDE.keys()):
         matches += _INSIDE[mark].finditer(text)
-    places = [match.start() for match in matches if not any(start <= match.start() < end for start, end in spans)]
+    places = [match.start() for match in matches if match.start() not in codes]
     if len(places) != 1:
         return None
     place = places[0]
     return Accelerator(text[place], text[place + 1], text[:place] + text[place + 1 :])
+
+
+def _list_code_positions(text: str) -> set[int]:
+    """Return the positions of the characters of all placeholders."""
+    return {position for start, end in find_placeholders(text) for position in range(start, end)}
