@@ -340,10 +340,7 @@ def find_corpus_parsers(folder: Path) -> dict[str, Parse]:
 
 
 FOUND_PARSERS, UNKNOWN = find_parsers()
-FILE_PARSERS = find_file_parsers()
-PARSERS = FOUND_PARSERS | FILE_PARSERS | find_request_parsers()
-
-
+PARSERS = FOUND_PARSERS | find_file_parsers() | find_request_parsers()
 ALL_TEXTS = pytest.mark.skipif(
     not os.environ.get("DRAGOMAN_TEST_ALL_TEXTS"), reason="takes hours; set DRAGOMAN_TEST_ALL_TEXTS=1"
 )

@@ -62,7 +62,6 @@ class TranslateShard:
 
     def __call__(self, numbered_lines: tuple[int, list[str]]) -> tuple[dict[str, bytes], Any]:
         """Return the translations as they are in the output, and the numbers of the lines with a warning, from 1."""
-
         start, lines = numbered_lines
         results = self.model.translator.translate(lines, start_index=start, **self.decoding)
         stream = io.StringIO()
