@@ -88,7 +88,7 @@ def test_translate_with_adapter_equals_merged_bundle(bundle: Path, adapter: Path
     run_command("merge-adapter", bundle, adapter, "-o", tmp_path / "merged")
     options = [corpus / "test.en", "--device", "cpu", "--precision", "float32"]
     adapted, merged, base = (
-        run_command("translate", *arguments, *options).output
+        run_command("translate", *arguments, *options).stdout
         for arguments in ([bundle, "--adapter", adapter], [tmp_path / "merged"], [bundle])
     )
     assert adapted == merged
