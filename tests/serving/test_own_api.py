@@ -110,6 +110,38 @@ def test_parses_are_those_of_the_parser(parsing_service: TranslationService, par
     assert asyncio.run(parse())[0].count("n't") == 1
 
 
+def test_both_clients_return_the_same(tmp_path: Path) -> None:
+    (file := tmp_path / "lines.txt").write_text("ab cd.\n")
+    terms = [{"source": "ab", "target": "AB"}]
+
+    async def call(url: str) -> list[Any]:
+        async with dragoman.AsyncClient(url) as client:
+            translations = await client.translate(["ab <b>cd</b>."], "de", "en", markup="html", glossary=terms)
+            events = [event async for event in client.stream("ab. cd", "de", "en")]
+            glossary = await client.add_glossary("name", {"ab": "AB"}, "de", "en")
+            glossaries = await client.glossaries()
+            await client.remove_glossary(glossary.id)
+            with pytest.raises(ServerError):
+                await client.remove_glossary(glossary.id)
+            translated_file = await client.translate_file(file, "de", "en")
+            return [translations, events, glossaries == [glossary], await client.languages(), translated_file]
+
+    with listen(make_service()) as url:
+        expected = asyncio.run(call(url))
+        with dragoman.Client(url) as client:
+            translations = client.translate(["ab <b>cd</b>."], "de", "en", markup="html", glossary=terms)
+            events = list(client.stream("ab. cd", "de", "en"))
+            glossary = client.add_glossary("name", {"ab": "AB"}, "de", "en")
+            glossaries = client.glossaries()
+            client.remove_glossary(glossary.id)
+            translated_file = client.translate_file(file, "de", "en")
+            results = [translations, events, glossaries == [glossary], client.languages(), translated_file]
+    assert results == expected
+    assert (translations[0].text, translated_file.content.decode()) == ("AB <b>CD</b>.", "AB CD.\n")
+    assert [term.form for term in translations[0].segments[0].terms] == ["AB"]
+    assert (glossaries, [event.text for event in events[-1:]]) == ([glossary], ["AB. CD"])
+
+
 def test_server_without_translators_lists_no_language(parsing_service: TranslationService) -> None:
     client = make_client(parsing_service)
     assert client.get("/languages").json() == client.get("/v2/languages").json() == []
