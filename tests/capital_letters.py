@@ -106,4 +106,4 @@ def listen(service: TranslationService, settings: ServerSettings | None = None) 
             time.sleep(0.01)
         yield f"http://127.0.0.1:{server_socket.getsockname()[1]}"
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import torch
 
 from dragoman.config import Recipe, make_recipe
 from dragoman.io.storage import MANIFEST_FILE
+from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, LineTimer
 from dragoman.training.run import train
 
 WORDS = {
@@ -29,6 +31,20 @@ SPLITS = {"train": 60, "valid": 10, "test": 8}
 
 MakeRecipe = Callable[..., Recipe]
 """Function of (run folder, "section.key=value" …) that returns a tiny recipe for the tiny corpus."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_progress_lines() -> Iterator[None]:
+    """Switch off the progress lines, which a slow machine would write between the messages of a command."""
+    with mock.patch.dict(LineTimer.__init__.__kwdefaults__ or {}, interval_seconds=math.inf):
+        yield
+
+
+@pytest.fixture
+def progress_lines() -> Iterator[None]:
+    """Switch the progress lines on, for tests of these lines."""
+    with mock.patch.dict(LineTimer.__init__.__kwdefaults__ or {}, interval_seconds=LINE_INTERVAL_SECONDS):
+        yield
 
 
 @pytest.fixture(scope="session")

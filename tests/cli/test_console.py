@@ -30,7 +30,7 @@ JSON_TYPES = [
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch: pytest.MonkeyPatch, progress_lines: None) -> list[float]:
     """Return the time in a list. A test changes its item to let time pass."""
     now = [0.0]
     for function in (LineTimer.__init__, ProgressLog.__init__, RecentRate.__init__):

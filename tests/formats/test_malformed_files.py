@@ -37,7 +37,7 @@ from dragoman.formats.parquet import write_parquet
 from dragoman.formats.readers import read_file, read_sides
 from dragoman.formats.tmx import format_tmx
 
-MAX_SECONDS = 1.0
+MAX_SECONDS = 10.0
 """Processor time for one file."""
 MAX_MIB = 200
 """Growth of the process's memory. The readers hold at most one line of 16 MiB."""

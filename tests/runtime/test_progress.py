@@ -8,6 +8,8 @@ import pytest
 
 from dragoman.runtime.progress import Heartbeat, LineTimer, ProgressLog, RecentRate, format_duration, format_rate
 
+pytestmark = pytest.mark.usefixtures("progress_lines")
+
 
 class FakeClock:
     """Clock that a test moves."""

@@ -31,6 +31,8 @@ from dragoman.serving.settings import ServerLimits, ServerSettings
 
 HEAD = b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 FILE_HEAD = b"POST /v1/files HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+WAIT_SECONDS = 60
+"""Longest time to wait for an answer on a busy machine."""
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -49,7 +51,7 @@ def run_limited(max_open: int, limits: ServerLimits | None = None) -> Iterator[i
             yield server_socket.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join(WAIT_SECONDS)
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def open_connections(port: int, *contents: bytes) -> Iterator[list[socket.socket
     with ExitStack() as stack:
         connections = []
         for content in contents:
-            connections.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)))
+            connections.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)))
             connections[-1].sendall(content)
         yield connections
 
@@ -74,13 +76,13 @@ def is_closed(connection: socket.socket) -> bool:
 def translate(port: int) -> int:
     """Return the status of a translation that another client asks for."""
     fields = {"q": "one", "source": "en", "target": "de"}
-    return httpx.post(f"http://127.0.0.1:{port}/translate", json=fields, timeout=5).status_code
+    return httpx.post(f"http://127.0.0.1:{port}/translate", json=fields, timeout=WAIT_SECONDS).status_code
 
 
 @pytest.mark.parametrize("content", [b"", b"POST /translate HTTP/1.1\r\nHost: x\r\nX", HEAD + b"Content-Length: 9000\r\n\r\n"])
 def test_oldest_waiting_connections_are_closed(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with run_limited(16) as port, open_connections(port, *[content] * 60) as connections:
-        assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=5).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=WAIT_SECONDS).status_code == 200
         assert translate(port) == 200
         assert is_closed(connections[0])
     lines = [record for record in caplog.records if "connections are open" in record.getMessage()]
@@ -94,7 +96,7 @@ def test_health_is_answered_beside_requests_in_progress() -> None:
     with run_limited(2, limits) as port, open_connections(port, *[body] * 2) as connections:
         for connection in connections:
             connection.sendall(b" " * 1000)
-        assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=5).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=WAIT_SECONDS).status_code == 200
 
 
 def test_heads_alone_take_no_room() -> None:
@@ -110,7 +112,9 @@ def test_bodies_on_slow_lines_take_what_has_arrived() -> None:
     with run_limited(512) as port, open_connections(port, *[start] * 15):
         assert [translate(port) for _ in range(4)] == [200] * 4
         files = {"file": ("a.txt", b"one", "text/plain")}
-        answer = httpx.post(f"http://127.0.0.1:{port}/v1/files", data={"target": "de", "source": "en"}, files=files, timeout=5)
+        answer = httpx.post(
+            f"http://127.0.0.1:{port}/v1/files", data={"target": "de", "source": "en"}, files=files, timeout=WAIT_SECONDS
+        )
         assert answer.status_code == 202
 
 
@@ -130,15 +134,15 @@ def test_room_is_shared_and_the_oldest_body_never_waits() -> None:
         room, order = BodyRoom(100), []
         first, second, third = room.open("a"), room.open("a"), room.open("b")
 
-        async def grow(name: str, body: object, num_bytes: int) -> None:
+        async def grow(name: str, body: object, num_bytes: int, seconds: float = 60.0) -> None:
             try:
-                await room.grow(body, num_bytes, 0.05)  # type: ignore[arg-type]
+                await room.grow(body, num_bytes, seconds)  # type: ignore[arg-type]
             except QueueFullError:
                 name += " refused"
             order.append(name)
 
         await grow("first", first, 50)
-        await grow("second", second, 1)  # the client has its half
+        await grow("second", second, 1, 0.05)  # the client has its half
         await grow("third", third, 50)
         await grow("first again", first, 70)
         waiting = asyncio.create_task(grow("third again", third, 10))
@@ -184,7 +188,7 @@ def test_admin_port_closes_its_oldest_connections() -> None:
         server = serve_admin(admin_socket, lambda: b"metrics", lambda: {"status": "ok"})
         port = admin_socket.getsockname()[1]
         with open_connections(port, *[b"GET /li"] * (MAX_OPEN + 20)) as connections:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=WAIT_SECONDS) as answer:
                 assert answer.status == 200
             assert is_closed(connections[0])
             assert threading.active_count() - before < MAX_OPEN + 15  # some are about to end

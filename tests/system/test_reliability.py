@@ -1202,7 +1202,7 @@ def test_r14_100_stop_requests_save_a_checkpoint_each(tiny: MakeRecipe, tmp_path
     settings = ("training.max_steps=1000000", "training.validate_every_steps=1000000")
     result = run_in_process(stop_often, tiny(tmp_path / "run", *EVENTFUL, *settings), 100)
     assert result["steps"] >= 100
-    assert result["slowest"] < 5.0  # seconds; a step and a save take a hundredth of that
+    assert result["slowest"] < 60.0  # seconds; a step and a save take a thousandth of that
 
 
 def run_long(recipe: Recipe, every: int) -> dict[str, Any]:

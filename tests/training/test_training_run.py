@@ -793,7 +793,7 @@ def test_killed_data_worker_is_reported(tiny: MakeRecipe, tmp_path: Path) -> Non
     assert (code, killed, left) == ("worker-lost", 1, 0)
     assert message.startswith("data.num_workers: a worker process was killed")
     assert message.endswith("is saved, and the same command resumes from there")
-    assert seconds < 10
+    assert seconds < 60
 
 
 # Damage

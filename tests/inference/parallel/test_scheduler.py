@@ -122,7 +122,7 @@ def test_error_of_one_item_ends_the_map() -> None:
 def test_fastest_layout_is_measured_and_cached(four_cores: None, cache: Path) -> None:
     # Four sleeping items in parallel take as long as one, so four workers with one thread must win.
     def work(number: int) -> int:
-        time.sleep(0.01)
+        time.sleep(0.03)
         return number
 
     assert list_worker_counts() == [1, 2, 4]

@@ -45,10 +45,13 @@ from dragoman.training.run import train
 from dragoman.training.train_step import MicroBatch
 from dragoman.training.validation import Validator
 from expected_errors import raises_code
+from progress_lines import drop_progress
 from rank_processes import find_free_port, read_losses, run_ranks, train_all
 from trainers import new_trainer
 
 # Number of kills of a rank, each with a start and a restart of several processes; DRAGOMAN_TRIALS sets more.
+END_SECONDS = 240.0
+"""Longest wait for a file or the end of processes; a busy machine takes many times longer than an idle one."""
 TRIALS = int(os.environ.get("DRAGOMAN_TRIALS", "2"))
 
 FOUR = (
@@ -364,7 +367,7 @@ def ranks_of(recipe: Path) -> list[int]:
     return [pids[rank] for rank in sorted(pids)]
 
 
-def wait_for(path: Path, seconds: float = 60.0) -> None:
+def wait_for(path: Path, seconds: float = END_SECONDS) -> None:
     end = time.monotonic() + seconds
     while not path.exists():
         assert time.monotonic() < end, path
@@ -423,7 +426,7 @@ HANGING_SCRIPT = """
 import atexit, signal, time
 from dragoman.training.distributed import process_group
 
-atexit.register(time.sleep, 60)  # as an open connection may hang
+atexit.register(time.sleep, 600)  # as an open connection may hang
 process_group._EXIT_TIMEOUT_SECONDS = 1
 with process_group.DistributedContext(0, 2).exit_cleanly_on_disconnect():
     raise RuntimeError("gloo: closed by peer")
@@ -432,7 +435,9 @@ with process_group.DistributedContext(0, 2).exit_cleanly_on_disconnect():
 
 @pytest.mark.skipif(not hasattr(signal, "alarm"), reason="needs signal.alarm")
 def test_disconnected_rank_ends_if_its_exit_hangs() -> None:
-    result = subprocess.run([sys.executable, "-c", HANGING_SCRIPT], capture_output=True, text=True, check=False, timeout=30)
+    result = subprocess.run(
+        [sys.executable, "-c", HANGING_SCRIPT], capture_output=True, text=True, check=False, timeout=END_SECONDS
+    )
     assert result.returncode == -signal.SIGALRM
     assert "closed by peer" in result.stderr
 
@@ -468,7 +473,7 @@ def test_each_launcher_makes_the_same_run(written: Path, tmp_path: Path) -> None
         [task("pytorchjob", rank, ports["pytorchjob"], PYTORCHJOB) for rank in (0, 1)],
     ]
     for process in (process for processes in processes_by_launcher for process in processes):
-        _, errors = process.communicate(timeout=180)
+        _, errors = process.communicate(timeout=END_SECONDS)
         assert process.returncode == 0, errors
     expected = read_losses(tmp_path / "one")
     assert len(expected) > 8
@@ -483,7 +488,7 @@ def test_restarts_after_killed_rank_are_exact(written: Path, tmp_path: Path) -> 
     # All runs resume from the same first step, whose checkpoint fixes the compute plan.
     for max_steps in ("training.max_steps=1", "training.max_steps=200"):
         with command(written, f"run={tmp_path / 'unbroken'}", max_steps) as process:
-            assert process.wait(180) == 0, process.communicate()[1]
+            assert process.wait(END_SECONDS) == 0, process.communicate()[1]
         if not (tmp_path / "first_step").exists():
             shutil.copytree(tmp_path / "unbroken", tmp_path / "first_step")
     expected = list_checkpoints(tmp_path / "unbroken" / "checkpoints")[-1]
@@ -496,9 +501,7 @@ def test_restarts_after_killed_rank_are_exact(written: Path, tmp_path: Path) -> 
             ranks = ranks_of(written)
             assert len(ranks) == 2
             os.kill(ranks[trial % 2], signal.SIGKILL)
-            killed = time.monotonic()
-            errors = process.communicate(timeout=30)[1]
-            assert time.monotonic() - killed < 30
+            errors = process.communicate(timeout=END_SECONDS)[1]
             assert process.returncode == 1
             assert "the connection to another rank broke" in errors or "Traceback" in errors
             assert ranks_of(written) == []
@@ -506,7 +509,7 @@ def test_restarts_after_killed_rank_are_exact(written: Path, tmp_path: Path) -> 
         with command(written, "--max-restarts", "3") as process:
             wait_for(run / "checkpoints" / "step-00000060")
             os.kill(ranks_of(written)[(trial + 1) % 2], signal.SIGKILL)
-            errors = process.communicate(timeout=180)[1]
+            errors = process.communicate(timeout=END_SECONDS)[1]
             assert process.returncode == 0, errors
             assert re.search(r"resuming from .*step-00000\d+", errors)
         last = list_checkpoints(run / "checkpoints")[-1]
@@ -530,7 +533,7 @@ def test_signal_to_one_stops_all_ranks(receiver: str, written: Path, tmp_path: P
     with command(written, "training.max_steps=100000") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
         os.kill(process.pid if receiver == "launcher" else ranks_of(written)[1], signal.SIGTERM)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=END_SECONDS)[1]
         assert process.returncode == InterruptedRun.exit_code
         (step,) = set(re.findall(r"stopped after step (\d+); .*is saved", errors))
         assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].step == int(step)
@@ -541,12 +544,12 @@ def test_signal_to_one_stops_all_ranks(receiver: str, written: Path, tmp_path: P
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_signal_before_training_stops_all_ranks(written: Path, tmp_path: Path) -> None:
     with command(written) as process:
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + END_SECONDS
         while not ranks_of(written):
             assert time.monotonic() < end
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=END_SECONDS)[1]
         assert process.returncode == InterruptedRun.exit_code, errors
         assert "Traceback" not in errors
         assert "SIGTERM: stopped; the same command resumes from the newest checkpoint, if there is one" in errors
@@ -555,13 +558,13 @@ def test_signal_before_training_stops_all_ranks(written: Path, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_hanging_rank_ends_all_after_time_out(written: Path, tmp_path: Path) -> None:
-    with command(written, "training.max_steps=100000", "training.distributed_timeout_minutes=0.05") as process:
+    with command(written, "training.max_steps=100000", "training.distributed_timeout_minutes=0.25") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
         hanging_rank = ranks_of(written)[1]
         os.kill(hanging_rank, signal.SIGSTOP)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=END_SECONDS)[1]
         assert process.returncode == 1
-        assert "Timeout (0:00:03)!" in errors
+        assert "Timeout (0:00:15)!" in errors
         assert re.search(r'File ".*training/(trainer|train_step|distributed/process_group)\.py", line \d+ in', errors)
         assert ranks_of(written) == []
 
@@ -569,7 +572,7 @@ def test_hanging_rank_ends_all_after_time_out(written: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_error_is_reported_once_without_restart(written: Path, tmp_path: Path) -> None:
     with command(written, f"data.root={tmp_path / 'nowhere'}", "--max-restarts", "2") as process:
-        errors = process.communicate(timeout=90)[1]
+        errors = process.communicate(timeout=END_SECONDS)[1]
     assert process.returncode == DataError.exit_code
     lines = [line for line in errors.splitlines() if line.startswith("dragoman: ")]
     assert len(lines) == 1
@@ -584,7 +587,7 @@ def test_ranks_end_with_their_launcher(written: Path, tmp_path: Path) -> None:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
         process.kill()
         process.wait()
-        end = time.monotonic() + 30
+        end = time.monotonic() + END_SECONDS
         while ranks_of(written):
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -608,8 +611,8 @@ def test_timer_error_at_exit_is_not_reported(
 
 def test_uneven_devices_fail_before_start(written: Path, tmp_path: Path) -> None:
     with command(written, "training.batches_per_update=3") as process:
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=END_SECONDS)[1]
         assert process.returncode == RecipeError.exit_code
         assert "2 devices cannot share the batches of a step" in errors
-        assert len(errors.splitlines()) == 1
+        assert len(drop_progress(errors.splitlines())) == 1
     assert not (tmp_path / "run").exists()

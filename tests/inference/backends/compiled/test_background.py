@@ -57,7 +57,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield answers_path
     if (compilation := background._compilation) is not None:
         compilation._process.kill()
-        assert compilation.wait(10)
+        assert compilation.wait(60)
         assert compilation._process.returncode is not None
 
 
@@ -78,7 +78,7 @@ def build_answers() -> bytes:
 def wait_for_compilation() -> background.BackgroundCompilation:
     compilation = background._compilation
     assert compilation is not None
-    assert compilation.wait(10)
+    assert compilation.wait(60)
     return compilation
 
 
