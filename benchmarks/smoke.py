@@ -24,7 +24,7 @@ from dragoman.data.collate import Batch, collate
 from dragoman.model.factory import build_model
 from dragoman.model.positional_encoding import interleaved_sinusoids
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss
 
@@ -94,7 +94,7 @@ def training_rate(model: nn.Module, loss_of: Callable[[Batch], Tensor], batches:
 def cached_rate(model: Transformer, sources: list[list[int]]) -> float:
     started = time.perf_counter()
     hypotheses_by_sentence = generate(
-        as_inference_model([model]), sources, DecodingConfig(method="greedy", max_extra_tokens=30), start_id=2
+        BatchSearch(as_inference_model([model]), DecodingConfig(method="greedy", max_extra_tokens=30), start_id=2), sources
     )
     return sum(len(hypotheses[0].token_log_probs) for hypotheses in hypotheses_by_sentence) / (time.perf_counter() - started)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dragoman.config import Recipe, read_recipe
     from dragoman.config.decoding_options import DecodingOptions
     from dragoman.conversion.converter import ConversionResult, convert
-    from dragoman.documents.translate_file import FileTranslation, translate_file
+    from dragoman.documents.translate_file import FileOptions, FileTranslation, translate_file
     from dragoman.errors import DragomanError
     from dragoman.inference.load import load, load_pivot
     from dragoman.inference.parse_result import Parse
@@ -35,6 +35,7 @@ __all__ = [
     "ConversionResult",
     "DecodingOptions",
     "DragomanError",
+    "FileOptions",
     "FileTranslation",
     "Parse",
     "Parser",
@@ -58,6 +59,7 @@ _MODULES = {
     "ConversionResult": "dragoman.conversion.converter",
     "DecodingOptions": "dragoman.config.decoding_options",
     "DragomanError": "dragoman.errors",
+    "FileOptions": "dragoman.documents.translate_file",
     "FileTranslation": "dragoman.documents.translate_file",
     "Parse": "dragoman.inference.parse_result",
     "Parser": "dragoman.inference.parser",

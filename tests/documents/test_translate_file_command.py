@@ -84,7 +84,11 @@ def test_file_is_translated_from_python(bundle: Path, catalog: Path, tmp_path: P
     translator = dragoman.load(bundle, task="translation")
     steps: list[tuple[int, int]] = []
     result = dragoman.translate_file(
-        translator, catalog, tmp_path / "out" / "b.po", accept=True, on_progress=lambda *step: steps.append(step)
+        translator,
+        catalog,
+        tmp_path / "out" / "b.po",
+        dragoman.FileOptions(accept=True),
+        on_progress=lambda *step: steps.append(step),
     )
     assert (result.output, result.num_texts, len(result.results), result.flagged) == (tmp_path / "out" / "b.po", 2, 1, [])
     assert not polib.pofile(str(result.output)).find("one two red").fuzzy

@@ -29,7 +29,7 @@ from dragoman.errors import BundleError, DragomanError
 from dragoman.export.ctranslate2 import convert_decoding_options, export_ctranslate2
 from dragoman.io.storage import verify_checksums
 from dragoman.model.factory import build_model
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
 from dragoman.training.run import train
 from expected_errors import raises_code
@@ -155,7 +155,7 @@ def test_greedy_search_agrees(variant: str, trained_bundle: Bundle, tmp_path: Pa
 
 def searched(bundle: Bundle, sources: list[list[int]], decoding: DecodingConfig) -> list[Hypothesis]:
     results = generate(
-        as_inference_model([bundle.model]), sources, decoding, start_id=get_decoder_start_id(bundle.recipe.model)
+        BatchSearch(as_inference_model([bundle.model]), decoding, start_id=get_decoder_start_id(bundle.recipe.model)), sources
     )
     return [hypotheses[0] for hypotheses in results]
 

@@ -24,7 +24,7 @@ from dragoman.formats.text import read_lines
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.local_attention import Mask
-from dragoman.tasks.generation import compute_cross_attention, generate
+from dragoman.tasks.generation import BatchSearch, compute_cross_attention, generate
 from dragoman.tasks.inference_model import as_inference_model, get_max_positions
 from expected_errors import raises_code
 
@@ -538,8 +538,10 @@ def test_options_that_equal_those_of_the_last_call_but_have_another_type_are_che
 def test_generate_keeps_the_order_of_sources(translator: Translator) -> None:
     sources = [translator.bundle.tokenizer.encode_source(text) for text in ("one two three four five", "one", "two three")]
     config = translator.resolve_decoding({"method": "greedy"})
-    results = generate(as_inference_model(translator.models), sources, config, start_id=2)
-    alone = [generate(as_inference_model(translator.models), [source], config, start_id=2)[0] for source in sources]
+    results = generate(BatchSearch(as_inference_model(translator.models), config, start_id=2), sources)
+    alone = [
+        generate(BatchSearch(as_inference_model(translator.models), config, start_id=2), [source])[0] for source in sources
+    ]
     assert [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in results] == [
         [hypothesis.tokens for hypothesis in hypotheses] for hypotheses in alone
     ]

@@ -16,7 +16,7 @@ from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.model.factory import build_model
 from dragoman.model.layers import FeedForward
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import compute_cross_attentions, generate, score_pairs
+from dragoman.tasks.generation import BatchSearch, compute_cross_attentions, generate, score_pairs
 from dragoman.tasks.inference_model import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.losses.rdrop import r_drop_loss
@@ -140,8 +140,8 @@ def test_decoder_reads_the_prompt_before_the_output(method: str) -> None:
     config = DecodingConfig.model_validate(
         {"method": method, "beam_size": 1, "max_extra_tokens": 6, "length_penalty": "power", "alpha": 1.0}
     )
-    results = generate(as_inference_model([model]), SOURCES, config, start_id=START, prompt=PROMPT)
-    without = generate(as_inference_model([model]), SOURCES, config, start_id=START)
+    results = generate(BatchSearch(as_inference_model([model]), config, start_id=START, prompt=PROMPT), SOURCES)
+    without = generate(BatchSearch(as_inference_model([model]), config, start_id=START), SOURCES)
     assert [result[0].tokens for result in results] != [result[0].tokens for result in without]
     for source, (hypothesis, *_) in zip(SOURCES, results, strict=True):
         expected, total = greedy_after_prompt(model, source, len(source) + 6)
@@ -153,7 +153,7 @@ def test_decoder_reads_the_prompt_before_the_output(method: str) -> None:
 def test_prompted_beam_of_four_scores_its_output_equally() -> None:
     model = make_model()
     config = DecodingConfig(beam_size=4, max_extra_tokens=6)
-    results = generate(as_inference_model([model]), SOURCES, config, start_id=START, prompt=PROMPT)
+    results = generate(BatchSearch(as_inference_model([model]), config, start_id=START, prompt=PROMPT), SOURCES)
     finished = [index for index, (best, *_) in enumerate(results) if best.finished]
     assert finished
     targets = [results[index][0].tokens for index in finished]

@@ -15,7 +15,7 @@ from dragoman.data.collate import collate, pad_sequences
 from dragoman.inference.backends.cuda.graphs import CudaGraph
 from dragoman.inference.backends.cuda.model import StaticTransformer, build_cuda_inference_model
 from dragoman.model.factory import build_model
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model
 from dragoman.training.gradient_guard import GradientGuard
 from dragoman.training.losses.label_smoothing import batch_loss
@@ -55,7 +55,7 @@ def test_search_equals_search_on_cpu(method: str) -> None:
     outputs = [
         [
             [hypothesis.tokens for hypothesis in hypotheses]
-            for hypotheses in generate(as_inference_model([model.to(name)]), SOURCES, config, start_id=2)
+            for hypotheses in generate(BatchSearch(as_inference_model([model.to(name)]), config, start_id=2), SOURCES)
         ]
         for name in ("cpu", "cuda")
     ]
@@ -74,7 +74,7 @@ def test_graph_search_equals_search_on_cpu(settings: dict[str, Any], method: str
     decoding = DecodingConfig.model_validate({"method": method, "max_extra_tokens": 40})
 
     def decode(inference_model: InferenceModel) -> list[list[tuple[int, ...]]]:
-        results = generate(inference_model, SOURCES * 3, decoding, start_id=2)
+        results = generate(BatchSearch(inference_model, decoding, start_id=2), SOURCES * 3)
         return [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in results]
 
     expected = decode(as_inference_model([model]))

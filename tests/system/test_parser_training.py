@@ -32,7 +32,7 @@ from dragoman.inference.load import load
 from dragoman.model.factory import build_model
 from dragoman.model.pointer import WordTables
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.parsing import parse_sentences, score_parses
+from dragoman.tasks.parsing import SentenceParser, score_parses
 from dragoman.training.losses.label_smoothing import batch_loss, pos_tag_loss
 from dragoman.training.monitoring.diagnostics import diagnose
 from dragoman.training.monitoring.run_status import RunStatus, read_run_status
@@ -427,20 +427,21 @@ def test_parses_are_trees_over_the_words(run: Path) -> None:
     words = [["the", "cat", "sees", "a", "dog", "."], [], ["("] * 3, ["\u2581", "x y", "\N{GRINNING FACE}"], ["the"] * 400]
     tagged: Sequence[Sequence[str] | None] = [["A", "B", "C", "D", "E", "F"], None, None, None, None]
     decoding = bundle.recipe.decoding.model_copy(update={"max_source_tokens": 300})
-    parses = parse_sentences([bundle.model], bundle.tokenizer, words, bundle.recipe, decoding, tags=tagged)
+    parser = SentenceParser([bundle.model], bundle.tokenizer, bundle.recipe, decoding)
+    parses = parser.parse(words, tags=tagged)
     assert [parse.status for parse in parses] == ["ok", "empty", "ok", "ok", "too_long"]
     for parse, sentence_words in zip(parses, words, strict=True):
         assert parse.tree is None or [leaf.word for leaf in get_leaves(parse.tree)] == sentence_words
     assert parses[0].tags == tuple(tagged[0] or ())
     assert {*parses[2].tags} <= {*WORDS, "."}
     assert len(parses[0].hypotheses) == 1
-    free = parse_sentences([bundle.model], bundle.tokenizer, words[:4], bundle.recipe, decoding, constrained=False)
+    free = parser.parse(words[:4], constrained=False)
     assert all(
         parse.tree is None or [leaf.word for leaf in get_leaves(parse.tree)] == sentence_words
         for parse, sentence_words in zip(free, words, strict=False)
     )
     with raises_code("invalid-tags", "sentence 1"):
-        parse_sentences([bundle.model], bundle.tokenizer, words[:1], bundle.recipe, decoding, tags=[["A"]])
+        parser.parse(words[:1], tags=[["A"]])
 
 
 def test_damaged_parser_bundle_raises_error(run: Path, tmp_path: Path) -> None:

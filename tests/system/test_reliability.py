@@ -40,6 +40,7 @@ from dragoman.io.storage import MANIFEST_FILE, lock_dir, verify_checksums
 from dragoman.model.factory import build_model
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
+    StateTensors,
     TrainerState,
     find_latest_checkpoint,
     list_checkpoints,
@@ -70,12 +71,12 @@ def skip_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- checkpoints with a recognizable value ----------------------------------------------------------------------------
 
 
-def tensors(value: int) -> dict[str, dict[str, Tensor]]:
+def tensors(value: int) -> StateTensors:
     """Return weights, optimizer state and moving average of a model of 12 numbers, which all depend on `value`."""
     weights = {"a": torch.full((2, 5), float(value)), "b": torch.full((2,), -float(value))}
     moments = {f"{name}/{moment}": weight + 1 for name, weight in weights.items() for moment in ("exp_avg", "exp_avg_sq")}
     steps = {f"{name}/step": torch.tensor(float(value)) for name in weights}
-    return {"weights": weights, "optimizer_state": moments | steps, "ema_weights": weights}
+    return StateTensors(weights, moments | steps, weights)
 
 
 def save(folder: Path, step: int, value: int | None = None, *, metric: float | None = None) -> Checkpoint:
@@ -84,6 +85,7 @@ def save(folder: Path, step: int, value: int | None = None, *, metric: float | N
     data_digests = {"train-00000.arrow": "0" * 64}
     return save_checkpoint(
         folder,
+        tensors(value),
         trainer_state=trainer_state,
         recipe={"name": "x"},
         metric=metric,
@@ -91,7 +93,6 @@ def save(folder: Path, step: int, value: int | None = None, *, metric: float | N
         scheduled=True,
         compute_plan={},
         nll=None,
-        **tensors(value),
     )
 
 
@@ -111,7 +112,7 @@ def read_value(folder: Path, notices: list[str] | None = None) -> int | None:
     averages = checkpoint.ema_weights()
     assert averages is not None
     groups = (checkpoint.weights(), checkpoint.optimizer_state(), averages)
-    for group, expected in zip(groups, tensors(value).values(), strict=True):
+    for group, expected in zip(groups, vars(tensors(value)).values(), strict=True):
         assert group.keys() == expected.keys()
         assert all(torch.equal(group[name], expected[name]) for name in expected)
     return value
@@ -674,9 +675,14 @@ def test_r5_needed_space_is_checked_before_writing(tmp_path: Path, monkeypatch: 
     def save_many(step: int) -> Checkpoint:
         with recording(disk):
             return save_checkpoint(
-                tmp_path, trainer_state=TrainerState(step=step), recipe={}, metric=None, data_digests={}, scheduled=True,
-                weights=weights, optimizer_state=moments,
-            )  # fmt: skip
+                tmp_path,
+                StateTensors(weights, moments),
+                trainer_state=TrainerState(step=step),
+                recipe={},
+                metric=None,
+                data_digests={},
+                scheduled=True,
+            )
 
     first = save_many(1)
     disk.done.clear()
@@ -699,7 +705,7 @@ import dragoman.io.storage
 from dragoman.errors import OutputError, RunError
 from dragoman.io.storage import verify_checksums
 from dragoman.training.checkpoints.checkpoint import (
-    TrainerState, find_latest_checkpoint, prune_checkpoints, save_checkpoint
+    StateTensors, TrainerState, find_latest_checkpoint, prune_checkpoints, save_checkpoint
 )
 
 folder = Path(sys.argv[1])
@@ -709,8 +715,8 @@ weights = {"a": torch.zeros(50_000)}
 
 def attempt(step):
     try:
-        save_checkpoint(folder, trainer_state=TrainerState(step=step), recipe={}, metric=None, data_digests={}, scheduled=True,
-                        weights=weights, optimizer_state={}, ema_weights=weights)
+        save_checkpoint(folder, StateTensors(weights, {}, weights), trainer_state=TrainerState(step=step), recipe={},
+                        metric=None, data_digests={}, scheduled=True)
         prune_checkpoints(folder, keep_last=1, keep_best=0)
         return "saved"
     except OutputError as error:
@@ -899,13 +905,12 @@ def test_trainer_state_is_restored_exactly(tmp_path: Path) -> None:
     )  # fmt: skip
     path = save_checkpoint(
         tmp_path,
+        StateTensors({}, {}),
         trainer_state=trainer_state,
         recipe={},
         metric=0.3,
         data_digests={},
         scheduled=False,
-        weights={},
-        optimizer_state={},
     ).path
     checkpoint = read_checkpoint(path)
     assert checkpoint.trainer_state == trainer_state

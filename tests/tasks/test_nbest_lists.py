@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import BatchSearch, generate
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -25,8 +25,8 @@ def test_nbest_list_holds_each_text_once(bundle: Path, is_native: bool) -> None:
         return str(len(tokens))
 
     config = translator.resolve_decoding({"beam_size": 8, "nbest": 8})
-    whole = generate(model, sources, config, start_id=2)
-    few = generate(model, sources, config.model_copy(update={"nbest": 3}), start_id=2, decode=decode)
+    whole = generate(BatchSearch(model, config, start_id=2), sources)
+    few = generate(BatchSearch(model, config.model_copy(update={"nbest": 3}), start_id=2), sources, decode=decode)
     for all_hypotheses, hypotheses in zip(whole, few, strict=True):
         texts = [decode(hypothesis.tokens) for hypothesis in hypotheses]
         assert len(set(texts)) == len(texts)

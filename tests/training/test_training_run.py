@@ -47,6 +47,7 @@ from dragoman.formats.text import read_lines
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
 from dragoman.training.checkpoints.checkpoint import (
+    StateTensors,
     TrainerState,
     find_latest_checkpoint,
     list_checkpoints,
@@ -1266,9 +1267,14 @@ def test_average_run_writes_another_bundle(trained: Path, tmp_path: Path) -> Non
 def test_unscheduled_checkpoints_are_pruned(tmp_path: Path) -> None:
     for step, scheduled, metric in ((1, True, None), (2, False, None), (3, True, -5.0), (4, False, None)):
         save_checkpoint(
-            tmp_path, trainer_state=TrainerState(step=step), recipe={}, metric=metric, data_digests={}, scheduled=scheduled,
-            weights={"a": torch.zeros(1)}, optimizer_state={},
-        )  # fmt: skip
+            tmp_path,
+            StateTensors({"a": torch.zeros(1)}, {}),
+            trainer_state=TrainerState(step=step),
+            recipe={},
+            metric=metric,
+            data_digests={},
+            scheduled=scheduled,
+        )
         prune_checkpoints(tmp_path, keep_last=2, keep_best=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == names(3, 4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,52 +11,55 @@ import click
 from dragoman.cli.options import (
     PATH_TYPE,
     add_languages,
+    argument,
     check_output_paths,
     from_option,
     json_option,
     open_text_output,
+    option,
     output_option,
     overwrite_option,
+    shared,
     to_option,
     usage_error,
+    with_options,
 )
 from dragoman.runtime.counts import format_count
 
 CHUNK_LINES = 2048
 
 
+@dataclass(frozen=True)
+class AlignOptions:
+    """Options of `dragoman align`."""
+
+    source: Path = argument("source", type=PATH_TYPE)
+    target: Path = argument("target", type=PATH_TYPE)
+    bundle: Path | None = option(
+        "--bundle", type=PATH_TYPE, help="Align by the attention of this model instead of a lexical aligner."
+    )
+    target_language: str | None = shared(to_option)
+    source_language: str | None = shared(from_option)
+    output: Path | None = shared(output_option)
+    overwrite: bool = shared(overwrite_option())
+    gold: Path | None = option(
+        "--gold", type=PATH_TYPE, help="Compare with these links: print error rate, precision and recall, not links."
+    )
+    as_dictionary: bool = option(
+        "--dictionary",
+        "as_dictionary",
+        is_flag=True,
+        help="Print each source word, a tab and the target word that it is linked to most often, not links.",
+    )
+    min_links: int = option(
+        "--min-links", type=click.IntRange(min=1), default=1, show_default=True, help="Fewest links of a word of --dictionary."
+    )
+    as_json: bool = shared(json_option("Print one JSON object a line, with the linked words."))
+
+
 @click.command()
-@click.argument("source", type=PATH_TYPE)
-@click.argument("target", type=PATH_TYPE)
-@click.option("--bundle", type=PATH_TYPE, help="Align by the attention of this model instead of a lexical aligner.")
-@to_option
-@from_option
-@output_option
-@overwrite_option()
-@click.option("--gold", type=PATH_TYPE, help="Compare with these links: print error rate, precision and recall, not links.")
-@click.option(
-    "--dictionary",
-    "as_dictionary",
-    is_flag=True,
-    help="Print each source word, a tab and the target word that it is linked to most often, not links.",
-)
-@click.option(
-    "--min-links", type=click.IntRange(min=1), default=1, show_default=True, help="Fewest links of a word of --dictionary."
-)
-@json_option("Print one JSON object a line, with the linked words.")
-def align(
-    source: Path,
-    target: Path,
-    bundle: Path | None,
-    target_language: str | None,
-    source_language: str | None,
-    output: Path | None,
-    overwrite: bool,
-    gold: Path | None,
-    as_dictionary: bool,
-    min_links: int,
-    as_json: bool,
-) -> None:
+@with_options(AlignOptions)
+def align(args: AlignOptions) -> None:
     """Align the words of SOURCE with those of TARGET, line by line, as `i-j` counted from 0.
 
     Spaces separate the words. With --bundle, the attention of its model to the given target makes the links. This works for a
@@ -72,34 +76,34 @@ def align(
     from dragoman.formats.text import read_parallel_lines
     from dragoman.word_aligner import build_dictionary
 
-    check_output_paths(output, overwrite=overwrite, input_paths=[source, target, gold, bundle])
+    check_output_paths(args.output, overwrite=args.overwrite, input_paths=[args.source, args.target, args.gold, args.bundle])
     decoding: dict[str, Any] = {}
-    add_languages(decoding, source_language, target_language)
-    if decoding and bundle is None:
+    add_languages(decoding, args.source_language, args.target_language)
+    if decoding and args.bundle is None:
         raise usage_error("--to and --from choose the languages of --bundle; give it as well")
-    if as_dictionary and (as_json or gold is not None):
-        raise usage_error(f"--dictionary and {'--json' if as_json else '--gold'} print other things; drop one of the two")
-    if min_links > 1 and not as_dictionary:
+    if args.as_dictionary and (args.as_json or args.gold is not None):
+        raise usage_error(f"--dictionary and {'--json' if args.as_json else '--gold'} print other things; drop one of the two")
+    if args.min_links > 1 and not args.as_dictionary:
         raise usage_error("--min-links is for --dictionary; give it as well")
-    sources, targets = read_parallel_lines(source, target)
-    gold_links = None if gold is None else _read_gold_links(gold, sources, targets)
-    if bundle is None:
+    sources, targets = read_parallel_lines(args.source, args.target)
+    gold_links = None if args.gold is None else _read_gold_links(args.gold, sources, targets)
+    if args.bundle is None:
         predicted_links = _align_lexically(sources, targets)
     else:
-        predicted_links, sources = _align_with_model(bundle, sources, targets, decoding)
+        predicted_links, sources = _align_with_model(args.bundle, sources, targets, decoding)
     if gold_links is not None:
-        _print_alignment_scores(predicted_links, gold_links, as_json=as_json)
-        if output is None:
+        _print_alignment_scores(predicted_links, gold_links, as_json=args.as_json)
+        if args.output is None:
             return
-    with open_text_output(output, overwrite=overwrite) as stream:
-        if as_dictionary:
+    with open_text_output(args.output, overwrite=args.overwrite) as stream:
+        if args.as_dictionary:
             source_words, target_words = ([line.split() for line in lines] for lines in (sources, targets))
-            dictionary = build_dictionary(source_words, target_words, predicted_links, min_count=min_links)
+            dictionary = build_dictionary(source_words, target_words, predicted_links, min_count=args.min_links)
             stream.writelines(f"{word}\t{translation}\n" for word, translation in dictionary.items())
             return
         pairs = zip(sources, targets, predicted_links, strict=True)
         for line_number, (source_line, target_line, links) in enumerate(pairs, start=1):
-            line = _to_json_line(line_number, source_line, target_line, links) if as_json else format_pharaoh(links)
+            line = _to_json_line(line_number, source_line, target_line, links) if args.as_json else format_pharaoh(links)
             stream.write(f"{line}\n")
 
 

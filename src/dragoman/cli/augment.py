@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -14,19 +15,21 @@ from click.core import ParameterSource
 from dragoman.cli.exit_statuses import INCOMPLETE_LINES
 from dragoman.cli.groups import SuggestingGroup
 from dragoman.cli.options import (
-    CommandT,
     bleu_tokenizer_option,
     bundle_argument,
     cluster_option,
     device_option,
     ensemble_option,
     json_option,
+    option,
     output_path_option,
     overwrite_option,
     parse_decoding_overrides,
     precision_option,
+    shared,
     treat_termination_as_interrupt,
     usage_error,
+    with_options,
 )
 from dragoman.runtime.counts import format_count
 
@@ -51,27 +54,24 @@ DROP_REASONS = {
 tag_option = click.option("--tag", default="", help="Word before each source, such as <BT>.")
 
 
-def augment_options(command: CommandT) -> CommandT:
-    """Add the options of all three methods."""
-    options: list[Any] = [
-        output_path_option("File to write: a .tsv or a .jsonl.", required=True),
-        overwrite_option("Replace the output, and a partial output of other settings."),
-        ensemble_option,
-        click.option(
-            "--keep-status",
-            "keep_statuses",
-            multiple=True,
-            type=click.Choice(["truncated", "short", "repetition", "copied"]),
-            help="Keep pairs of this status, which are dropped otherwise. Repeat it for several statuses.",
-        ),
-        device_option,
-        precision_option(),
-        cluster_option,
-        json_option("Print the counts of the lines as JSON."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+@dataclass(frozen=True)
+class AugmentOptions:
+    """Options of all three methods."""
+
+    output: Path = shared(output_path_option("File to write: a .tsv or a .jsonl.", required=True))
+    overwrite: bool = shared(overwrite_option("Replace the output, and a partial output of other settings."))
+    ensemble: tuple[Path, ...] = shared(ensemble_option)
+    keep_statuses: tuple[str, ...] = option(
+        "--keep-status",
+        "keep_statuses",
+        multiple=True,
+        type=click.Choice(["truncated", "short", "repetition", "copied"]),
+        help="Keep pairs of this status, which are dropped otherwise. Repeat it for several statuses.",
+    )
+    device: str = shared(device_option)
+    precision: str = shared(precision_option())
+    cluster: str | None = shared(cluster_option)
+    as_json: bool = shared(json_option("Print the counts of the lines as JSON."))
 
 
 @click.group(cls=SuggestingGroup)
@@ -94,8 +94,8 @@ def augment() -> None:
 @bundle_argument
 @click.argument("arguments", nargs=-1, required=True, metavar="FILE [KEY=VALUE]...")
 @tag_option
-@augment_options
-def back_translate(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses: tuple[str, ...], **options: Any) -> None:
+@with_options(AugmentOptions)
+def back_translate(args: AugmentOptions, bundle: Path, arguments: tuple[str, ...], tag: str) -> None:
     """Make pairs of the lines of FILE, in the target language, and of sources that BUNDLE generates.
 
     BUNDLE translates from the target language into the source language. KEY=VALUE changes a key of its recipe's [decoding]
@@ -104,30 +104,29 @@ def back_translate(bundle: Path, arguments: tuple[str, ...], tag: str, keep_stat
     \b
     Example:  dragoman augment back-translate runs/multi30k-ende/bundle news.en -o news.jsonl --tag "<BT>" method=sample
     """
-    _augment_lines("back-translate", bundle, arguments, tag, keep_statuses, **options)
+    _augment_lines("back-translate", args, bundle, arguments, tag)
 
 
 @augment.command("self-train")
 @bundle_argument
 @click.argument("arguments", nargs=-1, required=True, metavar="FILE [KEY=VALUE]...")
 @tag_option
-@augment_options
-def self_train(bundle: Path, arguments: tuple[str, ...], tag: str, keep_statuses: tuple[str, ...], **options: Any) -> None:
+@with_options(AugmentOptions)
+def self_train(args: AugmentOptions, bundle: Path, arguments: tuple[str, ...], tag: str) -> None:
     """Make pairs of the lines of FILE, in the source language, and of targets that BUNDLE generates.
 
     \b
     Example:  dragoman augment self-train runs/multi30k-ende/bundle news.en -o news.jsonl beam_size=5
     """
-    _augment_lines("self-train", bundle, arguments, tag, keep_statuses, **options)
+    _augment_lines("self-train", args, bundle, arguments, tag)
 
 
 def _augment_lines(
     method: Literal["back-translate", "self-train"],
+    args: AugmentOptions,
     bundle: Path,
     arguments: Sequence[str],
     tag: str,
-    keep_statuses: Sequence[str],
-    **options: Any,
 ) -> None:
     """Translate the lines of one file, and write them with their translations. Raises UsageError for a tag of several words."""
     from dragoman.tasks.synthetic_data import Augmentation
@@ -135,8 +134,8 @@ def _augment_lines(
     files, decoding = _split_arguments(arguments, 1)
     if any(letter.isspace() for letter in tag):
         raise usage_error(f"--tag {tag!r}: holds a space; give one word")
-    augmentation = Augmentation(method, tag=tag, keep_statuses=frozenset(keep_statuses))
-    _translate_and_write(augmentation, bundle, files, decoding, **options)
+    augmentation = Augmentation(method, tag=tag, keep_statuses=frozenset(args.keep_statuses))
+    _translate_and_write(augmentation, args, bundle, files, decoding)
 
 
 @augment.command()
@@ -150,16 +149,15 @@ def _augment_lines(
 )
 @bleu_tokenizer_option
 @click.option("--fallback-to-reference", is_flag=True, help="Write the pair with its reference if no output can be used.")
-@augment_options
+@with_options(AugmentOptions)
 def distill(
+    args: AugmentOptions,
     bundle: Path,
     arguments: tuple[str, ...],
     best_of: int | None,
     similarity: str,
     bleu_tokenizer: str,
     fallback_to_reference: bool,
-    keep_statuses: tuple[str, ...],
-    **options: Any,
 ) -> None:
     """Replace the targets of the pairs of SOURCE and TARGET by outputs of BUNDLE, the teacher. One file may hold both sides.
 
@@ -170,33 +168,27 @@ def distill(
 
     files, decoding = _split_arguments(arguments, 2)
     context = click.get_current_context()
-    for option, value in (("similarity", similarity), ("bleu_tokenizer", bleu_tokenizer)):
-        if best_of is None and context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
-            raise usage_error(f"--{option.replace('_', '-')} {value}: needs --best-of; give both")
+    for name, value in (("similarity", similarity), ("bleu_tokenizer", bleu_tokenizer)):
+        if best_of is None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise usage_error(f"--{name.replace('_', '-')} {value}: needs --best-of; give both")
     if best_of is not None and "nbest" in decoding:
         raise usage_error(f"--best-of {best_of} and nbest={decoding['nbest']} both set the number of outputs; give one")
     augmentation = Augmentation(
         "distill",
-        keep_statuses=frozenset(keep_statuses),
+        keep_statuses=frozenset(args.keep_statuses),
         similarity=cast("Any", similarity),
         fallback_to_reference=fallback_to_reference,
     )
-    _translate_and_write(augmentation, bundle, files, decoding, best_of=best_of, bleu_tokenizer=bleu_tokenizer, **options)
+    _translate_and_write(augmentation, args, bundle, files, decoding, best_of=best_of, bleu_tokenizer=bleu_tokenizer)
 
 
 def _translate_and_write(
     augmentation: Augmentation,
+    args: AugmentOptions,
     bundle: Path,
     files: Sequence[str],
     decoding: dict[str, Any],
     *,
-    output: Path,
-    overwrite: bool,
-    ensemble: tuple[Path, ...],
-    device: str,
-    precision: str,
-    cluster: str | None,
-    as_json: bool,
     best_of: int | None = None,
     bleu_tokenizer: str = "auto",
 ) -> None:
@@ -215,17 +207,17 @@ def _translate_and_write(
     from dragoman.tasks.synthetic_data import augment as write_pairs
     from dragoman.tasks.synthetic_data import describe_request
 
-    check_output_location(output, files, [bundle, *ensemble], overwrite=overwrite)
+    check_output_location(args.output, files, [bundle, *args.ensemble], overwrite=args.overwrite)
     with locate_inputs(files) as inputs:
-        output_format = _get_output_format(output)
-        translator = load(bundle, *ensemble, task="translation", device=device, precision=precision)
+        output_format = _get_output_format(args.output)
+        translator = load(bundle, *args.ensemble, task="translation", device=args.device, precision=args.precision)
         task = translator.recipe.task
         decoding = _set_best_of(translator, decoding, best_of)
         config = translator.resolve_decoding(decoding)
         is_checked = best_of is not None and augmentation.similarity == "bleu"
         tokenizer = _choose_bleu_tokenizer(task, bleu_tokenizer, is_checked=is_checked)
         augmentation = replace(augmentation, bleu_tokenizer=tokenizer)
-        bundle_folders = [locate_bundle(path) for path in (bundle, *ensemble)]
+        bundle_folders = [locate_bundle(path) for path in (bundle, *args.ensemble)]
         paths = [input_file.path for input_file in inputs]
         request = describe_request(
             augmentation, output_format, bundle_folders, paths, config, precision=str(translator.precision)
@@ -235,25 +227,30 @@ def _translate_and_write(
             raise DataError(f"{inputs[0].name}: is empty; give a file with text")
         start_time = time.monotonic()
         treat_termination_as_interrupt()
-        if cluster is not None:
-            bundles = tuple(normalize_url(path) for path in [bundle, *ensemble])
-            device_options: DeviceOptions = {"device": device, "precision": str(translator.precision)}
+        if args.cluster is not None:
+            bundles = tuple(normalize_url(path) for path in [bundle, *args.ensemble])
+            device_options: DeviceOptions = {"device": args.device, "precision": str(translator.precision)}
             model = WorkerTranslator(bundles, on_one_thread(device_options))
             function = AugmentShard(model, augmentation, decoding, output_format)
-            with progress_bar(stderr_console(), "translating", total_lines) as bar, connect(cluster) as executor:
+            with progress_bar(stderr_console(), "translating", total_lines) as bar, connect(args.cluster) as executor:
                 status_counts: Mapping[str, int] = augment_on_cluster(
                     _read_input_pairs(augmentation, inputs, task),
                     function,
-                    output,
+                    args.output,
                     request,
                     executor,
-                    overwrite=overwrite,
+                    overwrite=args.overwrite,
                     on_progress=lambda done: bar.set_done(done, total_lines),
                 )
-            _finish(bundle, task, _summarize(output, 0, time.monotonic() - start_time, total_lines, status_counts), as_json)
+            _finish(
+                bundle,
+                task,
+                _summarize(args.output, 0, time.monotonic() - start_time, total_lines, status_counts),
+                args.as_json,
+            )
             return
         with (
-            resumable_output(output, request, overwrite=overwrite) as output_file,
+            resumable_output(args.output, request, overwrite=args.overwrite) as output_file,
             progress_bar(stderr_console(), "translating", total_lines) as bar,
         ):
             resumed_lines = output_file.num_read
@@ -269,8 +266,8 @@ def _translate_and_write(
             except KeyboardInterrupt:
                 resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}"
                 raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
-        summary = _summarize(output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
-        _finish(bundle, task, summary, as_json)
+        summary = _summarize(args.output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
+        _finish(bundle, task, summary, args.as_json)
 
 
 def _finish(bundle: Path, task: TaskConfig, summary: AugmentOutput, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, get_args
 
@@ -13,6 +14,7 @@ from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.options import (
     PATH_TYPE,
     add_languages,
+    argument,
     bleu_tokenizer_option,
     bundle_argument,
     check_output_paths,
@@ -22,15 +24,18 @@ from dragoman.cli.options import (
     from_option,
     json_option,
     open_text_output,
+    option,
     output_path_option,
     overrides_argument,
     overwrite_option,
     parse_decoding_overrides,
     precision_option,
     references_option,
+    shared,
     to_option,
     tokenized_option,
     usage_error,
+    with_options,
 )
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.runtime.counts import format_count, format_perplexity
@@ -51,31 +56,26 @@ comet_option = click.option(
 lowercase_option = click.option("--lowercase", is_flag=True, help="Ignore case in BLEU.")
 
 
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Options of `dragoman score`."""
+
+    hypotheses: Path = argument("hypotheses", type=PATH_TYPE)
+    references: tuple[Path, ...] = shared(references_option)
+    bundle: Path | None = option("--bundle", type=PATH_TYPE, help="Score with this model by forced decoding. Needs --src.")
+    source: Path | None = option("--src", "source", type=PATH_TYPE, help="Source of the translations. Needs --bundle.")
+    target_language: str | None = shared(to_option)
+    source_language: str | None = shared(from_option)
+    language: str = shared(language_option)
+    tokenized: bool = shared(tokenized_option)
+    bleu_tokenizer: str = shared(bleu_tokenizer_option)
+    lowercase: bool = shared(lowercase_option)
+    as_json: bool = shared(json_option())
+
+
 @click.command()
-@click.argument("hypotheses", type=PATH_TYPE)
-@references_option
-@click.option("--bundle", type=PATH_TYPE, help="Score with this model by forced decoding. Needs --src.")
-@click.option("--src", "source", type=PATH_TYPE, help="Source of the translations. Needs --bundle.")
-@to_option
-@from_option
-@language_option
-@tokenized_option
-@bleu_tokenizer_option
-@lowercase_option
-@json_option()
-def score(
-    hypotheses: Path,
-    references: tuple[Path, ...],
-    bundle: Path | None,
-    source: Path | None,
-    target_language: str | None,
-    source_language: str | None,
-    language: str,
-    tokenized: bool,
-    bleu_tokenizer: str,
-    lowercase: bool,
-    as_json: bool,
-) -> None:
+@with_options(ScoreOptions)
+def score(args: ScoreOptions) -> None:
     """Score the translations in the file HYPOTHESES.
 
     References (--ref) give BLEU, chrF, chrF++, TER and exact match, with signatures. A model (--bundle and --src) gives the
@@ -91,30 +91,32 @@ def score(
     from dragoman.cli.json_outputs import ScoreOutput
     from dragoman.formats.text import read_lines
 
-    if (bundle is None) != (source is None):
+    if (args.bundle is None) != (args.source is None):
         raise usage_error("--bundle and --src go together; give both")
-    if bundle is None and not references:
+    if args.bundle is None and not args.references:
         raise usage_error("give --ref FILE, or --bundle and --src")
     decoding: dict[str, Any] = {}
-    add_languages(decoding, source_language, target_language)
-    if decoding and bundle is None:
+    add_languages(decoding, args.source_language, args.target_language)
+    if decoding and args.bundle is None:
         raise usage_error("--to and --from choose the languages of --bundle; give it as well, or --language for --ref")
-    lines = list(read_lines(hypotheses))
+    lines = list(read_lines(args.hypotheses))
     metric_scores, model_scores = None, None
-    if references:
-        targets = _read_references(hypotheses, lines, references)
-        tokenizer = _choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0])
-        metric_scores = compute_scores(lines, targets, language, tokenizer, lowercase)
-        if not as_json:
-            _print_scores(f"{hypotheses} against {', '.join(map(str, references))}", metric_scores)
-    if bundle is not None and source is not None:
-        model_scores = _compute_model_scores(bundle, _read_references(hypotheses, lines, [source])[0], lines, decoding)
-        if not as_json:
+    if args.references:
+        targets = _read_references(args.hypotheses, lines, args.references)
+        tokenizer = _choose_tokenizer(args.language, args.tokenized, args.bleu_tokenizer, targets[0])
+        metric_scores = compute_scores(lines, targets, args.language, tokenizer, args.lowercase)
+        if not args.as_json:
+            _print_scores(f"{args.hypotheses} against {', '.join(map(str, args.references))}", metric_scores)
+    if args.bundle is not None and args.source is not None:
+        model_scores = _compute_model_scores(
+            args.bundle, _read_references(args.hypotheses, lines, [args.source])[0], lines, decoding
+        )
+        if not args.as_json:
             for line_score in model_scores.scores:
                 click.echo("nan" if line_score is None else f"{line_score:.4f}")
             perplexity = format_perplexity(model_scores.perplexity, ".4f")
             click.echo(f"perplexity {perplexity} over {format_count(model_scores.tokens, 'token')}", err=True)
-    if as_json:
+    if args.as_json:
         print_json(ScoreOutput(scores=metric_scores, model=model_scores))
 
 
@@ -251,52 +253,40 @@ def _print_notes(scores: Sequence[Score]) -> None:
             click.echo(note, err=True)
 
 
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Options of `dragoman evaluate`."""
+
+    bundle: Path = shared(bundle_argument)
+    overrides: tuple[str, ...] = shared(overrides_argument)
+    source: Path | None = option("--src", "source", type=PATH_TYPE, help="Source of the test set.")
+    references: tuple[Path, ...] = shared(references_option)
+    target_language: str | None = shared(to_option)
+    source_language: str | None = shared(from_option)
+    pairs: tuple[tuple[str, str, Path, Path], ...] = option(
+        "--pair",
+        "pairs",
+        type=(str, str, PATH_TYPE, PATH_TYPE),
+        multiple=True,
+        metavar="FROM TO SRC REF",
+        help="Test set of one pair of languages: two codes and two files. Repeat it for several pairs.",
+    )
+    ensemble: tuple[Path, ...] = shared(ensemble_option)
+    output: Path | None = shared(output_path_option("Write the translations to this file."))
+    overwrite: bool = shared(overwrite_option())
+    device: str = shared(device_option)
+    precision: str = shared(precision_option("float32"))
+    comet: Path | None = shared(comet_option)
+    language: str = shared(language_option)
+    tokenized: bool = shared(tokenized_option)
+    bleu_tokenizer: str = shared(bleu_tokenizer_option)
+    lowercase: bool = shared(lowercase_option)
+    as_json: bool = shared(json_option())
+
+
 @click.command()
-@bundle_argument
-@overrides_argument
-@click.option("--src", "source", type=PATH_TYPE, help="Source of the test set.")
-@references_option
-@to_option
-@from_option
-@click.option(
-    "--pair",
-    "pairs",
-    type=(str, str, PATH_TYPE, PATH_TYPE),
-    multiple=True,
-    metavar="FROM TO SRC REF",
-    help="Test set of one pair of languages: two codes and two files. Repeat it for several pairs.",
-)
-@ensemble_option
-@output_path_option("Write the translations to this file.")
-@overwrite_option()
-@device_option
-@precision_option("float32")
-@comet_option
-@language_option
-@tokenized_option
-@bleu_tokenizer_option
-@lowercase_option
-@json_option()
-def evaluate(
-    bundle: Path,
-    overrides: tuple[str, ...],
-    source: Path | None,
-    references: tuple[Path, ...],
-    target_language: str | None,
-    source_language: str | None,
-    pairs: tuple[tuple[str, str, Path, Path], ...],
-    ensemble: tuple[Path, ...],
-    output: Path | None,
-    overwrite: bool,
-    device: str,
-    precision: str,
-    comet: Path | None,
-    language: str,
-    tokenized: bool,
-    bleu_tokenizer: str,
-    lowercase: bool,
-    as_json: bool,
-) -> None:
+@with_options(EvaluateOptions)
+def evaluate(args: EvaluateOptions) -> None:
     """Translate a test set with BUNDLE and score the result: sacreBLEU, tokenized and compound-split BLEU, chrF,
     chrF++, TER.
 
@@ -313,41 +303,43 @@ def evaluate(
     from dragoman.cli.console import print_json, progress_bar, stderr_console
     from dragoman.cli.json_outputs import PairEvaluation
 
-    if pairs and (source or references or output or source_language or target_language):
+    if args.pairs and (args.source or args.references or args.output or args.source_language or args.target_language):
         raise usage_error("--pair goes without --src, --ref, --output, --from and --to")
-    if not pairs and source is None:
+    if not args.pairs and args.source is None:
         raise usage_error("give --src FILE with --ref FILE, or --pair FROM TO SRC REF")
-    if not pairs and not references:
+    if not args.pairs and not args.references:
         raise usage_error("give --ref FILE")
-    decoding = parse_decoding_overrides(overrides)
-    add_languages(decoding, source_language, target_language)
+    decoding = parse_decoding_overrides(args.overrides)
+    add_languages(decoding, args.source_language, args.target_language)
     test_sets = [
         _TestSet(pair_source, [pair_reference], {**decoding, "source_language": pair_from, "target_language": pair_to})
-        for pair_from, pair_to, pair_source, pair_reference in pairs
+        for pair_from, pair_to, pair_source, pair_reference in args.pairs
     ]
-    if source is not None:
-        check_output_paths(output, overwrite=overwrite, input_paths=[source, *references, bundle, *ensemble])
-        test_sets.append(_TestSet(source, references, decoding))
+    if args.source is not None:
+        check_output_paths(
+            args.output, overwrite=args.overwrite, input_paths=[args.source, *args.references, args.bundle, *args.ensemble]
+        )
+        test_sets.append(_TestSet(args.source, args.references, decoding))
     with progress_bar(stderr_console(), "translating", sum(len(test_set.lines) for test_set in test_sets)) as bar:
         from dragoman.inference.load import load  # the import of torch takes seconds, in which the bar is shown
 
-        translator = load(bundle, *ensemble, task="translation", device=device, precision=precision)
+        translator = load(args.bundle, *args.ensemble, task="translation", device=args.device, precision=args.precision)
         for test_set in test_sets:
-            test_set.choose_tokenizer(translator, language, tokenized, bleu_tokenizer)
+            test_set.choose_tokenizer(translator, args.language, args.tokenized, args.bleu_tokenizer)
         output_sink: AbstractContextManager[IO[str] | None] = nullcontext()
-        if output is not None:
-            output_sink = open_text_output(output, overwrite=overwrite)
+        if args.output is not None:
+            output_sink = open_text_output(args.output, overwrite=args.overwrite)
         with output_sink as stream:
             for test_set in test_sets:
                 translator.resolve_decoding(test_set.decoding)
                 test_set.results = translator.translate(test_set.lines, on_progress=bar.advance, **test_set.decoding)
             if stream is not None:
                 stream.writelines(result.text + "\n" for result in test_sets[0].results)
-    scores_by_set = [test_set.score(lowercase) for test_set in test_sets]
-    if comet is not None:
+    scores_by_set = [test_set.score(args.lowercase) for test_set in test_sets]
+    if args.comet is not None:
         from dragoman.inference.comet import load_comet
 
-        scorer = load_comet(comet, device=str(translator.device))
+        scorer = load_comet(args.comet, device=str(translator.device))
         for test_set, set_scores in zip(test_sets, scores_by_set, strict=True):
             outputs = [result.text for result in test_set.results]
             set_scores.append(scorer.summarize(scorer.score_reference_sets(test_set.lines, outputs, test_set.targets)))
@@ -356,16 +348,16 @@ def evaluate(
         for line, result in zip(test_set.lines, test_set.results, strict=True):
             line_warnings.add(line, result)
     scores = _average_scores(scores_by_set)
-    if as_json:
+    if args.as_json:
         pair_outputs = None
-        if pairs:
+        if args.pairs:
             pair_outputs = [
                 PairEvaluation(pair_from, pair_to, len(test_set.lines), pair_scores)
-                for (pair_from, pair_to, *_), test_set, pair_scores in zip(pairs, test_sets, scores_by_set, strict=True)
+                for (pair_from, pair_to, *_), test_set, pair_scores in zip(args.pairs, test_sets, scores_by_set, strict=True)
             ]
-        print_json(_make_output([bundle, *ensemble], translator, scores, line_warnings, pair_outputs))
+        print_json(_make_output([args.bundle, *args.ensemble], translator, scores, line_warnings, pair_outputs))
         return
-    bundle_names = " + ".join(map(str, (bundle, *ensemble)))
+    bundle_names = " + ".join(map(str, (args.bundle, *args.ensemble)))
     for test_set, set_scores in zip(test_sets, scores_by_set, strict=True):
         num_sentences = format_count(len(test_set.lines), "sentence")
         _print_scores(f"{bundle_names} on {test_set.name} ({num_sentences}, {translator.precision})", set_scores)
@@ -446,41 +438,39 @@ def _make_output(
     )
 
 
+@dataclass(frozen=True)
+class CompareOptions:
+    """Options of `dragoman compare`."""
+
+    first: Path = argument("first", type=PATH_TYPE)
+    second: Path = argument("second", type=PATH_TYPE)
+    references: tuple[Path, ...] = shared(references_option)
+    metric: str = option(
+        "--metric",
+        default="bleu",
+        show_default=True,
+        type=click.Choice(["bleu", "chrf", "chrf++", "ter", "comet"]),
+        help="Metric.",
+    )
+    comet: Path | None = option("--comet", type=PATH_TYPE, help="COMET model for --metric comet: a folder on this machine.")
+    source: Path | None = option("--src", "source", type=PATH_TYPE, help="Source of the translations, for --metric comet.")
+    resamples: int = option(
+        "--resamples",
+        type=click.IntRange(max=1_000_000),
+        default=1000,
+        show_default=True,
+        help="Bootstrap resamples, at least 40.",
+    )
+    seed: int = option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the resampling.")
+    language: str = shared(language_option)
+    tokenized: bool = shared(tokenized_option)
+    bleu_tokenizer: str = shared(bleu_tokenizer_option)
+    as_json: bool = shared(json_option())
+
+
 @click.command()
-@click.argument("first", type=PATH_TYPE)
-@click.argument("second", type=PATH_TYPE)
-@references_option
-@click.option(
-    "--metric", default="bleu", show_default=True, type=click.Choice(["bleu", "chrf", "chrf++", "ter", "comet"]), help="Metric."
-)
-@click.option("--comet", type=PATH_TYPE, help="COMET model for --metric comet: a folder on this machine.")
-@click.option("--src", "source", type=PATH_TYPE, help="Source of the translations, for --metric comet.")
-@click.option(
-    "--resamples",
-    type=click.IntRange(max=1_000_000),
-    default=1000,
-    show_default=True,
-    help="Bootstrap resamples, at least 40.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the resampling.")
-@language_option
-@tokenized_option
-@bleu_tokenizer_option
-@json_option()
-def compare(
-    first: Path,
-    second: Path,
-    references: tuple[Path, ...],
-    metric: str,
-    comet: Path | None,
-    source: Path | None,
-    resamples: int,
-    seed: int,
-    language: str,
-    tokenized: bool,
-    bleu_tokenizer: str,
-    as_json: bool,
-) -> None:
+@with_options(CompareOptions)
+def compare(args: CompareOptions) -> None:
     """Compare the translations in FIRST with those in SECOND by paired bootstrap (Koehn 2004).
 
     The result is the difference, its confidence interval and its p-value.
@@ -494,42 +484,44 @@ def compare(
     from dragoman.evaluation.bootstrap import SMALL_TEST_SET, paired_bootstrap
     from dragoman.formats.text import read_lines
 
-    if not references:
+    if not args.references:
         raise usage_error("give --ref FILE")
-    if (metric == "comet") != (comet is not None) or (comet is None) != (source is None):
+    if (args.metric == "comet") != (args.comet is not None) or (args.comet is None) != (args.source is None):
         raise usage_error("--metric comet, --comet and --src go together; give all three")
-    first_lines = list(read_lines(first))
-    (second_lines,) = _read_parallel_lines(first, first_lines, [second])
-    targets = _read_references(first, first_lines, references)
-    if comet is not None and source is not None:
-        (sources,) = _read_references(first, first_lines, [source])
-        comparison = _compare_by_comet(comet, sources, first_lines, second_lines, targets, resamples, seed)
+    first_lines = list(read_lines(args.first))
+    (second_lines,) = _read_parallel_lines(args.first, first_lines, [args.second])
+    targets = _read_references(args.first, first_lines, args.references)
+    if args.comet is not None and args.source is not None:
+        (sources,) = _read_references(args.first, first_lines, [args.source])
+        comparison = _compare_by_comet(args.comet, sources, first_lines, second_lines, targets, args.resamples, args.seed)
     else:
-        if metric == "ter" and (obstacle := find_ter_obstacle(language, targets[0], tokenized=tokenized)):
+        if args.metric == "ter" and (obstacle := find_ter_obstacle(args.language, targets[0], tokenized=args.tokenized)):
             raise usage_error(f"--metric ter: {obstacle}; use chrf, or --tokenized for text with spaces between tokens")
         comparison = paired_bootstrap(
             first_lines,
             second_lines,
             targets,
-            metric=metric,
-            tokenize=_choose_tokenizer(language, tokenized, bleu_tokenizer, targets[0]) if metric == "bleu" else "none",
-            splits_characters=splits_ter_characters(language, tokenized=tokenized),
-            resamples=resamples,
-            seed=seed,
+            metric=args.metric,
+            tokenize=_choose_tokenizer(args.language, args.tokenized, args.bleu_tokenizer, targets[0])
+            if args.metric == "bleu"
+            else "none",
+            splits_characters=splits_ter_characters(args.language, tokenized=args.tokenized),
+            resamples=args.resamples,
+            seed=args.seed,
         )
     if len(first_lines) < SMALL_TEST_SET:
         num_sentences = format_count(len(first_lines), "sentence")
         click.echo(f"{num_sentences}: with fewer than {SMALL_TEST_SET}, a bootstrap underestimates the uncertainty", err=True)
-    if as_json:
+    if args.as_json:
         print_json(copy_fields(CompareOutput, comparison, significant=comparison.is_significant))
         return
     rows = [
         (str(system), f"{system_score.value:.2f}", system_score.signature)
-        for system, system_score in ((first, comparison.a), (second, comparison.b))
+        for system, system_score in ((args.first, comparison.a), (args.second, comparison.b))
     ]
     print_table("comparison", ["system", comparison.a.name, "signature"], rows)
     _print_notes([comparison.a, comparison.b])
-    click.echo(comparison.describe(str(first), str(second)))
+    click.echo(comparison.describe(str(args.first), str(args.second)))
 
 
 def _compare_by_comet(

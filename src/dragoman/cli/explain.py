@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,18 @@ import click
 
 from dragoman.cli.options import (
     PATH_TYPE,
+    argument,
     bundle_argument,
     check_output_paths,
     json_option,
+    option,
     output_path_option,
     overrides_argument,
     overwrite_option,
     parse_decoding_overrides,
+    shared,
     usage_error,
+    with_options,
 )
 from dragoman.errors import DataError, RecipeError
 from dragoman.runtime.counts import format_count
@@ -28,41 +33,37 @@ if TYPE_CHECKING:
     from dragoman.viz.explanation import Explanation
 
 
+@dataclass(frozen=True)
+class ExplainOptions:
+    """Options of `dragoman explain`."""
+
+    bundle: Path = shared(bundle_argument)
+    text: str = argument("text")
+    overrides: tuple[str, ...] = shared(overrides_argument)
+    output: Path | None = shared(output_path_option("Page to write.  [default: explanation.html]"))
+    target: str | None = option("--target", help="Explain this translation instead of the model's own.")
+    layer: int | None = option(
+        "--layer", type=int, help="Layer to show first, counted from 1. A smaller encoder shows its last layer."
+    )
+    heads: tuple[int, ...] = option(
+        "--head", "heads", type=int, multiple=True, help="Head to show first, counted from 1. Repeat it for several heads."
+    )
+    include_heads: tuple[str, ...] = option(
+        "--include-head",
+        "include_heads",
+        multiple=True,
+        metavar="KIND.LAYER.HEAD",
+        help="Head whose vectors the page must include, such as cross.2.1.",
+    )
+    svg: Path | None = option("--svg", type=PATH_TYPE, help="Also write each view as an SVG into this folder.")
+    png: Path | None = option("--png", type=PATH_TYPE, help="Also write each view as a PNG into this folder.")
+    overwrite: bool = shared(overwrite_option("Replace files that exist."))
+    as_json: bool = shared(json_option("Print the numbers as JSON. Write a page only if -o names one."))
+
+
 @click.command()
-@bundle_argument
-@click.argument("text")
-@overrides_argument
-@output_path_option("Page to write.  [default: explanation.html]")
-@click.option("--target", help="Explain this translation instead of the model's own.")
-@click.option("--layer", type=int, help="Layer to show first, counted from 1. A smaller encoder shows its last layer.")
-@click.option(
-    "--head", "heads", type=int, multiple=True, help="Head to show first, counted from 1. Repeat it for several heads."
-)
-@click.option(
-    "--include-head",
-    "include_heads",
-    multiple=True,
-    metavar="KIND.LAYER.HEAD",
-    help="Head whose vectors the page must include, such as cross.2.1.",
-)
-@click.option("--svg", type=PATH_TYPE, help="Also write each view as an SVG into this folder.")
-@click.option("--png", type=PATH_TYPE, help="Also write each view as a PNG into this folder.")
-@overwrite_option("Replace files that exist.")
-@json_option("Print the numbers as JSON. Write a page only if -o names one.")
-def explain(
-    bundle: Path,
-    text: str,
-    overrides: tuple[str, ...],
-    output: Path | None,
-    target: str | None,
-    layer: int | None,
-    heads: tuple[int, ...],
-    include_heads: tuple[str, ...],
-    svg: Path | None,
-    png: Path | None,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
+@with_options(ExplainOptions)
+def explain(args: ExplainOptions) -> None:
     """Translate or parse TEXT with BUNDLE, and write a page that shows the attention and the search.
 
     The page is one file and loads nothing else. It shows the attention of every layer and head, the most probable tokens at
@@ -79,32 +80,34 @@ def explain(
     from dragoman.viz.attention_page import render_attention_page
     from dragoman.viz.explanation_figures import render_figures, svg_to_png
 
-    check_output_paths(output, svg, png, overwrite=True, input_paths=[bundle])
-    page_path = output or (None if as_json else Path("explanation.html"))
-    if not overwrite:
-        _check_free(page_path, svg, png)
-    head_names = [_parse_head_name(name) for name in include_heads]
-    explanation = _explain_text(bundle, text, target, layer=layer, heads=heads, **_parse_decoding(overrides))
+    check_output_paths(args.output, args.svg, args.png, overwrite=True, input_paths=[args.bundle])
+    page_path = args.output or (None if args.as_json else Path("explanation.html"))
+    if not args.overwrite:
+        _check_free(page_path, args.svg, args.png)
+    head_names = [_parse_head_name(name) for name in args.include_heads]
+    explanation = _explain_text(
+        args.bundle, args.text, args.target, layer=args.layer, heads=args.heads, **_parse_decoding(args.overrides)
+    )
     _check_heads(head_names, explanation)
-    svgs = render_figures(explanation) if svg or png else {}
-    pngs = {name: svg_to_png(svg_text) for name, svg_text in svgs.items()} if png else {}
-    for folder in (svg, png):
+    svgs = render_figures(explanation) if args.svg or args.png else {}
+    pngs = {name: svg_to_png(svg_text) for name, svg_text in svgs.items()} if args.png else {}
+    for folder in (args.svg, args.png):
         if folder:
             make_picture_dir(folder)
     if page_path:
         page = render_attention_page(explanation, include_heads=tuple(head_names))
-        write_lines(page_path, [page.rstrip("\n")], overwrite=overwrite)
-    if svg:
-        write_svg(svg, svgs, overwrite=overwrite)
-    if png:
-        write_png(png, pngs, overwrite=overwrite)
-    if as_json:
+        write_lines(page_path, [page.rstrip("\n")], overwrite=args.overwrite)
+    if args.svg:
+        write_svg(args.svg, svgs, overwrite=args.overwrite)
+    if args.png:
+        write_png(args.png, pngs, overwrite=args.overwrite)
+    if args.as_json:
         print_json(_make_output(explanation))
         return
     console = stderr_console()
     click.echo(explanation.target)
     console.print(f"{page_path}: open it in a browser", markup=False)
-    for folder in (svg, png):
+    for folder in (args.svg, args.png):
         if folder:
             console.print(f"{folder}: {format_count(len(svgs), 'picture')}", markup=False)
     for note in explanation.notes:

@@ -8,9 +8,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import field, fields
 from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Concatenate, TypeVar, cast
 
 import click
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from dragoman.inference.session import DeviceOptions
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-
+OptionsT = TypeVar("OptionsT")
 
 PATH_TYPE = click.Path(path_type=Path)
 
@@ -35,6 +36,40 @@ class FiniteNumber(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+def option(*names: str, **settings: Any) -> Any:
+    """Return a field of a class of options that `click.option` sets."""
+    return shared(click.option(*names, **settings))
+
+
+def argument(name: str, **settings: Any) -> Any:
+    """Return a field of a class of options that `click.argument` sets."""
+    return shared(click.argument(name, **settings))
+
+
+def shared(decorator: Callable[[Any], Any]) -> Any:
+    """Return a field of a class of options that a decorator of a command sets."""
+    return field(metadata={"decorator": decorator})
+
+
+def with_options(
+    options_class: type[OptionsT],
+) -> Callable[[Callable[Concatenate[OptionsT, ...], None]], Callable[..., None]]:
+    """Return a decorator that gives a command one object of this dataclass, whose fields are options, and its other options."""
+    option_fields = fields(cast(Any, options_class))
+
+    def decorate(command: Callable[Concatenate[OptionsT, ...], None]) -> Callable[..., None]:
+        @wraps(command)
+        def call(**values: Any) -> None:
+            command(options_class(**{item.name: values.pop(item.name) for item in option_fields}), **values)
+
+        decorated: Callable[..., None] = call
+        for item in reversed(option_fields):
+            decorated = item.metadata.get("decorator", lambda unchanged: unchanged)(decorated)
+        return decorated
+
+    return decorate
 
 
 bundle_argument = click.argument("bundle", type=PATH_TYPE)

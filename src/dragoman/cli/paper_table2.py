@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,15 @@ import click
 from dragoman.cli.options import (
     PATH_TYPE,
     FiniteNumber,
+    argument,
     check_output_paths,
     json_option,
+    option,
     output_path_option,
     overwrite_option,
+    shared,
     usage_error,
+    with_options,
 )
 from dragoman.cli.paper_table3 import training_progress_bars
 
@@ -28,47 +33,53 @@ DEFAULT_STEPS = 2000
 _RUN_OPTIONS = ("corpus", "systems", "steps", "flops", "minutes", "clock", "seeds", "folder", "processes", "output")
 
 
+@dataclass(frozen=True)
+class Table2Options:
+    """Options of `dragoman paper table2`."""
+
+    arguments: tuple[str, ...] = argument("arguments", nargs=-1, metavar="RUN... | KEY=VALUE...")
+    tflops: float | None = option(
+        "--tflops",
+        type=FiniteNumber(min=0, min_open=True),
+        help="Sustained TFLOP/s of a device, instead of the measured value.",
+    )
+    score: bool = option("--score", is_flag=True, help="Translate each test set again, for sacreBLEU and the paper's BLEU.")
+    is_run: bool = option("--run", "is_run", is_flag=True, help="Train the systems of the table, instead of reading runs.")
+    corpus: Path | None = option(
+        "--corpus", type=PATH_TYPE, help="With --run: recipe with the corpus.  [default: multi30k-ende]"
+    )
+    systems: str | None = option(
+        "--systems", help="With --run: systems, such as gnmt,moe. The Transformer is always included.  [default: all]"
+    )
+    steps: int | None = option(
+        "--steps", type=click.IntRange(1, 2**31 - 1), help=f"Steps of each run.  [default: {DEFAULT_STEPS}]"
+    )
+    flops: float | None = option(
+        "--flops", type=FiniteNumber(min=0, min_open=True), help="Counted operations of each run, such as 2e13."
+    )
+    minutes: float | None = option(
+        "--minutes", type=FiniteNumber(min=0, min_open=True), help="Minutes of training steps of each run."
+    )
+    clock: str | None = option(
+        "--clock",
+        type=click.Choice(["wall", "processor"]),
+        help="Clock of minutes and speeds: `processor` if other programs run on the machine.  [default: wall]",
+    )
+    seeds: int | None = option("--seeds", type=click.IntRange(1, 100), help="With --run: seeds of each system.  [default: 3]")
+    folder: Path | None = option(
+        "--folder", type=PATH_TYPE, help="With --run: folder for the runs.  [default: runs/table2-NAME]"
+    )
+    processes: int | None = option(
+        "--processes", type=click.IntRange(1, 256), help="With --run: runs that train at a time.  [default: 1]"
+    )
+    output: Path | None = shared(output_path_option("With --run: draw the learning curves as an SVG to this file."))
+    overwrite: bool = shared(overwrite_option())
+    as_json: bool = shared(json_option())
+
+
 @click.command()
-@click.argument("arguments", nargs=-1, metavar="RUN... | KEY=VALUE...")
-@click.option(
-    "--tflops", type=FiniteNumber(min=0, min_open=True), help="Sustained TFLOP/s of a device, instead of the measured value."
-)
-@click.option("--score", is_flag=True, help="Translate each test set again, for sacreBLEU and the paper's BLEU.")
-@click.option("--run", "is_run", is_flag=True, help="Train the systems of the table, instead of reading runs.")
-@click.option("--corpus", type=PATH_TYPE, help="With --run: recipe with the corpus.  [default: multi30k-ende]")
-@click.option("--systems", help="With --run: systems, such as gnmt,moe. The Transformer is always included.  [default: all]")
-@click.option("--steps", type=click.IntRange(1, 2**31 - 1), help=f"Steps of each run.  [default: {DEFAULT_STEPS}]")
-@click.option("--flops", type=FiniteNumber(min=0, min_open=True), help="Counted operations of each run, such as 2e13.")
-@click.option("--minutes", type=FiniteNumber(min=0, min_open=True), help="Minutes of training steps of each run.")
-@click.option(
-    "--clock",
-    type=click.Choice(["wall", "processor"]),
-    help="Clock of minutes and speeds: `processor` if other programs run on the machine.  [default: wall]",
-)
-@click.option("--seeds", type=click.IntRange(1, 100), help="With --run: seeds of each system.  [default: 3]")
-@click.option("--folder", type=PATH_TYPE, help="With --run: folder for the runs.  [default: runs/table2-NAME]")
-@click.option("--processes", type=click.IntRange(1, 256), help="With --run: runs that train at a time.  [default: 1]")
-@output_path_option("With --run: draw the learning curves as an SVG to this file.")
-@overwrite_option()
-@json_option()
-def table2(
-    arguments: tuple[str, ...],
-    tflops: float | None,
-    score: bool,
-    is_run: bool,
-    corpus: Path | None,
-    systems: str | None,
-    steps: int | None,
-    flops: float | None,
-    minutes: float | None,
-    clock: str | None,
-    seeds: int | None,
-    folder: Path | None,
-    processes: int | None,
-    output: Path | None,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
+@with_options(Table2Options)
+def table2(args: Table2Options) -> None:
     """Compute the training cost of runs, or train all systems of Table 2 with --run and compare them.
 
     The cost of a RUN is as in the paper (time × devices × sustained FLOP/s), and counted exactly. With --run, the Transformer,
@@ -82,13 +93,13 @@ def table2(
               dragoman paper table2 --run --systems gnmt --minutes 10 gnmt:training.peak_lr=1e-3
     """
     run_options = {name for name in _RUN_OPTIONS if click.get_current_context().params[name] is not None}
-    if not is_run:
+    if not args.is_run:
         if run_options:
             raise usage_error(f"--{sorted(run_options)[0]} is for --run; add --run, or leave it out")
-        _report_costs([Path(run) for run in arguments], tflops, score=score, as_json=as_json)
+        _report_costs([Path(run) for run in args.arguments], args.tflops, score=args.score, as_json=args.as_json)
         return
-    if tflops is not None or score:
-        raise usage_error(f"{'--score' if score else '--tflops'} is for finished runs; leave it or --run out")
+    if args.tflops is not None or args.score:
+        raise usage_error(f"{'--score' if args.score else '--tflops'} is for finished runs; leave it or --run out")
     from dragoman.cli.console import print_json
     from dragoman.cli.paper_outputs import Table2RunOutput
     from dragoman.io.storage import write_lines
@@ -97,25 +108,25 @@ def table2(
     from dragoman.paper.table2_systems import select_systems
     from dragoman.viz.matplotlib_svg import check_matplotlib
 
-    budget, selected_systems = _make_budget(steps, flops, minutes, clock), select_systems(systems)
-    corpus = corpus or Path("multi30k-ende")
-    check_output_paths(output, overwrite=overwrite)
-    if output is not None:
+    budget, selected_systems = _make_budget(args.steps, args.flops, args.minutes, args.clock), select_systems(args.systems)
+    corpus = args.corpus or Path("multi30k-ende")
+    check_output_paths(args.output, overwrite=args.overwrite)
+    if args.output is not None:
         check_matplotlib()
     with training_progress_bars() as add_progress_bar:
         table = train_table2(
             corpus,
-            arguments,
+            args.arguments,
             systems=selected_systems,
             budget=budget,
-            seeds=seeds or 3,
-            folder=folder or Path("runs") / f"table2-{corpus.stem}",
+            seeds=args.seeds or 3,
+            folder=args.folder or Path("runs") / f"table2-{corpus.stem}",
             make_callback=add_progress_bar,
-            processes=processes or 1,
+            processes=args.processes or 1,
         )
-    if output is not None:
-        write_lines(output, [draw_table2(table)], overwrite=overwrite)
-    if as_json:
+    if args.output is not None:
+        write_lines(args.output, [draw_table2(table)], overwrite=args.overwrite)
+    if args.as_json:
         print_json(Table2RunOutput.from_table(table))
         return
     _print_systems(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,12 @@ from dragoman.cli.options import (
     PATH_TYPE,
     check_output_paths,
     json_option,
+    option,
     output_path_option,
     overrides_argument,
     overwrite_option,
+    shared,
+    with_options,
 )
 
 if TYPE_CHECKING:
@@ -23,39 +27,40 @@ if TYPE_CHECKING:
     from dragoman.paper.table3_results import Table3
 
 
+@dataclass(frozen=True)
+class Table3Options:
+    """Options of `dragoman paper table3`."""
+
+    corpus: Path = option("--corpus", type=PATH_TYPE, required=True, help="Recipe with the corpus and the training settings.")
+    overrides: tuple[str, ...] = shared(overrides_argument)
+    rows: str | None = option(
+        "--rows", help="Rows to train, such as A,C-n2,big. The row base is always included.  [default: all]"
+    )
+    budget: str = option(
+        "--budget", default="2000", show_default=True, help="Budget of each row: steps (2000) or minutes (10min)."
+    )
+    seeds: int = option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Seeds of each row.")
+    scale: str = option(
+        "--scale",
+        type=click.Choice(["paper", "half", "small", "tiny"]),
+        default="small",
+        show_default=True,
+        help="Sizes: as printed; half as wide; half as deep and a quarter as wide; half as deep and a sixteenth as wide.",
+    )
+    folder: Path | None = option(
+        "--folder", type=PATH_TYPE, help="Folder for the runs of the rows.  [default: runs/table3-NAME]"
+    )
+    processes: int = option(
+        "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs that train at the same time."
+    )
+    output: Path | None = shared(output_path_option("Draw the table as an SVG to this file."))
+    overwrite: bool = shared(overwrite_option())
+    as_json: bool = shared(json_option())
+
+
 @click.command()
-@click.option("--corpus", type=PATH_TYPE, required=True, help="Recipe with the corpus and the training settings.")
-@overrides_argument
-@click.option("--rows", help="Rows to train, such as A,C-n2,big. The row base is always included.  [default: all]")
-@click.option("--budget", default="2000", show_default=True, help="Budget of each row: steps (2000) or minutes (10min).")
-@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Seeds of each row.")
-@click.option(
-    "--scale",
-    type=click.Choice(["paper", "half", "small", "tiny"]),
-    default="small",
-    show_default=True,
-    help="Sizes: as printed; half as wide; half as deep and a quarter as wide; half as deep and a sixteenth as wide.",
-)
-@click.option("--folder", type=PATH_TYPE, help="Folder for the runs of the rows.  [default: runs/table3-NAME]")
-@click.option(
-    "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs that train at the same time."
-)
-@output_path_option("Draw the table as an SVG to this file.")
-@overwrite_option()
-@json_option()
-def table3(
-    corpus: Path,
-    overrides: tuple[str, ...],
-    rows: str | None,
-    budget: str,
-    seeds: int,
-    scale: str,
-    folder: Path | None,
-    processes: int,
-    output: Path | None,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
+@with_options(Table3Options)
+def table3(args: Table3Options) -> None:
     """Train the rows of Table 3 on the corpus of a recipe, each for the same budget, and compare them with the printed order.
 
     Every row differs from base as printed, at a smaller scale: base has 3 layers and d_model 128 at --scale small. KEY=VALUE
@@ -75,27 +80,27 @@ def table3(
     from dragoman.paper.table3_rows import MODEL_SCALES, check_fixed_keys, select_rows
     from dragoman.viz.matplotlib_svg import check_matplotlib
 
-    selected_rows, row_budget = select_rows(rows), parse_budget(budget)
-    check_fixed_keys(overrides)
-    recipe = read_recipe(corpus, overrides)
-    check_output_paths(output, overwrite=overwrite)
-    if output is not None:
+    selected_rows, row_budget = select_rows(args.rows), parse_budget(args.budget)
+    check_fixed_keys(args.overrides)
+    recipe = read_recipe(args.corpus, args.overrides)
+    check_output_paths(args.output, overwrite=args.overwrite)
+    if args.output is not None:
         check_matplotlib()
     with training_progress_bars() as add_progress_bar:
         table = train_table3(
             recipe,
             rows=selected_rows,
-            scale_name=scale,
-            scale=MODEL_SCALES[scale],
+            scale_name=args.scale,
+            scale=MODEL_SCALES[args.scale],
             budget=row_budget,
-            seeds=seeds,
-            folder=folder or Path("runs") / f"table3-{recipe.name}",
+            seeds=args.seeds,
+            folder=args.folder or Path("runs") / f"table3-{recipe.name}",
             make_callback=add_progress_bar,
-            processes=processes,
+            processes=args.processes,
         )
-    if output is not None:
-        write_lines(output, [draw_table3(table)], overwrite=overwrite)
-    if as_json:
+    if args.output is not None:
+        write_lines(args.output, [draw_table3(table)], overwrite=args.overwrite)
+    if args.as_json:
         print_json(Table3Output.from_table(table))
         return
     _print_table3(table)

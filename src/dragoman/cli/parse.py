@@ -22,11 +22,14 @@ from dragoman.cli.options import (
     input_arguments,
     json_option,
     open_text_output,
+    option,
     output_option,
     overwrite_option,
     parse_file_and_settings,
+    shared,
     usage_error,
     window_option,
+    with_options,
 )
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
 from dragoman.runtime.counts import format_count
@@ -49,49 +52,45 @@ EXCLUSIVE_OPTIONS = {
 TokenizeMode = Literal["none", "ptb", "ontonotes"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ParseOptions:
+    """Options of `dragoman parse`."""
+
+    bundle: Path = shared(bundle_argument)
+    arguments: tuple[str, ...] = shared(input_arguments)
+    output: Path | None = shared(output_option)
+    overwrite: bool = shared(overwrite_option("Replace files that exist."))
+    tokenize: TokenizeMode = option(
+        "--tokenize",
+        type=click.Choice(["none", "ptb", "ontonotes"]),
+        default="none",
+        show_default=True,
+        help="none: spaces separate the words. ptb: split words as the Penn treebank does. ontonotes: also split at hyphens.",
+    )
+    tags: Path | None = option("--tags", type=PATH_TYPE, help="Part-of-speech tags line by line, instead of predicted ones.")
+    tagged: bool = option("--tagged", is_flag=True, help="The words have tags: the_DT cat_NN.")
+    nbest: int | None = option(
+        "--nbest", type=click.IntRange(min=1), help="Print the N best trees as line, rank, score and tree, with tabs."
+    )
+    unconstrained: bool = option(
+        "--unconstrained", is_flag=True, help="Do not constrain the output to trees. Repair it, and count the repairs."
+    )
+    min_score: float | None = option(
+        "--min-score",
+        type=FiniteNumber(),
+        metavar="X",
+        help="Leave a line empty if the mean log-probability of its tokens is below X.",
+    )
+    svg: Path | None = option("--svg", type=PATH_TYPE, help=f"Also draw the first {MAX_DRAWN_TREES} trees to this file.")
+    window: int | None = shared(window_option)
+    ensemble: tuple[Path, ...]
+    device_options: DeviceOptions = shared(device_options)
+    as_json: bool = shared(json_option("Print one JSON object a line, with words, tags, brackets, score and status."))
+
+
 @click.command()
-@bundle_argument
-@input_arguments
-@output_option
-@overwrite_option("Replace files that exist.")
-@click.option(
-    "--tokenize",
-    type=click.Choice(["none", "ptb", "ontonotes"]),
-    default="none",
-    show_default=True,
-    help="none: spaces separate the words. ptb: split words as the Penn treebank does. ontonotes: also split at hyphens.",
-)
-@click.option("--tags", type=PATH_TYPE, help="Part-of-speech tags line by line, instead of predicted ones.")
-@click.option("--tagged", is_flag=True, help="The words have tags: the_DT cat_NN.")
-@click.option("--nbest", type=click.IntRange(min=1), help="Print the N best trees as line, rank, score and tree, with tabs.")
-@click.option("--unconstrained", is_flag=True, help="Do not constrain the output to trees. Repair it, and count the repairs.")
-@click.option(
-    "--min-score",
-    type=FiniteNumber(),
-    metavar="X",
-    help="Leave a line empty if the mean log-probability of its tokens is below X.",
-)
-@click.option("--svg", type=PATH_TYPE, help=f"Also draw the first {MAX_DRAWN_TREES} trees to this file.")
-@window_option
-@device_options
-@json_option("Print one JSON object a line, with words, tags, brackets, score and status.")
-def parse(
-    bundle: Path,
-    arguments: tuple[str, ...],
-    output: Path | None,
-    overwrite: bool,
-    ensemble: tuple[Path, ...],
-    tokenize: TokenizeMode,
-    tags: Path | None,
-    tagged: bool,
-    nbest: int | None,
-    unconstrained: bool,
-    min_score: float | None,
-    svg: Path | None,
-    window: int | None,
-    device_options: DeviceOptions,
-    as_json: bool,
-) -> None:
+@with_options(ParseOptions)
+def parse(args: ParseOptions) -> None:
     """Parse the sentences of FILE with BUNDLE, one a line. Without FILE, or for `-`, parse standard input.
 
     The output has one tree in brackets for each line, in order, unless --nbest asks for more. A line without words stays empty.
@@ -107,36 +106,51 @@ def parse(
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.inference.load import load
 
-    source, decoding = parse_file_and_settings(arguments)
-    used_options = {"--tagged": tagged, "--tags": tags is not None, "--tokenize": tokenize != "none", "--json": as_json}
-    _check_exclusive_options({**used_options, "--nbest": nbest is not None, "--min-score": min_score is not None})
-    if nbest is not None:
-        decoding["nbest"] = nbest
-    if output is not None and svg is not None and output.resolve() == svg.resolve():
-        raise usage_error(f"-o and --svg both name {svg}; give two names")
-    check_output_paths(output, svg, overwrite=overwrite, input_paths=[source, tags, bundle, *ensemble])
+    source, decoding = parse_file_and_settings(args.arguments)
+    used_options = {
+        "--tagged": args.tagged,
+        "--tags": args.tags is not None,
+        "--tokenize": args.tokenize != "none",
+        "--json": args.as_json,
+    }
+    _check_exclusive_options({**used_options, "--nbest": args.nbest is not None, "--min-score": args.min_score is not None})
+    if args.nbest is not None:
+        decoding["nbest"] = args.nbest
+    if args.output is not None and args.svg is not None and args.output.resolve() == args.svg.resolve():
+        raise usage_error(f"-o and --svg both name {args.svg}; give two names")
+    check_output_paths(
+        args.output, args.svg, overwrite=args.overwrite, input_paths=[source, args.tags, args.bundle, *args.ensemble]
+    )
     line_count = count_lines(source)
     console, flush_lines = stderr_console(), is_live_input(source)
-    device_options["compile_in_background"] = flush_lines
+    args.device_options["compile_in_background"] = flush_lines
     with (
-        open_text_output(output, overwrite=overwrite) as stream,
+        open_text_output(args.output, overwrite=args.overwrite) as stream,
         progress_bar(console, "parsing", line_count, hidden=is_interactive_input(source)) as bar,
     ):
-        parser = load(bundle, *ensemble, task="parsing", **device_options)
+        parser = load(args.bundle, *args.ensemble, task="parsing", **args.device_options)
         config = parser.resolve_decoding(decoding)
-        sentences = _read_sentences(source, tags, tagged=tagged, tokenize=tokenize)
-        windows = bar.iter_input(read_windows(sentences, source, window), is_live=flush_lines)
-        options = {"constrained": not unconstrained, "on_progress": bar.advance, **decoding}
+        sentences = _read_sentences(source, args.tags, tagged=args.tagged, tokenize=args.tokenize)
+        windows = bar.iter_input(read_windows(sentences, source, args.window), is_live=flush_lines)
+        options = {"constrained": not args.unconstrained, "on_progress": bar.advance, **decoding}
         parses = _parse_windows(parser, windows, options)
         summary = _write_parses(
-            stream, parses, as_json=as_json, with_ranks=nbest is not None, min_score=min_score, flush_lines=flush_lines
+            stream,
+            parses,
+            as_json=args.as_json,
+            with_ranks=args.nbest is not None,
+            min_score=args.min_score,
+            flush_lines=flush_lines,
         )
     for message in summary.format_messages(
-        parser.inference_model.max_positions, config, unconstrained=unconstrained, with_kept_count=min_score is not None
+        parser.inference_model.max_positions,
+        config,
+        unconstrained=args.unconstrained,
+        with_kept_count=args.min_score is not None,
     ):
         console.print(message, markup=False)
-    if svg is not None and (summary.first_parses or "too_long" not in summary.line_numbers):
-        _draw_trees(svg, summary.first_parses, overwrite=overwrite)
+    if args.svg is not None and (summary.first_parses or "too_long" not in summary.line_numbers):
+        _draw_trees(args.svg, summary.first_parses, overwrite=args.overwrite)
     if "too_long" in summary.line_numbers:
         sys.exit(INCOMPLETE_LINES)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -25,14 +26,17 @@ from dragoman.cli.options import (
     input_arguments,
     json_option,
     open_text_output,
+    option,
     output_option,
     overwrite_option,
     parse_file_and_settings,
     placeholders_option,
+    shared,
     to_option,
     treat_termination_as_interrupt,
     usage_error,
     window_option,
+    with_options,
 )
 from dragoman.cli.translation_output import write_translations
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
@@ -49,55 +53,53 @@ if TYPE_CHECKING:
     from dragoman.text.glossary import Glossary
 
 
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions:
+    """Options of `dragoman translate`."""
+
+    bundle: Path = shared(bundle_argument)
+    arguments: tuple[str, ...] = shared(input_arguments)
+    output: Path | None = shared(output_option)
+    overwrite: bool = shared(overwrite_option())
+    target_language: str | None = shared(to_option)
+    source_language: str | None = shared(from_option)
+    via: str | None = option("--via", metavar="CODE", help="Translate in two steps, over this pivot language.")
+    second_bundle: Path | None = option(
+        "--then", "second_bundle", type=PATH_TYPE, help="Translate the output of BUNDLE with this bundle, as a pivot."
+    )
+    constraints: Path | None = option(
+        "--constraints",
+        type=PATH_TYPE,
+        help="Constraints of each translation: one JSON object a line (see the guide to search).",
+    )
+    alignments: Path | None = option(
+        "--alignments", type=PATH_TYPE, help="Write word alignments to this file: `i-j` from 0, line by line."
+    )
+    adapter: Path | None = option(
+        "--adapter", type=PATH_TYPE, help="Low-rank adapter of the bundle: the folder `adapter` of a run."
+    )
+    confidence: bool = option("--confidence", is_flag=True, help="Add the confidence of each translation to --json.")
+    shortlist: Path | None = option(
+        "--shortlist", type=PATH_TYPE, help="Compute only likely tokens: a folder of `dragoman shortlist`."
+    )
+    split_sentences: bool = option(
+        "--split-sentences",
+        is_flag=True,
+        help="Translate each sentence of a line by itself, and keep placeholders and addresses.",
+    )
+    placeholders: PlaceholderMethod = shared(placeholders_option)
+    strict_terms: bool
+    glossary: Path | None = shared(glossary_options)
+    window: int | None = shared(window_option)
+    cluster: str | None = shared(cluster_option)
+    ensemble: tuple[Path, ...]
+    device_options: DeviceOptions = shared(device_options)
+    as_json: bool = shared(json_option("Print one JSON object a line, with score, tokens, status and alternatives."))
+
+
 @click.command()
-@bundle_argument
-@input_arguments
-@output_option
-@overwrite_option()
-@to_option
-@from_option
-@click.option("--via", metavar="CODE", help="Translate in two steps, over this pivot language.")
-@click.option("--then", "second_bundle", type=PATH_TYPE, help="Translate the output of BUNDLE with this bundle, as a pivot.")
-@click.option(
-    "--constraints", type=PATH_TYPE, help="Constraints of each translation: one JSON object a line (see the guide to search)."
-)
-@click.option("--alignments", type=PATH_TYPE, help="Write word alignments to this file: `i-j` from 0, line by line.")
-@click.option("--adapter", type=PATH_TYPE, help="Low-rank adapter of the bundle: the folder `adapter` of a run.")
-@click.option("--confidence", is_flag=True, help="Add the confidence of each translation to --json.")
-@click.option("--shortlist", type=PATH_TYPE, help="Compute only likely tokens: a folder of `dragoman shortlist`.")
-@click.option(
-    "--split-sentences", is_flag=True, help="Translate each sentence of a line by itself, and keep placeholders and addresses."
-)
-@placeholders_option
-@glossary_options
-@window_option
-@cluster_option
-@device_options
-@json_option("Print one JSON object a line, with score, tokens, status and alternatives.")
-def translate(
-    bundle: Path,
-    arguments: tuple[str, ...],
-    output: Path | None,
-    overwrite: bool,
-    target_language: str | None,
-    source_language: str | None,
-    via: str | None,
-    second_bundle: Path | None,
-    ensemble: tuple[Path, ...],
-    constraints: Path | None,
-    alignments: Path | None,
-    adapter: Path | None,
-    confidence: bool,
-    shortlist: Path | None,
-    split_sentences: bool,
-    placeholders: PlaceholderMethod,
-    glossary: Path | None,
-    strict_terms: bool,
-    window: int | None,
-    cluster: str | None,
-    device_options: DeviceOptions,
-    as_json: bool,
-) -> None:
+@with_options(TranslateOptions)
+def translate(args: TranslateOptions) -> None:
     """Translate FILE line by line with BUNDLE. Without FILE, or for `-`, translate standard input.
 
     The output has as many lines as the input, in the same order. A line without text comes back unchanged. KEY=VALUE changes a
@@ -121,45 +123,47 @@ def translate(
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.formats.text import read_lines
 
-    if confidence and not as_json:
+    if args.confidence and not args.as_json:
         raise usage_error("--confidence is a part of --json; give both")
-    is_pivot = via is not None or second_bundle is not None
-    if is_pivot and (ensemble or alignments or adapter or confidence or shortlist):
+    is_pivot = args.via is not None or args.second_bundle is not None
+    if is_pivot and (args.ensemble or args.alignments or args.adapter or args.confidence or args.shortlist):
         raise usage_error("--via and --then go without --ensemble, --alignments, --adapter, --confidence and --shortlist")
-    if (split_sentences or glossary) and (is_pivot or constraints or alignments or confidence):
-        option = "--split-sentences" if split_sentences else "--glossary"
+    if (args.split_sentences or args.glossary) and (is_pivot or args.constraints or args.alignments or args.confidence):
+        option = "--split-sentences" if args.split_sentences else "--glossary"
         raise usage_error(f"{option} goes without --via, --then, --constraints, --alignments and --confidence")
-    if placeholders != "auto" and not (split_sentences or glossary):
+    if args.placeholders != "auto" and not (args.split_sentences or args.glossary):
         raise usage_error("--placeholders is about whole texts; add --split-sentences or --glossary")
-    if cluster is not None:
-        whole_text = split_sentences or glossary or placeholders != "auto"
-        if is_pivot or constraints or alignments or adapter or confidence or shortlist or whole_text:
+    if args.cluster is not None:
+        whole_text = args.split_sentences or args.glossary or args.placeholders != "auto"
+        if is_pivot or args.constraints or args.alignments or args.adapter or args.confidence or args.shortlist or whole_text:
             raise usage_error(
                 "--cluster goes with --ensemble, --to, --from, --window, --json and the options of the device alone"
             )
         cluster_options = {
-            "device_options": device_options,
-            "as_json": as_json,
-            "window": window,
-            "overwrite": overwrite,
+            "device_options": args.device_options,
+            "as_json": args.as_json,
+            "window": args.window,
+            "overwrite": args.overwrite,
         }
-        languages = source_language, target_language
-        _translate_on_cluster(cluster, [bundle, *ensemble], arguments, output, languages, cluster_options)
+        languages = args.source_language, args.target_language
+        _translate_on_cluster(
+            args.cluster, [args.bundle, *args.ensemble], args.arguments, args.output, languages, cluster_options
+        )
         return
-    source, decoding = parse_file_and_settings(arguments)
-    add_languages(decoding, source_language, target_language)
-    if output is not None and alignments is not None and output.resolve() == alignments.resolve():
-        raise usage_error(f"-o and --alignments both name {output}; give two names")
-    input_paths = [source, constraints, bundle, *ensemble, adapter, shortlist, glossary]
-    check_output_paths(output, alignments, overwrite=overwrite, input_paths=input_paths)
+    source, decoding = parse_file_and_settings(args.arguments)
+    add_languages(decoding, args.source_language, args.target_language)
+    if args.output is not None and args.alignments is not None and args.output.resolve() == args.alignments.resolve():
+        raise usage_error(f"-o and --alignments both name {args.output}; give two names")
+    input_paths = [source, args.constraints, args.bundle, *args.ensemble, args.adapter, args.shortlist, args.glossary]
+    check_output_paths(args.output, args.alignments, overwrite=args.overwrite, input_paths=input_paths)
     line_count = count_lines(source)
     console, flush_lines = stderr_console(), is_live_input(source)
-    device_options["compile_in_background"] = flush_lines
+    args.device_options["compile_in_background"] = flush_lines
     alignment_sink: AbstractContextManager[IO[str] | None] = nullcontext()
-    if alignments is not None:
-        alignment_sink = open_text_output(alignments, overwrite=overwrite)
+    if args.alignments is not None:
+        alignment_sink = open_text_output(args.alignments, overwrite=args.overwrite)
     with (
-        open_text_output(output, overwrite=overwrite) as stream,  # first, because a bar replaces sys.stdout
+        open_text_output(args.output, overwrite=args.overwrite) as stream,  # first, because a bar replaces sys.stdout
         alignment_sink as links,
         progress_bar(console, "translating", line_count, hidden=is_interactive_input(source)) as bar,
     ):
@@ -167,32 +171,37 @@ def translate(
 
         pivot = None
         if is_pivot:
-            pivot = load_pivot(bundle, second_bundle, via=via or "", **device_options)
+            pivot = load_pivot(args.bundle, args.second_bundle, via=args.via or "", **args.device_options)
             translator = pivot.first
         else:
-            adapters = {} if adapter is None else {str(adapter): adapter}
+            adapters = {} if args.adapter is None else {str(args.adapter): args.adapter}
             translator = load(
-                bundle, *ensemble, task="translation", shortlist=shortlist, adapters=adapters, **device_options
-            ).with_adapter(None if adapter is None else str(adapter))
+                args.bundle,
+                *args.ensemble,
+                task="translation",
+                shortlist=args.shortlist,
+                adapters=adapters,
+                **args.device_options,
+            ).with_adapter(None if args.adapter is None else str(args.adapter))
         config = translator.resolve_decoding(decoding)
-        line_constraints = None if constraints is None else _read_constraints(constraints, line_count)
-        windows = bar.iter_input(read_windows(read_lines(source), source, window), is_live=flush_lines)
+        line_constraints = None if args.constraints is None else _read_constraints(args.constraints, line_count)
+        windows = bar.iter_input(read_windows(read_lines(source), source, args.window), is_live=flush_lines)
         options: dict[str, Any] = {"on_progress": bar.advance, **decoding}
         if pivot is None:
-            options |= {"attention": alignments is not None, "confidence": confidence}
+            options |= {"attention": args.alignments is not None, "confidence": args.confidence}
         translated_lines: Iterable[TranslatedLine]
-        if split_sentences or glossary is not None:
+        if args.split_sentences or args.glossary is not None:
             options = {
-                "split_sentences": split_sentences,
-                "placeholders": placeholders,
-                "strict_terms": strict_terms,
+                "split_sentences": args.split_sentences,
+                "placeholders": args.placeholders,
+                "strict_terms": args.strict_terms,
                 **decoding,
             }
-            terms = None if glossary is None else _read_glossary(glossary, translator, config)
+            terms = None if args.glossary is None else _read_glossary(args.glossary, translator, config)
             translated_lines = _translate_sentences(translator, windows, bar.advance, terms, options)
         else:
-            translated_lines = _translate_windows(pivot or translator, windows, constraints, line_constraints, options)
-        line_warnings = write_translations(stream, links, translated_lines, as_json=as_json, flush_lines=flush_lines)
+            translated_lines = _translate_windows(pivot or translator, windows, args.constraints, line_constraints, options)
+        line_warnings = write_translations(stream, links, translated_lines, as_json=args.as_json, flush_lines=flush_lines)
     for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
         console.print(warning, markup=False)
     if line_warnings.has_errors:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,17 +16,21 @@ from dragoman.cli.exit_statuses import INCOMPLETE_LINES, REFUSED_FILES
 from dragoman.cli.options import (
     PATH_TYPE,
     add_languages,
+    argument,
     check_output_paths,
     device_options,
     from_option,
     glossary_options,
     json_option,
+    option,
     overwrite_option,
     parse_decoding_overrides,
     placeholders_option,
+    shared,
     to_option,
     treat_termination_as_interrupt,
     usage_error,
+    with_options,
 )
 from dragoman.errors import DragomanError, OutOfMemoryError, is_out_of_memory
 from dragoman.runtime.counts import format_count
@@ -99,75 +103,91 @@ class FileReport:
     code: str | None = field(default=None, metadata={"optional": True})
 
 
+def scope_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose the texts of a file, of which the last one counts."""
+    for scope_option in (
+        click.option("--redo-all", "scope", flag_value="all", help="Translate all texts that are not locked."),
+        click.option("--redo-fuzzy", "scope", flag_value="fuzzy", help="Also translate texts whose translation is fuzzy."),
+        click.option(
+            "--only-empty",
+            "scope",
+            flag_value="empty",
+            default="empty",
+            help="Translate texts without a translation. [default]",
+        ),
+    ):
+        command = scope_option(command)
+    return command
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateFileOptions:
+    """Options of `dragoman translate-file`."""
+
+    arguments: tuple[str, ...] = argument("arguments", nargs=-1, required=True, metavar="[BUNDLE] FILE... [KEY=VALUE]...")
+    output: Path | None = option(
+        "-o", "--output", type=PATH_TYPE, metavar="DIR", help="Folder for the translated files, under the same names."
+    )
+    overwrite: bool = shared(overwrite_option())
+    scope: Scope = shared(scope_options)
+    accept: bool = option(
+        "--accept", is_flag=True, help="Mark translations without a flag as good. Else a human has to accept them."
+    )
+    check: bool = option(
+        "--check", is_flag=True, help="Check the translations that the files have, without a bundle. Write nothing."
+    )
+    memory: Path | None = option(
+        "--memory", type=PATH_TYPE, help="Translation memory, TMX or TSV. Its translations are taken first."
+    )
+    fuzzy: float | None = option(
+        "--fuzzy",
+        type=click.FloatRange(0.5, 1),
+        help="Also take translations of similar texts from the memory, down to this similarity, such as 0.85. They are marked "
+        "for review.",
+    )
+    line_length: int = option(
+        "--line-length",
+        type=click.IntRange(min=8),
+        default=42,
+        show_default=True,
+        help="Most characters of a line of subtitles.",
+    )
+    reading_speed: float = option(
+        "--reading-speed",
+        type=click.FloatRange(min=1),
+        default=20.0,
+        show_default=True,
+        help="Most characters a second of subtitles.",
+    )
+    any_language: bool = option(
+        "--any-language", is_flag=True, help="Also translate files that state another language than the source's."
+    )
+    keys: tuple[str, ...] = option(
+        "--keys",
+        multiple=True,
+        metavar="GLOB",
+        help="Translate only the values of these keys, such as 'app.*.title', also those that look like data. May be repeated.",
+    )
+    skip_keys: tuple[str, ...] = option(
+        "--skip-keys",
+        multiple=True,
+        metavar="GLOB",
+        help="Leave the values of these keys, such as 'routes.*'. May be repeated.",
+    )
+    strict_terms: bool
+    glossary: Path | None = shared(glossary_options)
+    placeholders: PlaceholderMethod = shared(placeholders_option)
+    target_language: str | None = shared(to_option)
+    source_language: str | None = shared(from_option)
+    ensemble: tuple[Path, ...]
+    device_options: DeviceOptions = shared(device_options)
+    as_json: bool = shared(json_option("Print one JSON object a file, with its flagged texts."))
+    verbose: bool = option("-v", "--verbose", is_flag=True, help="Print the traceback of an unexpected error.")
+
+
 @click.command()
-@click.argument("arguments", nargs=-1, required=True, metavar="[BUNDLE] FILE... [KEY=VALUE]...")
-@click.option("-o", "--output", type=PATH_TYPE, metavar="DIR", help="Folder for the translated files, under the same names.")
-@overwrite_option()
-@click.option(
-    "--only-empty", "scope", flag_value="empty", default="empty", help="Translate texts without a translation. [default]"
-)
-@click.option("--redo-fuzzy", "scope", flag_value="fuzzy", help="Also translate texts whose translation is fuzzy.")
-@click.option("--redo-all", "scope", flag_value="all", help="Translate all texts that are not locked.")
-@click.option("--accept", is_flag=True, help="Mark translations without a flag as good. Else a human has to accept them.")
-@click.option("--check", is_flag=True, help="Check the translations that the files have, without a bundle. Write nothing.")
-@click.option("--memory", type=PATH_TYPE, help="Translation memory, TMX or TSV. Its translations are taken first.")
-@click.option(
-    "--fuzzy",
-    type=click.FloatRange(0.5, 1),
-    help="Also take translations of similar texts from the memory, down to this similarity, such as 0.85. They are marked "
-    "for review.",
-)
-@click.option(
-    "--line-length", type=click.IntRange(min=8), default=42, show_default=True, help="Most characters of a line of subtitles."
-)
-@click.option(
-    "--reading-speed",
-    type=click.FloatRange(min=1),
-    default=20.0,
-    show_default=True,
-    help="Most characters a second of subtitles.",
-)
-@click.option("--any-language", is_flag=True, help="Also translate files that state another language than the source's.")
-@click.option(
-    "--keys",
-    multiple=True,
-    metavar="GLOB",
-    help="Translate only the values of these keys, such as 'app.*.title', also those that look like data. May be repeated.",
-)
-@click.option(
-    "--skip-keys", multiple=True, metavar="GLOB", help="Leave the values of these keys, such as 'routes.*'. May be repeated."
-)
-@glossary_options
-@placeholders_option
-@to_option
-@from_option
-@device_options
-@json_option("Print one JSON object a file, with its flagged texts.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an unexpected error.")
-def translate_file(
-    arguments: tuple[str, ...],
-    output: Path | None,
-    overwrite: bool,
-    scope: Scope,
-    accept: bool,
-    check: bool,
-    memory: Path | None,
-    fuzzy: float | None,
-    line_length: int,
-    reading_speed: float,
-    any_language: bool,
-    keys: tuple[str, ...],
-    skip_keys: tuple[str, ...],
-    glossary: Path | None,
-    strict_terms: bool,
-    placeholders: PlaceholderMethod,
-    target_language: str | None,
-    source_language: str | None,
-    ensemble: tuple[Path, ...],
-    device_options: DeviceOptions,
-    as_json: bool,
-    verbose: bool,
-) -> None:
+@with_options(TranslateFileOptions)
+def translate_file(args: TranslateFileOptions) -> None:
     """Translate each FILE with BUNDLE. Everything but the texts stays as it is, byte for byte.
 
     The ending of a name selects the format: PO, XLIFF, TMX, HTML, Markdown, SRT, VTT, JSON, YAML, properties, strings, Android,
@@ -182,46 +202,50 @@ def translate_file(
     """
     from dragoman.cli.console import print_json, progress_bar, stderr_console
 
-    settings = [argument for argument in arguments if "=" in argument and not Path(argument).exists()]
-    paths = [Path(argument) for argument in arguments if argument not in settings]
-    if not check and len(paths) < 2:
+    settings = [argument for argument in args.arguments if "=" in argument and not Path(argument).exists()]
+    paths = [Path(argument) for argument in args.arguments if argument not in settings]
+    if not args.check and len(paths) < 2:
         raise usage_error("give a bundle and at least one file")
-    if check and (settings or memory is not None or output is not None or ensemble):
+    if args.check and (settings or args.memory is not None or args.output is not None or args.ensemble):
         raise usage_error("--check uses no bundle, so it goes without KEY=VALUE, --memory, --ensemble and -o")
-    if fuzzy is not None and memory is None:
+    if args.fuzzy is not None and args.memory is None:
         raise usage_error("--fuzzy looks for similar texts in a translation memory; give --memory FILE")
     console = stderr_console()
     translate: Callable[[Path, OnProgress], FileReport]
-    if check:
-        languages = source_language or "", target_language or ""
-        files, translate = paths, _build_check(languages, line_length, reading_speed, glossary)
+    if args.check:
+        languages = args.source_language or "", args.target_language or ""
+        files, translate = paths, _build_check(languages, args.line_length, args.reading_speed, args.glossary)
     else:
+        from dragoman.documents.translate_file import FileOptions, FileTranslator
+        from dragoman.inference.load import load
+
         bundle, *files = paths
-        _check_names(files, output)
+        _check_names(files, args.output)
         decoding = parse_decoding_overrides(settings)
-        add_languages(decoding, source_language, target_language)
-        file_options = {
-            "memory": memory,
-            "min_similarity": 1.0 if fuzzy is None else fuzzy,
-            "scope": scope,
-            "accept": accept,
-            "line_length": line_length,
-            "reading_speed": reading_speed,
-            "glossary": glossary,
-            "strict_terms": strict_terms,
-            "placeholders": placeholders,
-            "any_language": any_language,
-            "keys": keys,
-            "skip_keys": skip_keys,
-        }
-        file_translator = _load(bundle, ensemble, device_options, {**file_options, **decoding})
-        translate = _build_translate(file_translator, files, bundle, output, overwrite)
+        add_languages(decoding, args.source_language, args.target_language)
+        file_options = FileOptions(
+            memory=args.memory,
+            min_similarity=1.0 if args.fuzzy is None else args.fuzzy,
+            scope=args.scope,
+            accept=args.accept,
+            line_length=args.line_length,
+            reading_speed=args.reading_speed,
+            glossary=args.glossary,
+            strict_terms=args.strict_terms,
+            placeholders=args.placeholders,
+            any_language=args.any_language,
+            keys=args.keys,
+            skip_keys=args.skip_keys,
+        )
+        model = load(bundle, *args.ensemble, task="translation", **args.device_options)
+        file_translator = FileTranslator(model, file_options, **decoding)
+        translate = _build_translate(file_translator, files, bundle, args.output, args.overwrite)
     statuses: Counter[str] = Counter()
     for path in files:
-        with progress_bar(console, path.name, None, unit="texts", hidden=check) as bar:
-            report = report_file(path, translate, bar.set_done, verbose=verbose)
+        with progress_bar(console, path.name, None, unit="texts", hidden=args.check) as bar:
+            report = report_file(path, translate, bar.set_done, verbose=args.verbose)
         statuses[report.status] += 1
-        if as_json:
+        if args.as_json:
             print_json(report)
         for line in _describe(report):
             console.print(line, markup=False)
@@ -266,13 +290,6 @@ def _build_check(
         *languages, subtitles=SubtitleLimits(line_length, reading_speed), glossary=resolve_glossary(glossary, *languages)
     )
     return lambda path, on_progress: _report_check(path, options)
-
-
-def _load(bundle: Path, ensemble: Sequence[Path], device_options: DeviceOptions, options: Mapping[str, Any]) -> FileTranslator:
-    from dragoman.documents.translate_file import FileTranslator
-    from dragoman.inference.load import load
-
-    return FileTranslator.build(load(bundle, *ensemble, task="translation", **device_options), **options)
 
 
 def _build_translate(

@@ -57,56 +57,65 @@ class FileTranslation:
         return [result for result in self.results if result.flags]
 
 
+@dataclass(frozen=True)
+class FileOptions:
+    """Options for the translation of files.
+
+    Attributes:
+        memory: translation memory in TMX or TSV, whose translations are taken first
+        min_similarity: lowest similarity of a text in the memory, from 0.5 to 1; translations of texts that are not equal are
+            marked for review
+        scope: "empty" for texts without a translation, "fuzzy" also for those with a fuzzy one, "all" for all
+        accept: mark translations that pass all checks as good; otherwise a human has to check them
+        line_length, reading_speed: most characters of a line of subtitles, and most characters a second
+        glossary, strict_terms: terms to use and to check, as in `Translator.translate_texts`
+        placeholders: way to keep placeholders and tags without content, as in `Translator.translate_texts`
+        any_language: also translate a file that states another language than that of the source
+        keys, skip_keys: patterns of keys whose values are translated, and whose values stay, such as `app.*.title`
+    """
+
+    memory: str | Path | None = None
+    min_similarity: float = 1.0
+    scope: Scope = "empty"
+    accept: bool = False
+    line_length: int = LINE_LENGTH
+    reading_speed: float = READING_SPEED
+    glossary: Glossary | str | Path | None = None
+    strict_terms: bool = False
+    placeholders: PlaceholderMethod = "auto"
+    any_language: bool = False
+    keys: Sequence[str] = ()
+    skip_keys: Sequence[str] = ()
+
+
 class FileTranslator:
     """Translator of files with one bundle and the same options.
 
     options: options for every file
     """
 
-    def __init__(self, translator: Translator, options: DocumentOptions, decoding: DecodingOptions) -> None:
-        self.options = options
+    def __init__(self, translator: Translator, options: FileOptions, **decoding: Unpack[DecodingOptions]) -> None:
+        """Read the memory and the glossary. Raises the errors of `translate_file`."""
         self._translator = translator
         self._decoding = decoding
-
-    @classmethod
-    def build(
-        cls,
-        translator: Translator,
-        *,
-        memory: str | Path | None = None,
-        min_similarity: float = 1.0,
-        scope: Scope = "empty",
-        accept: bool = False,
-        line_length: int = LINE_LENGTH,
-        reading_speed: float = READING_SPEED,
-        glossary: Glossary | str | Path | None = None,
-        strict_terms: bool = False,
-        placeholders: PlaceholderMethod = "auto",
-        any_language: bool = False,
-        keys: Sequence[str] = (),
-        skip_keys: Sequence[str] = (),
-        **decoding: Unpack[DecodingOptions],
-    ) -> FileTranslator:
-        """Return a translator with these options; see `translate_file`."""
         config = translator.resolve_decoding(decoding)
         task = translator.recipe.task
         languages = config.source_language or task.source_language, config.target_language or task.target_language
-        translations = {} if memory is None else read_translations(Path(memory), *languages)
-        options = DocumentOptions(
+        translations = {} if options.memory is None else read_translations(Path(options.memory), *languages)
+        self.options = DocumentOptions(
             *languages,
-            scope,
-            accept,
-            TranslationMemory(translations, min_similarity),
+            options.scope,
+            options.accept,
+            TranslationMemory(translations, options.min_similarity),
             OutputLimits.read(translator.metadata, *languages),
-            SubtitleLimits(line_length, reading_speed),
-            resolve_glossary(glossary, *languages),
-            strict_terms,
+            SubtitleLimits(options.line_length, options.reading_speed),
+            resolve_glossary(options.glossary, *languages),
+            options.strict_terms,
             translator.reads_terms,
-            translator.uses_mask(placeholders),
-            any_language,
-            KeyGlobs(tuple(keys), tuple(skip_keys)),
+            translator.uses_mask(options.placeholders),
+            options.any_language,
+            KeyGlobs(tuple(options.keys), tuple(options.skip_keys)),
         )
-        return cls(translator, options, decoding)
 
     def translate(
         self,
@@ -166,19 +175,8 @@ def translate_file(
     translator: Translator,
     path: str | Path,
     output: str | Path | None = None,
+    options: FileOptions | None = None,
     *,
-    memory: str | Path | None = None,
-    min_similarity: float = 1.0,
-    scope: Scope = "empty",
-    accept: bool = False,
-    line_length: int = LINE_LENGTH,
-    reading_speed: float = READING_SPEED,
-    glossary: Glossary | str | Path | None = None,
-    strict_terms: bool = False,
-    placeholders: PlaceholderMethod = "auto",
-    any_language: bool = False,
-    keys: Sequence[str] = (),
-    skip_keys: Sequence[str] = (),
     overwrite: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **decoding: Unpack[DecodingOptions],
@@ -191,16 +189,7 @@ def translate_file(
         translator: translator that `dragoman.load` returned
         path: the file; the ending of its name selects the format
         output: the new file, with the same ending; by default `NAME.de.po` beside `NAME.po`, for German
-        memory: translation memory in TMX or TSV, whose translations are taken first
-        min_similarity: lowest similarity of a text in the memory, from 0.5 to 1; translations of texts that are not equal are
-            marked for review
-        scope: "empty" for texts without a translation, "fuzzy" also for those with a fuzzy one, "all" for all
-        accept: mark translations that pass all checks as good; otherwise a human has to check them
-        line_length, reading_speed: most characters of a line of subtitles, and most characters a second
-        glossary, strict_terms: terms to use and to check, as in `Translator.translate_texts`
-        placeholders: way to keep placeholders and tags without content, as in `Translator.translate_texts`
-        any_language: also translate a file that states another language than that of the source
-        keys, skip_keys: patterns of keys whose values are translated, and whose values stay, such as `app.*.title`
+        options: options of the translation; see `FileOptions`
         overwrite: replace an output that exists
         on_progress: called with the number of finished texts and the number of all
         decoding: keys of the recipe's [decoding] section to change
@@ -210,22 +199,6 @@ def translate_file(
         OutputError: the output exists, is the original, or cannot be written.
         RecipeError: wrong decoding options.
     """
-    file_translator = FileTranslator.build(
-        translator,
-        memory=memory,
-        min_similarity=min_similarity,
-        scope=scope,
-        accept=accept,
-        line_length=line_length,
-        reading_speed=reading_speed,
-        glossary=glossary,
-        strict_terms=strict_terms,
-        placeholders=placeholders,
-        any_language=any_language,
-        keys=keys,
-        skip_keys=skip_keys,
-        **decoding,
-    )
-    return file_translator.translate(
+    return FileTranslator(translator, options or FileOptions(), **decoding).translate(
         Path(path), None if output is None else Path(output), overwrite=overwrite, on_progress=on_progress
     )

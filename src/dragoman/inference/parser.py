@@ -17,7 +17,7 @@ from dragoman.inference.parse_result import Parse, PosTags, Sentence
 from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
 from dragoman.runtime.counts import format_count
 from dragoman.tasks.inference_model import InferenceModel
-from dragoman.tasks.parsing import ParsedSentence, get_labels, parse_sentences
+from dragoman.tasks.parsing import ParsedSentence, SentenceParser, get_labels
 from dragoman.trees.linearization import XX
 from dragoman.trees.ptb import is_word, split_words
 from dragoman.trees.ptb_tokenizer import TokenizationStyle, tokenize_ptb
@@ -128,13 +128,8 @@ class Parser:
             return parse
         config = self.resolve_decoding(decoding)
         words = self.split_words(sentences, tags=tags, tokenize=tokenize, start_index=start_index)
-        parsed_sentences = parse_sentences(
-            self.models,
-            self.bundle.tokenizer,
+        parsed_sentences = SentenceParser(self.models, self.bundle.tokenizer, self.recipe, config, self.inference_model).parse(
             words,
-            self.recipe,
-            config,
-            inference_model=self.inference_model,
             constrained=constrained,
             tags=tags,
             sample_ids=range(start_index, start_index + len(words)),

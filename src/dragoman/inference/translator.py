@@ -49,7 +49,7 @@ from dragoman.tasks.confidence import ConfidenceCalibration, compute_signals
 from dragoman.tasks.generation import score_pairs
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id, get_max_positions
 from dragoman.tasks.mbr import UtilityFn
-from dragoman.tasks.translation import EncodedLine, TranslatedLine, encode_lines, get_source_limit, has_text, search_lines
+from dragoman.tasks.translation import EncodedLine, LineSearch, TranslatedLine, encode_lines, get_source_limit, has_text
 from dragoman.text.glossary import Glossary
 from dragoman.text.inline_codes import Markup
 from dragoman.text.marks import to_characters, to_marks
@@ -387,17 +387,13 @@ class Translator:
         inference_model = self.inference_model
         if return_alternatives:  # alternatives come from the whole vocabulary
             inference_model = replace(inference_model, restrict_vocabulary=None)
-        return search_lines(
-            inference_model,
-            self.select_tokenizer(config),
+        tokenizer, recipe = self.select_tokenizer(config), self._select_recipe(config)
+        compute_utility = self._build_utility(segments, config)
+        return LineSearch(inference_model, tokenizer, recipe, config, self.models[0], compute_utility).run(
             segments.encoded_lines,
-            self._select_recipe(config),
-            config,
             sample_ids=segments.sample_ids,
             constraints=segments.constraints,
             return_alternatives=return_alternatives,
-            attention_model=self.models[0],
-            compute_utility=self._build_utility(segments, config),
             on_progress=on_progress,
             map_fn=self.scheduler.map,
         )

@@ -200,9 +200,9 @@ def _translate(
 
     def translate(members: int) -> tuple[list[str], dict[str, Any]]:
         inference_model = as_inference_model([bundle.model for bundle in bundles[:members]])
-        translate_lines(inference_model, tokenizer, sources[:8], recipe, recipe.decoding)  # the first call is slower
+        translate_lines(inference_model, tokenizer, sources[:8], recipe)  # the first call is slower
         started = read_clock(budget.clock)
-        lines = translate_lines(inference_model, tokenizer, sources, recipe, recipe.decoding)
+        lines = translate_lines(inference_model, tokenizer, sources, recipe)
         seconds = read_clock(budget.clock) - started
         tokens = sum(len(line.hypotheses[0].tokens) for line in lines if line.hypotheses)
         return decode_best(lines, tokenizer), {"tokens": tokens, "seconds": seconds}

@@ -257,7 +257,6 @@ def calibrate_model(
         tokenizer,
         sources,
         recipe,
-        recipe.decoding,
         attention_model=model,
         on_progress=on_progress,
     )

@@ -83,17 +83,11 @@ def _fill_batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: in
 
 @torch.no_grad()
 def generate(
-    inference_model: InferenceModel,
+    search: BatchSearch,
     sources: Sequence[Sequence[int]],
-    config: DecodingConfig,
     *,
-    start_id: int,
-    prompt: Sequence[int] = (),
     sample_ids: Sequence[int] | None = None,
     constraints: Sequence[SentenceConstraints] = (),
-    decoding_constraints: DecodingConstraints = NO_DECODING_CONSTRAINTS,
-    constraint_factory: ConstraintFactory | None = None,
-    return_alternatives: bool = False,
     decode: Callable[[Sequence[int]], str] | None = None,
     on_progress: OnProgress = lambda _: None,
     map_fn: MapFn = map,
@@ -101,25 +95,20 @@ def generate(
     """Return the hypotheses of each source, best first, in the order of the sources.
 
     sources: ids that the encoder reads; none is empty, and none is longer than the model has positions for
-    prompt: ids that the decoder reads between the start token and the output, such as a language token
     sample_ids: number of each source in its text, which selects the random stream of sampling; default 0, 1, …
     constraints: constraints on the output of each source, or an empty sequence
-    constraint_factory: makes the allowed-tokens function of a batch; cannot be used with a restricted vocabulary
-    return_alternatives: each group of the beam starts with another of the likeliest tokens after the prefix
     decode: returns the text of an output; of the hypotheses of a beam with one text, only the best is returned
     on_progress: called with the number of sentences that are finished
     map_fn: applies the search to the batches, for example in several threads
     """
+    config = search.config
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows_per_source = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
-    search = BatchSearch(
-        inference_model, config, start_id, decoding_constraints, constraint_factory, return_alternatives, tuple(prompt)
-    )
     job = GenerationJob(search, sources, range(len(sources)) if sample_ids is None else sample_ids, constraints)
     batches = list(_batch_by_length([len(source) for source in sources], max(1, config.batch_tokens // rows_per_source)))
     for batch, batch_results in zip(batches, map_fn(job, batches), strict=True):
         for index, hypotheses in zip(batch, batch_results, strict=True):
-            if decode is not None and config.method == "beam" and config.nbest > 1 and not return_alternatives:
+            if decode is not None and config.method == "beam" and config.nbest > 1 and not search.return_alternatives:
                 hypotheses = _remove_equal_texts(hypotheses, decode)
             results[index] = hypotheses[: config.nbest]
         on_progress(len(batch))
@@ -136,14 +125,19 @@ def _remove_equal_texts(hypotheses: Sequence[Hypothesis], decode: Callable[[Sequ
 
 @dataclass(frozen=True)
 class BatchSearch:
-    """Search that a config describes, for one batch at a time."""
+    """Search that a config describes, for one batch at a time.
+
+    constraint_factory: makes the allowed-tokens function of a batch; cannot be used with a restricted vocabulary
+    return_alternatives: each group of the beam starts with another of the likeliest tokens after the prefix
+    prompt: ids that the decoder reads between the start token and the output, such as a language token
+    """
 
     inference_model: InferenceModel
     config: DecodingConfig
     start_id: int
-    decoding_constraints: DecodingConstraints
-    constraint_factory: ConstraintFactory | None
-    return_alternatives: bool
+    decoding_constraints: DecodingConstraints = NO_DECODING_CONSTRAINTS
+    constraint_factory: ConstraintFactory | None = None
+    return_alternatives: bool = False
     prompt: tuple[int, ...] = ()
 
     @torch.no_grad()  # needed again, because another thread may run this

@@ -20,7 +20,7 @@ from dragoman.evaluation.metrics import Score
 from dragoman.evaluation.parse_scores import ParseComparison
 from dragoman.formats.pair import Pair
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import ConstraintFactory, MapFn, OnProgress, generate
+from dragoman.tasks.generation import BatchSearch, ConstraintFactory, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id
 from dragoman.tasks.translation import build_decoding_constraints, get_source_limit
 from dragoman.tasks.tree_constraint import TreeConstraint
@@ -91,65 +91,77 @@ def encode_words(tokenizer: PairTokenizer, words: Sequence[str]) -> list[int]:
     return tokenizer.encode_source(to_source_text(words))
 
 
-def parse_sentences(
-    models: Sequence[Transformer],
-    tokenizer: PairTokenizer,
-    sentences: Sequence[Sequence[str]],
-    recipe: Recipe,
-    decoding: DecodingConfig,
-    *,
-    inference_model: InferenceModel | None = None,
-    constrained: bool = True,
-    tags: Sequence[Sequence[str] | None] | None = None,
-    sample_ids: Sequence[int] | None = None,
-    on_progress: OnProgress = lambda _: None,
-    map_fn: MapFn = map,
-) -> list[ParsedSentence]:
-    """Parse each sentence, in order.
+@dataclass(frozen=True)
+class SentenceParser:
+    """Parser of sentences, with the same models and options. inference_model: the models prepared for search, if they are"""
 
-    sentences: words of each sentence; brackets may be plain or escaped, such as -LRB-
-    inference_model: the models prepared for search; by default the models unchanged
-    constrained: allow only tokens that a tree over the words can continue with; otherwise repair the output afterwards
-    tags: POS tags of each sentence, one a word; predicted for a sentence with None
-    sample_ids: number of each sentence in its text, which selects the random stream of sampling; default 0, 1, …
-    Raises DataError if the numbers of tags and words differ.
-    """
-    labels, inference_model = get_labels(tokenizer), inference_model or as_inference_model(models)
-    source_limit = get_source_limit(inference_model.max_positions, decoding)
-    sources = [encode_words(tokenizer, words) if words else [] for words in sentences]
-    limits = [
-        min(len(source) + decoding.max_extra_tokens, inference_model.max_positions or UNLIMITED_POSITIONS) for source in sources
-    ]
-    readable = [
-        index
-        for index, (words, source) in enumerate(zip(sentences, sources, strict=True))
-        if words and len(source) <= source_limit and limits[index] >= ConstraintAutomaton.min_tokens(len(words))
-    ]
-    on_progress(len(sentences) - len(readable))
-    resolved_tags = _resolve_tags(models, tokenizer, sentences, [sources[index] for index in readable], readable, recipe, tags)
-    decoding_constraints = build_decoding_constraints(decoding, labels)
-    hypotheses_by_sentence = generate(
-        inference_model,
-        [sources[index] for index in readable],
-        decoding,
-        start_id=get_decoder_start_id(recipe.model),
-        sample_ids=readable if sample_ids is None else [sample_ids[index] for index in readable],
-        decoding_constraints=replace(
-            decoding_constraints,
-            suppress_tokens=(*decoding_constraints.suppress_tokens, *labels.hidden_ids),
-            repetition_window=0,  # a correct tree may repeat a label many times
-        ),
-        constraint_factory=_make_constraint_factory(labels, [len(sentences[index]) for index in readable], inference_model)
-        if constrained
-        else None,
-        on_progress=on_progress,
-        map_fn=map_fn,
-    )
-    results = {
-        index: _repair_hypotheses(labels, sentences[index], sources[index], hypotheses, sentence_tags)
-        for index, hypotheses, sentence_tags in zip(readable, hypotheses_by_sentence, resolved_tags, strict=True)
-    }
-    return [results.get(index) or _make_unparsed(words, sources[index]) for index, words in enumerate(sentences)]
+    models: Sequence[Transformer]
+    tokenizer: PairTokenizer
+    recipe: Recipe
+    decoding: DecodingConfig
+    inference_model: InferenceModel | None = None
+
+    def parse(
+        self,
+        sentences: Sequence[Sequence[str]],
+        *,
+        constrained: bool = True,
+        tags: Sequence[Sequence[str] | None] | None = None,
+        sample_ids: Sequence[int] | None = None,
+        on_progress: OnProgress = lambda _: None,
+        map_fn: MapFn = map,
+    ) -> list[ParsedSentence]:
+        """Parse each sentence, in order.
+
+        sentences: words of each sentence; brackets may be plain or escaped, such as -LRB-
+        constrained: allow only tokens that a tree over the words can continue with; otherwise repair the output afterwards
+        tags: POS tags of each sentence, one a word; predicted for a sentence with None
+        sample_ids: number of each sentence in its text, which selects the random stream of sampling; default 0, 1, …
+        Raises DataError if the numbers of tags and words differ.
+        """
+        labels, inference_model = get_labels(self.tokenizer), self.inference_model or as_inference_model(self.models)
+        source_limit = get_source_limit(inference_model.max_positions, self.decoding)
+        sources = [encode_words(self.tokenizer, words) if words else [] for words in sentences]
+        limits = [
+            min(len(source) + self.decoding.max_extra_tokens, inference_model.max_positions or UNLIMITED_POSITIONS)
+            for source in sources
+        ]
+        readable = [
+            index
+            for index, (words, source) in enumerate(zip(sentences, sources, strict=True))
+            if words and len(source) <= source_limit and limits[index] >= ConstraintAutomaton.min_tokens(len(words))
+        ]
+        on_progress(len(sentences) - len(readable))
+        resolved_tags = _resolve_tags(
+            self.models, self.tokenizer, sentences, [sources[index] for index in readable], readable, self.recipe, tags
+        )
+        decoding_constraints = build_decoding_constraints(self.decoding, labels)
+        hypotheses_by_sentence = generate(
+            BatchSearch(
+                inference_model,
+                self.decoding,
+                start_id=get_decoder_start_id(self.recipe.model),
+                decoding_constraints=replace(
+                    decoding_constraints,
+                    suppress_tokens=(*decoding_constraints.suppress_tokens, *labels.hidden_ids),
+                    repetition_window=0,  # a correct tree may repeat a label many times
+                ),
+                constraint_factory=_make_constraint_factory(
+                    labels, [len(sentences[index]) for index in readable], inference_model
+                )
+                if constrained
+                else None,
+            ),
+            [sources[index] for index in readable],
+            sample_ids=readable if sample_ids is None else [sample_ids[index] for index in readable],
+            on_progress=on_progress,
+            map_fn=map_fn,
+        )
+        results = {
+            index: _repair_hypotheses(labels, sentences[index], sources[index], hypotheses, sentence_tags)
+            for index, hypotheses, sentence_tags in zip(readable, hypotheses_by_sentence, resolved_tags, strict=True)
+        }
+        return [results.get(index) or _make_unparsed(words, sources[index]) for index, words in enumerate(sentences)]
 
 
 def _make_constraint_factory(labels: TreeLabels, lengths: Sequence[int], inference_model: InferenceModel) -> ConstraintFactory:

@@ -27,7 +27,7 @@ from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, check_bleu_t
 from dragoman.evaluation.metrics import Score, chrf, exact_match, paper_bleu, uses_split_compounds
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.coverage_penalty import rerank_by_coverage
-from dragoman.tasks.generation import MapFn, OnProgress, generate
+from dragoman.tasks.generation import BatchSearch, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.mbr import UtilityFn, build_candidate_search, rerank_by_mbr
 
@@ -83,29 +83,15 @@ def translate_lines(
     tokenizer: PairTokenizer,
     lines: Sequence[str],
     recipe: Recipe,
-    decoding: DecodingConfig,
     *,
-    sample_ids: Sequence[int] | None = None,
-    constraints: Sequence[SentenceConstraints] = (),
-    return_alternatives: bool = False,
+    decoding: DecodingConfig | None = None,
     attention_model: Transformer | None = None,
     on_progress: OnProgress = lambda _: None,
-    map_fn: MapFn = map,
 ) -> list[TranslatedLine]:
-    """Encode and search each line, in order; the arguments are those of `search_lines`."""
-    return search_lines(
-        inference_model,
-        tokenizer,
-        encode_lines(tokenizer, lines, source_limit=get_source_limit(inference_model.max_positions, decoding)),
-        recipe,
-        decoding,
-        sample_ids=sample_ids,
-        constraints=constraints,
-        return_alternatives=return_alternatives,
-        attention_model=attention_model,
-        on_progress=on_progress,
-        map_fn=map_fn,
-    )
+    """Encode and search each line, in order. decoding: options to use instead of those of the recipe"""
+    search = LineSearch(inference_model, tokenizer, recipe, decoding or recipe.decoding, attention_model)
+    source_limit = get_source_limit(inference_model.max_positions, search.decoding)
+    return search.run(encode_lines(tokenizer, lines, source_limit=source_limit), on_progress=on_progress)
 
 
 def encode_lines(tokenizer: PairTokenizer, lines: Sequence[str], *, source_limit: int) -> list[EncodedLine]:
@@ -122,79 +108,89 @@ def encode_lines(tokenizer: PairTokenizer, lines: Sequence[str], *, source_limit
     return encoded_lines
 
 
-def search_lines(
-    inference_model: InferenceModel,
-    tokenizer: PairTokenizer,
-    lines: Sequence[EncodedLine],
-    recipe: Recipe,
-    decoding: DecodingConfig,
-    *,
-    sample_ids: Sequence[int] | None = None,
-    constraints: Sequence[SentenceConstraints] = (),
-    return_alternatives: bool = False,
-    attention_model: Transformer | None = None,
-    compute_utility: UtilityFn | None = None,
-    on_progress: OnProgress = lambda _: None,
-    map_fn: MapFn = map,
-) -> list[TranslatedLine]:
-    """Search the hypotheses of each line, in order; a line with a `skip_status` has none.
+@dataclass(frozen=True)
+class LineSearch:
+    """Search for the hypotheses of lines, with one model and the same options.
 
-    sample_ids: number of each line in its text, which selects the random stream of sampling; default 0, 1, …
-    constraints: constraints on the translation of each line, or an empty sequence
     attention_model: model whose attention the coverage penalty reads; needed if `decoding.coverage_penalty` is set
     compute_utility: utility of minimum Bayes risk for a metric that is neither chrF nor BLEU
-    return_alternatives, on_progress, map_fn: see `generate`
     """
-    if decoding.mbr == "bleu":
-        check_bleu_tokenizer(recipe.task)
-    searched = [index for index, line in enumerate(lines) if line.skip_status is None]
-    line_constraints = _allow_repetitions(
-        [lines[index].source for index in searched],
-        [constraints[index] for index in searched] if constraints else [],
-        decoding.repetition_window,
-    )
-    on_progress(len(lines) - len(searched))
-    results = generate(
-        inference_model,
-        [lines[index].source for index in searched],
-        build_candidate_search(decoding),
-        start_id=get_decoder_start_id(recipe.model),
-        prompt=tokenizer.decoder_prompt,
-        sample_ids=searched if sample_ids is None else [sample_ids[index] for index in searched],
-        constraints=line_constraints,
-        decoding_constraints=build_decoding_constraints(decoding, tokenizer.target),
-        return_alternatives=return_alternatives,
-        decode=tokenizer.target.decode if decoding.mbr == "none" else None,  # minimum Bayes risk chooses each text once
-        on_progress=on_progress,
-        map_fn=map_fn,
-    )
-    if decoding.coverage_penalty:
-        assert attention_model is not None, "the coverage penalty reads the attention of a model"
-        results = rerank_by_coverage(
-            attention_model,
+
+    inference_model: InferenceModel
+    tokenizer: PairTokenizer
+    recipe: Recipe
+    decoding: DecodingConfig
+    attention_model: Transformer | None = None
+    compute_utility: UtilityFn | None = None
+
+    def run(
+        self,
+        lines: Sequence[EncodedLine],
+        *,
+        sample_ids: Sequence[int] | None = None,
+        constraints: Sequence[SentenceConstraints] = (),
+        return_alternatives: bool = False,
+        on_progress: OnProgress = lambda _: None,
+        map_fn: MapFn = map,
+    ) -> list[TranslatedLine]:
+        """Search the hypotheses of each line, in order; a line with a `skip_status` has none.
+
+        sample_ids: number of each line in its text, which selects the random stream of sampling; default 0, 1, …
+        constraints: constraints on the translation of each line, or an empty sequence
+        return_alternatives, on_progress, map_fn: see `BatchSearch` and `generate`
+        """
+        if self.decoding.mbr == "bleu":
+            check_bleu_tokenizer(self.recipe.task)
+        searched = [index for index, line in enumerate(lines) if line.skip_status is None]
+        line_constraints = _allow_repetitions(
             [lines[index].source for index in searched],
-            results,
-            decoding,
-            start_id=get_decoder_start_id(recipe.model),
-            prompt=tokenizer.decoder_prompt,
+            [constraints[index] for index in searched] if constraints else [],
+            self.decoding.repetition_window,
         )
-    if decoding.mbr != "none":
-        results = [
-            rerank_by_mbr(
-                line_hypotheses,
-                [tokenizer.target.decode(hypothesis.tokens) for hypothesis in line_hypotheses],
-                decoding,
-                bleu_tokenizer=get_task_bleu_tokenizer(recipe.task),
-                compute_utility=None if compute_utility is None else partial(compute_utility, index),
+        on_progress(len(lines) - len(searched))
+        results = generate(
+            BatchSearch(
+                self.inference_model,
+                build_candidate_search(self.decoding),
+                start_id=get_decoder_start_id(self.recipe.model),
+                prompt=tuple(self.tokenizer.decoder_prompt),
+                decoding_constraints=build_decoding_constraints(self.decoding, self.tokenizer.target),
+                return_alternatives=return_alternatives,
+            ),
+            [lines[index].source for index in searched],
+            sample_ids=searched if sample_ids is None else [sample_ids[index] for index in searched],
+            constraints=line_constraints,
+            decode=self.tokenizer.target.decode if self.decoding.mbr == "none" else None,
+            on_progress=on_progress,
+            map_fn=map_fn,
+        )
+        if self.decoding.coverage_penalty:
+            assert self.attention_model is not None, "the coverage penalty reads the attention of a model"
+            results = rerank_by_coverage(
+                self.attention_model,
+                [lines[index].source for index in searched],
+                results,
+                self.decoding,
+                start_id=get_decoder_start_id(self.recipe.model),
+                prompt=self.tokenizer.decoder_prompt,
             )
-            for index, line_hypotheses in zip(searched, results, strict=True)
+        if self.decoding.mbr != "none":
+            results = [
+                rerank_by_mbr(
+                    line_hypotheses,
+                    [self.tokenizer.target.decode(hypothesis.tokens) for hypothesis in line_hypotheses],
+                    self.decoding,
+                    bleu_tokenizer=get_task_bleu_tokenizer(self.recipe.task),
+                    compute_utility=None if self.compute_utility is None else partial(self.compute_utility, index),
+                )
+                for index, line_hypotheses in zip(searched, results, strict=True)
+            ]
+        hypotheses_by_line = dict(zip(searched, results, strict=True))
+        return [
+            TranslatedLine(line.source, tuple(hypotheses), _get_line_status(line, hypotheses, self.decoding))
+            for index, line in enumerate(lines)
+            for hypotheses in [hypotheses_by_line.get(index, [])]
         ]
-    hypotheses_by_line = dict(zip(searched, results, strict=True))
-    return [
-        TranslatedLine(line.source, tuple(hypotheses), _get_line_status(line, hypotheses, decoding))
-        for index, line in enumerate(lines)
-        for hypotheses in [hypotheses_by_line.get(index, [])]
-    ]
 
 
 def _allow_repetitions(

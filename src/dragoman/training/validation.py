@@ -29,7 +29,7 @@ from dragoman.formats.readers import read_pairs
 from dragoman.model.ctc import is_ctc
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
-from dragoman.tasks.parsing import parse_sentences, read_gold_tree, score_parses
+from dragoman.tasks.parsing import SentenceParser, read_gold_tree, score_parses
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
 from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.losses.ctc import count_learned, ctc_loss
@@ -385,7 +385,13 @@ def _evaluate_translations(
 ) -> EvaluationResult:
     sources = [pair.source for pair in pairs]
     translations = translate_lines(
-        as_inference_model([model]), tokenizer, sources, recipe, decoding, attention_model=model, on_progress=on_progress
+        as_inference_model([model]),
+        tokenizer,
+        sources,
+        recipe,
+        decoding=decoding,
+        attention_model=model,
+        on_progress=on_progress,
     )
     texts = decode_best(translations, tokenizer)
     scores = score_translations(texts, get_references(pairs, recipe), recipe)
@@ -409,7 +415,7 @@ def _evaluate_parses(
     gold_trees = [read_gold_tree(recipe.task, pair) for pair in pairs]
     words = [[leaf.word for leaf in get_leaves(tree)] for tree in gold_trees]
     tags = [[leaf.tag or "" for leaf in get_leaves(tree)] for tree in gold_trees] if recipe.task.pos_tags == "given" else None
-    parses = parse_sentences([model], tokenizer, words, recipe, decoding, tags=tags, on_progress=on_progress)
+    parses = SentenceParser([model], tokenizer, recipe, decoding).parse(words, tags=tags, on_progress=on_progress)
     scores = score_parses([parse.tree for parse in parses], gold_trees)
     samples = tuple(
         Sample(" ".join(parse.words), format_tree(reference), format_tree(parse.tree) if parse.tree is not None else "")

@@ -17,7 +17,7 @@ from dragoman.inference.backends.select import build_inference_model, supports_c
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.cpu_support import has_int8_matmul
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -101,16 +101,18 @@ def count_wrong_outputs(count: int, device: torch.device, *, stride: int = 1) ->
             sources, constraints = make_segments(count // len(searches) + 1, seed=number)
             config = DecodingConfig(**{"max_extra_tokens": 4, "batch_tokens": 20_000, "repetition_window": 8, **search})
             outputs = generate(
-                inference_model,
-                sources,
-                config,
-                start_id=PADDING_ID,
-                constraints=constraints,
-                decoding_constraints=DecodingConstraints(
-                    no_repeat_ngram_size=config.no_repeat_ngram_size,
-                    suppress_tokens=tuple(RESERVED),
-                    repetition_window=config.repetition_window,
+                BatchSearch(
+                    inference_model,
+                    config,
+                    start_id=PADDING_ID,
+                    decoding_constraints=DecodingConstraints(
+                        no_repeat_ngram_size=config.no_repeat_ngram_size,
+                        suppress_tokens=tuple(RESERVED),
+                        repetition_window=config.repetition_window,
+                    ),
                 ),
+                sources,
+                constraints=constraints,
             )
             for hypotheses, sentence in zip(outputs, constraints, strict=True):
                 assert hypotheses

@@ -17,7 +17,7 @@ from dragoman.bundle import Bundle, load_bundle
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.runtime.cpu_support import has_int8_matmul
-from dragoman.tasks.generation import generate, score_pairs
+from dragoman.tasks.generation import BatchSearch, generate, score_pairs
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -59,11 +59,10 @@ def search(bundle: Bundle, inference_model: InferenceModel, lines: Sequence[str]
     tokenizer, config = bundle.tokenizer, bundle.recipe.decoding.model_copy(update={"max_extra_tokens": 8, **options})
     assert (config.method, config.early_stopping) == (options.get("method", "beam"), "heuristic")
     results = generate(
-        inference_model,
+        BatchSearch(
+            inference_model, config, start_id=get_decoder_start_id(bundle.recipe.model), prompt=tuple(tokenizer.decoder_prompt)
+        ),
         [tokenizer.encode_source(line) for line in lines],
-        config,
-        start_id=get_decoder_start_id(bundle.recipe.model),
-        prompt=tokenizer.decoder_prompt,
     )
     return [hypotheses[0] for hypotheses in results]
 

@@ -89,11 +89,11 @@ class TrainerState:
 
 @dataclass(frozen=True)
 class StateTensors:
-    """All tensors that training changes, whole and by name."""
+    """All tensors that training changes, whole and by name. optimizer: as `flatten_optimizer` returns it"""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    ema_weights: dict[str, Tensor] | None
+    ema_weights: dict[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 def save_checkpoint(
     folder: Path,
+    tensors: StateTensors,
     *,
     trainer_state: TrainerState,
     recipe: Mapping[str, Any],
@@ -153,13 +154,8 @@ def save_checkpoint(
     scheduled: bool,
     compute_plan: Mapping[str, str] | None = None,
     nll: float | None = None,
-    weights: Mapping[str, Tensor],
-    optimizer_state: Mapping[str, Tensor],
-    ema_weights: Mapping[str, Tensor] | None = None,
 ) -> Checkpoint:
     """Save a checkpoint and return it.
-
-    optimizer_state: as `flatten_optimizer` returns it
 
     Raises WriteError if it cannot be written. Then nothing has changed, and the next one may be saved.
     """
@@ -168,20 +164,19 @@ def save_checkpoint(
         path = _new_path(folder, trainer_state.step)
     except RunError as error:
         raise WriteError(str(error)) from None
-    tensors = {MODEL_FILE: weights, OPTIMIZER_FILE: optimizer_state} | ({} if ema_weights is None else {EMA_FILE: ema_weights})
+    groups = {MODEL_FILE: tensors.weights, OPTIMIZER_FILE: tensors.optimizer, EMA_FILE: tensors.ema_weights or {}}
+    groups = {name: group for name, group in groups.items() if name != EMA_FILE or tensors.ema_weights is not None}
     checkpoint = Checkpoint(
         path, trainer_state, dict(recipe), metric, dict(data_digests), scheduled, dict(compute_plan or {}), nll
     )
     state = {name: value for name, value in asdict(checkpoint).items() if name != "path"}
     state_bytes = json.dumps(state, indent=1).encode()
     size = len(state_bytes) + sum(
-        tensor.numel() * tensor.element_size() + TENSOR_OVERHEAD_BYTES
-        for group in tensors.values()
-        for tensor in group.values()
+        tensor.numel() * tensor.element_size() + TENSOR_OVERHEAD_BYTES for group in groups.values() for tensor in group.values()
     )
     digests: dict[str, str] = {}
     with atomic_dir(path, size=size, digests=digests) as partial_dir:
-        for name, group in tensors.items():
+        for name, group in groups.items():
             digests[name] = save_tensors(partial_dir / name, group)
         digests[STATE_FILE] = write_with_digest(partial_dir / STATE_FILE, [state_bytes])
     return checkpoint

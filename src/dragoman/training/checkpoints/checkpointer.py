@@ -136,6 +136,7 @@ class Checkpointer:
     ) -> Path:
         checkpoint = save_checkpoint(
             self.folder,
+            tensors,
             trainer_state=trainer_state,
             recipe=self.recipe,
             metric=metric,
@@ -143,9 +144,6 @@ class Checkpointer:
             scheduled=scheduled,
             compute_plan=self.compute_plan,
             nll=nll,
-            weights=tensors.weights,
-            optimizer_state=tensors.optimizer,
-            ema_weights=tensors.ema_weights,
         )
         prune_checkpoints(self.folder, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
         return checkpoint.path

@@ -26,7 +26,7 @@ from dragoman.inference.backends.compiled.weights import CompiledPrecision
 from dragoman.inference.backends.select import build_inference_model
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import BatchSearch, generate
 
 VOCABULARY, PADDING_ID = 90, 0
 NUM_STEPS = 20  # more than the first capacity of the cache of keys and values
@@ -85,7 +85,7 @@ def run_searches(model: Transformer, source_BS: Tensor) -> Iterator[tuple[str, T
         ("greedy", DecodingConfig(method="greedy", max_extra_tokens=8)),
         ("beam", DecodingConfig(method="beam", beam_size=4, nbest=4, max_extra_tokens=8)),
     ):
-        hypotheses = list(chain.from_iterable(generate(inference_model, sources, config, start_id=2)))
+        hypotheses = list(chain.from_iterable(generate(BatchSearch(inference_model, config, start_id=2), sources)))
         yield f"{name} tokens", torch.tensor([token for hypothesis in hypotheses for token in (*hypothesis.tokens, -1)])
         yield f"{name} scores", torch.tensor([hypothesis.score for hypothesis in hypotheses], dtype=torch.float64)
 

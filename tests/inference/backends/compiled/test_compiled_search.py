@@ -83,12 +83,8 @@ def search_both_ways(
     config = DecodingConfig(**({"max_extra_tokens": 12, "batch_tokens": 6000} | decoding))
     compiled, plain = (
         generate(
-            model,
+            BatchSearch(model, config, start_id=START_ID, prompt=tuple(prompt), decoding_constraints=rules),
             make_sources(),
-            config,
-            start_id=START_ID,
-            prompt=prompt,
-            decoding_constraints=rules,
             constraints=constraints or [],
         )
         for model in (inference_model, replace(inference_model, native_search=None))
@@ -225,8 +221,10 @@ def test_python_searches_with_constraints(inference_models: list[InferenceModel]
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_batch_does_not_change_sentences(inference_models: list[InferenceModel], method: Any) -> None:
     config = DecodingConfig(method=method, max_extra_tokens=12)
-    batched = generate(inference_models[1], make_sources(), config, start_id=START_ID)
-    alone = [generate(inference_models[1], [source], config, start_id=START_ID)[0] for source in make_sources()[:12]]
+    batched = generate(BatchSearch(inference_models[1], config, start_id=START_ID), make_sources())
+    alone = [
+        generate(BatchSearch(inference_models[1], config, start_id=START_ID), [source])[0] for source in make_sources()[:12]
+    ]
     assert batched[:12] == alone
 
 
@@ -352,7 +350,7 @@ def test_failing_thread_ends_the_wait(
     torch.set_num_threads(2)
     try:
         with pytest.raises(MemoryError, match="no more"), torch.inference_mode():
-            generate(inference_models[0], make_sources()[:3], DecodingConfig(method="greedy"), start_id=START_ID)
+            generate(BatchSearch(inference_models[0], DecodingConfig(method="greedy"), start_id=START_ID), make_sources()[:3])
     finally:
         torch.set_num_threads(1)
 
@@ -375,7 +373,7 @@ def test_failing_group_cancels_the_others(inference_models: list[InferenceModel]
     torch.set_num_threads(4)
     try:
         with pytest.raises(MemoryError, match="no more"):
-            generate(inference_models[0], make_sources(), DecodingConfig(method="greedy"), start_id=START_ID)
+            generate(BatchSearch(inference_models[0], DecodingConfig(method="greedy"), start_id=START_ID), make_sources())
     finally:
         torch.set_num_threads(1)
     assert 1 <= kernel.call_count <= 4
@@ -396,7 +394,7 @@ def test_kernels_are_loaded_before_workers_are_borrowed(
         with monkeypatch.context() as patch:
             patch.setattr(jit_cache, name, entry)
             with pytest.raises(KeyboardInterrupt):
-                generate(inference_models[0], make_sources(), DecodingConfig(method=method), start_id=START_ID)
+                generate(BatchSearch(inference_models[0], DecodingConfig(method=method), start_id=START_ID), make_sources())
 
 
 def test_busy_workers_are_not_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,4 +498,4 @@ def _run_two_tasks() -> None:
 
 def test_empty_batch_has_no_outputs(inference_models: list[InferenceModel]) -> None:
     for method in ("greedy", "beam"):
-        assert generate(inference_models[0], [], DecodingConfig(method=method), start_id=START_ID) == []
+        assert generate(BatchSearch(inference_models[0], DecodingConfig(method=method), start_id=START_ID), []) == []

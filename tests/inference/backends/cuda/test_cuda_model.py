@@ -22,7 +22,7 @@ from dragoman.inference.backends.cuda.model import StaticState, StaticTransforme
 from dragoman.inference.parallel.scheduler import WorkerLayout
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import generate
+from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -60,7 +60,7 @@ def make_model(seed: int = 0, **keys: Any) -> Transformer:
 
 def search(inference_model: InferenceModel, sources: Sequence[Sequence[int]] = SOURCES, **keys: Any) -> list[list[Hypothesis]]:
     config = DecodingConfig.model_validate({"method": "beam", "max_extra_tokens": 20, "nbest": 2, **keys})
-    return generate(inference_model, sources, config, start_id=START)
+    return generate(BatchSearch(inference_model, config, start_id=START), sources)
 
 
 def assert_same(static: list[list[Hypothesis]], plain: list[list[Hypothesis]]) -> None:

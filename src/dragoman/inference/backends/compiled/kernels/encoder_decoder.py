@@ -196,26 +196,21 @@ def weighted_sum(load_kv, values, first_column, end_column, row_stride, first, l
 def attend(head_layout, query_offset, keys, values, first, last, row, next_distance, workspace):
     """Apply equation 1 to one query, as `attend_in_precision` describes."""
     if head_layout.has_float32_kv:
-        attend_in_precision(
-            load_kv_f32, F32_BYTES, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace
-        )
+        attend_in_precision(load_kv_f32, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace)
     else:
-        attend_in_precision(
-            load_kv_f16, F16_BYTES, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace
-        )
+        attend_in_precision(load_kv_f16, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace)
 
 
 @kernel
-def attend_in_precision(
-    load_kv, num_bytes, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace
-):
+def attend_in_precision(load_kv, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace):
     """Apply equation 1 to one query of `projections`, and write a row of `attention_output`.
 
-    load_kv, num_bytes: function that loads a vector of the caches, and the bytes of a number in them
+    load_kv: function that loads a vector of the caches
     first, last: the first key among `kv_rows`, and the one behind the last
     next_distance: rows from a key to the one that the next query probably reads, which is prefetched with its value; or 0
     """
     scores, kv_rows = workspace.scores, workspace.kv_rows
+    num_bytes = F32_BYTES if head_layout.has_float32_kv else F16_BYTES
     key_width, value_width = head_layout.key_width, head_layout.value_width
     group_key_width, group_value_width = key_width // head_layout.num_groups, value_width // head_layout.num_groups
     for group in range(head_layout.num_groups):
