@@ -21,7 +21,7 @@ import click
 from pydantic import BaseModel, TypeAdapter
 
 from dragoman.bundle import BundleMetadata
-from dragoman.cli import json_outputs, paper_outputs
+from dragoman.cli import json_outputs
 from dragoman.cli.main import COMMANDS, cli
 from dragoman.config import Recipe
 from dragoman.config.reference import read_sentences
@@ -147,7 +147,7 @@ def list_schema_types() -> dict[str, Any]:
         "metrics.jsonl, type event": RunEvent,
         "config.json of a bundle, metadata": BundleMetadata,
     }
-    for name, kind in {**vars(json_outputs), **vars(paper_outputs)}.items():
+    for name, kind in vars(json_outputs).items():
         command = re.search(r"`(dragoman [\w …-]+ --json)`", inspect.getdoc(kind) or "") if inspect.isclass(kind) else None
         if command and name.endswith(("Line", "Output", "Scores")):
             types.setdefault(command[1], kind)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from dragoman.cli import json_outputs, paper_outputs
+from dragoman.cli import json_outputs
 from dragoman.cli.console import PreparationProgressBar, TrainingProgressBar, print_json, print_table, progress_bar
 from dragoman.cli.exit_statuses import EXIT_STATUSES, USAGE_ERROR
 from dragoman.cli.json_outputs import ScoreOutput, TranslationAlternative, to_json_dict
@@ -22,10 +22,7 @@ from dragoman.runtime.progress import LineTimer, ProgressLog, RecentRate
 from dragoman.training.monitoring.events import RunInfo, RunStarted, StepDone
 
 JSON_TYPES = [
-    value
-    for module in (json_outputs, paper_outputs)
-    for value in vars(module).values()
-    if isinstance(value, type) and value.__module__ == module.__name__
+    value for value in vars(json_outputs).values() if isinstance(value, type) and value.__module__ == json_outputs.__name__
 ]
 
 

@@ -68,7 +68,7 @@ def calibrate(bundle: Path, source: Path, reference: Path | None, max_sentences:
             )
         replace_metadata(bundle, replace(translator.metadata, confidence=calibration))
     if as_json:
-        print_json(CalibrateOutput(str(bundle), calibration.sentences, calibration.chrf_correlation))
+        print_json(CalibrateOutput(str(bundle), calibration.sentences, chrf_correlation=calibration.chrf_correlation))
         return
     click.echo(f"{bundle}: calibrated on {calibration.sentences} translations")
     if calibration.chrf_correlation is not None:

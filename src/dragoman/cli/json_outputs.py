@@ -1,6 +1,6 @@
 """Types of the JSON that the commands print with `--json`. `pydantic.TypeAdapter` makes JSON schemas of them.
 
-A field with the metadata `optional` is left out of the JSON if it is None.
+A field that `optional` makes is left out of the JSON if it is None.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from dragoman.training.monitoring.run_status import RunSummary
 from dragoman.viz.explanation import BeamNode, ExplanationTree, TokenPrediction
 
 OutputT = TypeVar("OutputT")
+
+
+def optional() -> Any:
+    """Return a field that is left out of the JSON if it is None."""
+    return field(default=None, kw_only=True, metadata={"optional": True})
 
 
 def copy_fields(kind: type[OutputT], source: object, /, **values: Any) -> OutputT:
@@ -63,8 +68,8 @@ class TranslationAlternative:
     tokens: Sequence[str]
     token_log_probs: Sequence[float]
     unmet_constraints: Sequence[str]
-    mbr_score: float | None = field(default=None, kw_only=True, metadata={"optional": True})
-    confidence: float | None = field(default=None, kw_only=True, metadata={"optional": True})
+    mbr_score: float | None = optional()
+    confidence: float | None = optional()
 
 
 @dataclass(frozen=True)
@@ -107,10 +112,10 @@ class TranslationLine:
     token_log_probs: Sequence[float]
     unmet_constraints: Sequence[str]
     alternatives: Sequence[TranslationAlternative]
-    pivot: TranslationPivot | None = field(default=None, kw_only=True, metadata={"optional": True})
-    mbr_score: float | None = field(default=None, kw_only=True, metadata={"optional": True})
-    confidence: float | None = field(default=None, kw_only=True, metadata={"optional": True})
-    terms: Sequence[TermOutput] | None = field(default=None, kw_only=True, metadata={"optional": True})
+    pivot: TranslationPivot | None = optional()
+    mbr_score: float | None = optional()
+    confidence: float | None = optional()
+    terms: Sequence[TermOutput] | None = optional()
 
 
 @dataclass(frozen=True)
@@ -196,8 +201,8 @@ class ModelScores:
 class ScoreOutput:
     """Output of `dragoman score --json`."""
 
-    scores: Sequence[Score] | None = field(default=None, kw_only=True, metadata={"optional": True})
-    model: ModelScores | None = field(default=None, kw_only=True, metadata={"optional": True})
+    scores: Sequence[Score] | None = optional()
+    model: ModelScores | None = optional()
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,7 @@ class EvaluateOutput:
     copied: int
     empty: int
     too_long: int
-    pairs: Sequence[PairEvaluation] | None = field(default=None, kw_only=True, metadata={"optional": True})
+    pairs: Sequence[PairEvaluation] | None = optional()
 
 
 @dataclass(frozen=True)
@@ -309,8 +314,8 @@ class RerankCandidate:
     score: float
     forward: float
     length: int
-    reverse: float | None = field(default=None, metadata={"optional": True})
-    right_to_left: float | None = field(default=None, metadata={"optional": True})
+    reverse: float | None = optional()
+    right_to_left: float | None = optional()
 
 
 @dataclass(frozen=True)
@@ -333,7 +338,7 @@ class CalibrateOutput:
 
     bundle: str
     sentences: int
-    chrf_correlation: float | None = field(default=None, metadata={"optional": True})
+    chrf_correlation: float | None = optional()
 
 
 @dataclass(frozen=True)
@@ -345,8 +350,8 @@ class AverageOutput:
     """
 
     bundle: str
-    averaged_checkpoints: Sequence[str] | None = field(default=None, metadata={"optional": True})
-    interpolated_bundles: Mapping[str, float] | None = field(default=None, metadata={"optional": True})
+    averaged_checkpoints: Sequence[str] | None = optional()
+    interpolated_bundles: Mapping[str, float] | None = optional()
 
 
 @dataclass(frozen=True)
@@ -470,7 +475,7 @@ class ExplainOutput:
     predictions: Sequence[TokenPrediction]
     beam: Sequence[BeamNode]
     notes: Sequence[str]
-    tree: ExplanationTree | None = field(default=None, kw_only=True, metadata={"optional": True})
+    tree: ExplanationTree | None = optional()
 
 
 @dataclass(frozen=True)
@@ -539,7 +544,7 @@ class EvalbOutput:
     failures: Sequence[EvalbFailure]
     failures_zero: Mapping[str, EvalbTotals]
     failures_dropped: Mapping[str, EvalbTotals]
-    sentences: Sequence[SentenceScore] | None = field(default=None, kw_only=True, metadata={"optional": True})
+    sentences: Sequence[SentenceScore] | None = optional()
 
 
 @dataclass(frozen=True)

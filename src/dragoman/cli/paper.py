@@ -124,7 +124,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     from rich.progress import Progress
 
     from dragoman.cli.console import print_json, stderr_console
-    from dragoman.cli.paper_outputs import Table1Layer, Table1Output
+    from dragoman.cli.paper_outputs import describe_table1
     from dragoman.io.storage import write_lines
     from dragoman.paper.table1 import draw_table1, measure_table1
     from dragoman.viz.matplotlib_svg import check_matplotlib
@@ -139,7 +139,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     if output is not None:
         write_lines(output, [draw_table1(rows)], overwrite=overwrite)
     if as_json:
-        print_json(Table1Output(1, [Table1Layer.from_row(row) for row in rows]))
+        print_json(describe_table1(rows))
         return
     _print_table1(rows)
 
@@ -186,12 +186,11 @@ def results(runs: tuple[Path, ...], as_json: bool) -> None:
     Example:  dragoman paper results runs/plain-1 runs/plain-2 runs/smoothed-1 runs/smoothed-2
     """
     from dragoman.cli.console import print_json
-    from dragoman.cli.paper_outputs import ResultsOutput
     from dragoman.paper.results_table import build_rows, format_markdown
 
     rows = build_rows(runs)
     if as_json:
-        print_json(ResultsOutput(rows))
+        print_json({"rows": rows})
         return
     click.echo(format_markdown(rows))
 
@@ -237,7 +236,7 @@ def figures(
     """
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
-    from dragoman.cli.paper_outputs import FiguresOutput, FigureValues
+    from dragoman.cli.paper_outputs import describe_figure
     from dragoman.inference.load import load
     from dragoman.io.storage import check_path_is_free
     from dragoman.paper.figures import FIGURES, build_figures
@@ -261,7 +260,7 @@ def figures(
         write_svg(folder, svgs, overwrite=overwrite)
         write_png(folder, pngs, overwrite=overwrite)
     if as_json:
-        print_json(FiguresOutput([FigureValues.from_figure(figure) for figure in drawn_figures]))
+        print_json({"figures": list(map(describe_figure, drawn_figures))})
         return
     for figure in drawn_figures:
         click.echo(f"Figure {figure.number}: {figure.caption}")

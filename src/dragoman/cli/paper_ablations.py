@@ -52,7 +52,7 @@ def ablations(
               dragoman paper ablations --corpus multi30k-ende --rows scaling,no-norm --budget 5min --seeds 3
     """
     from dragoman.cli.console import print_json, print_table
-    from dragoman.cli.paper_outputs import AblationOutput, AblationsOutput
+    from dragoman.cli.paper_outputs import describe_ablation
     from dragoman.config import read_recipe
     from dragoman.io.storage import write_lines
     from dragoman.paper.ablations import draw_ablations, select_ablations, train_ablations
@@ -78,9 +78,8 @@ def ablations(
     if output is not None:
         write_lines(output, [draw_ablations(results, title=title)], overwrite=overwrite)
     if as_json:
-        print_json(
-            AblationsOutput(recipe.name, str(row_budget), seeds, [AblationOutput.from_result(result) for result in results])
-        )
+        described = list(map(describe_ablation, results))
+        print_json({"corpus": recipe.name, "budget": str(row_budget), "seeds": seeds, "rows": described})
         return
     cells = [
         (

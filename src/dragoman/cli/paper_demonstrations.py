@@ -40,14 +40,13 @@ def scaling(output: Path | None, overwrite: bool, as_json: bool) -> None:
     Example:  dragoman paper scaling -o scaling.svg
     """
     from dragoman.cli.console import print_json, print_table
-    from dragoman.cli.paper_outputs import ScalingOutput
     from dragoman.paper.scaling import NUM_DOT_PRODUCTS, draw_scaling, measure_scaling
 
     _check_picture(output, overwrite=overwrite)
     rows = measure_scaling()
     _write_picture(output, lambda: draw_scaling(rows), overwrite=overwrite)
     if as_json:
-        print_json(ScalingOutput(NUM_DOT_PRODUCTS, rows))
+        print_json({"products": NUM_DOT_PRODUCTS, "rows": rows})
         return
     header = ["d_k", "mean", "variance", "± s.e.", "largest weight", "gradient", "variance / d_k", "largest weight", "gradient"]
     cells = [
@@ -83,7 +82,6 @@ def positions(layout: str, d_model: int, output: Path | None, overwrite: bool, a
     """
     from dragoman.cli.console import print_json, print_table
     from dragoman.cli.options import usage_error
-    from dragoman.cli.paper_outputs import PositionsOutput
     from dragoman.paper.relative_positions import NUM_POSITIONS_FACTOR, draw_offsets, measure_offsets
 
     _check_picture(output, overwrite=overwrite)
@@ -93,7 +91,7 @@ def positions(layout: str, d_model: int, output: Path | None, overwrite: bool, a
     rows = measure_offsets(layout=layout, d_model=d_model, num_positions=num_positions)
     _write_picture(output, lambda: draw_offsets(rows, d_model=d_model), overwrite=overwrite)
     if as_json:
-        print_json(PositionsOutput(layout, d_model, num_positions, rows))
+        print_json({"layout": layout, "d_model": d_model, "positions": num_positions, "rows": rows})
         return
     header = ["k", "|M_k·PE(pos) − PE(pos+k)|", "least squares", "random vectors", "PE(pos)·PE(pos+k)", "range", "Σ cos(ωk)"]
     cells = [

@@ -101,7 +101,7 @@ def table2(args: Table2Options) -> None:
     if args.tflops is not None or args.score:
         raise usage_error(f"{'--score' if args.score else '--tflops'} is for finished runs; leave it or --run out")
     from dragoman.cli.console import print_json
-    from dragoman.cli.paper_outputs import Table2RunOutput
+    from dragoman.cli.paper_outputs import describe_table2
     from dragoman.io.storage import write_lines
     from dragoman.paper.table2_results import draw_table2
     from dragoman.paper.table2_runs import train_table2
@@ -127,7 +127,7 @@ def table2(args: Table2Options) -> None:
     if args.output is not None:
         write_lines(args.output, [draw_table2(table)], overwrite=args.overwrite)
     if args.as_json:
-        print_json(Table2RunOutput.from_table(table))
+        print_json(describe_table2(table))
         return
     _print_systems(table)
 
@@ -205,7 +205,6 @@ def _make_row(table: Table2, result: SystemResult, *, ensemble: bool) -> tuple[s
 def _report_costs(runs: Sequence[Path], tflops: float | None, *, score: bool, as_json: bool) -> None:
     """Print the cost of each run, beside the printed table."""
     from dragoman.cli.console import print_json
-    from dragoman.cli.paper_outputs import Table2Output
     from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost
 
     if not runs:
@@ -214,7 +213,7 @@ def _report_costs(runs: Sequence[Path], tflops: float | None, *, score: bool, as
     if score:
         costs = [add_bleu_scores(cost) for cost in costs]
     if as_json:
-        print_json(Table2Output(2, costs, PAPER_COSTS))
+        print_json({"table": 2, "runs": costs, "printed": PAPER_COSTS})
         return
     _print_costs(costs)
 

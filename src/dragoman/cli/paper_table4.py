@@ -59,7 +59,7 @@ def table4(
               dragoman paper table4 --bundle runs/parsing-craft/bundle --gold dev.mrg --train train.mrg
     """
     from dragoman.cli.console import print_json
-    from dragoman.cli.paper_outputs import Table4Output
+    from dragoman.cli.paper_outputs import describe_table4
     from dragoman.io.storage import write_lines
     from dragoman.paper.table4 import Table4, draw_table4, find_run_files
     from dragoman.viz.matplotlib_svg import check_matplotlib
@@ -79,7 +79,7 @@ def table4(
             bundles, gold_paths, train_paths, decoding, unconstrained=unconstrained, with_baselines=not no_baselines
         )
     if as_json:
-        print_json(Table4Output.from_table(table))
+        print_json(describe_table4(table))
     else:
         _print_table4(table)
     if output is not None:  # last, so that a write error comes after the table

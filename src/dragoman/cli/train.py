@@ -226,6 +226,6 @@ def _average_run(run: Path, output: Path, last: int | None, best: int | None, *,
     metadata = average_run(run, output, averaging=averaging, count=last or best or 1, overwrite=overwrite, notify=print_note)
     checkpoint_names = metadata["averaged_checkpoints"]
     if as_json:
-        print_json(AverageOutput(str(output), checkpoint_names))
+        print_json(AverageOutput(str(output), averaged_checkpoints=checkpoint_names))
     else:
         print_facts("average", {"bundle": output, "checkpoints": ", ".join(checkpoint_names)})
