@@ -16,7 +16,7 @@ from conftest import edit_config
 from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import compute_bundle_digest, load_bundle
 from dragoman.cli.main import cli
-from dragoman.cli.train import join_numbers
+from dragoman.cli.training.train import join_numbers
 from dragoman.config import LoraConfig
 from dragoman.errors import DragomanError
 from dragoman.model.lora import add_adapters, find_linears

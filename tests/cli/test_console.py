@@ -13,9 +13,9 @@ from rich.console import Console
 
 from dragoman.cli import json_outputs
 from dragoman.cli.console import PreparationProgressBar, TrainingProgressBar, print_json, print_table, progress_bar
-from dragoman.cli.exit_statuses import EXIT_STATUSES, USAGE_ERROR
 from dragoman.cli.json_outputs import ScoreOutput, TranslationAlternative, to_json_dict
 from dragoman.cli.main import COMMANDS, LazyGroup, cli
+from dragoman.cli.options import EXIT_STATUSES, USAGE_ERROR
 from dragoman.errors import DataError, InterruptedRun, RecipeError
 from dragoman.evaluation.metrics import Score
 from dragoman.runtime.progress import LineTimer, ProgressLog, RecentRate

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.exit_statuses import INCOMPLETE_LINES
 from dragoman.cli.main import cli
+from dragoman.cli.options import INCOMPLETE_LINES
 from dragoman.cluster import ray_executor
 from dragoman.errors import ClusterError, MissingDependencyError
 

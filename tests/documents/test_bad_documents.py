@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from zip_files import make_docx, make_package, make_zip
 
-from dragoman.cli.translate_file import report_file, translate_file
+from dragoman.cli.translation.translate_file import report_file, translate_file
 from dragoman.documents import zip_document
 
 PARAGRAPH = "<w:p><w:r><w:t>Hello there</w:t></w:r></w:p>"

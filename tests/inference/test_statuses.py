@@ -10,7 +10,7 @@ from torch import Tensor
 
 import dragoman
 from dragoman import Translation, Translator
-from dragoman.cli.line_report import LineWarnings
+from dragoman.cli.translation.line_report import LineWarnings
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.interface import SearchState

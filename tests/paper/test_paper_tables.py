@@ -27,7 +27,7 @@ from torch import Tensor
 
 from conftest import MakeRecipe
 from dragoman.cli.main import cli
-from dragoman.cli.paper_outputs import describe_table3
+from dragoman.cli.paper.outputs import describe_table3
 from dragoman.config import Recipe, make_recipe
 from dragoman.config.paper_settings import PAPER_SETTINGS, find_deviations
 from dragoman.config.presets import PRESETS, SIZES

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
 from dragoman.cli.main import cli
-from dragoman.cli.serve import serve
+from dragoman.cli.translation.serve import serve
 from dragoman.serving.app import build_app
 from dragoman.serving.metrics import ServerMetrics
 from dragoman.serving.model_set import ModelSet

@@ -14,43 +14,77 @@ import sys
 
 import click
 
-from dragoman.cli.exit_statuses import EXIT_STATUSES, FAILURE
-from dragoman.cli.groups import SuggestingGroup
+from dragoman.cli.options import EXIT_STATUSES, FAILURE, SuggestingGroup
 from dragoman.errors import DragomanError, InterruptedRun, RankZeroError, is_out_of_memory
 from dragoman.version import __version__
 
-COMMANDS = {
-    "quickstart": ("dragoman.cli.quickstart", "Make a small corpus, train a model on it and show its translations."),
-    "clean": ("dragoman.cli.data_commands", "Clean the corpora of a recipe and show what each filter dropped."),
-    "prepare": ("dragoman.cli.data_commands", "Learn the tokenizer of a recipe and encode its corpora."),
-    "train": ("dragoman.cli.train", "Train a recipe to a bundle, or resume its run."),
-    "adapt": ("dragoman.cli.adapt", "Fine-tune a bundle on a translation memory."),
-    "dashboard": ("dragoman.cli.dashboard", "Write a page that shows the progress of a run."),
-    "diagnose": ("dragoman.cli.info", "Find problems in a run and name the recipe keys that solve them."),
-    "average": ("dragoman.cli.train", "Average checkpoints of a run, or several bundles, into a bundle."),
-    "merge-adapter": ("dragoman.cli.merge_adapter", "Merge a low-rank adapter into its base bundle."),
-    "translate": ("dragoman.cli.translate", "Translate a file or standard input, line by line."),
-    "translate-file": ("dragoman.cli.translate_file", "Translate files of translators, web pages, subtitles and documents."),
-    "serve": ("dragoman.cli.serve", "Serve bundles over HTTP, with a page to translate in."),
-    "parse": ("dragoman.cli.parse", "Parse sentences into trees, line by line."),
-    "explain": ("dragoman.cli.explain", "Write a page that shows the attention and the search of one output."),
-    "align": ("dragoman.cli.align", "Align the words of translations with those of their sources."),
-    "shortlist": ("dragoman.cli.shortlist", "Learn the likely target tokens of each source token."),
-    "augment": ("dragoman.cli.augment", "Make synthetic pairs: back-translation, self-training, distillation."),
-    "score": ("dragoman.cli.evaluate", "Score translations against references, with a model, or both."),
-    "evaluate": ("dragoman.cli.evaluate", "Translate a test set with a bundle and score the result."),
-    "compare": ("dragoman.cli.evaluate", "Compare two systems by paired bootstrap."),
-    "rerank": ("dragoman.cli.rerank", "Choose from n-best outputs with the help of other bundles."),
-    "calibrate": ("dragoman.cli.calibrate", "Calibrate the confidence of a bundle on a validation set."),
-    "convert": ("dragoman.cli.convert", "Convert a model of another toolkit into a bundle."),
-    "export": ("dragoman.cli.export", "Write a bundle in the format of another engine."),
-    "evalb": ("dragoman.cli.evalb", "Score parse trees against gold trees by labeled brackets, as EVALB does."),
-    "draw-tree": ("dragoman.cli.draw_tree", "Draw a parse tree as an SVG."),
-    "paper": ("dragoman.cli.paper", "Reproduce the tables and figures of the paper on this machine."),
-    "info": ("dragoman.cli.info", "Show the model, the recipe and the training of a bundle."),
-    "warm-up": ("dragoman.cli.warm_up", "Compile the kernels for this processor, before the first translation."),
-    "doctor": ("dragoman.cli.info", "Show what this machine has and which libraries are missing."),
+COMMAND_GROUPS = {
+    "Everyday use": {
+        "quickstart": (
+            "dragoman.cli.training.quickstart",
+            "Make a small corpus, train a model on it and show its translations.",
+        ),
+        "translate": ("dragoman.cli.translation.translate", "Translate a file or standard input, line by line."),
+        "translate-file": (
+            "dragoman.cli.translation.translate_file",
+            "Translate files of translators, web pages, subtitles and documents.",
+        ),
+        "serve": ("dragoman.cli.translation.serve", "Serve bundles over HTTP, with a page to translate in."),
+        "convert": ("dragoman.cli.models.convert", "Convert a model of another toolkit into a bundle."),
+        "doctor": ("dragoman.cli.models.info", "Show what this machine has and which libraries are missing."),
+    },
+    "Training": {
+        "prepare": ("dragoman.cli.training.data_commands", "Learn the tokenizer of a recipe and encode its corpora."),
+        "train": ("dragoman.cli.training.train", "Train a recipe to a bundle, or resume its run."),
+        "adapt": ("dragoman.cli.training.adapt", "Fine-tune a bundle on a translation memory."),
+        "evaluate": ("dragoman.cli.translation.evaluate", "Translate a test set with a bundle and score the result."),
+        "compare": ("dragoman.cli.translation.evaluate", "Compare two systems by paired bootstrap."),
+        "diagnose": ("dragoman.cli.models.info", "Find problems in a run and name the recipe keys that solve them."),
+        "clean": ("dragoman.cli.training.data_commands", "Clean the corpora of a recipe and show what each filter dropped."),
+        "augment": ("dragoman.cli.training.augment", "Make synthetic pairs: back-translation, self-training, distillation."),
+        "average": ("dragoman.cli.training.train", "Average checkpoints of a run, or several bundles, into a bundle."),
+        "merge-adapter": ("dragoman.cli.models.merge_adapter", "Merge a low-rank adapter into its base bundle."),
+        "dashboard": ("dragoman.cli.training.dashboard", "Write a page that shows the progress of a run."),
+    },
+    "Models": {
+        "info": ("dragoman.cli.models.info", "Show the model, the recipe and the training of a bundle."),
+        "export": ("dragoman.cli.models.export", "Write a bundle in the format of another engine."),
+        "explain": ("dragoman.cli.translation.explain", "Write a page that shows the attention and the search of one output."),
+        "calibrate": ("dragoman.cli.models.calibrate", "Calibrate the confidence of a bundle on a validation set."),
+        "shortlist": ("dragoman.cli.models.shortlist", "Learn the likely target tokens of each source token."),
+        "warm-up": ("dragoman.cli.models.warm_up", "Compile the kernels for this processor, before the first translation."),
+    },
+    "Research": {
+        "score": ("dragoman.cli.translation.evaluate", "Score translations against references, with a model, or both."),
+        "align": ("dragoman.cli.translation.align", "Align the words of translations with those of their sources."),
+        "rerank": ("dragoman.cli.translation.rerank", "Choose from n-best outputs with the help of other bundles."),
+        "parse": ("dragoman.cli.parsing.parse", "Parse sentences into trees, line by line."),
+        "evalb": ("dragoman.cli.parsing.evalb", "Score parse trees against gold trees by labeled brackets, as EVALB does."),
+        "draw-tree": ("dragoman.cli.parsing.draw_tree", "Draw a parse tree as an SVG."),
+        "paper": ("dragoman.cli.paper.commands", "Reproduce the tables and figures of the paper on this machine."),
+    },
 }
+COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
+FURTHER_COMMANDS = frozenset(
+    [
+        "clean",
+        "augment",
+        "average",
+        "merge-adapter",
+        "dashboard",
+        "calibrate",
+        "shortlist",
+        "warm-up",
+        "score",
+        "align",
+        "rerank",
+        "evalb",
+        "draw-tree",
+        "parse",
+        "paper",
+    ]
+)
+"""Commands that only `dragoman --all` lists."""
 
 
 STDOUT_ERROR_HINTS = {
@@ -77,8 +111,11 @@ class LazyGroup(SuggestingGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands and the exit statuses into the help."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        for title, commands in COMMAND_GROUPS.items():
+            shown = [name for name in commands if ctx.params.get("all_commands") or name not in FURTHER_COMMANDS]
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl([(name, commands[name][1]) for name in shown])
         with formatter.section("Exit status"):
             formatter.write_dl([(str(status), meaning) for status, meaning in EXIT_STATUSES.items()])
 
@@ -89,14 +126,16 @@ class LazyGroup(SuggestingGroup):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="dragoman %(version)s")
+@click.option("--all", "all_commands", is_flag=True, is_eager=True, help="Show all commands and exit.")
 @click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli(ctx: click.Context, all_commands: bool) -> None:
     """Train, evaluate and run the Transformer of "Attention Is All You Need".
 
     \b
     Begin with:    dragoman quickstart
     Then:          dragoman translate runs/quickstart-de/bundle
     Help:          dragoman COMMAND --help
+    All commands:  dragoman --all
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import field, fields
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Concatenate, TypeVar, cast
@@ -24,7 +25,36 @@ if TYPE_CHECKING:
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 OptionsT = TypeVar("OptionsT")
 
+SUCCESS = 0
+FAILURE = 1
+USAGE_ERROR = 2
+INCOMPLETE_LINES = 3
+REFUSED_FILES = 4
+INTERRUPTED = 130
+
+EXIT_STATUSES = {
+    SUCCESS: "The command did its work.",
+    FAILURE: "The data, a bundle, a run or the machine has a problem. Standard error names it in one line.",
+    USAGE_ERROR: "An option, an argument, a recipe key or a device is wrong.",
+    INCOMPLETE_LINES: "The output is complete, but some lines or texts were not translated or parsed in full, or need a check.",
+    REFUSED_FILES: "A file was not translated, because it cannot be read or written. Standard error names it.",
+    INTERRUPTED: "A signal interrupted the command. A training run can be resumed.",
+}
+"""`dragoman --help` and the documentation print this table."""
+
 PATH_TYPE = click.Path(path_type=Path)
+
+
+class SuggestingGroup(click.Group):
+    """Group whose error for an unknown command suggests the nearest command."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names, and the other arguments. Raises UsageError for an unknown name."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            matches = get_close_matches(args[0], names, n=1)
+            ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {matches[0]}?" if matches else "choose a command"))
+        return super().resolve_command(ctx, args)
 
 
 class FiniteNumber(click.FloatRange):

@@ -32,8 +32,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import dragoman.training.monitoring.run_page
 from conftest import MakeRecipe
 from dragoman.cli.console import TrainingProgressBar, format_cost
-from dragoman.cli.dashboard import dashboard
-from dragoman.cli.info import diagnose as diagnose_command
+from dragoman.cli.models.info import diagnose as diagnose_command
+from dragoman.cli.training.dashboard import dashboard
 from dragoman.config import ModelConfig, Recipe, make_recipe
 from dragoman.data.collate import collate
 from dragoman.errors import OutputError, RunError

@@ -22,7 +22,7 @@ from dragoman.cli.options import (
     usage_error,
     with_options,
 )
-from dragoman.cli.paper_table3 import training_progress_bars
+from dragoman.cli.paper.table3 import training_progress_bars
 
 if TYPE_CHECKING:
     from dragoman.paper.table2 import RunCost
@@ -101,7 +101,7 @@ def table2(args: Table2Options) -> None:
     if args.tflops is not None or args.score:
         raise usage_error(f"{'--score' if args.score else '--tflops'} is for finished runs; leave it or --run out")
     from dragoman.cli.console import print_json
-    from dragoman.cli.paper_outputs import describe_table2
+    from dragoman.cli.paper.outputs import describe_table2
     from dragoman.io.storage import write_lines
     from dragoman.paper.table2_results import draw_table2
     from dragoman.paper.table2_runs import train_table2

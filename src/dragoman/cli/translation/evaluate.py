@@ -10,7 +10,6 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 
 import click
 
-from dragoman.cli.line_report import LineWarnings
 from dragoman.cli.options import (
     PATH_TYPE,
     add_languages,
@@ -37,6 +36,7 @@ from dragoman.cli.options import (
     usage_error,
     with_options,
 )
+from dragoman.cli.translation.line_report import LineWarnings
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.runtime.counts import format_count, format_perplexity
 

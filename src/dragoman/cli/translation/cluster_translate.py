@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.line_report import LineWarnings
-from dragoman.cli.translation_output import write_translations
+from dragoman.cli.translation.line_report import LineWarnings
+from dragoman.cli.translation.translation_output import write_translations
 from dragoman.cli.windows import FILE_WINDOW
 from dragoman.cluster.shards import Executor, ShardRecord, open_request, read_output, run_shards, split_lines
 from dragoman.cluster.versions import get_versions

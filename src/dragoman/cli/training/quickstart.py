@@ -28,7 +28,7 @@ def quickstart(overrides: tuple[str, ...], language: str, run: Path | None, seed
     Example:  dragoman quickstart --to fr
     """
     from dragoman.cli.console import print_json, stderr_console
-    from dragoman.cli.train import run_recipe
+    from dragoman.cli.training.train import run_recipe
     from dragoman.data.synthetic_corpus import LANGUAGES
     from dragoman.languages import get_language
     from dragoman.training.quickstart_recipe import prepare_quickstart

@@ -16,7 +16,7 @@ from dragoman.cli.options import (
     overrides_argument,
     overwrite_option,
 )
-from dragoman.cli.paper_table3 import training_progress_bars
+from dragoman.cli.paper.table3 import training_progress_bars
 
 
 @click.command()
@@ -52,7 +52,7 @@ def ablations(
               dragoman paper ablations --corpus multi30k-ende --rows scaling,no-norm --budget 5min --seeds 3
     """
     from dragoman.cli.console import print_json, print_table
-    from dragoman.cli.paper_outputs import describe_ablation
+    from dragoman.cli.paper.outputs import describe_ablation
     from dragoman.config import read_recipe
     from dragoman.io.storage import write_lines
     from dragoman.paper.ablations import draw_ablations, select_ablations, train_ablations

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.groups import SuggestingGroup
 from dragoman.cli.options import (
     PATH_TYPE,
     FiniteNumber,
+    SuggestingGroup,
     bundle_argument,
     check_output_paths,
     json_option,
@@ -19,11 +19,11 @@ from dragoman.cli.options import (
     overrides_argument,
     overwrite_option,
 )
-from dragoman.cli.paper_ablations import ablations
-from dragoman.cli.paper_demonstrations import example, positions, scaling
-from dragoman.cli.paper_table2 import table2
-from dragoman.cli.paper_table3 import table3
-from dragoman.cli.paper_table4 import table4
+from dragoman.cli.paper.ablations import ablations
+from dragoman.cli.paper.demonstrations import example, positions, scaling
+from dragoman.cli.paper.table2 import table2
+from dragoman.cli.paper.table3 import table3
+from dragoman.cli.paper.table4 import table4
 from dragoman.errors import RecipeError
 from dragoman.runtime.counts import format_count
 
@@ -124,7 +124,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     from rich.progress import Progress
 
     from dragoman.cli.console import print_json, stderr_console
-    from dragoman.cli.paper_outputs import describe_table1
+    from dragoman.cli.paper.outputs import describe_table1
     from dragoman.io.storage import write_lines
     from dragoman.paper.table1 import draw_table1, measure_table1
     from dragoman.viz.matplotlib_svg import check_matplotlib
@@ -236,7 +236,7 @@ def figures(
     """
     from dragoman.cli.console import print_json, stderr_console
     from dragoman.cli.figure_files import make_picture_dir, write_png, write_svg
-    from dragoman.cli.paper_outputs import describe_figure
+    from dragoman.cli.paper.outputs import describe_figure
     from dragoman.inference.load import load
     from dragoman.io.storage import check_path_is_free
     from dragoman.paper.figures import FIGURES, build_figures

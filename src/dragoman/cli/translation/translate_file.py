@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.exit_statuses import INCOMPLETE_LINES, REFUSED_FILES
 from dragoman.cli.options import (
+    INCOMPLETE_LINES,
     PATH_TYPE,
+    REFUSED_FILES,
     add_languages,
     argument,
     check_output_paths,

@@ -59,7 +59,7 @@ def table4(
               dragoman paper table4 --bundle runs/parsing-craft/bundle --gold dev.mrg --train train.mrg
     """
     from dragoman.cli.console import print_json
-    from dragoman.cli.paper_outputs import describe_table4
+    from dragoman.cli.paper.outputs import describe_table4
     from dragoman.io.storage import write_lines
     from dragoman.paper.table4 import Table4, draw_table4, find_run_files
     from dragoman.viz.matplotlib_svg import check_matplotlib

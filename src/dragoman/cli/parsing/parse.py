@@ -10,8 +10,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import click
 
-from dragoman.cli.exit_statuses import INCOMPLETE_LINES
 from dragoman.cli.options import (
+    INCOMPLETE_LINES,
     PATH_TYPE,
     FiniteNumber,
     bundle_argument,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING
 
-from dragoman.cli.line_report import LineWarnings
+from dragoman.cli.translation.line_report import LineWarnings
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation

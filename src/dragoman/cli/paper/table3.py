@@ -72,7 +72,7 @@ def table3(args: Table3Options) -> None:
               dragoman paper table3 --corpus multi30k-ende --rows A,E --scale tiny --budget 5min --processes 2
     """
     from dragoman.cli.console import print_json
-    from dragoman.cli.paper_outputs import describe_table3
+    from dragoman.cli.paper.outputs import describe_table3
     from dragoman.config import read_recipe
     from dragoman.io.storage import write_lines
     from dragoman.paper.table3 import train_table3

@@ -28,7 +28,7 @@ def adapt(bundle: Path, file: Path, overrides: tuple[str, ...], run: Path | None
     Example:  dragoman adapt runs/general-ende/bundle own.tmx --general news.tsv --run own
     """
     from dragoman.cli.console import print_json, stderr_console
-    from dragoman.cli.train import run_recipe
+    from dragoman.cli.training.train import run_recipe
     from dragoman.training.adapt_recipe import prepare_adaptation
 
     folder = run or Path("runs") / f"adapted-{file.name.split('.')[0]}"

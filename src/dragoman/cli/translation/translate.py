@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dragoman.cli.exit_statuses import INCOMPLETE_LINES
 from dragoman.cli.options import (
+    INCOMPLETE_LINES,
     PATH_TYPE,
     add_languages,
     bundle_argument,
@@ -38,12 +38,12 @@ from dragoman.cli.options import (
     window_option,
     with_options,
 )
-from dragoman.cli.translation_output import write_translations
+from dragoman.cli.translation.translation_output import write_translations
 from dragoman.cli.windows import is_interactive_input, is_live_input, read_windows
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
-    from dragoman.cli.translation_output import TranslatedLine
+    from dragoman.cli.translation.translation_output import TranslatedLine
     from dragoman.config import DecodingConfig
     from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.session import DeviceOptions
@@ -217,8 +217,8 @@ def _translate_on_cluster(
     options: dict[str, Any],
 ) -> None:
     """Translate a file on a cluster, and print the warnings about its lines."""
-    from dragoman.cli.cluster_translate import split_urls, translate_on_cluster
     from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.cli.translation.cluster_translate import split_urls, translate_on_cluster
     from dragoman.cluster.ray_executor import connect
     from dragoman.inference.load import load
 

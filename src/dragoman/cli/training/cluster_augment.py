@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.cluster_translate import WorkerTranslator
+from dragoman.cli.translation.cluster_translate import WorkerTranslator
 from dragoman.cluster.shards import Executor, Shard, open_request, read_output, run_shards
 from dragoman.cluster.versions import get_versions
 from dragoman.formats.object_store import StoreFolder, check_output_is_free, normalize_url, write_pieces

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 from click.core import ParameterSource
 
-from dragoman.cli.exit_statuses import INCOMPLETE_LINES
-from dragoman.cli.groups import SuggestingGroup
 from dragoman.cli.options import (
+    INCOMPLETE_LINES,
+    SuggestingGroup,
     bleu_tokenizer_option,
     bundle_argument,
     cluster_option,
@@ -34,8 +34,8 @@ from dragoman.cli.options import (
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
-    from dragoman.cli.augment_stores import InputFile
     from dragoman.cli.json_outputs import AugmentOutput
+    from dragoman.cli.training.augment_stores import InputFile
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
     from dragoman.inference.session import DeviceOptions
@@ -195,10 +195,10 @@ def _translate_and_write(
     """Translate the lines of the files, and write their pairs. Files and output may be URLs."""
     from dataclasses import replace
 
-    from dragoman.cli.augment_stores import check_output_location, locate_inputs, resumable_output
-    from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
-    from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
     from dragoman.cli.console import progress_bar, stderr_console
+    from dragoman.cli.training.augment_stores import check_output_location, locate_inputs, resumable_output
+    from dragoman.cli.training.cluster_augment import AugmentShard, augment_on_cluster
+    from dragoman.cli.translation.cluster_translate import WorkerTranslator, on_one_thread
     from dragoman.cluster.ray_executor import connect
     from dragoman.errors import DataError, InterruptedRun
     from dragoman.formats.object_store import normalize_url
@@ -352,7 +352,7 @@ def _get_output_format(output: Path) -> PairFileFormat:
 
 def _split_arguments(arguments: Sequence[str], max_files: int) -> tuple[list[str], dict[str, Any]]:
     """Return files and URLs, and the decoding options. An argument with an equals sign is an option, unless it is a file."""
-    from dragoman.cli.cluster_translate import split_urls
+    from dragoman.cli.translation.cluster_translate import split_urls
 
     urls, _ = split_urls(arguments)
     files = [argument for argument in arguments if argument in urls or "=" not in argument or Path(argument).exists()]
@@ -365,7 +365,7 @@ def _split_arguments(arguments: Sequence[str], max_files: int) -> tuple[list[str
 
 def _read_input_pairs(augmentation: Augmentation, inputs: Sequence[InputFile], task: TaskConfig) -> Iterator[Pair]:
     """Return the input with the names of its files as origins."""
-    from dragoman.cli.augment_stores import rename_origins
+    from dragoman.cli.training.augment_stores import rename_origins
 
     return rename_origins(_read_files(augmentation, [input_file.path for input_file in inputs], task), inputs)
 

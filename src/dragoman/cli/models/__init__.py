@@ -1,0 +1,1 @@
+"""Commands for bundles and this machine."""

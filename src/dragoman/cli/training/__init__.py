@@ -1,0 +1,1 @@
+"""Commands that prepare corpora and train."""
