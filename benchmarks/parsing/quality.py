@@ -7,11 +7,11 @@ from pathlib import Path
 
 from common.results import Section, Table
 
-from dragoman.evaluation.evalb_scorer import score_trees
+from dragoman.evaluation.evalb_scorer import score_trees, sum_scores
 from dragoman.inference.parser import Parser
 from dragoman.paper.table4 import LATER_PARSERS, Table4Result, load_parsers, score_baselines, score_parser
 from dragoman.paper.table4 import SimplifiedTreebank as Trees
-from dragoman.tasks.parse_confidence import compute_mean_log_prob, evaluate_thresholds
+from dragoman.tasks.parse_confidence import compute_mean_log_prob
 from dragoman.trees.simplify import copy_tags
 from dragoman.trees.tree import Tree, get_words
 
@@ -58,15 +58,20 @@ def measure_confidence(parser: Parser, treebank: Treebank, *, on_progress: Calla
     on_progress(f"parsing {len(gold):,} sentences")
     parses = parser.parse([get_words(tree) for tree in gold])
     retagged = [item.tree and copy_tags([tree], [item.tree])[0] for item, tree in zip(parses, gold, strict=True)]
-    threshold_results = evaluate_thresholds(
-        [compute_mean_log_prob(item.token_log_probs) for item in parses], score_trees(gold, retagged)
-    )
+    mean_log_probs, scores = [compute_mean_log_prob(item.token_log_probs) for item in parses], score_trees(gold, retagged)
+    order = sorted(range(len(parses)), key=lambda index: -mean_log_probs[index])
+    results = []
+    for fraction in (1.0, 0.9, 0.75, 0.5, 0.25, 0.1):
+        threshold = mean_log_probs[order[max(1, round(fraction * len(order))) - 1]]
+        kept = [index for index in order if mean_log_probs[index] >= threshold]  # equal confidences are kept together
+        f1, f1_rejected = (sum_scores([scores[index] for index in part]).f1 for part in (kept, order[len(kept) :]))
+        results.append({"fraction": len(kept) / len(order), "threshold": threshold, "f1": f1, "f1_rejected": f1_rejected})
     table = Table("parses kept at a threshold (--min-score)", ["kept", "threshold", "F1", "F1 of the rejected"])
     table.rows = [
-        [f"{item.fraction:.0%}", f"{item.min_mean_log_prob:.4f}", f"{item.f1:.2f}", f"{item.f1_rejected:.2f}"]
-        for item in threshold_results
+        [f"{item['fraction']:.0%}", f"{item['threshold']:.4f}", f"{item['f1']:.2f}", f"{item['f1_rejected']:.2f}"]
+        for item in results
     ]
-    return Section(tables=[table], figures={"thresholds": [vars(item) for item in threshold_results]})
+    return Section(tables=[table], figures={"thresholds": results})
 
 
 def _sample(trees: Sequence[Tree], quick: bool) -> list[Tree]:

@@ -24,7 +24,7 @@ from dragoman.formats.text import read_lines
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.local_attention import Mask
-from dragoman.tasks.generation import BatchSearch, compute_cross_attention, generate
+from dragoman.tasks.generation import BatchSearch, compute_cross_attentions, generate
 from dragoman.tasks.inference_model import as_inference_model, get_max_positions
 from expected_errors import raises_code
 
@@ -375,8 +375,9 @@ def test_attention_equals_the_weights_of_the_model(translator: Translator) -> No
 
 def test_attention_of_truncated_output_lacks_end_row(translator: Translator) -> None:
     source = translator.bundle.tokenizer.encode_source("one two")
-    whole = compute_cross_attention(translator.models[0], source, [7, 8, 9], start_id=2)
-    cut = compute_cross_attention(translator.models[0], source, [7, 8, 9], start_id=2, finished=False)
+    whole, cut = compute_cross_attentions(
+        translator.models[0], [source] * 2, [[7, 8, 9]] * 2, start_id=2, finished=[True, False]
+    )
     assert whole.shape == (1, 2, 4, len(source))
     torch.testing.assert_close(cut, whole[:, :, :3], rtol=0, atol=1e-6)
 

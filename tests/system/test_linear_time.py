@@ -231,7 +231,6 @@ NO_PARSERS = {
     "text.placeholders.find_code_at": "is called by find_codes",
     "documents.office_languages.state_run": "is called by the writer of DOCX",
     "text.projection.project": "is called by translate_texts, with sentences of limited length",
-    "text.term_annotation.annotate_term": "is called by translate_texts, with terms of a glossary",
     "text.term_annotation.annotate_terms": "is called by translate_texts, with terms of a glossary",
     "documents.document.apply_edits": "is called for each format",
     "documents.document.apply_ordered_edits": "is called for each format",

@@ -31,7 +31,7 @@ from dragoman.tasks.confidence import (
     calibrate,
     compute_signals,
 )
-from dragoman.tasks.generation import compute_cross_attention
+from dragoman.tasks.generation import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.training import finalize as finalize_module
 from dragoman.training import measure_parts
@@ -119,7 +119,8 @@ def test_signals_equal_teacher_forcing(translator: Translator) -> None:
     source, target = tokenizer.encode_source("red one ten"), tokenizer.encode_target("rot eins zehn")
     start_id, head = get_decoder_start_id(translator.recipe.model), AlignmentHead(0, 1)
     forced = translator.score(["red one ten"], ["rot eins zehn"])[0].token_log_probs
-    received_S = compute_cross_attention(model, source, target, start_id=start_id)[0, 1].sum(0)
+    [weights_LHTS] = compute_cross_attentions(model, [source], [target], start_id=start_id, finished=[True])
+    received_S = weights_LHTS[0, 1].sum(0)
     full, cut = compute_signals(
         model,
         tokenizer,

@@ -11,11 +11,9 @@ from click.testing import CliRunner
 from conftest import on_one_core
 from dragoman.cli.main import cli
 from dragoman.config import CorpusConfig
-from dragoman.evaluation.evalb_scorer import score_trees, sum_scores
 from dragoman.formats.readers import read_pairs
 from dragoman.inference.parse_result import Parse
-from dragoman.tasks.parse_confidence import ConfidenceFilter, compute_mean_log_prob, evaluate_thresholds
-from dragoman.trees.ptb import read_tree
+from dragoman.tasks.parse_confidence import ConfidenceFilter, compute_mean_log_prob
 from toy_treebank import TREES, save_toy_parser
 
 SINGLE_THREAD = ("--intra-threads", "1", "--inter-threads", "1")
@@ -37,15 +35,6 @@ def parser(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_confidence_filter_rejects_uncertain_parses(parse: Parse, reason: str | None) -> None:
     assert ConfidenceFilter(-0.2).find_rejection(parse) == reason
-
-
-def test_thresholds_keep_the_most_confident_parses() -> None:
-    """Check four sentences, of which the two most confident are correct: F1 is 100 for these and 0 for the others."""
-    wrong = read_tree("(TOP (X (UH it) (UH slept) (. .)))")
-    scores = score_trees([TREES[3]] * 4, [TREES[3], wrong, TREES[3], None])
-    half, whole = evaluate_thresholds([-0.1, -0.5, -0.2, -0.9], scores, fractions=(0.5, 1.0))
-    assert (half.fraction, half.min_mean_log_prob, half.num_sentences, half.f1, half.f1_rejected) == (0.5, -0.2, 2, 100.0, 0.0)
-    assert (whole.num_sentences, whole.min_mean_log_prob, whole.f1) == (4, -0.9, sum_scores(scores).f1)
 
 
 def test_parse_min_score_keeps_confident_lines(parser: Path, tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.text.term_annotation import annotate_term, annotate_terms, has_marks, remove_annotations
+from dragoman.text.term_annotation import annotate_terms, has_marks, remove_annotations
 
 
 def test_annotation_follows_the_documented_layout() -> None:
     source = "The network (net) is closed."
     annotated = annotate_terms(source, [(13, 16, "Netz"), (4, 11, " Netzwerk ")])
     assert annotated == "The⟦t⟧ network⟦=⟧ Netzwerk⟦/t⟧ (⟦t⟧net⟦=⟧ Netz⟦/t⟧) is closed."
-    assert annotate_term("我的网络。", 2, 4, "network") == "我的⟦t⟧网络⟦=⟧ network⟦/t⟧。"
+    assert annotate_terms("我的网络。", [(2, 4, "network")]) == "我的⟦t⟧网络⟦=⟧ network⟦/t⟧。"
     assert has_marks(annotated)
     assert has_marks("Open ⟦31⟧.")
     assert not has_marks("⟦a⟧ ⟦⟧ ⟦123⟧ [0]")

@@ -25,7 +25,6 @@ from dragoman.trees.tree import (
     Tree,
     build_tree,
     format_brackets,
-    get_depth,
     get_leaves,
     get_spans,
     get_words,
@@ -95,8 +94,6 @@ def test_tree_accessors_return_words_and_brackets() -> None:
     assert get_words(tree) == ["Go", "home", "."]
     assert get_leaves(tree) == [Leaf("*", "-NONE-"), Leaf("Go", "VB"), Leaf("home", "NN"), Leaf(".", ".")]
     assert get_spans(tree) == [Span("S", 0, 4), Span("NP", 0, 1), Span("VP", 1, 3), Span("ADV", 2, 2), Span("NP", 2, 3)]
-    assert get_depth(tree) == 3
-    assert get_depth(ptb.read_tree("(NN x)")) == 0
 
 
 @pytest.mark.parametrize("kinds", ["open", "leaf leaf", "close", "open close close", "open close leaf", "leaf close", ""])

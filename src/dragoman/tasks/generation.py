@@ -463,10 +463,3 @@ def compute_cross_attentions(
             queries = slice(len(prompt), len(prompt) + len(outputs[index]) + 1)
             results[index] = transform(weights_BLHTS[row, :, :, queries, : len(sources[index])]).clone()
     return [results[index] for index in range(len(sources))]
-
-
-def compute_cross_attention(
-    model: Transformer, source: Sequence[int], target: Sequence[int], *, start_id: int, finished: bool = True
-) -> Tensor:
-    """Return the cross-attention weights of one pair; see `compute_cross_attentions`."""
-    return compute_cross_attentions(model, [source], [target], start_id=start_id, finished=[finished])[0]

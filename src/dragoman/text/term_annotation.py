@@ -28,11 +28,6 @@ def has_marks(text: str) -> bool:
     return _MARK.search(text) is not None
 
 
-def annotate_term(source: str, start: int, end: int, translation: str) -> str:
-    """Return the source with its characters `start` to `end` annotated by a translation; see `annotate_terms`."""
-    return annotate_terms(source, [(start, end, translation)])
-
-
 def annotate_terms(source: str, terms: Iterable[tuple[int, int, str]]) -> str:
     """Return the source with annotated terms, in any order.
 

@@ -138,15 +138,6 @@ def get_spans(tree: Tree) -> list[Span]:
     return constituents
 
 
-def get_depth(tree: Tree) -> int:
-    """Return the maximum number of nested constituents."""
-    num_open = max_open = 0
-    for kind, _, _ in iter_events(tree):
-        num_open += (kind == "open") - (kind == "close")
-        max_open = max(max_open, num_open)
-    return max_open
-
-
 def format_brackets(tree: Tree) -> str:
     """Return the tree on one line without escapes. To write a file, call `ptb.format_tree`, which escapes brackets."""
     pieces: list[str] = []

@@ -33,7 +33,7 @@ from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
 from dragoman.model.factory import build_model
 from dragoman.tasks.attention_alignment import AlignmentHead
-from dragoman.tasks.generation import compute_cross_attention
+from dragoman.tasks.generation import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.viz import explanation_figures
 from dragoman.viz.attention_page import render_attention_page
@@ -74,9 +74,8 @@ def test_explained_weights_equal_cross_attention(translator: Translator) -> None
     explanation = explain(translator, "three red five")
     source = translator.bundle.tokenizer.encode_source("three red five")
     ids = ids_of(translator.bundle.tokenizer.target, explanation.output_tokens[:-1])
-    cross = compute_cross_attention(
-        translator.bundle.model, source, ids, start_id=get_decoder_start_id(translator.recipe.model)
-    )
+    start_id = get_decoder_start_id(translator.recipe.model)
+    [cross] = compute_cross_attentions(translator.bundle.model, [source], [ids], start_id=start_id, finished=[True])
     assert torch.equal(torch.from_numpy(explanation.cross.weights_LHTS), cross)
 
 
