@@ -167,7 +167,7 @@ class StreamedSentence:
     text: str
 
 
-class TranslateOptions(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     """Options of `translate`. The server has the default of an option that is missing or None.
 
     markup: "html" and "xml" keep tags; "none" is the default
@@ -204,12 +204,12 @@ class AsyncClient:
         self._client = self._connect(base_url=url, headers=headers, timeout=timeout)
 
     async def translate(
-        self, texts: Sequence[str], target: str, source: str | None = None, **options: Unpack[TranslateOptions]
+        self, texts: Sequence[str], target: str, source: str | None = None, **options: Unpack[RequestOptions]
     ) -> list[ClientTranslation]:
         """Translate texts; return one result for each, in order.
 
         source: language of the texts; None detects that of each text
-        options: see `TranslateOptions`
+        options: see `RequestOptions`
 
         Raises ServerError if the server refuses the request or cannot be reached.
         """

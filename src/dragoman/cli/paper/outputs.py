@@ -22,9 +22,9 @@ METRICS: tuple[Metric, ...] = ("perplexity", "bleu")
 def describe_table1(rows: Sequence[Table1Row]) -> dict[str, Any]:
     """Return the measured and the printed values of each kind of layer.
 
-    sweeps: costs while one dimension grows, n, d or reach: sizes of the layer and of its input, processor time in seconds, peak
-        memory in bytes, operations, and the fitted exponents
-    lengths: lengths n at which the sequential matrix products and the layers that a signal crosses, the path, are counted
+    sweeps: costs while one dimension grows: n, d or reach. Times are in seconds of the processor, memory in bytes.
+    lengths: lengths n at which the sequential matrix products and the path are counted
+    path: layers that a signal crosses at each length
     """
     return {"table": 1, "rows": list(map(_describe_layer, rows))}
 
