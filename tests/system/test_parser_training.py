@@ -37,8 +37,9 @@ from dragoman.training.losses.label_smoothing import batch_loss, pos_tag_loss
 from dragoman.training.monitoring.diagnostics import diagnose
 from dragoman.training.monitoring.run_status import RunStatus, read_run_status
 from dragoman.training.run import train
-from dragoman.trees.linearization import LINEARIZATION_NAMES, delinearize
+from dragoman.trees.linearization import LINEARIZATION_NAMES
 from dragoman.trees.ptb import format_tree, read_tree
+from dragoman.trees.repair import repair_tree
 from dragoman.trees.tree import get_leaves
 from expected_errors import raises_code
 
@@ -155,7 +156,7 @@ def test_labels_encode_tree_and_tags(linearization: Any) -> None:
         tags_of_ids = [labels.tokens[index] for index in ids if index in labels.shift_ids]
         assert tags_of_ids == [leaf.tag for leaf in get_leaves(tree)]
         tags = None if linearization == "tensor2tensor" else tags_of_ids
-        assert delinearize(labels.linearization, labels.ids_to_pieces(labels.hide_tags(ids)), words, tags) == tree
+        assert repair_tree(labels.linearization, labels.ids_to_pieces(labels.hide_tags(ids)), words, tags).tree == tree
         assert labels.encode(labels.decode(ids)) == ids
         assert not set(labels.hide_tags(ids)) & set(labels.hidden_ids)
 

@@ -18,10 +18,9 @@ from dragoman.trees.linearization import (
     Linearization,
     LinearizationName,
     TopDownLinearization,
-    delinearize,
     linearization,
 )
-from dragoman.trees.repair import RepairedTree, repair_tree
+from dragoman.trees.repair import repair_tree
 from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import get_leaves, get_spans
 
@@ -51,10 +50,10 @@ def initial_state(
 
 def assert_well_formed(tree_format: Linearization, tokens: Sequence[str], length: int) -> None:
     words = WORDS[:length]
-    tree = delinearize(tree_format, tokens, words)
+    tree, repairs = (result := repair_tree(tree_format, tokens, words)).tree, result.repairs
     assert [leaf.word for leaf in get_leaves(tree)] == words
     assert all(start < end for _, start, end in get_spans(tree))
-    assert repair_tree(tree_format, tokens, words) == RepairedTree(tree, ())
+    assert not repairs
 
 
 def enumerate_outputs(name: LinearizationName, length: int, max_tokens: int, **limits: int) -> set[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dragoman.errors import DataError
 from dragoman.formats.treebank import read_trees
 from dragoman.trees import ptb
-from dragoman.trees.linearization import LINEARIZATION_NAMES, Linearization, LinearizationName, delinearize, linearization
+from dragoman.trees.linearization import LINEARIZATION_NAMES, Linearization, LinearizationName, linearization
 from dragoman.trees.repair import RepairedTree, repair_tree
 from dragoman.trees.simplify import AnnotationMode, RootMode, simplify
 from dragoman.trees.tree import (
@@ -116,7 +116,7 @@ def test_deep_trees_need_no_recursion() -> None:
     for name in LINEARIZATION_NAMES:
         tree_format = linearization(name)
         tokens = tree_format.linearize(tree)
-        assert delinearize(tree_format, tokens, ["x"], ["NN"]) == tree
+        assert repair_tree(tree_format, tokens, ["x"], ["NN"]) == RepairedTree(tree, ())
         assert repair_tree(tree_format, tokens[:-1], ["x"], ["NN"]).tree == tree
 
 
@@ -280,10 +280,6 @@ def test_linearizations_match_published_examples(name: LinearizationName, text: 
 @settings(max_examples=150, deadline=None)
 def test_linearizations_are_invertible(tree: Tree, tree_format: Linearization) -> None:
     words, tags = split_leaves(tree)
-    assert (
-        delinearize(tree_format, tree_format.linearize(tree), words, None if tree_format.name == "tensor2tensor" else tags)
-        == tree
-    )
     without_empty = simplify(tree, function_tags="keep", root="keep")
     assert repair_tree(tree_format, tree_format.linearize(without_empty), words, tags) == RepairedTree(without_empty, ())
 
@@ -302,36 +298,15 @@ def test_untagged_words_survive_linearization() -> None:
     tree = ptb.read_tree("(S a (NP b c))")
     for name in ("typed", "topdown"):
         tree_format = linearization(name)
-        assert delinearize(tree_format, tree_format.linearize(tree), ["a", "b", "c"], [None] * 3) == tree
+        read = repair_tree(tree_format, tree_format.linearize(tree), ["a", "b", "c"]).tree
+        assert ptb.format_tree(read) == "(S (XX a) (NP (XX b) (XX c)))"
     with raises_code("invalid-tree", "'a'"):
         linearization("tensor2tensor").linearize(tree)
-    assert ptb.format_tree(delinearize(linearization("typed"), ["(S", "XX", ")S"], ["a"])) == "(S (XX a))"
-
-
-@pytest.mark.parametrize(
-    ("name", "tokens", "message"),
-    [
-        ("typed", "(S XX (NP )S", "token 4 of 4, ')S': closes no bracket; the innermost open bracket is (NP"),
-        ("typed", ")S", "token 1 of 1, ')S': closes no bracket; the innermost open bracket is none"),
-        ("typed", "(S XX XX XX )S", "token 4 of 5, 'XX': stands for word 3, but the sentence has 2 words"),
-        ("typed", "(S the", "token 2 of 2, 'the': is not a token of the typed linearization"),
-        ("typed", "(S XX XX )S )S", "token 5 of 5, ')S': the tree ended before it; remove the token or repair the tree"),
-        ("typed", "(S XX", "after 2 tokens: 1 brackets are open and 1 words are missing"),
-        ("typed", "", "after 0 tokens: 0 brackets are open and 2 words are missing"),
-        ("topdown", "(S a c )", "token 3 of 4, 'c': is not the next word, which is 'b'"),
-        ("tensor2tensor", "S A /S", "after 3 tokens: 0 brackets are open and 1 words are missing"),
-    ],
-)
-def test_delinearize_names_the_wrong_token(name: LinearizationName, tokens: str, message: str) -> None:
-    with pytest.raises(DataError) as raised:
-        delinearize(linearization(name), tokens.split(), ["a", "b"])
-    assert (str(raised.value), raised.value.code) == (message, "invalid-tree")
 
 
 def test_numbers_of_tags_and_words_must_agree() -> None:
-    for convert in (delinearize, repair_tree):
-        with pytest.raises(ValueError, match="1 tags for 2 words"):
-            convert(linearization("typed"), [], ["a", "b"], ["X"])
+    with pytest.raises(ValueError, match="1 tags for 2 words"):
+        repair_tree(linearization("typed"), [], ["a", "b"], ["X"])
 
 
 # --- repair -----------------------------------------------------------------------------------------------------------
@@ -411,7 +386,6 @@ def check_random_repair(seed: int) -> None:
     new_tokens = tree_format.linearize(repaired)
     if size:
         assert repair_tree(tree_format, new_tokens, *split_leaves(repaired)) == RepairedTree(repaired, ())
-        assert delinearize(tree_format, new_tokens, *split_leaves(repaired)) == repaired
 
 
 def test_repair_of_random_tokens_returns_trees() -> None:
@@ -436,10 +410,10 @@ def test_craft_trees_survive_all_conversions(split: str, num_trees: int) -> None
     for full, _ in read_trees(CRAFT / f"{split}.tsv.gz"):
         assert ptb.read_tree(ptb.format_tree(full)) == full
         count += 1
-        for tree in (full, simplify(full)) if split == "dev" else (simplify(full),):
-            words, tags = split_leaves(tree)
-            for name in LINEARIZATION_NAMES:
-                tree_format = linearization(name)
-                tokens = tree_format.linearize(tree)
-                assert delinearize(tree_format, tokens, words, None if name == "tensor2tensor" else tags) == tree
+        tree = simplify(full)
+        words, tags = split_leaves(tree)
+        for name in LINEARIZATION_NAMES:
+            tree_format = linearization(name)
+            tokens = tree_format.linearize(tree)
+            assert repair_tree(tree_format, tokens, words, None if name == "tensor2tensor" else tags) == RepairedTree(tree, ())
     assert count == num_trees

@@ -6,7 +6,7 @@
 | `tensor2tensor` | `S NP DT NN /NP VP VBD /VP /S` | tensor2tensor's wsj_parsing.py: tags, no words |
 | `topdown` | `(S (NP the cat ) (VP sat ) )` | words as tokens, closing brackets without labels |
 
-`delinearize` takes what the tokens lack as arguments: the words, and their tags except for `tensor2tensor`.
+`repair.repair_tree` returns the tree. It takes what the tokens lack: the words, and their tags except for `tensor2tensor`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from dragoman.errors import DataError
-from dragoman.trees.tree import Tree, TreeEvent, build_tree, iter_events
+from dragoman.trees.tree import Tree, iter_events
 
 LinearizationName = Literal["typed", "tensor2tensor", "topdown"]
 LINEARIZATION_NAMES: tuple[LinearizationName, ...] = ("typed", "tensor2tensor", "topdown")
@@ -164,59 +164,6 @@ def linearization(name: LinearizationName, *, constituents: Iterable[str] = ()) 
             return Tensor2TensorLinearization(frozenset(constituents))
         case "topdown":
             return TopDownLinearization()
-
-
-def delinearize(
-    linearization: Linearization, tokens: Sequence[str], words: Sequence[str], tags: Sequence[str | None] | None = None
-) -> Tree:
-    """Return the tree that `linearization.linearize` converted to these tokens.
-
-    words: the leaves of the tree, traces included
-    tags: their tags, None for a leaf without one. By default the tags in the tokens, or XX
-
-    Raises DataError with the first wrong token if the tokens are not a tree over these words; `repair_tree` accepts any tokens.
-    Raises ValueError if the numbers of tags and words differ.
-    """
-    if tags is not None and len(tags) != len(words):
-        raise ValueError(f"tags: {len(tags)} tags for {len(words)} words; give one tag for each word")
-    tree_events: list[TreeEvent] = []
-    open_labels: list[str] = []
-    word_index = 0
-    for number, (token, action) in enumerate(zip(tokens, linearization.parse_actions(tokens), strict=True), start=1):
-        location = f"token {number} of {len(tokens)}, {token[:40]!r}"
-        if tree_events and not open_labels:
-            raise DataError(f"{location}: the tree ended before it; remove the token or repair the tree", code="invalid-tree")
-        match action.kind:
-            case "open":
-                open_labels.append(action.label or "")
-                tree_events.append(TreeEvent("open", open_labels[-1]))
-            case "word":
-                if word_index == len(words):
-                    raise DataError(
-                        f"{location}: stands for word {word_index + 1}, but the sentence has {word_index} words",
-                        code="invalid-tree",
-                    )
-                if action.word not in (None, words[word_index]):
-                    raise DataError(
-                        f"{location}: is not the next word, which is {words[word_index][:40]!r}", code="invalid-tree"
-                    )
-                tree_events.append(TreeEvent("leaf", choose_tag(word_index, action, tags), words[word_index]))
-                word_index += 1
-            case "close":
-                if not open_labels or action.label not in (None, open_labels[-1]):
-                    innermost = f"({open_labels[-1]}" if open_labels else "none"
-                    raise DataError(
-                        f"{location}: closes no bracket; the innermost open bracket is {innermost}", code="invalid-tree"
-                    )
-                tree_events.append(TreeEvent("close", open_labels.pop()))
-            case _:
-                raise DataError(f"{location}: is not a token of the {linearization.name} linearization", code="invalid-tree")
-    if open_labels or not tree_events or word_index < len(words):
-        raise DataError(
-            f"after {len(tokens)} tokens: {len(open_labels)} brackets are open and {len(words) - word_index} words are missing",
-            code="invalid-tree",
-        )
-    return build_tree(tree_events)
 
 
 def choose_tag(word_index: int, action: Action, tags: Sequence[str | None] | None) -> str | None:

@@ -73,7 +73,7 @@ def repair_tree(
     *,
     root: str = TOP,
 ) -> RepairedTree:
-    """Return a tree over exactly these words from any tokens; for well-formed tokens, the tree of `delinearize`.
+    """Return a tree over exactly these words from any tokens; for well-formed tokens without repairs.
 
     Words keep their order. A token that is not the next word is dropped or read as that word, whichever loses fewer words.
     Missing words are added at the end. Brackets without words are dropped, even if well-formed. Words outside of a single tree
