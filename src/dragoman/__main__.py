@@ -3,4 +3,9 @@
 from dragoman.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        # Python replaces the exit status if an interrupt ended an evaluation inside of a library, such as the import of torch.
+        # A further evaluation resets this.
+        exec("")

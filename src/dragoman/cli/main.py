@@ -166,6 +166,8 @@ def main() -> None:
     except KeyboardInterrupt:
         _exit_with_error("interrupted", InterruptedRun.exit_code)
     except (MemoryError, RuntimeError) as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps an interrupt while it makes a class
+            _exit_with_error("interrupted", InterruptedRun.exit_code)
         if not is_out_of_memory(error):
             raise
         _exit_with_error(
