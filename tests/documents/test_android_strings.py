@@ -43,7 +43,7 @@ def test_strings_are_read() -> None:
         "hello": ('Hello, <g1>big</g1> world\nA it\'s "new" @home', "xml"),
         "kept": ("  two  spaces  ", "none"),
         "given": ("Hi <x1/>!", "xml"),
-        "page": ('<p>It\'s <a href="x">here</a></p>', "html"),
+        "page": ('<p>It\'s <a href="x">here</a></p>', "none"),
         "files/one": ("%d file", "none"),
         "files/other": ("%d files", "none"),
         "days/0": ("Monday", "none"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from test_translate_document import StubModel
@@ -13,6 +13,7 @@ from dragoman.documents.translate_document import DocumentOptions, translate_doc
 from dragoman.documents.unit_selection import KeyGlobs
 
 OPTIONS = DocumentOptions("en", "de")
+XLIFF = '<xliff version="1.2"><file><body><trans-unit id="1"><source>{}</source></trans-unit></body></file></xliff>'
 STYLES = [
     "%s", "%d", "%1$s", "%-5.2f", "%(name)s", "%%", "%1", "%L1", "%n", "%99", "%v", "%+v", "%q", "%T", "%,d", "%b",
     "%1$tY", "%B", "%Y", "%name%", "%count%", ":name", ":user_id", "@name", "@count", "!name", "%name", "$1",
@@ -22,21 +23,26 @@ STYLES = [
     "[user_name]", "[[name]]", "[%key:common::x%]", "[X1X]", "###name###", "%1!s!", "%PATH%", "%*d", "%1%", "%dMB",
     "&nbsp;", "&copy;", "&amp;", "&#169;", "<br/>", "<br>", "<img>", "<0/>", "<icon/>",
     "https://example.org/a?b=1&c=2", "a@example.org", "/usr/bin", "C:\\temp\\x.txt", "*#06#", "\U0001f600", "`ls`",
-    "``x``", "|x|", "[1]_", ":kbd:`Ctrl`", "%arg", "{%x%}", "*|NAME|*", "<%=x%>", "\\u00e9", "[_1]",
+    "``x``", "|x|", "[1]_", ":kbd:`Ctrl`", "%arg", "{%x%}", "*|NAME|*", "<%=x%>", "\\u00e9", "[_1]", "[site:name]",
+    "@x@", "@(Model.Name)", "</#if>", "[/#if]", "%[1]d", "%~dp0", "%0:s", "%|1$+5|", "@JohnDoe", "#item_1", ":user-name",
+    "tel:+123", "mailto:a@example.org", "urn:isbn:123", "localhost:8080", "./a/b.sh", "../x", "//cdn.example.org/a.js",
+    "example.org/a", "git@example.org:a/b.git", "&lt;br/&gt;", "%d%%", "[%s]", "%s/%s", "%dx%d", "%s:%d",
 ]  # fmt: skip
 STYLES += ["{d, date, long}", "{n, number, ::currency/USD}", "{ $name }", "{ name }", "{{ name | date }}", "{% if x %}"]
 STYLES += ["{{- name}}", '$t(other, { "count": {{n}} })', "%(name) s", "{0:dd MMM}", "<code>a b</code>", "<!-- a b -->"]
 PAIRS = (
     ("<b>", "</b>"), ("<0>", "</0>"), ("<bold>", "</bold>"), ('<a href="x?a=1&amp;b=%s">', "</a>"), ("**", "**"), ("*", "*"),
     ("[", "](https://example.org)"), (":ref:`", " <label>`"), ("`", " <https://example.org>`_"), ("[b]", "[/b]"),
-    ("{$START_LINK}", "{$CLOSE_LINK}"), ("%{linkStart}", "%{linkEnd}"), ("{{#a}}", "{{/a}}"), ("~~", "~~"),
+    ("&lt;b&gt;", "&lt;/b&gt;"), ("{$START_LINK}", "{$CLOSE_LINK}"), ("%{linkStart}", "%{linkEnd}"), ("{{#a}}", "{{/a}}"),
+    ("~~", "~~"),
 )  # fmt: skip
 LOOK_ALIKES = (
     "100 % sure", "50% discount", "a < b", "x<y and y>z", "<3 you", "List<int> here", "a:b and c", "at 10:30",
     "this [sic] word",
     "user@host", "5 $ only", "R&D works", "snake_case names", "2 * 3 * 4", "see <your name>", "rock 'n' roll",
     "fish & chips",
-    "and/or", "note: see", "{see below}", "AT&T", "C# code",
+    "and/or", "note: see", "{see below}", "AT&T", "C# code", "note:this", "meet @home", "see :this", "wow !great", "my #tag",
+    "run __main__ now", "some [words]", "&lt;your name&gt;", "ASP.NET", "end.Next one", "one//two", "a ~ b",
 )  # fmt: skip
 FORMATS: dict[str, Callable[[str], str]] = {
     "a.json": lambda text: json.dumps({"a": text}),
@@ -166,6 +172,98 @@ def test_values_for_programs_stay_and_keys_select() -> None:
     assert select((), ("*.x",)) == '{"a": {"x": "one", "y": "SIGN-UP"}, "b": "btn-primary"}'
 
 
+def translate_values(texts: Mapping[str, str], model: Callable[[str], str] = str.upper) -> dict[str, str]:
+    """Return the translated values of a JSON file."""
+    document = parse_document("a.json", json.dumps(texts).encode())
+    result = translate_document(document, get_parser("a.json"), StubModel(model), OPTIONS)
+    values: dict[str, str] = json.loads(result.content)
+    return values
+
+
+def test_names_behind_signs_need_two_texts() -> None:
+    """One text may be a sentence with a typing error. Two texts with the same style have placeholders."""
+    for first, second, other in (
+        ("hi :who", ":where is it", "a:b"), ("hi @who", "@where is it", "a @ b"), ("hi !who", "!where is it", "so! yes"),
+        ("hi [who]", "[where] is it", "so [sic] it is"), ("hi __who__", "__where__ is it", "a __ b"),
+    ):  # fmt: skip
+        assert translate_values({"a": first, "c": other}) == {"a": first.upper(), "c": other.upper()}
+        expected = {"a": first.replace("hi", "HI"), "b": second.replace("is it", "IS IT"), "c": other.upper()}
+        assert translate_values({"a": first, "b": second, "c": other}) == expected
+    prose = "hi :who\n\n:where is it\n"
+    document = parse_document("a.txt", prose.encode())
+    assert translate_document(document, get_parser("a.txt"), StubModel(), OPTIONS).content.decode() == prose.upper()
+
+
+def test_names_that_a_translation_keeps_are_placeholders() -> None:
+    catalog = 'msgid "hi :who"\nmsgstr "hallo :who"\n\nmsgid "see :who"\nmsgstr ""\n'
+    assert translate("a.po", catalog, str.upper)[0] == "hallo :who\nSEE :who"
+
+
+def test_accelerators_inside_words_need_others() -> None:
+    texts = {"a": "_File", "b": "E_xit", "c": "_Open it", "d": "snake_case"}
+    assert translate_values(texts) == {"a": "_FILE", "b": "E_XIT", "c": "_OPEN IT", "d": "snake_case"}
+    assert translate_values({"a": "Sa&ve it"}, lambda line: line.replace("&", "")) == {"a": "Save it"}
+
+
+def test_messages_with_tags_get_all_plural_forms() -> None:
+    """A tag is in each branch that has it, also in those that the target language has and the source lacks."""
+    content = XLIFF.format('{VAR, plural, =0 {none} other {<x id="I"/> days <g id="b">here</g>}}')
+    for target, forms in (("pl", ("one", "few", "many")), ("ru", ("one", "few", "many")), ("ja", ())):
+        document = parse_document("a.xlf", content.encode())
+        result = translate_document(document, get_parser("a.xlf"), StubModel(), DocumentOptions("en", target))
+        branch = '{<x id="I"/> DAYS <g id="b">HERE</g>}'
+        branches = "".join(f" {form} {branch}" for form in (*forms, "other"))
+        assert f">{{VAR, plural, =0 {{NONE}}{branches}}}</target>" in result.content.decode(), target
+    content = XLIFF.format('You have <x id="A"/> and {n, plural, one {a day} other {days}}')
+    document = parse_document("a.xlf", content.encode())
+    result = translate_document(document, get_parser("a.xlf"), StubModel(), OPTIONS)
+    expected = '{n, plural, one {YOU HAVE <x id="A"/> AND A DAY} other {YOU HAVE <x id="A"/> AND DAYS}}</target>'
+    assert expected in result.content.decode()
+
+
+def test_escaped_tags_are_codes_beside_others() -> None:
+    for source, expected in (
+        ("a &lt;b&gt;big&lt;/b&gt; day", "A &lt;b&gt;BIG&lt;/b&gt; DAY"),
+        ("a &amp;lt;b&amp;gt;big&amp;lt;/b&amp;gt; day", "A &amp;lt;b&amp;gt;BIG&amp;lt;/b&amp;gt; DAY"),
+        ("a &amp;nbsp; day", "A&amp;nbsp;DAY"),
+        ('<x id="1"/> a &lt;b&gt;big&lt;/b&gt; day', '<x id="1"/> A &lt;b&gt;BIG&lt;/b&gt; DAY'),
+        ("one &lt;day&gt; a &lt; b", "ONE &lt;DAY&gt; A &lt; B"),
+    ):
+        document = parse_document("a.xlf", XLIFF.format(source).encode())
+        result = translate_document(document, get_parser("a.xlf"), StubModel(), OPTIONS)
+        assert f">{expected}</target>" in result.content.decode(), source
+
+
+def test_elements_in_other_languages_stay() -> None:
+    for element in (
+        '<i lang="fr">bonjour</i>',
+        '<i translate="no">a day</i>',
+        "<code>a day</code>",
+        "<filename>a day</filename>",
+    ):
+        assert translate_values({"a": f"say {element} here"}) == {"a": f"SAY {element} HERE"}
+
+
+def test_comments_of_resx_lock_texts_and_words() -> None:
+    value = '<data name="{}" xml:space="preserve"><value>{}</value><comment>{}</comment></data>'
+    rows = [("a", "one &lt;b&gt;big&lt;/b&gt; day", '{Locked="day"}'), ("b", "a day", "{Locked}"), ("c", "a day", "free")]
+    content = f"<root>{''.join(value.format(*row) for row in rows)}</root>"
+    assert translate("a.resx", content, str.upper)[0] == "ONE <b>BIG</b> day\na day\nA DAY"
+
+
+def test_known_layouts_have_language_in_some_values() -> None:
+    openapi = {"openapi": "3.0.0", "info": {"title": "a day", "x-group": "two days"}, "paths": {"/a": {"operationId": "a day"}}}
+    messages = {"a": {"id": "a day", "defaultMessage": "a day", "description": "a day"}}
+    lottie = {"v": "5.5", "layers": [{"nm": "a layer", "t": {"d": {"k": [{"s": {"t": "a day", "f": "a font"}}]}}}]}
+    for layout in (openapi, messages, lottie):
+        text = json.dumps(layout)
+        document = parse_document("a.json", text.encode())
+        result = translate_document(document, get_parser("a.json"), StubModel(), OPTIONS)
+        place = {"openapi": '"title": "a day"', "layers": '"t": "a day"'}.get(next(iter(layout)), '"defaultMessage": "a day"')
+        place = '"t": "a day"' if "layers" in layout else place
+        assert result.content.decode() == text.replace(place, place.replace("a day", "A DAY"))
+
+
 def test_messages_with_elements_and_choices_are_translated_by_branch() -> None:
     content = (
         '<xliff version="1.2"><file><body><trans-unit id="1"><source>{VAR, plural, =1 {a day} other {<x id="I"/> days}}'
@@ -199,3 +297,10 @@ def test_flags_of_a_catalog_declare_the_syntax() -> None:
     entry = '#, {}\nmsgid "100 % days %s"\nmsgstr ""\n'
     assert translate("a.po", entry.format("c-format"), str.upper)[0] == "100 % dAYS %s".replace("% dAYS", "% DAYS")
     assert translate("a.po", '#, no-c-format\nmsgid "100 %d days"\nmsgstr ""\n', str.upper)[0] == "100 %D DAYS"
+    for flag, text, expected in (
+        ("go-format", "% d days", "% d DAYS"), ("java-format", "it''s {0}", "IT''S {0}"),
+        ("lisp-format", "~a a ~5,2f", "~a A ~5,2f"),
+        ("gcc-internal-format", "a %<b%> %qs", "A %<B%> %qs"), ("placeholders:Foo:Bar", "a Foo Bar", "A Foo Bar"),
+        ("laravel-format", "hi :who", "HI :who"),
+    ):  # fmt: skip
+        assert translate("a.po", f'#, {flag}\nmsgid "{text}"\nmsgstr ""\n', str.upper)[0] == expected

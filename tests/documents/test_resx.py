@@ -28,7 +28,7 @@ RESX = b"""\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>\r
 def test_texts_are_read_and_written() -> None:
     document = check_document(parse_resx, RESX, is_bilingual=False)
     assert [(unit.id, unit.source, unit.markup, unit.context) for unit in document.units] == [
-        ("Greeting", "Hello <b>you</b>\n  and all", "html", "At the start"),
+        ("Greeting", "Hello <b>you</b>\n  and all", "none", "At the start"),
         ("Count", "{0} files", "none", "Count"),
     ]
     written = write_document(

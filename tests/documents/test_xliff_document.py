@@ -68,7 +68,7 @@ def test_units_of_version_1_are_read() -> None:
         "2": ("A <g1>bold</g1> word<x2/>", "A word", "untranslated", "xml"),
         "5": ("Yes", "Ja", "locked", "none"),
         "6": ("Keep <x1/> so", "", "untranslated", "xml"),
-        "7": ("<p>Text</p>", "Text", "fuzzy", "html"),
+        "7": ("<p>Text</p>", "Text", "fuzzy", "none"),
         "8": ("<g1>One.</g1> <g2>Two.</g2>", "", "untranslated", "xml"),
         "8#2": ("Same id", "", "untranslated", "none"),
     }

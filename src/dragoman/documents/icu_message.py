@@ -3,7 +3,7 @@
 Each branch is translated as a sentence of its own. Text around the branches is a part of every sentence, so it moves into the
 branches, and the message means the same. An example is `Delete {n, plural, one {# file} other {# files}}?`. It becomes
 `{n, plural, one {Delete # file?} other {Delete # files?}}`. Arguments, selectors, their order, and the white space between them
-stay. A text with tags cannot have them twice. There, tags around the branches stay, and words around them are not allowed.
+stay. Tags around the branches stay there if no words are beside them; otherwise each branch has them.
 
 Java's `choice` has limits instead of selectors, as in `{0,choice,0#no file|1#one file|1<{0} files}`. `ChoiceFormat` and then
 `MessageFormat` read such a branch, so an apostrophe is doubled once more than elsewhere.
@@ -90,8 +90,7 @@ class IcuMessage:
         """
         root = _add_plural_forms(self.root, language)
         sentences = list(_iter_sentences(root))
-        has_copies = len(sentences) > len(self.sentences) and any(map(_MESSAGE_TAG.search, sentences))
-        if root == self.root or len(sentences) > MAX_BRANCHES or (has_copies and self.before + self.after):
+        if root == self.root or len(sentences) > MAX_BRANCHES:
             return self
         return replace(self, root=root, text="")
 
@@ -148,7 +147,7 @@ def has_argument(text: str) -> bool:
 def read_message(text: str, *, has_tags: bool = False) -> IcuMessage | None:
     """Return a message with branches or arguments; None for a text that cannot be written in the same way.
 
-    has_tags: the text has tags and character references, and each tag can be in its translation once
+    has_tags: the text has tags and character references
     """
     reader = _Reader(text, has_tags)
     before = after = ""
@@ -161,19 +160,17 @@ def read_message(text: str, *, has_tags: bool = False) -> IcuMessage | None:
         root = _expand(parts)
     except _SyntaxError:
         return None
-    message = IcuMessage(root, reader.codes, text, before, after)
-    written_tags = sorted(tag for sentence in (*message.sentences, before, after) for tag in _MESSAGE_TAG.findall(sentence))
-    return message if not has_tags or written_tags == sorted(_MESSAGE_TAG.findall(text)) else None
+    return IcuMessage(root, reader.codes, text, before, after)
 
 
 def _cut_tags(parts: _Parts) -> tuple[str, str, _Parts]:
-    """Return the tags before and after the only choice, and the choice. Raises _SyntaxError for words beside the tags."""
+    """Return the tags before and after the only choice, and the choice. Tags with words beside them stay with the words."""
     choices = [part for part in parts if isinstance(part, _Choice)]
     if not choices:
         return "", "", parts
     context = " ".join(part for part in parts if isinstance(part, str))
     if len(choices) > 1 or any(map(str.isalnum, _KEY.sub("", _MESSAGE_TAG.sub("", context)))):
-        raise _SyntaxError
+        return "", "", parts
     number = parts.index(choices[0])
     before, after = ("".join(map(str, side)) for side in (parts[:number], parts[number + 1 :]))
     return before, after, (choices[0],)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.plural_expression import find_form_numbers
 from dragoman.documents.reading import check_texts
 from dragoman.errors import DataError
-from dragoman.text.inline_rules import COMMON_RULES, InlineRules
+from dragoman.text.inline_rules import InlineRules
 from dragoman.text.placeholders import find_placeholders
 
 Span = tuple[int, int]
@@ -32,6 +32,14 @@ _RULES_OF_FLAGS = {
     "c-format": ("spaces",),
     "objc-format": ("spaces",),
     "python-format": ("spaces",),
+    "go-format": ("spaces",),
+    "java-printf-format": ("spaces",),
+    "gcc-internal-format": ("spaces", "gcc"),
+    "java-format": ("apostrophes",),
+    "java-messageformat": ("apostrophes",),
+    "lisp-format": ("~",),
+    "scheme-format": ("~",),
+    "laravel-format": (":name",),
     "qt-format": ("&",),
     "kde-format": ("&",),
     "rst-text": ("rst",),
@@ -45,6 +53,16 @@ _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _UNESCAPED = {character: f"\\{letter}" for letter, character in _ESCAPED.items()} | {'"': '\\"', "\\": "\\\\"}
 _WORD = re.compile(r"(?:\\.|[^\\ ])*[ ]*", re.DOTALL)
+
+
+def _read_rules(flags: Collection[str]) -> InlineRules:
+    """Return the rules that flags declare. Weblate's `placeholders:X:Y` names words that stay."""
+    styles = [style for flag in flags for style in _RULES_OF_FLAGS.get(flag, ())]
+    words = [word.strip('"') for flag in flags if flag.startswith("placeholders:") for word in flag.split(":")[1:]]
+    formats = [flag for flag in flags if flag.endswith("-format")]
+    has_no_format = bool(formats) and all(flag.startswith("no-") for flag in formats)
+    kept = tuple(word for word in sorted(words) if word and not word.startswith('r"'))
+    return InlineRules(frozenset(styles), frozenset(("printf",) if has_no_format else ()), kept)
 
 
 @dataclass
@@ -70,10 +88,7 @@ class _Entry:
     @property
     def rules(self) -> InlineRules:
         """Rules that the flags declare."""
-        rules = COMMON_RULES
-        for flag in sorted(self.declared & _RULES_OF_FLAGS.keys()):
-            rules = rules.enable(*_RULES_OF_FLAGS[flag])
-        return rules.disable("printf") if "no-c-format" in self.declared else rules
+        return _read_rules(self.declared)
 
     @cached_property
     def strings(self) -> dict[str, str]:

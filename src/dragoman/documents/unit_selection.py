@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from html import unescape
 from typing import Literal
 
 from dragoman.documents.document import Document, Unit
 from dragoman.documents.icu_message import has_argument, has_branches
 from dragoman.languages import is_foreign
+from dragoman.text.accelerators import find_accelerator
 from dragoman.text.inline_codes import read_inline
 from dragoman.text.inline_rules import infer_rules
 from dragoman.text.no_language import has_language, is_data
@@ -33,10 +35,17 @@ class KeyGlobs:
         """Return whether the value of a unit is to be translated. A unit without a key is left out if keys are to be taken."""
         if _matches(unit.key, self.skip) or (self.take and not _matches(unit.key, self.take)):
             return False
-        return not unit.key or bool(self.take) or not is_data(unit.source, unit.key)
+        return not unit.key or bool(self.take) or not is_data(_remove_accelerator(unit), unit.key)
 
 
 ALL_KEYS = KeyGlobs()
+
+
+def _remove_accelerator(unit: Unit) -> str:
+    """Return the text of a label without its accelerator, with which `_Open` and `E_xit` look like names of a program."""
+    is_label = "_" in unit.rules.enabled and unit.source.lstrip("_")[:1].isupper()
+    accelerator = find_accelerator(unit.source, unit.rules) if is_label else None
+    return unit.source if accelerator is None else accelerator.text
 
 
 def _matches(key: str, globs: tuple[str, ...]) -> bool:
@@ -86,7 +95,10 @@ def unit_has_language(unit: Unit) -> bool:
 
 def add_common_rules(document: Document) -> Document:
     """Return the document, whose units have the rules that its texts have in common."""
-    names = infer_rules(unit.source for unit in document.units if unit.markup == "none")
+    has_names = document.is_bilingual or any(unit.key for unit in document.units)
+    sides = ((unit, unit.source, unit.target) for unit in document.units if has_names or unit.markup == "none")
+    texts = (tuple(map(unescape, side)) if unit.markup != "none" else side for unit, *side in sides)
+    names = infer_rules(texts, has_names=has_names)
     if not names:
         return document
     units = [replace(unit, rules=unit.rules.enable(*names)) for unit in document.units]

@@ -26,6 +26,7 @@ from dragoman.documents.document import (
     divide_units,
     make_no_edits,
 )
+from dragoman.documents.icu_message import has_branches
 from dragoman.documents.reading import check_codes, check_texts
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlPlace, XmlSource, XmlText, escape_xml, get_tag_name
 from dragoman.errors import DataError
@@ -35,11 +36,6 @@ from dragoman.text.inline_codes import Markup
 _NAMED_FORMATS = BILINGUAL_FORMATS | {"android", "resx"}
 """Formats in which each text has a name, so that it is one also without a letter."""
 _SHORT_TAG = re.compile(r"</?(?P<pair>g\d+)(?: lang=\"[\w-]*\")?>|<(?:x|br|tab)\d+/>")
-_HTML_TAG = re.compile(
-    r"</?(?:a|abbr|b|big|blockquote|br|code|dd|div|dl|dt|em|font|h[1-6]|hr|i|img|kbd|li|ol|p|pre|q|s|small|span|strike|strong|"
-    r"sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|var)(?:\s[^<>]*)?/?>",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +78,13 @@ class TaggedText:
     @property
     def markup(self) -> Markup:
         """Markup of the text, as a unit states it."""
-        return "xml" if self.codes else "html" if _HTML_TAG.search(self.text) else "none"
+        return "xml" if self.codes else "none"
 
     def split(self, translation: str) -> list[Piece]:
-        """Return the pieces of a translation. Raises DataError if a tag is missing, doubled, or crosses a pair."""
+        """Return the pieces of a translation, which may have tags of a message with branches in each branch.
+
+        Raises DataError if a tag is missing, doubled elsewhere, or crosses a pair.
+        """
         if not self.codes:
             return [translation]
         pieces: list[Piece] = []
@@ -104,7 +103,8 @@ class TaggedText:
                 open_tags.append(match["pair"])
             elif tag.startswith("</") and (not open_tags or open_tags.pop() != match["pair"]):
                 raise DataError(f"the tag {tag} of a translation has no partner: {translation[:80]!r}", code="invalid-data")
-        if sorted(tags) != sorted(self.codes):
+        can_repeat = has_branches(self.text) and not any(code.fixed for code in self.codes.values())
+        if set(tags) != self.codes.keys() or not (can_repeat or len(tags) == len(self.codes)):
             raise DataError(
                 f"a translation has the tags {' '.join(tags) or 'of no code'}, and its source has {' '.join(self.codes)}",
                 code="invalid-data",
@@ -127,6 +127,7 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
     if not any(isinstance(piece, Code) for piece in pieces):
         return TaggedText("".join(piece for piece in pieces if isinstance(piece, str)))
     free: dict[tuple[str, str], deque[str]] = {}
+    is_message = known is not None and has_branches(known.text)
     for tag, code in known.codes.items() if known else ():
         if code.kind != "end":
             free.setdefault((code.kind, code.markup), deque()).append(tag.strip("</>").partition(" ")[0])
@@ -145,7 +146,7 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
             if not names:
                 number += 1
             letters = "g" if piece.kind == "start" else piece.separator or "x"
-            name = names.popleft() if names else f"{letters}{number}"
+            name = (names[0] if is_message else names.popleft()) if names else f"{letters}{number}"
             if piece.kind == "start":
                 open_names.append(name)
             language = re.sub(r"[^\w-]", "", piece.language)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.inference.translation_result import Translation
 from dragoman.text.glossary import Glossary
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, parse_text
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, parse_text, write_parts
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import tokenize_codes
 from dragoman.text.kept_terms import mark_kept_terms
@@ -28,6 +29,8 @@ from dragoman.text.projection import project, split_units
 Weights = npt.NDArray[np.float64]
 MAX_GAP = 16
 """Most characters of a text between two pieces of it."""
+_SIGNS = re.compile(r"[^\w\s]{1,3}|x")
+_BRACKETS = frozenset(("()", "[]", '""', "''", "“”", "\u2018\u2019", "„“", "«»"))
 _CHARACTER = re.compile(f"[{''.join(MARK_CHARACTERS)}]")
 
 
@@ -38,11 +41,13 @@ class Reading:
     text: the text, with the codes that attention places; it has a character of a mark for each code of `marked`
     marked: codes that the model reads as marks, by the number of the mark
     references: character references that the model reads as their characters
+    is_clean: attention places all codes
     """
 
     text: CodedText
     marked: tuple[Point, ...] = ()
     references: tuple[Point, ...] = ()
+    is_clean: bool = False
 
     @cached_property
     def line(self) -> str:
@@ -94,7 +99,7 @@ class Reading:
         glossary: its terms that are not translated are placeholders
         rules: rules by which the segment was read
         """
-        if self.text == segment:
+        if self.is_clean or self.text == segment:
             return True
         if not self.marked:
             names = {point.text for point in self.references}
@@ -141,6 +146,49 @@ def read_placeholders(segment: CodedText) -> Reading:
         return Reading(merged, references=references)
     hidden = _merge_points(segment.parts, lambda point: None if point.plain else point.text or None)
     return Reading(replace(segment, parts=tuple(hidden)))
+
+
+def read_without_codes(segment: CodedText) -> Reading:
+    """Return the reading without codes. Placeholders with only signs between them stay together, as in `%d%%` and `[%s]`."""
+    parts = _enclose_placeholders(list(_join_placeholders(segment.parts, segment.is_escaped)))
+    return Reading(replace(segment, parts=tuple(part for part in parts if part != "")), is_clean=True)
+
+
+def _join_placeholders(parts: Sequence[Part], is_escaped: bool) -> Iterator[Part]:
+    """Yield the parts with one point for each run of placeholders and the signs between them."""
+    run: list[Part] = []
+    for part in (*parts, None):
+        if _is_placeholder(part) or (isinstance(part, str) and run and _is_placeholder(run[-1]) and _SIGNS.fullmatch(part)):
+            run.append(part)
+            continue
+        behind = [run.pop()] if run and isinstance(run[-1], str) else []
+        if run:
+            yield Point("".join(write_parts(run, is_escaped=is_escaped)))
+        yield from behind
+        run = []
+        if isinstance(part, Element):
+            inner = _enclose_placeholders(list(_join_placeholders(part.parts, is_escaped)))
+            yield replace(part, parts=tuple(item for item in inner if item != ""))
+        elif part is not None:
+            yield part
+
+
+def _enclose_placeholders(parts: list[Part]) -> list[Part]:
+    """Return the parts with the brackets or quotation marks around a placeholder as a part of it."""
+    for number in range(1, len(parts) - 1):
+        before, part, after = parts[number - 1 : number + 2]
+        if (
+            _is_placeholder(part)
+            and isinstance(before, str)
+            and isinstance(after, str)
+            and before[-1:] + after[:1] in _BRACKETS
+        ):
+            parts[number - 1 : number + 2] = before[:-1], Point(before[-1:] + part.markup + after[:1]), after[1:]
+    return parts
+
+
+def _is_placeholder(part: Part | None) -> TypeGuard[Point]:
+    return isinstance(part, Point) and bool(part.text)
 
 
 def _read_codes(text: str, rules: InlineRules) -> CodedText:

@@ -23,7 +23,7 @@ from itertools import accumulate, chain, groupby, pairwise, product
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.inference.readings import Reading, read_marks, read_placeholders
+from dragoman.inference.readings import Reading, read_marks, read_placeholders, read_without_codes
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 from dragoman.languages import get_language, is_spaced_language
@@ -74,7 +74,7 @@ MAX_TERM_COST = 0.5
 
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _BREAK_TAG = re.compile(r"<(?:br\d*(?:\s[^<>]*)?/?|tab\d+/)>", re.IGNORECASE)
-_TAG_NAME = re.compile(r"</?([A-Za-z][^\s<>/]*)")
+_TAG_NAME = re.compile(r"(?:<|&lt;)/?([A-Za-z][^\s<>/&]*)")
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     waiting = [index for index, segment in enumerate(segments) if _has_word(segment.clean.text)]
     lost = yield from _translate_readings(segments, readings, results, waiting, options)
     for index in lost:
-        readings[index] = Reading(segments[index])
+        readings[index] = read_without_codes(segments[index])
     lost = yield from _translate_readings(segments, readings, results, lost, options)
     yield from _translate_between_codes(segments, results, lost, options)
     if options.retry or options.strict_terms:
@@ -603,7 +603,7 @@ def _is_break(point: Point) -> bool:
 
 
 def _has_tag(part: Part, name: str) -> bool:
-    return isinstance(part, Point) and part.markup[1 : len(name) + 1].lower() == name
+    return isinstance(part, Point) and part.markup.removeprefix("&lt;").removeprefix("<")[: len(name)].lower() == name
 
 
 def _divide_run(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool) -> Iterator[Piece]:

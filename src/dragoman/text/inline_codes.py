@@ -20,6 +20,7 @@ from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import (
     BLOCK_TAGS,
     BREAK_TAGS,
+    CODE_ELEMENTS,
     INLINE_TAGS,
     OPAQUE_TAGS,
     VOID_TAGS,
@@ -59,7 +60,8 @@ class Point:
     @property
     def text(self) -> str:
         """Text of a placeholder; empty for a tag, a break, and white space."""
-        return "" if self.markup.startswith("<") or self.is_break or self.is_space else self.plain or self.markup
+        is_tag = self.markup.startswith("<") or (self.markup.startswith("&lt;") and len(self.markup) > 4)
+        return "" if is_tag or self.is_break or self.is_space else self.plain or self.markup
 
 
 @dataclass(frozen=True)
@@ -161,21 +163,26 @@ def read_inline(
     markup: "none" for a text as it is written, with tags, references and other codes only where they are meant as such
     opaque: names of further elements that are kept with their content
     keep_line_breaks: line breaks of a text without markup are codes that end a sentence
-    language: of the source; an element of XML or HTML that states another one is kept with its content
+    language: of the source; an element that states another one is kept with its content
     """
     if markup != "none":
         return parse_markup(text, is_html=markup == "html", opaque=opaque, rules=rules, language=language)
-    return parse_text(text, rules, opaque, keep_line_breaks=keep_line_breaks)
+    return parse_text(text, rules, opaque, keep_line_breaks=keep_line_breaks, language=language)
 
 
 def parse_text(
-    text: str, rules: InlineRules = COMMON_RULES, opaque: frozenset[str] = frozenset(), *, keep_line_breaks: bool = False
+    text: str,
+    rules: InlineRules = COMMON_RULES,
+    opaque: frozenset[str] = frozenset(),
+    *,
+    keep_line_breaks: bool = False,
+    language: str = "",
 ) -> CodedText:
     """Return a text without markup with its codes; see `read_inline`."""
     tokens = tokenize_text(text, rules, keep_line_breaks=keep_line_breaks)
     if len(tokens) == 1 and tokens[0].kind == "text":
         return CodedText((text,))
-    builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS, is_escaped=False)
+    builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS | CODE_ELEMENTS, is_escaped=False, language=language)
     return CodedText(tuple(_join_texts(builder.build(0, len(tokens)))))
 
 
@@ -219,11 +226,15 @@ class _PartTreeBuilder:
                 yield from self._build_codes(token.markup)
             elif end is None:
                 yield _make_point(token)
-            elif token.name in self._opaque or _is_kept(token.markup, self._language) or end == index + 1:
+            elif self._is_opaque(token) or end == index + 1:
                 yield Point("".join(item.markup for item in self._tokens[index : end + 1]))
             else:
                 yield Element(token.markup, tuple(_join_texts(self.build(index + 1, end))), self._tokens[end].markup)
             index = (end if end is not None else index) + 1
+
+    def _is_opaque(self, token: Token) -> bool:
+        """Return whether an element is kept with its content."""
+        return token.name.removeprefix("escaped ") in self._opaque or _is_kept(token.markup, self._language)
 
     def _build_escaped(self, markup: str) -> Iterator[Part]:
         """Yield the parts of a text with character references. References that HTML does not know stay as they are."""

@@ -15,8 +15,8 @@ from typing import Literal
 
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.placeholders import (
-    FIRST_CHARACTERS,
     FoundCode,
+    compile_first_characters,
     find_code_at,
     find_codes,
     may_have_codes,
@@ -44,21 +44,30 @@ BREAK_TAGS = frozenset(("br", "hr"))
 """Void elements that end the sentence before them."""
 OPAQUE_TAGS = frozenset(("code", "kbd", "math", "samp", "script", "style", "svg", "var"))
 """HTML elements whose content is no text for translation."""
+XLIFF_TAGS = frozenset(("g", "x", "bx", "ex", "bpt", "ept", "ph", "it", "mrk", "pc", "sc", "ec"))
+"""Elements of XLIFF for parts of a sentence."""
 INLINE_TAGS = frozenset(
     (
         "a", "abbr", "acronym", "audio", "b", "bdi", "bdo", "big", "center", "cite", "data", "del", "dfn", "em", "font",
         "i", "ins", "label", "map", "mark", "meter", "object", "output", "picture", "progress", "q", "rp", "rt", "ruby",
         "s", "slot", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u",
-        "g", "x", "bx", "ex", "bpt", "ept", "ph", "it", "mrk", "pc", "sc", "ec",
     )
-)  # fmt: skip
+) | XLIFF_TAGS  # fmt: skip
 """Elements of HTML and XLIFF for parts of a sentence."""
+CODE_ELEMENTS = frozenset(
+    ("bcode", "command", "computeroutput", "envar", "filename", "icode", "literal", "userinput", "varname")
+)
+"""Elements of KDE and DocBook whose content is no text for translation."""
 KNOWN_TAGS = VOID_TAGS | BLOCK_TAGS | OPAQUE_TAGS | INLINE_TAGS
 """HTML elements that a text may have without their partner."""
 
+# HTML that stands in XML or JSON once more escaped. Only names of HTML are tags; `&lt;your name&gt;` is text.
+_ESCAPED_TAG = rf"&lt;/?(?i:{'|'.join(sorted(KNOWN_TAGS - XLIFF_TAGS))})(?![\w-])(?:[^<>&]|&(?!lt;|gt;))*+&gt;"
+_ESCAPED_TAGS = re.compile(_ESCAPED_TAG)
+_ESCAPED_NAME = re.compile(r"&lt;/?(\w+)")
 # Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
 _MARKUP = re.compile(
-    r"<!--(?:(?!<!--).)*?-->|<!\[CDATA\[(?:(?!<!\[).)*?\]\]>|<\?(?:(?!<\?).)*?\?>"
+    rf"{_ESCAPED_TAG}|<!--(?:(?!<!--).)*?-->|<!\[CDATA\[(?:(?!<!\[).)*?\]\]>|<\?(?:(?!<\?).)*?\?>"
     r"|<!(?:DOCTYPE|doctype)[^<>\[]*+\[(?:(?!<!DOCTYPE)[^\]])*+\]\s*+>"
     r"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*+)[^<>]*+(?:(?<=(?P<end>/)))?>|<[!?][^<>]*+>",
     re.DOTALL,
@@ -86,8 +95,6 @@ _START_NAME = re.compile(
 )
 _END_NAME = re.compile(r"\W*(?:(?:CLOSE|END)_([A-Z_]+?)(?:_\d+)?|(\w*?)_?(?:[eE]nd|END|[cC]lose|CLOSE))(?:\W+[sd]?)?")
 _LINE_BREAK = re.compile(r"\r\n|\t++|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_FIRST = re.compile(FIRST_CHARACTERS)
-_FIRST_OR_BREAK = re.compile(rf"{FIRST_CHARACTERS}|{_LINE_BREAK.pattern}")
 
 MAX_PAIR_NAME = 60
 """Most characters of a placeholder that is one end of a pair."""
@@ -121,6 +128,9 @@ def tokenize_markup(text: str, *, is_html: bool) -> Iterator[Token]:
         if match.start() > position:
             yield Token(text[position : match.start()])
         position = match.end()
+        if match[0][0] == "&":
+            yield _make_escaped_tag(match[0])
+            continue
         name = match["name"] or ""
         name = name.lower() if is_html else name
         if not name or match["end"] or (is_html and name in VOID_TAGS):
@@ -129,6 +139,15 @@ def tokenize_markup(text: str, *, is_html: bool) -> Iterator[Token]:
             yield Token(match[0], name, "end" if match["slash"] else "start")
     if position < len(text):
         yield Token(text[position:])
+
+
+def _make_escaped_tag(markup: str) -> Token:
+    """Return the token of a tag that is written with character references."""
+    match = _ESCAPED_NAME.match(markup)
+    name = match[1].lower() if match else ""
+    if markup.endswith("/&gt;") or name in VOID_TAGS:
+        return Token(markup, name, "point", is_break=name in BREAK_TAGS)
+    return Token(markup, f"escaped {name}", "end" if markup.startswith("&lt;/") else "start")
 
 
 def tokenize_codes(text: str, rules: InlineRules = COMMON_RULES) -> Iterator[Token]:
@@ -145,11 +164,10 @@ def tokenize_codes(text: str, rules: InlineRules = COMMON_RULES) -> Iterator[Tok
 
 def tokenize_text(text: str, rules: InlineRules = COMMON_RULES, *, keep_line_breaks: bool = False) -> list[Token]:
     """Return the tokens of a text without markup; line breaks are codes if they are kept."""
-    first = _FIRST_OR_BREAK if keep_line_breaks else _FIRST
     if not rules.kept and not may_have_codes(text) and (not keep_line_breaks or not _LINE_BREAK.search(text)):
         return [Token(text)] if text else []
     reader = _TextReader(text, rules)
-    for match in first.finditer(text):
+    for match in compile_first_characters(rules.kept, _LINE_BREAK.pattern if keep_line_breaks else "").finditer(text):
         if match.start() >= reader.position:
             reader.read(match)
     reader.add_text(len(text))
@@ -173,7 +191,6 @@ class _TextReader:
         self._styles = select_styles(text, rules)
         has_ends = "[/" in text or "{/" in text
         self._closed = {name for match in _BRACKET_END.finditer(text) for name in match.groups()} if has_ends else set()
-        self._kept = {code.start: code for code in find_codes(text, rules)} if rules.kept else {}
 
     def add_text(self, end: int) -> None:
         """Add the text up to a position."""
@@ -192,11 +209,11 @@ class _TextReader:
         start, character = match.start(), match[0]
         if self._styles_of_breaks(match):
             return
-        if "tags" not in self.rules.disabled and character == "<" and self._read_tag(start):
+        if "tags" not in self.rules.disabled and character in "<&" and self._read_tag(start):
             return
         if "markdown" not in self.rules.disabled and character in "[{:`!" and self._read_pair(start):
             return
-        code = find_code_at(self.text, start, self.position, self._styles)
+        code = find_code_at(self.text, match, self.position, self._styles)
         if code is not None:
             self.add(code.start, _pair_code(make_code_token(self.text, code)))
         elif "markdown" not in self.rules.disabled and character in "*_~":
@@ -209,6 +226,9 @@ class _TextReader:
         return True
 
     def _read_tag(self, start: int) -> bool:
+        if tag := _ESCAPED_TAGS.match(self.text, start):
+            self.add(start, _make_escaped_tag(tag[0]))
+            return True
         if comment := _COMMENT.match(self.text, start):
             self.add(start, Token(comment[0], "", "point"))
             return True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from dragoman.text.inline_rules import COMMON_RULES, InlineRules
+from dragoman.text.inline_rules import BRACKET, COMMON_RULES, InlineRules
 
 Span = tuple[int, int]
 PLACEHOLDER_MARKS = tuple(f"⟦{number}⟧" for number in range(32))
@@ -64,6 +64,16 @@ _VARIABLES = (
     "language|lastname|link|max|min|minutes|month|name|number|num|order|page|path|percent|phone|price|product|seconds|size|"
     "time|title|total|type|url|user|username|value|version|x|year"
 )
+_NAMES = (
+    f"{_VARIABLES}|action|attribute|body|brand|category|client|code|content|description|digits|domain|error|event|field|folder|"
+    "format|group|host|hours|index|input|ip|label|length|level|limit|line|locale|location|message|method|mode|model|module|"
+    "months|nickname|node|object|option|other|param|parameter|password|permission|places|plugin|points|position|project|"
+    "provider|quantity|query|role|score|server|site|sitename|source|start|end|state|status|subject|tag|target|task|text|"
+    "tool|unit|uid|uri|values|weeks|width|height|years"
+)
+# Names of variables: those that no word of a language looks like, and common ones.
+_IDENTIFIER = r"(?:(?=[A-Za-z_])[A-Z]?[a-z]*+(?:_(?=[A-Za-z0-9])|(?<=[a-z])[A-Z]|[0-9])\w*+|[A-Z]++_\w++)"
+_NAME = rf"(?:(?i:{_NAMES})(?!\w)|{_IDENTIFIER})"
 
 _STYLES: dict[str, tuple[_Style, ...]] = {
     "%": (
@@ -72,10 +82,12 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"%%", "printf"),
         _style(r"%\([\w. -]++\)(?:[-+#0]*+\d*+(?:\.\d++)?+[diouxXeEfFgGcrsa]|[ ][diouxXeEfFgGcrsa](?![A-Za-z]))?+", "printf"),
         _style(r"%#@\w+@", "printf"),
+        _style(r"%~[a-z]*+\d(?!\d)", "printf"),
         _style(r"%<\w++>(?:[-+#0]*+\d*+(?:\.\d++)?+[A-Za-z](?![A-Za-z]))?+", "printf"),
         _style(r"%[-+^#0]*+\{[^{}\s]++\}"),
-        _style(r"%\[\d++\][-+#0]*+\d*+(?:\.\d++)?+[A-Za-z]", "printf"),
-        _style(r"%\d++![^!\s]{1,10}!", "printf"),
+        _style(r"%[-+#0]*+\[\d++\](?:\*|\d++)?+(?:\.(?:\[\d++\]\*|\d*+))?+[A-Za-z]", "printf"),
+        _style(r"%\d++![^!\s]{1,10}!|%\d++:[-.\d*]*+[dusxfegnmp](?![A-Za-z])|%\|[^|%\s]++\|%?", "printf"),
+        _style(r"%[<>]|%q[A-Z+#]?(?![a-z])", "printf", option="gcc"),
         _style(r"%[A-Za-z_][\w.-]{1,60}%(?![%\d]|[A-Za-z](?![A-Za-z]))"),
         _style(r"%\d++%(?![%\d])", "printf"),
         _style(r"%[-_0^#]?[A-Za-z](?:[:/.-]%[-_0^#]?[A-Za-z](?![A-Za-z0-9]))++", "printf"),
@@ -107,39 +119,49 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"\$\([^()\s]++\)"),
         _style(r"\$\\[rnt]", kind="break"),
         _style(r"\$\$\w++\$\$"),
-        _style(r"(?<![A-Za-z])\$[A-Za-z_]\w*+(?:(?:\.|->)\w+)*+\$?"),
+        _style(r"(?<![A-Za-z])\$[A-Za-z_]\w*+(?:(?:\.|->)\w+|\['\w+'\]|\[\"?\w+\"?\])*+\$?"),
         _style(r"(?<![A-Za-z])\$[1-9](?!\d|[.,]\d)(?! (?:million|billion|thousand|off|per|each|a|an)\b)", option="$1"),
     ),
     "@": (
         _style(r"@(?:\.\w+)?:(?:\([\w.]+\)|\{'[^'{}]*+'\}|\w+(?:\.\w+)*+)"),
         _style(r"@\{[^{}]*+\}"),
-        _style(r"(?<![\w@./])@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name"),
+        _style(r"(?<![\w@])@@?[A-Za-z_]\w*+@@?(?!\w)|(?<!\w)@\([\w.]++\)", "name"),
+        _style(rf"(?<![\w@./])@@?{_NAME}(?:[./-]\w++)*+(?!\w)", "name"),
+        _style(r"(?<![\w@./])@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name", option="@name"),
     ),
     "[": (
         _style(r"\[X\d+X\]"),
         _style(r"\[%[^\[\]]*+(?<=%)\]"),
         _style(r"\[\[[^\[\]\n]++\]\]"),
         _style(r"\[\^?[^\[\]\s]++\]_{1,2}(?!\w)|\[\^[^\[\]\s]++\]"),
-        _style(r"\[(?:_\d+|\w+,_?\d+[^\[\]]*+)\]"),
+        _style(r"\[(?:_\d+|[\w*#]+,_?\d+[^\[\]]*+)\]"),
         _style(rf"\[(?:{_VARIABLES})\](?!\()", "bracket"),
-        _style(r"\[(?!and/or\]|s?/?he/she\]|his/her\])[A-Za-z]\w*+(?:[/.:-]\w+)*+(?<=[/_.:-]\w)[\w./:-]*+\](?!\()", "bracket"),
+        _style(r"\[(?=[A-Za-z][\w-]*+[.:]\w)[\w.:-]++(?<=\w)\](?!\()|\[/?[#@][A-Za-z][^\[\]\n]*+\](?!_)", "bracket"),
         _style(r"\[(?!and/or\]|he/she\]|his/her\])[A-Za-z]\w*+(?:/\w++)++\](?!\()", "bracket"),
         _style(r"\[[A-Za-z]*_\w*+\](?!\()|\[[a-z]+[A-Z]\w*+\](?!\()", "bracket"),
-        _style(r"\[(?:[a-z][\w.-]*+|[A-Z][A-Z0-9_]*+)\](?!\()", "bracket", option="brackets"),
+        _style(BRACKET, "bracket", option="brackets"),
     ),
     "⟦": (_style(r"⟦\d+⟧"),),
     "#": (
         _style(r"#\{[^{}]*+\}"),
         _style(r"#{2,3}[A-Za-z_]\w*+#{2,3}"),
-        _style(r"(?<![\w&#])#[A-Za-z_]\w*+(?:#(?!\w))?", "name"),
+        _style(rf"(?<![\w&#])#(?:{_IDENTIFIER}#?(?!\w)|[A-Za-z]\w*+#(?!\w))", "name"),
+        _style(r"(?<![\w&#])#[A-Za-z_]\w*+", "name", option="#name"),
     ),
     "*": (_style(r"\*\|[^|\n]*+\|\*"), _style(r"\*#\d+#|\*\d+(?:\*\d+)*+#", "address")),
     ":": (
         _style(r"(?<![\w:])::?[a-z0-9][a-z0-9_+-]++:(?![\w`:])", "name"),
-        _style(r"(?<![\w:/\\.)\]}%])::?[A-Za-z_]\w++(?![\w:])", "name"),
+        _style(rf"(?<![\w:/\\.)\]}}%])::?{_NAME}(?:-\w++)*+(?![\w:])", "name"),
+        _style(r"(?<![\w:/\\.)\]}%])::?[A-Za-z_]\w++(?![\w:])", "name", option=":name"),
     ),
-    "!": (_style(r"(?<![\w!])!(?!important)[A-Za-z_][\w-]++", "name"),),
-    "_": (_style(r"(?<!\w)__[A-Za-z][A-Za-z0-9]*+(?:_[A-Za-z0-9]++)*+__(?!\w)", "name"),),
+    "!": (
+        _style(rf"(?<![\w!])!{_NAME}!?(?!\w)", "name"),
+        _style(r"(?<![\w!])!(?!important)[A-Za-z_][\w-]++", "name", option="!name"),
+    ),
+    "_": (
+        _style(rf"(?<!\w)__(?:(?:{_NAMES})|[A-Za-z][A-Za-z0-9]*+(?:_[A-Za-z0-9]++)++)__(?!\w)", "name"),
+        _style(r"(?<!\w)__[A-Za-z][A-Za-z0-9]*+(?:_[A-Za-z0-9]++)*+__(?!\w)", "name", option="_name"),
+    ),
     "`": (
         _style(r"```[^`]++```|``(?=[^\s`])(?:[^`]|`(?!`))++``(?!`)", "literal"),
         _style(r"(?<![\w`])`(?=[^\s`])[^`\n]*+(?<!\s)`(?:__?(?!\w)|(?![\w`]))", "literal"),
@@ -152,15 +174,22 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
     "<": (
         _style(r"<%[^<>]*+(?<=%)>|<\?[^<>]*+(?<=\?)>"),
         _style(r"<(?:https?://|mailto:)[^<>\s]++>|<[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}>", "address"),
-        _style(r"<<[\w.-]+>>"),
+        _style(r"<<[\w.-]+>>|</?[#@][A-Za-z][^<>]*+>"),
     ),
     "\\": (
         _style(r"\\\\[\w.-]++(?:\\[\w.$-]+)++", "address"),
+        _style(r"\\\((?:[^\\]|\\(?![()]))*+\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*+\\\]", "literal"),
         _style(r"\\[nr](?:\\[nr])*+", "escape", kind="break"),
         _style(r"""\\(?:[tvfab0"'\\](?!\w)|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})""", "escape"),
     ),
-    "/": (_style(r"(?<![\w/.<:~)])(?:/(?:[\w@%+~-]|\.(?=\w))++){2,}+/?", "address"),),
-    "~": (_style(r"(?<!\w)~(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),),
+    "/": (
+        _style(r"(?<![\w/:])//[\w-]++(?:\.[\w-]++)++(?:/(?:[\w@%+~-]|\.(?=\w))++)*+/?", "address"),
+        _style(r"(?<![\w/.<:~)])(?:/(?:[\w@%+~-]|\.(?=\w))++){2,}+/?", "address"),
+    ),
+    "~": (
+        _style(r"~(?:[-+]?\d++|'.)?+(?:,(?:[-+]?\d++|'.)?+)*+[:@]*+[A-Za-z%&~^\[\]{}();<>]", "printf", option="~"),
+        _style(r"(?<!\w)~(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),
+    ),
 }
 _EMOJI = "[\U0001f1e6-\U0001faff\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff]"
 _EMOJI_STYLE = _style(
@@ -168,18 +197,33 @@ _EMOJI_STYLE = _style(
 )
 _ADDRESS_END = r"[^\s<>\"'”»]*[^\s<>\"'”».,;:!?)\]}]"
 _WWW_STYLE = _style(rf"(?<!\w)www\.{_ADDRESS_END}", "address")
+_OTHER_STYLES: dict[str, tuple[_Style, ...]] = {"w": (_WWW_STYLE,), ".": ()}
 _URL_REST = re.compile(rf"://{_ADDRESS_END}")
 _DRIVE_REST = re.compile(r":\\(?:[\w.$ -]+(?=\\)\\)*+(?:[\w$-]|\.(?=\w))*+")
-_EMAIL_REST = re.compile(r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
+_EMAIL_REST = re.compile(r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}(?::[\w~-]++(?:/(?:[\w~-]|\.(?=\w))++)++)?")
+_OTHER_SCHEME_REST = re.compile(rf":(?=[+\d]|[\w-]+[:/@]){_ADDRESS_END}")
+_PORT_REST = re.compile(r":\d{2,5}(?:/(?:[\w@%+~-]|\.(?=\w))++)*+(?!\w)")
+_RELATIVE_REST = re.compile(r"(?:/(?:[\w@%+~*-]|\.(?=\w))++)++/?")
+_DOMAIN_REST = re.compile(r"\.(?:com|org|net|edu|gov)(?:/(?:[\w@%+~?=-]|[.&](?=\w))*+)*+(?![\w-])")
 _SCHEME = re.compile(r"(?<![\w.+-])(?:https?|ftps?|sftp|ssh|git|file|wss?|ldap)$|(?<![A-Za-z0-9])[a-z][a-z0-9+.-]{1,15}$")
+_OTHER_SCHEME = re.compile(r"(?<![\w.+-])(?:mailto|tel|sms|urn|data|magnet|geo|xmpp|doi)$")
+_HOST = re.compile(r"(?<![\w.-])(?:localhost|\d{1,3}(?:\.\d{1,3}){3}|(?:[\w-]{1,40}\.){1,5}[a-z]{2,8})$")
+_DOTS = re.compile(r"(?<![\w./])\.{1,2}$")
+_DOMAIN = re.compile(r"(?<![\w@.-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*$")
 _DRIVE = re.compile(r"(?<!\w)[A-Za-z]$")
 _EMAIL_NAME = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}$")
 _LOOK_BACK = 65
+_ADDRESSES = {
+    ":": ((_SCHEME, _URL_REST), (_DRIVE, _DRIVE_REST), (_OTHER_SCHEME, _OTHER_SCHEME_REST), (_HOST, _PORT_REST)),
+    "@": ((_EMAIL_NAME, _EMAIL_REST),),
+    "/": ((_DOTS, _RELATIVE_REST),),
+    ".": ((_DOMAIN, _DOMAIN_REST),),
+}
+"""Patterns of what stands before a character of an address, and of the character with what follows."""
 _FIRST_CHARACTER = rf"[{''.join(map(re.escape, _STYLES))}{_EMOJI[1:]}"
-FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\."
-"""Pattern of what codes begin with, or have inside as addresses do."""
-_FIRST = re.compile(FIRST_CHARACTERS)
+_FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\.|\.(?=com|org|net|edu|gov)"
 _HAS_FIRST = re.compile(_FIRST_CHARACTER)  # one set of characters is looked for faster
+_DOMAIN_MARKS = ("www.", ".com", ".org", ".net", ".edu", ".gov")
 _DOLLAR_ONE = re.compile(r"\$1(?!\d|[.,]\d)")
 
 
@@ -201,14 +245,12 @@ def find_codes(text: str, rules: InlineRules = COMMON_RULES) -> list[FoundCode]:
 
     They are placeholders of programs, addresses, character references, paths, and signs such as emoji.
     """
-    if rules.kept:
-        return list(_find_beside_kept(text, rules))
-    return list(_find(text, rules)) if may_have_codes(text) else []
+    return list(_find(text, rules)) if rules.kept or may_have_codes(text) else []
 
 
 def may_have_codes(text: str) -> bool:
     """Return whether a text has a character that codes begin with; most texts have none, and this is fast."""
-    return _HAS_FIRST.search(text) is not None or "www." in text
+    return _HAS_FIRST.search(text) is not None or any(map(text.__contains__, _DOMAIN_MARKS))
 
 
 def find_placeholders(text: str) -> list[Span]:
@@ -216,20 +258,11 @@ def find_placeholders(text: str) -> list[Span]:
     return [(code.start, code.end) for code in find_codes(text)]
 
 
-def _find_beside_kept(text: str, rules: InlineRules) -> Iterator[FoundCode]:
-    """Yield words that the rules keep, and the codes between them."""
-    pattern = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in sorted(rules.kept, key=len, reverse=True)))
-    spans = [match.span() for match in pattern.finditer(text)]
-    codes = [code for code in _find(text, rules) if not any(code.start < end and start < code.end for start, end in spans)]
-    yield from sorted([*codes, *(FoundCode(*span) for span in spans)], key=lambda code: code.start)
-
-
 def _find(text: str, rules: InlineRules) -> Iterator[FoundCode]:
     styles = select_styles(text, rules)
     position = 0
-    for match in _FIRST.finditer(text):
-        start = match.start()
-        if start >= position and (code := find_code_at(text, start, position, styles)):
+    for match in compile_first_characters(rules.kept).finditer(text):
+        if match.start() >= position and (code := find_code_at(text, match, position, styles)):
             yield code
             position = code.end
 
@@ -240,12 +273,25 @@ def select_styles(text: str, rules: InlineRules) -> Styles:
     return _select_styles(rules, frozenset(("$1",)) if has_numbers else frozenset())
 
 
-def find_code_at(text: str, start: int, position: int, styles: Styles) -> FoundCode | None:
-    """Return the code at this place, or one that began before it, behind `position`, such as an address."""
+@lru_cache(maxsize=64)
+def compile_first_characters(kept: tuple[str, ...], others: str = "") -> re.Pattern[str]:
+    """Return the pattern of what codes begin with, or have inside as addresses do, and of words that are kept.
+
+    others: pattern of what else is looked for
+    """
+    words = "|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in sorted(kept, key=len, reverse=True))
+    return re.compile("|".join(filter(None, (f"(?P<kept>{words})" if words else "", _FIRST_CHARACTERS, others))))
+
+
+def find_code_at(text: str, match: re.Match[str], position: int, styles: Styles) -> FoundCode | None:
+    """Return the code that a match finds, or one that began before it, behind `position`, such as an address."""
+    if match.lastgroup == "kept":
+        return FoundCode(*match.span())
+    start = match.start()
     first = text[start]
-    if first in ":@" and (code := _match_address(text, start, position)):
+    if first in _ADDRESSES and (code := _match_address(text, start, position)):
         return code
-    for style in styles.get(first) or ((_WWW_STYLE,) if first == "w" else (_EMOJI_STYLE,)):
+    for style in styles.get(first) or _OTHER_STYLES.get(first, (_EMOJI_STYLE,)):
         if code_match := style.pattern.match(text, start):
             return _make_code(code_match, style)
     return None
@@ -263,12 +309,9 @@ def _make_code(code_match: re.Match[str], style: _Style) -> FoundCode | None:
 
 
 def _match_address(text: str, start: int, position: int) -> FoundCode | None:
-    """Return the address whose `:` or `@` is at this place."""
+    """Return the address whose `:`, `@`, `/` or last dot is at this place."""
     before = max(position, start - _LOOK_BACK)
-    patterns: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = ((_EMAIL_NAME, _EMAIL_REST),)
-    if text[start] == ":":
-        patterns = ((_SCHEME, _URL_REST), (_DRIVE, _DRIVE_REST))
-    for name, rest in patterns:
+    for name, rest in _ADDRESSES[text[start]]:
         if (end := rest.match(text, start)) and (code_match := name.search(text[before:start])):
             return FoundCode(before + code_match.start(), end.end())
     return None
