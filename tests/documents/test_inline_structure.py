@@ -42,7 +42,7 @@ LOOK_ALIKES = (
     "user@host", "5 $ only", "R&D works", "snake_case names", "2 * 3 * 4", "see <your name>", "rock 'n' roll",
     "fish & chips",
     "and/or", "note: see", "{see below}", "AT&T", "C# code", "note:this", "meet @home", "see :this", "wow !great", "my #tag",
-    "run __main__ now", "some [words]", "&lt;your name&gt;", "ASP.NET", "end.Next one", "one//two", "a ~ b",
+    "run __main__ now", "some [words]", "ASP.NET", "end.Next one", "one//two", "a ~ b",
 )  # fmt: skip
 FORMATS: dict[str, Callable[[str], str]] = {
     "a.json": lambda text: json.dumps({"a": text}),
