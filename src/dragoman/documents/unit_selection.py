@@ -96,10 +96,14 @@ def unit_has_language(unit: Unit) -> bool:
 def add_common_rules(document: Document) -> Document:
     """Return the document, whose units have the rules that its texts have in common."""
     has_names = document.is_bilingual or any(unit.key for unit in document.units)
-    sides = ((unit, unit.source, unit.target) for unit in document.units if has_names or unit.markup == "none")
-    texts = (tuple(map(unescape, side)) if unit.markup != "none" else side for unit, *side in sides)
-    names = infer_rules(texts, has_names=has_names)
+    units = (unit for unit in document.units if has_names or unit.markup == "none")
+    names = infer_rules(((_unescape(unit, unit.source), _unescape(unit, unit.target)) for unit in units), has_names=has_names)
     if not names:
         return document
-    units = [replace(unit, rules=unit.rules.enable(*names)) for unit in document.units]
-    return replace(document, units=units)
+    document_units = [replace(unit, rules=unit.rules.enable(*names)) for unit in document.units]
+    return replace(document, units=document_units)
+
+
+def _unescape(unit: Unit, text: str) -> str:
+    """Return a text of a unit without character references, if those of its markup are characters."""
+    return text if unit.markup == "none" else unescape(text)

@@ -134,6 +134,8 @@ def read_placeholders(segment: CodedText) -> Reading:
 
     Character references are text if there are no other codes, and the segment has their characters in no other way.
     """
+    if not segment.has_codes:
+        return Reading(segment)
     points = list(_list_points(segment.parts))
     references = tuple(point for point in points if point.plain and point.text and not segment.is_escaped)
     merged = replace(segment, parts=tuple(_merge_points(segment.parts, lambda point: point.text or None)))

@@ -228,7 +228,10 @@ class LineRequest:
 
     def split(self) -> list[LineRequest]:
         """Return a request for each line."""
-        return [replace(self, lines=(line,), terms=self.terms[index : index + 1]) for index, line in enumerate(self.lines)]
+        return [
+            LineRequest((line,), self.attention, self.is_retry, self.keep_marks, self.terms[index : index + 1])
+            for index, line in enumerate(self.lines)
+        ]
 
     def build_constraints(self) -> list[TranslationConstraints | None] | None:
         """Return the constraints of each line, by its marks and terms; None if no line has any."""
@@ -361,11 +364,11 @@ def _translate_readings(
     """
     lost = []
     lines_by_index = {index: _annotate_terms(readings[index], options) for index in indices}
+    kinds = {
+        index: (readings[index].text.has_codes, bool(readings[index].marked) or line != readings[index].line)
+        for index, line in lines_by_index.items()
+    }
     for has_codes, keep_marks in product((False, True), repeat=2):
-        kinds = {
-            index: (readings[index].text.has_codes, bool(readings[index].marked) or line != readings[index].line)
-            for index, line in lines_by_index.items()
-        }
         chosen = [index for index in indices if kinds[index] == (has_codes, keep_marks)]
         if not chosen:
             continue
@@ -590,6 +593,8 @@ def _is_structure(element: Element, options: TextOptions) -> bool:
 def _find_breaks(parts: Sequence[Part]) -> set[int]:
     """Return the numbers of the breaks that end a text: all but those `<br>` that `find_boundaries` finds in a sentence."""
     places = [number for number, part in enumerate(parts) if isinstance(part, Point) and _is_break(part)]
+    if not places:
+        return set()
     starts, ends = [0, *(place + 1 for place in places)], [*places, len(parts)]
     lines = ["".join(map(_get_surface, parts[first:last])) for first, last in zip(starts, ends, strict=True)]
     hard = [number for number, place in enumerate(places) if not _has_tag(parts[place], "br")]

@@ -25,6 +25,7 @@ from dragoman.text.inline_tokens import (
     OPAQUE_TAGS,
     VOID_TAGS,
     Token,
+    is_plain,
     match_pairs,
     tokenize_codes,
     tokenize_markup,
@@ -90,7 +91,8 @@ class CodedText:
     @property
     def has_codes(self) -> bool:
         """Return whether there is a tag or a placeholder."""
-        return any(not isinstance(part, str) for part in self.parts)
+        is_text = len(self.parts) == 1 and isinstance(self.parts[0], str)  # so are most, and this is fast
+        return not is_text and any(not isinstance(part, str) for part in self.parts)
 
     @property
     def has_text(self) -> bool:
@@ -100,6 +102,8 @@ class CodedText:
     @cached_property
     def clean(self) -> CleanText:
         """Text without codes, and the place of each code in it."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], str):
+            return CleanText(self.parts[0], ())
         builder = _CleanTextBuilder()
         slots = builder.add(self.parts)
         return CleanText("".join(builder.pieces), slots)
@@ -179,9 +183,9 @@ def parse_text(
     language: str = "",
 ) -> CodedText:
     """Return a text without markup with its codes; see `read_inline`."""
+    if is_plain(text, rules, keep_line_breaks=keep_line_breaks):
+        return CodedText((text,) if text else ())
     tokens = tokenize_text(text, rules, keep_line_breaks=keep_line_breaks)
-    if len(tokens) == 1 and tokens[0].kind == "text":
-        return CodedText((text,))
     builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS | CODE_ELEMENTS, is_escaped=False, language=language)
     return CodedText(tuple(_join_texts(builder.build(0, len(tokens)))))
 

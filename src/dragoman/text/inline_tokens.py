@@ -162,10 +162,13 @@ def tokenize_codes(text: str, rules: InlineRules = COMMON_RULES) -> Iterator[Tok
         yield Token(text[position:])
 
 
+def is_plain(text: str, rules: InlineRules, *, keep_line_breaks: bool) -> bool:
+    """Return whether a text has nothing that a code begins with; most texts are such, and this is fast."""
+    return not rules.kept and not may_have_codes(text) and not (keep_line_breaks and _LINE_BREAK.search(text))
+
+
 def tokenize_text(text: str, rules: InlineRules = COMMON_RULES, *, keep_line_breaks: bool = False) -> list[Token]:
     """Return the tokens of a text without markup; line breaks are codes if they are kept."""
-    if not rules.kept and not may_have_codes(text) and (not keep_line_breaks or not _LINE_BREAK.search(text)):
-        return [Token(text)] if text else []
     reader = _TextReader(text, rules)
     for match in compile_first_characters(rules.kept, _LINE_BREAK.pattern if keep_line_breaks else "").finditer(text):
         if match.start() >= reader.position:

@@ -223,7 +223,7 @@ _ADDRESSES = {
 _FIRST_CHARACTER = rf"[{''.join(map(re.escape, _STYLES))}{_EMOJI[1:]}"
 _FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\.|\.(?=com|org|net|edu|gov)"
 _HAS_FIRST = re.compile(_FIRST_CHARACTER)  # one set of characters is looked for faster
-_DOMAIN_MARKS = ("www.", ".com", ".org", ".net", ".edu", ".gov")
+_DOMAIN_MARK = re.compile(r"\.(?:com|org|net|edu|gov)")
 _DOLLAR_ONE = re.compile(r"\$1(?!\d|[.,]\d)")
 
 
@@ -250,7 +250,11 @@ def find_codes(text: str, rules: InlineRules = COMMON_RULES) -> list[FoundCode]:
 
 def may_have_codes(text: str) -> bool:
     """Return whether a text has a character that codes begin with; most texts have none, and this is fast."""
-    return _HAS_FIRST.search(text) is not None or any(map(text.__contains__, _DOMAIN_MARKS))
+    return (
+        _HAS_FIRST.search(text) is not None
+        or "www." in text
+        or ("." in text[:-1] and _DOMAIN_MARK.search(text) is not None)  # most texts have no full stop but at their end
+    )
 
 
 def find_placeholders(text: str) -> list[Span]:
