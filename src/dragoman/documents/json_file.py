@@ -22,6 +22,7 @@ Path = tuple[str, ...]
 MAX_DEPTH = 200
 """Most objects in objects."""
 
+_DECODER = json.JSONDecoder(strict=False)
 _TOKEN = re.compile(
     r'(?P<space>[ \t\r\n]+|//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\\n]|\\.)*")|(?P<mark>[{}\[\]:,])|(?P<word>[-+.\w]+)',
     re.DOTALL,
@@ -90,7 +91,7 @@ def _get_plural_form(path: Path, keys: Collection[Path]) -> str:
 
 def _decode_string(quoted: str) -> str:
     """Return the text of a string. Half of a surrogate pair stays an escape, because no encoding can write it."""
-    value: str = json.loads(quoted, strict=False)
+    value: str = _DECODER.decode(quoted)
     return re.sub(r"[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", value)
 
 
@@ -131,7 +132,7 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
             check_goes_on()
         if match["string"]:
             try:
-                string = json.loads(token, strict=False)
+                string = _DECODER.decode(token)
             except ValueError:
                 raise _syntax_error(text, start) from None
         if expected in ("value", "value or end") and (match["string"] or match["word"]):
