@@ -18,6 +18,7 @@ import pytest
 
 from corpus_files import COMPRESSORS
 from dragoman.config import CorpusConfig, Format, make_recipe
+from dragoman.documents.po import parse as parse_po
 from dragoman.errors import DataError, MissingDependencyError, RecipeError
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files, read_file, read_pairs, read_sides
@@ -465,10 +466,18 @@ def test_po_messages_equal_those_of_polib(tmp_path: Path) -> None:
     assert len(expected) == 6
 
 
-def test_po_in_other_encoding_is_refused(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "a b.po", PO_HEAD.replace("UTF-8", "ISO-8859-2").encode())
+@pytest.mark.parametrize("charset", ["ISO-8859-1", "latin1", "windows-1252", "UTF-8", "GB18030"])
+def test_corpus_and_document_read_the_same_po(charset: str, tmp_path: Path) -> None:
+    content = (PO_HEAD.replace("UTF-8", charset) + '\nmsgid "J\xfcrgen"\nmsgstr "Gr\xfc\xdfe \\n\xe9"\n').encode(charset)
+    [unit] = parse_po(content).units
+    [pair] = read(write_file(tmp_path / "a.po", content))
+    assert (pair.source, pair.target) == (unit.source, to_single_line(unit.target)) == ("J\xfcrgen", "Gr\xfc\xdfe \xe9")
+
+
+def test_po_in_unknown_encoding_is_refused(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "a b.po", PO_HEAD.replace("UTF-8", "rot13").encode())
     convert = f"convert it: msgconv --to-code=UTF-8 '{path}' -o NEW.po"
-    assert read_error(path) == f", line 1: its charset is 'ISO-8859-2', not UTF-8; {convert}"
+    assert read_error(path) == f", line 1: its charset is 'rot13', not UTF-8; {convert}"
     write_file(path, "# J\xfcrgen\n".encode("latin-1") + PO_HEAD.encode())
     assert read_error(path) == f", line 1: not UTF-8 (byte 0xfc at column 4); {convert}"
     assert read(write_file(path, PO_HEAD.replace("UTF-8", "CHARSET"))) == []

@@ -10,15 +10,17 @@ from pathlib import Path
 
 from dragoman.errors import DataError
 from dragoman.formats.pair import Pair, to_single_line
-from dragoman.formats.text import MAX_LINE_BYTES, describe_path, read_lines
+from dragoman.formats.text import MAX_LINE_BYTES, READ_ERRORS, describe_path, open_bytes, read_lines, to_data_error
+from dragoman.text.encodings import find_codec
 
 _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"[ \t]*')
 _KEYWORD = re.compile(r"(msgctxt|msgid_plural|msgid|msgstr(?:\[[0-9]{1,2}\])?)[ \t]*(?=\")")
 _KEYWORD_ORDER = ("msgctxt", "msgid", "msgid_plural", "msgstr")
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{2})|(.))")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "b": "\b", "f": "\f", "a": "\a", "\\": "\\", '"': '"'}
-# Encodings that are subsets of UTF-8, and the placeholder of templates.
-_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "charset"})
+_CHARSET = re.compile(rb"charset=([\w:.-]+)")
+_HEAD_BYTES = 65536
+"""Bytes at the start of a file that name its encoding."""
 
 
 @dataclass
@@ -42,23 +44,40 @@ def read_po(path: Path | None) -> Iterator[Pair]:
     A message with plural forms gives two pairs: the singular with the first form, and the plural with the last. The target of a
     fuzzy or missing translation is empty. Contexts are ignored, and obsolete entries are skipped.
 
-    Raises DataError, which names the line, for syntax that gettext refuses and for an encoding other than UTF-8.
+    Raises DataError, which names the line, for syntax that gettext refuses and for an unknown encoding.
     """
     name = describe_path(path)
+    has_known_encoding = path is not None and path.is_file()  # a pipe is read once, so it is taken for UTF-8
+    encoding = _find_encoding(path) if path is not None and has_known_encoding else "utf-8"
     conversion_hint = "convert it: msgconv --to-code=UTF-8" + (f" {shlex.quote(name)} -o NEW.po" if path is not None else "")
-    for entry in _read_messages(path, hint=conversion_hint):
+    for entry in _read_messages(path, encoding or "utf-8", hint=conversion_hint):
         strings = {keyword: "".join(pieces) for keyword, pieces in entry.strings.items()}
         location = f"{name}, line {entry.line}"
         if entry.obsolete:
             continue
         if not strings["msgid"] and "msgctxt" not in strings:
-            charset = re.search(r"charset=([^\s;]*)", strings.get("msgstr", ""))
-            if charset is not None and charset[1].lower() not in _CHARSETS:
-                raise DataError(
-                    f"{location}: its charset is {charset[1][:40]!r}, not UTF-8; {conversion_hint}", code="invalid-encoding"
-                )
+            charset = _CHARSET.search(strings.get("msgstr", "").encode())
+            if encoding is None or (not has_known_encoding and charset and _get_codec(charset[1]) != "utf-8"):
+                stated = charset[1][:40].decode() if charset else ""
+                raise DataError(f"{location}: its charset is {stated!r}, not UTF-8; {conversion_hint}", code="invalid-encoding")
             continue
         yield from _to_pairs(entry, strings, f"{name}:{entry.line}", location)
+
+
+def _find_encoding(path: Path) -> str | None:
+    """Return Python's name of the encoding that the head of a file states; None for one that cannot be read."""
+    try:
+        with open_bytes(path) as stream:
+            charset = _CHARSET.search(stream.read(_HEAD_BYTES))
+    except READ_ERRORS as error:
+        raise to_data_error(path, error) from None
+    return _get_codec(charset[1]) if charset else "utf-8"
+
+
+def _get_codec(charset: bytes) -> str | None:
+    """Return Python's name of an encoding, None for an unknown one. ASCII and the mark of templates are UTF-8."""
+    codec = "utf-8" if charset == b"CHARSET" else find_codec(charset.decode())
+    return {"ascii": "utf-8", "utf-16-le": None, "utf-16-be": None}.get(codec or "", codec)
 
 
 def _to_pairs(entry: _PoMessage, strings: dict[str, str], origin: str, location: str) -> Iterator[Pair]:
@@ -77,11 +96,11 @@ def _to_pairs(entry: _PoMessage, strings: dict[str, str], origin: str, location:
         )
 
 
-def _read_messages(path: Path | None, *, hint: str) -> Iterator[_PoMessage]:
+def _read_messages(path: Path | None, encoding: str, *, hint: str) -> Iterator[_PoMessage]:
     name = describe_path(path)
     entry = _PoMessage()
     current_pieces: list[str] | None = None
-    for number, line in enumerate(read_lines(path, hint=hint), start=1):
+    for number, line in enumerate(read_lines(path, hint=hint, encoding=encoding), start=1):
         location = f"{name}, line {number}"
         text = line.strip(" \t\r")
         is_obsolete = text.startswith("#~") and not text.startswith("#~|")

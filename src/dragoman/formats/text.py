@@ -151,13 +151,14 @@ class _MultiStreamReader(io.RawIOBase):
         super().close()
 
 
-def read_lines(path: Path | None, *, hint: str = "convert the text to UTF-8") -> Iterator[str]:
+def read_lines(path: Path | None, *, hint: str = "convert the text to UTF-8", encoding: str = "utf-8") -> Iterator[str]:
     """Yield the lines of a file without their ends. Only \\n and \\r\\n end a line. A path of None is standard input.
 
-    hint: advice at the end of the error message for bytes that are not UTF-8
+    hint: advice at the end of the error message for bytes that are not of the encoding
+    encoding: Python's name of an encoding whose line breaks are those of ASCII
 
     Raises DataError, which names file and line, for a missing file, a damaged archive, a line over MAX_LINE_BYTES, or bytes
-    that are not UTF-8.
+    that are not of the encoding.
     """
     name = describe_path(path)
     number = 0
@@ -171,14 +172,14 @@ def read_lines(path: Path | None, *, hint: str = "convert the text to UTF-8") ->
                             f"{name}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB; split the line",
                             code="input-too-long",
                         )
-                    text = line.decode("utf-8")
+                    text = line.decode(encoding)
                     if has_newline:
                         text = text.removesuffix("\r")
                     yield text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(
-            f"{name}, line {number}: not UTF-8 (byte 0x{byte:02x} at column {error.start + 1}); {hint}",
+            f"{name}, line {number}: not {encoding.upper()} (byte 0x{byte:02x} at column {error.start + 1}); {hint}",
             code="invalid-encoding",
         ) from None
     except READ_ERRORS as error:
