@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Literal
+from typing import Literal, Protocol
 
 from dragoman.documents.reading import check_goes_on
 from dragoman.documents.translation_memory import MemoryMatch
@@ -24,6 +24,7 @@ from dragoman.text.no_language import has_language
 _SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<(?:x|br|tab)[0-9]+/>')
 _CUE_CODE = re.compile(r"<[ot]\b[^<>]*/>")
 _LANGUAGE_ATTRIBUTE = re.compile(r"""\s(?:xml:)?(?:lang|dir)\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)""", re.IGNORECASE)
+_PART_BYTES = 2**20
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
 
@@ -121,16 +122,29 @@ def apply_edits(content: bytes, edits: Iterable[Edit]) -> bytes:
 def apply_ordered_edits(content: bytes, edits: Iterable[Edit]) -> bytes:
     """Return what `apply_edits` does, for edits in the order of their spans, which memory need not hold together."""
     output = io.BytesIO()
-    source = memoryview(content)
+    for part in iter_edited(content, edits):
+        output.write(part)
+    return output.getvalue()
+
+
+class Sliceable(Protocol):
+    """Bytes of which parts can be read."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: slice, /) -> bytes: ...
+
+
+def iter_edited(content: Sliceable, edits: Iterable[Edit]) -> Iterator[bytes]:
+    """Yield the parts of bytes with replaced spans, for edits in the order of their spans. Raises ValueError for an overlap."""
     position = 0
-    for edit in edits:
+    for edit in chain(edits, (Edit(len(content), len(content), b""),)):
         if edit.start < position:
             raise ValueError(f"two edits overlap at byte {edit.start}")
-        output.write(source[position : edit.start])
-        output.write(edit.content)
+        for start in range(position, edit.start, _PART_BYTES):
+            yield content[start : min(start + _PART_BYTES, edit.start)]
+        yield edit.content
         position = edit.end
-    output.write(source[position:])
-    return output.getvalue()
 
 
 @dataclass(frozen=True)

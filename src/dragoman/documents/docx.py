@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles
 from dragoman.documents.document import Document
-from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language, read_stated
+from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language
 from dragoman.documents.office_package import list_parts
+from dragoman.documents.reading import check_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.script_languages import ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement
@@ -31,14 +32,13 @@ def parse_docx(content: bytes) -> Document:
     units = UnitList()
     for name in names:
         add_paragraphs(units, members, name, styles)
-    types: dict[str, tuple[str, ...]] = dict.fromkeys(_PART_TYPES, ("sectPr", "tblPr"))
-    types |= {_STYLES_TYPE: ("lang",), _SETTINGS_TYPE: ("themeFontLang",), CORE_TYPE: ("language",)}
-    stated = list(read_stated(members, types))
+    stating: dict[str, tuple[str, ...]] = dict.fromkeys(_PART_TYPES, ("sectPr", "tblPr"))
+    stating |= {_STYLES_TYPE: ("lang",), _SETTINGS_TYPE: ("themeFontLang",), CORE_TYPE: ("language",)}
     return units.make_document(
         content,
         "docx",
-        source_language=units.settle_language(styles.language or read_core_language(stated)),
-        make_document_edits=lambda translations, language: edit_stated(stated, members, translations, language),
+        source_language=units.settle_language(styles.language or read_core_language(members)),
+        make_document_edits=lambda translations, language: edit_stated(stating, members, translations, language),
         assemble=members.assemble,
     )
 
@@ -54,6 +54,7 @@ def _read_styles(members: ZipMembers) -> FontStyles:
                 font, languages = _get_font(element), _get_languages(element)
                 continue
             style_id, parent = element.attributes.get(":styleId", ""), _get_value(element, "basedOn")
+            check_parts(len(styles))
             styles[style_id] = FontStyle(_get_value(element, "name"), parent, _get_font(element), _get_languages(element))
             if element.attributes.get(":type") == "paragraph" and element.attributes.get(":default") in ("1", "true", "on"):
                 default = style_id

@@ -5,10 +5,12 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from urllib.parse import unquote
 
 from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import Part, add_flowing_text, split_at_breaks
+from dragoman.documents.reading import check_parts
 from dragoman.documents.xml_languages import (
     STATING_ATTRIBUTES,
     edit_root,
@@ -30,13 +32,14 @@ _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _CHAPTER_TYPE, _CONTENTS_TYPE = "application/xhtml+xml", "application/x-dtbncx+xml"
 _PROGRESSION = "page-progression-direction"
+_READ = ("title", "body")
 _SKIPPED = OPAQUE_TAGS | {"pre", "textarea", "template"}
 
 
 def parse_epub(content: bytes) -> Document:
     """Return the document of an EPUB file. Raises DataError for other, damaged and encrypted files."""
     members = ZipMembers(content, "epub")
-    if "mimetype" not in members.members or not members.read("mimetype").startswith(_TYPE):
+    if "mimetype" not in members.members or members.open("mimetype")[: len(_TYPE)] != _TYPE:
         raise members.error("holds a document of another kind; give it the name that fits", "unknown-format")
     package = _read_package(members)
     chapters = [name for name, kind in package.texts.items() if kind == _CHAPTER_TYPE and name in members.members]
@@ -55,23 +58,22 @@ def parse_epub(content: bytes) -> Document:
             lambda inner: [make_point(package.source, inner)],
             find_language(element, package.language),
         )
-    readers = [_ChapterReader(units, members, name, package.language) for name in chapters]
+    readers = [_ChapterReader(members, name, package.language) for name in chapters]
     for reader in readers:
-        reader.read()
+        reader.read(units)
     contents = [name for name, kind in package.texts.items() if kind == _CONTENTS_TYPE and name in members.members]
     roots = {name: _add_contents(units, members, name, package.language) for name in contents}
 
-    def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
+    def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         if not language or not translations:
-            return []
+            return
         source_language = next(iter(translations.values())).source_language or package.language
-        edits = members.shift_edits(package.name, package.edit_language(source_language, language))
+        yield from members.shift_edits(package.name, package.edit_language(source_language, language))
         for reader in readers:
-            edits += members.shift_edits(reader.name, reader.edit_language(source_language, language))
+            yield from members.shift_edits(reader.name, reader.edit_language(source_language, language))
         for name, (source, root) in roots.items():
             if root is not None:
-                edits += members.shift_edits(name, edit_root(source, root, source_language, language))
-        return edits
+                yield from members.shift_edits(name, edit_root(source, root, source_language, language))
 
     return units.make_document(
         content,
@@ -128,6 +130,7 @@ def _read_package(members: ZipMembers) -> _Package:
     elements: dict[str, list[XmlElement]] = {"language": [], "title": [], "spine": []}
     starts: list[XmlElement] = []
     for element in source.iter_elements(("item", *elements), lambda element: starts.append(element) if not starts else None):
+        check_parts(len(texts) + sum(map(len, elements.values())))
         if element.name == "item":
             path = unquote(element.attributes.get("href", ""))
             path = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
@@ -158,26 +161,29 @@ def _add_contents(units: UnitList, members: ZipMembers, name: str, book_language
     """Add the texts of the contents in the format of EPUB 2, and return the file and its first element."""
     source = members.read_xml(name)
     starts: list[XmlElement] = []
-    elements = source.iter_elements(("text",), lambda element: starts.append(element) if not starts else None)
-    for number, element in enumerate(elements, start=1):
+    numbers = count(1)
+
+    def add(units: UnitList, element: XmlElement) -> None:
         add_flowing_text(
             units,
             members,
             name,
             source,
             element.parts,
-            f"{name}/{number}",
+            f"{name}/{next(numbers)}",
             lambda inner: [make_point(source, inner)],
             find_language(element, book_language),
         )
+
+    for element in source.iter_elements(("text",), lambda element: starts.append(element) if not starts else None):
+        units.read(source, element, add)
     return source, starts[0] if starts else None
 
 
 class _ChapterReader:
     """Reader of one XHTML file. book_language: that of the book"""
 
-    def __init__(self, units: UnitList, members: ZipMembers, name: str, book_language: str) -> None:
-        self.units = units
+    def __init__(self, members: ZipMembers, name: str, book_language: str) -> None:
         self.members = members
         self.name = name
         self.source = members.read_xml(name)
@@ -185,42 +191,39 @@ class _ChapterReader:
         self.number = 0
         self.direction = "ltr"
         self._book_language = book_language
-        self._blocks: list[XmlElement] = []
 
     @property
     def language(self) -> str:
         """Language that the chapter states; empty if it states none."""
         return get_stated_language(self.root)
 
-    def read(self) -> None:
+    def read(self, units: UnitList) -> None:
         """Add the title and the texts of the body."""
         starts: list[XmlElement] = []
-        elements = self.source.iter_elements(("title", "body"), lambda element: starts.append(element) if not starts else None)
+        elements = self.source.iter_elements(_READ, lambda element: starts.append(element) if not starts else None)
         for element in elements:
             self.root = starts[0]
             self.direction = self.root.attributes.get("dir") or element.attributes.get("dir") or "ltr"
-            self._read_block(element)
+            units.read(self.source, element, self._add_texts)
         self.root = starts[0]
         if self.root.name != "html":
             raise DataError(
                 f"{self.name[:80]}: its first element is {self.root.name[:40]!r}; expected 'html'", code="invalid-format"
             )
 
-    def _read_block(self, element: XmlElement) -> None:
+    def _add_texts(self, units: UnitList, element: XmlElement) -> None:
         """Add the texts of an element between the blocks in it, and those of the blocks."""
-        if element.name in _SKIPPED or element.attributes.get("translate") == "no":
+        if _is_skipped(element):
             return
-        if element.attributes.keys() & STATING_ATTRIBUTES:
-            self._blocks.append(element)
         language = find_language(element, self._book_language)
         for block, parts in _divide(element):
             if block is not None:
-                self._read_block(block)
+                self._add_texts(units, block)
                 continue
             for line in split_at_breaks(parts, lambda inner: inner.name == "br"):
                 self.number += 1
                 add_flowing_text(
-                    self.units,
+                    units,
                     self.members,
                     self.name,
                     self.source,
@@ -232,7 +235,7 @@ class _ChapterReader:
                 )
 
     def _read_inline(self, element: XmlElement) -> list[Piece]:
-        if element.name in _SKIPPED or element.attributes.get("translate") == "no":
+        if _is_skipped(element):
             return [make_point(self.source, element)]
         if is_note_mark(element.name, self.source.get_markup(element.start, element.content_start), element.text):
             return [make_point(self.source, element)]
@@ -246,10 +249,25 @@ class _ChapterReader:
         if is_foreign(find_language(self.root, self._book_language), source_language):
             return []
         edits = edit_root(self.source, self.root, source_language, language)
-        for element in self._blocks:
-            if not is_foreign(find_language(element.parent, source_language), source_language):
-                edits += edit_tag(self.source, element, source_language, language, self.direction)
+        for part in self.source.iter_elements(_READ):
+            for element in _iter_blocks(part):
+                is_stating = bool(element.attributes.keys() & STATING_ATTRIBUTES)
+                if is_stating and not is_foreign(find_language(element.parent, source_language), source_language):
+                    edits += edit_tag(self.source, element, source_language, language, self.direction)
         return edits
+
+
+def _is_skipped(element: XmlElement) -> bool:
+    return element.name in _SKIPPED or element.attributes.get("translate") == "no"
+
+
+def _iter_blocks(element: XmlElement) -> Iterator[XmlElement]:
+    """Yield an element and the blocks in it, without those that are not translated."""
+    if not _is_skipped(element):
+        yield element
+        for block, _ in _divide(element):
+            if block is not None:
+                yield from _iter_blocks(block)
 
 
 def _divide(element: XmlElement) -> Iterator[tuple[XmlElement | None, list[Part]]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles, is_monospaced
 from dragoman.documents.document import Document
 from dragoman.documents.flowing_text import add_flowing_text, split_at_breaks
-from dragoman.documents.odt_languages import StatedLanguages, edit_languages, read_languages
-from dragoman.documents.script_languages import ScriptLanguages
+from dragoman.documents.odt_languages import edit_languages, read_languages
+from dragoman.documents.reading import check_parts
+from dragoman.documents.script_languages import ScriptCounts, ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
 from dragoman.documents.xml_units import Code, Piece, UnitList, make_break, make_pair, make_point, read_parts
 from dragoman.documents.zip_document import ZipMembers
@@ -27,7 +29,7 @@ _PAIRS = frozenset(("span", "a", "meta", "meta-field"))
 def parse_odt(content: bytes) -> Document:
     """Return the document of an ODT file. Raises DataError for other, damaged, encrypted and signed files."""
     members = ZipMembers(content, "odt")
-    if "mimetype" not in members.members or not members.read("mimetype").startswith(_TYPE):
+    if "mimetype" not in members.members or members.open("mimetype")[: len(_TYPE)] != _TYPE:
         raise members.error("holds a document of another kind; give it the name that fits", "unknown-format")
     if "META-INF/documentsignatures.xml" in members.members:
         raise members.error("has a digital signature, which a change breaks; remove the signature first")
@@ -36,24 +38,21 @@ def parse_odt(content: bytes) -> Document:
         raise members.error("is protected by a password; save it without one")
     units = UnitList()
     names = [name for name in ("content.xml", "styles.xml") if name in members.members]
-    stated = [StatedLanguages.read(members, name) for name in names]
     styles_of_members = [_read_styles(members, sorted({name, names[-1]}, reverse=True)) for name in names]
-    text = "".join(_read_member_text(members, name) for name in names)
-    language = styles_of_members[-1].languages.select(text)
+    scripts = ScriptCounts()
+    for name in names:
+        for element in members.read_xml(name).iter_elements(_PARAGRAPHS):  # with those that are deleted
+            scripts.count(element.text)
+    language = scripts.select(styles_of_members[-1].languages)
     for name, styles in zip(names, styles_of_members, strict=True):
         _add_member(units, members, name, replace(styles, language=language))
     return units.make_document(
         content,
         "odt",
         source_language=units.settle_language(language),
-        make_document_edits=lambda translations, language: edit_languages(stated, members, translations, language),
+        make_document_edits=lambda translations, language: edit_languages(names, members, translations, language),
         assemble=members.assemble,
     )
-
-
-def _read_member_text(members: ZipMembers, name: str) -> str:
-    """Return the paragraphs of a member, with those that are deleted."""
-    return "".join(element.text for element in members.read_xml(name).iter_elements(_PARAGRAPHS))
 
 
 def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
@@ -70,6 +69,7 @@ def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
             values = {} if properties is None else properties.attributes
             font = values.get(":font-name") or values.get(":font-family", "")
             languages = read_languages(values)
+            check_parts(len(styles))
             if element.name == "style":
                 styles[f"{family}/{style}"] = FontStyle(
                     style.replace("_20_", " "), f"{family}/{parent}", font, languages, values.get(":text-position", "")
@@ -81,10 +81,9 @@ def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
 
 def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontStyles) -> None:
     source = members.read_xml(name)
-    number = 0
-    for outermost in source.iter_elements((*_PARAGRAPHS, "tracked-changes")):
-        if outermost.name == "tracked-changes":
-            continue
+    numbers = count(1)
+
+    def add_paragraphs(units: UnitList, outermost: XmlElement) -> None:
         for element in outermost.descend():
             if _is_paragraph(element):
                 reader = _OdtInlineReader(source, _find_code(element, styles), styles)
@@ -92,8 +91,12 @@ def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontSty
                 if is_same_language(language, styles.language):
                     language = ""
                 for line in split_at_breaks(element.parts, _is_break):
-                    number += 1
-                    add_flowing_text(units, members, name, source, line, f"{name}/{number}", reader.read_element, language)
+                    unit_id = f"{name}/{next(numbers)}"
+                    add_flowing_text(units, members, name, source, line, unit_id, reader.read_element, language)
+
+    for outermost in source.iter_elements((*_PARAGRAPHS, "tracked-changes")):
+        if outermost.name != "tracked-changes":
+            units.read(source, outermost, add_paragraphs)
 
 
 def _is_paragraph(element: XmlElement) -> bool:

@@ -138,12 +138,11 @@ def _state_language(tag: str, language: str) -> str:
 
 
 def edit_languages(
-    stated: Sequence[StatedLanguages], members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str
-) -> list[Edit]:
-    """Return the edits that make the styles state the language and the direction of the translations."""
+    names: Sequence[str], members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str
+) -> Iterator[Edit]:
+    """Yield the edits that make the styles of these members state the language and the direction of the translations."""
     if not language or not translations:
-        return []
+        return
     source_language = next(iter(translations.values())).source_language
-    return [
-        edit for member in stated for edit in members.shift_edits(member.name, list(member.edit(source_language, language)))
-    ]
+    for name in names:
+        yield from members.shift_edits(name, StatedLanguages.read(members, name).edit(source_language, language))

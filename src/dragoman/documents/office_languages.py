@@ -10,10 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from dragoman.documents.document import Edit, UnitTranslation
 from dragoman.documents.office_package import list_parts
-from dragoman.documents.script_languages import NO_LANGUAGES, ScriptLanguages
+from dragoman.documents.script_languages import NO_LANGUAGES, ScriptCounts, ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_attribute, get_tag_name, set_attribute
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import is_foreign, is_right_to_left, is_same_language
@@ -65,18 +66,16 @@ def find_languages(
     default: the languages that the styles state; without one, it is that of most runs
     """
     counts: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
-    letters: list[str] = []
-    for name in names:
-        source = members.read_xml(name)
-        markup = source.content.decode(source.encoding, "replace")  # another reader refuses damaged bytes
-        letters.append(_TAG.sub("", markup))
+    scripts = ScriptCounts()
+    for markup in chain.from_iterable(members.read_xml(name).iter_markup() for name in names):
+        scripts.count(_TAG.sub("", markup))
         for pattern in (_WORD_LANGUAGE, _DRAWING_LANGUAGE):
             for match in pattern.finditer(markup):
                 for count, code in zip(counts, read_run_languages(match[0]), strict=True):
                     count[code] += bool(code)
     codes = (max(count, key=count.__getitem__, default="") for count in counts)
     languages = ScriptLanguages(*(stated or code for stated, code in zip(default, codes, strict=True)))
-    return languages, languages.select("".join(letters))
+    return languages, scripts.select(languages)
 
 
 def state_run(text: str, properties: str, translation: UnitTranslation, *, is_word: bool, has_language: bool) -> str:
@@ -202,16 +201,20 @@ def read_stated(members: ZipMembers, part_types: Mapping[str, tuple[str, ...]]) 
                 yield StatedProperty(name, source, element)
 
 
-def read_core_language(stated: Sequence[StatedProperty]) -> str:
+def read_core_language(members: ZipMembers) -> str:
     """Return the language of the document by the part about its title and author, or an empty text."""
-    return next((item.element.text.strip() for item in stated if item.element.name == "language"), "")
+    return next((item.element.text.strip() for item in read_stated(members, {CORE_TYPE: ("language",)})), "")
 
 
 def edit_stated(
-    stated: Sequence[StatedProperty], members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str
-) -> list[Edit]:
-    """Return the edits of all such elements; none without a translation or a language."""
+    part_types: Mapping[str, tuple[str, ...]],
+    members: ZipMembers,
+    translations: Mapping[str, UnitTranslation],
+    language: str,
+) -> Iterator[Edit]:
+    """Yield the edits of all such elements; none without a translation or a language. part_types: as in `read_stated`"""
     if not language or not translations:
-        return []
+        return
     source_language = next(iter(translations.values())).source_language
-    return [edit for item in stated for edit in members.shift_edits(item.name, item.edit(source_language, language))]
+    for item in read_stated(members, part_types):
+        yield from members.shift_edits(item.name, item.edit(source_language, language))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from dragoman.documents.reading import check_parts
 from dragoman.documents.zip_document import ZipMembers
 
 _TYPES_MEMBER = "[Content_Types].xml"
@@ -24,8 +25,10 @@ def list_parts(members: ZipMembers, part_types: Collection[str]) -> list[str]:
     Raises DataError for a package with macros or a signature, and for one of another kind than its format.
     """
     source = members.read_xml(_TYPES_MEMBER)
-    overrides, defaults = {}, {}
+    overrides: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     for element in source.iter_elements(("Override", "Default")):
+        check_parts(len(overrides) + len(defaults))
         if element.name == "Override":
             overrides[element.attributes.get("PartName", "").lstrip("/")] = element.attributes.get("ContentType", "")
         else:

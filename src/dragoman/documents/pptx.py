@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.documents.code_formatting import FontStyles
 from dragoman.documents.document import Document
-from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language, read_stated
+from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language
 from dragoman.documents.office_package import list_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.xml_units import UnitList
@@ -25,11 +25,11 @@ def parse_pptx(content: bytes) -> Document:
     for name in names:
         add_paragraphs(units, members, name, styles)
     masters = dict.fromkeys(_MASTER_TYPES, ("defPPr", *_LEVELS))
-    stated = list(read_stated(members, {_PART_TYPES[0]: ("tblPr", *_LEVELS), **masters, CORE_TYPE: ("language",)}))
+    stating = {_PART_TYPES[0]: ("tblPr", *_LEVELS), **masters, CORE_TYPE: ("language",)}
     return units.make_document(
         content,
         "pptx",
-        source_language=units.settle_language(styles.language or read_core_language(stated)),
-        make_document_edits=lambda translations, language: edit_stated(stated, members, translations, language),
+        source_language=units.settle_language(styles.language or read_core_language(members)),
+        make_document_edits=lambda translations, language: edit_stated(stating, members, translations, language),
         assemble=members.assemble,
     )

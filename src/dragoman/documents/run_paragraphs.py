@@ -11,6 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, groupby
 from typing import Literal
 
@@ -74,21 +75,41 @@ class _Item:
 def add_paragraphs(units: UnitList, members: ZipMembers, name: str, styles: FontStyles) -> None:
     """Add the texts of all paragraphs of a member, those in text boxes also."""
     source = members.read_xml(name)
-    number = count(1)
+    numbers = count(1)
     cap: _Item | None = None
+    add_without_cap = partial(_add_paragraphs_of, members, source, name, styles, numbers, None)
     for outermost in source.iter_elements(("p",)):
-        paragraphs = [
-            element for element in outermost.descend() if element.name == "p" and element.namespace == outermost.namespace
-        ]
-        holders = _find_holders(paragraphs[1:], outermost)
-        for element in paragraphs:
-            runs = _RunWriter.for_paragraph(source, element)
-            reader = _ParagraphReader(source, element, runs, holders, styles.default)
-            unit_id = f"{name}/{next(number)}"
-            if cap is None and (cap := _read_drop_cap(reader)) is not None:
-                continue
-            _add_paragraph(units, members, unit_id, name, reader, styles, cap)
-            cap = None
+        add = add_without_cap if cap is None else partial(_add_paragraphs_of, members, source, name, styles, numbers, cap)
+        cap = units.read(source, outermost, add)
+
+
+def _add_paragraphs_of(
+    members: ZipMembers,
+    source: XmlSource,
+    name: str,
+    styles: FontStyles,
+    numbers: Iterator[int],
+    cap: _Item | None,
+    units: UnitList,
+    outermost: XmlElement,
+) -> _Item | None:
+    """Add the texts of a paragraph and of those in it. Returns the drop cap of the next paragraph, if the last one is one.
+
+    cap: drop cap of the first paragraph
+    """
+    paragraphs = [
+        element for element in outermost.descend() if element.name == "p" and element.namespace == outermost.namespace
+    ]
+    holders = _find_holders(paragraphs[1:], outermost)
+    for element in paragraphs:
+        runs = _RunWriter.for_paragraph(source, element)
+        reader = _ParagraphReader(source, element, runs, holders, styles.default)
+        unit_id = f"{name}/{next(numbers)}"
+        if cap is None and (cap := _read_drop_cap(reader)) is not None:
+            continue
+        _add_paragraph(units, members, unit_id, name, reader, styles, cap)
+        cap = None
+    return cap
 
 
 def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Collection[int]:

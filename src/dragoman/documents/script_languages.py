@@ -21,11 +21,29 @@ class ScriptLanguages(NamedTuple):
 
     def select(self, text: str) -> str:
         """Return the code for the script of most letters of a text."""
-        num_asian, num_complex = len(_ASIAN.findall(text)), len(_COMPLEX.findall(text))
-        num_simple = sum(map(str.isalpha, text)) - num_asian - num_complex
-        if num_asian > max(num_simple, num_complex):
-            return self.asian
-        return self.complex if num_complex > max(num_simple, num_asian) else self.simple
+        counts = ScriptCounts()
+        counts.count(text)
+        return counts.select(self)
+
+
+class ScriptCounts:
+    """Numbers of the letters of texts by the kind of their script."""
+
+    def __init__(self) -> None:
+        self._num_letters = self._num_asian = self._num_complex = 0
+
+    def count(self, text: str) -> None:
+        """Add a text."""
+        self._num_letters += sum(map(str.isalpha, text))
+        self._num_asian += len(_ASIAN.findall(text))
+        self._num_complex += len(_COMPLEX.findall(text))
+
+    def select(self, languages: ScriptLanguages) -> str:
+        """Return the code for the script of most letters."""
+        num_simple = self._num_letters - self._num_asian - self._num_complex
+        if self._num_asian > max(num_simple, self._num_complex):
+            return languages.asian
+        return languages.complex if self._num_complex > max(num_simple, self._num_asian) else languages.simple
 
 
 NO_LANGUAGES = ScriptLanguages()

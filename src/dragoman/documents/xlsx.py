@@ -5,12 +5,15 @@ A table names its columns by the texts of its header. So a text that is the name
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
-from dragoman.documents.office_languages import CORE_TYPE, edit_stated, read_core_language, read_stated
+from dragoman.documents.office_languages import CORE_TYPE, edit_stated, read_core_language
 from dragoman.documents.office_package import list_parts
+from dragoman.documents.reading import check_parts
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name, set_attribute
 from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes
 from dragoman.documents.zip_document import ZipMembers
@@ -29,24 +32,23 @@ def parse_xlsx(content: bytes) -> Document:
     for name in list_parts(members, [_TABLE_TYPE]):
         tables = members.read_xml(name).iter_elements(("tableColumn",))
         columns |= {element.attributes.get("name", "") for element in tables}
+        check_parts(len(columns))
     units = UnitList()
     for name in list_parts(members, [_STRINGS_TYPE, _SHEET_TYPE]):
         source = members.read_xml(name)
-        for number, element in enumerate(source.iter_elements(("si", "is")), start=1):
-            _add_string(units, members, source, element, name, number, columns)
-    sheets = [_SheetDirection.read(members, name) for name in list_parts(members, [_SHEET_TYPE])]
-    stated = list(read_stated(members, {CORE_TYPE: ("language",)}))
+        add = partial(_add_string, members, source, name, count(1), columns)
+        for element in source.iter_elements(("si", "is")):
+            units.read(source, element, add)
 
-    def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
-        edits = edit_stated(stated, members, translations, language)
-        for sheet in sheets if language and translations else []:
-            edits += members.shift_edits(sheet.name, sheet.turn(language))
-        return edits
+    def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
+        yield from edit_stated({CORE_TYPE: ("language",)}, members, translations, language)
+        for name in list_parts(members, [_SHEET_TYPE]) if language and translations else []:
+            yield from members.shift_edits(name, _SheetDirection.read(members, name).turn(language))
 
     return units.make_document(
         content,
         "xlsx",
-        source_language=read_core_language(stated),
+        source_language=read_core_language(members),
         make_document_edits=edit_languages,
         assemble=members.assemble,
     )
@@ -56,7 +58,6 @@ def parse_xlsx(content: bytes) -> Document:
 class _SheetDirection:
     """Direction of a sheet. views: the elements that can state it. place: of the element with views, if there is none"""
 
-    name: str
     source: XmlSource
     views: Sequence[XmlElement]
     place: int
@@ -69,14 +70,16 @@ class _SheetDirection:
         views: list[XmlElement] = []
         place = 0
         elements = source.iter_elements(
-            ("sheetPr", "dimension", "sheetView"), lambda element: roots.append(element) if not roots else None
+            ("sheetPr", "dimension", "sheetView", "row"), lambda element: roots.append(element) if not roots else None
         )
         for element in elements:
+            if element.name == "row":  # the views are before the cells
+                break
             if element.name == "sheetView":
                 views.append(element)
             else:
                 place = element.end
-        return cls(name, source, views, place or roots[0].content_start)
+        return cls(source, views, place or roots[0].content_start)
 
     def turn(self, language: str) -> list[Edit]:
         """Return the edits that give the sheet the direction of a language."""
@@ -93,15 +96,16 @@ class _SheetDirection:
 
 
 def _add_string(
-    units: UnitList,
     members: ZipMembers,
     source: XmlSource,
-    element: XmlElement,
     name: str,
-    number: int,
+    numbers: Iterator[int],
     columns: set[str],
+    units: UnitList,
+    element: XmlElement,
 ) -> None:
     """Add the text of a cell. Runs of one formatting are one text; the reading aids of Japanese stay behind the runs."""
+    number = next(numbers)
     runs = element.find_all("r")
     texts = element.find_all("t")
     parts = runs or texts

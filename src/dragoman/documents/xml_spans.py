@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from xml.parsers import expat
 
+from dragoman.documents.document import Sliceable
 from dragoman.documents.encoded_text import check_encoding
 from dragoman.documents.reading import check_goes_on, check_parts
 from dragoman.errors import DataError
@@ -26,7 +27,10 @@ MAX_DECLARED_ATTRIBUTES = 64
 """Attributes that a document type inside the file declares."""
 MAX_NAMES = 20_000
 """Most names of elements, attributes and namespaces, which stay in memory until the file is read."""
+MAX_ELEMENT_BYTES = 2**23
+"""Size of the largest element that is read as a whole, such as a paragraph or a chapter, and of the largest comment."""
 _CHUNK_BYTES = 2**16
+_MAX_TAG = 2**20
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 _XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*?encoding\s*=\s*[\"']([A-Za-z][\w.-]*)")
@@ -133,18 +137,19 @@ class XmlSource:
     Raises DataError for an unknown encoding and for a file above MAX_BYTES.
     """
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: Sliceable) -> None:
         if len(content) > MAX_BYTES:
             raise DataError(
                 f"the XML file has {len(content):,} bytes, more than {MAX_BYTES:,}; divide it into smaller ones",
                 code="input-too-long",
             )
         self.content = content
-        self.encoding = _detect_encoding(content)
+        start = content[:_CHUNK_BYTES]
+        self.encoding = _detect_encoding(start)
         self._parent: XmlElement | None = None
         self._parents: tuple[tuple[int, int], ...] = ()
         self._fragments: _FragmentReader | None = None
-        self.line_break = "\r\n" if "\r\n".encode(self.encoding) in content else "\n"
+        self.line_break = "\r\n" if "\r\n".encode(self.encoding) in start else "\n"
 
     def get_markup(self, start: int, end: int) -> str:
         """Return a part of the file as it stands there."""
@@ -155,6 +160,19 @@ class XmlSource:
         if self.line_break != "\n":
             markup = markup.replace("\r\n", "\n").replace("\n", self.line_break)
         return markup.encode(self.encoding, "xmlcharrefreplace")
+
+    def iter_markup(self) -> Iterator[str]:
+        """Yield the file as it stands, in parts that end behind a tag unless one is very long; damaged bytes are marked."""
+        decoder = codecs.getincrementaldecoder(self.encoding)("replace")
+        rest = ""
+        for start in range(0, len(self.content), _CHUNK_BYTES):
+            check_goes_on()
+            rest += decoder.decode(self.content[start : start + _CHUNK_BYTES])
+            end = rest.rfind(">") + 1 or (len(rest) if len(rest) > _MAX_TAG else 0)
+            if end:
+                yield rest[:end]
+                rest = rest[end:]
+        yield rest
 
     def iter_elements(
         self, names: Collection[str], on_start: Callable[[XmlElement], None] | None = None
@@ -170,8 +188,13 @@ class XmlSource:
         start = 0
         while start < len(self.content):
             check_goes_on()
+            if start - reader.get_open_start() > MAX_ELEMENT_BYTES:
+                raise DataError(
+                    f"the XML file has an element or a comment of more than {MAX_ELEMENT_BYTES >> 20} MiB; divide it",
+                    code="input-too-long",
+                )
             # What expat has not read yet, it reads again: a chunk of that length at least keeps the time linear.
-            end = start + max(_CHUNK_BYTES, start - max(reader.parser.CurrentByteIndex, 0))
+            end = start + max(_CHUNK_BYTES, start - reader.get_token_start())
             reader.read(self.content[start:end])
             yield from reader.take_complete()
             start = end
@@ -190,6 +213,10 @@ class XmlSource:
         if self._fragments is None or not place.parents:
             self._fragments = _FragmentReader(self.content, self.encoding)
         return self._fragments.read(place)
+
+    def end_reading(self) -> None:
+        """Release what `read_element` keeps for the next element."""
+        self._fragments = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +240,7 @@ def _list_parents(element: XmlElement) -> list[tuple[int, int]]:
 class _FragmentReader:
     """Reader of single elements of a file that was read before."""
 
-    def __init__(self, content: bytes, encoding: str) -> None:
+    def __init__(self, content: Sliceable, encoding: str) -> None:
         self._content = content
         self._encoding = encoding
         self._reader = _TreeReader(encoding.replace("utf-16-", "utf-16"), ())
@@ -289,6 +316,7 @@ class _TreeReader:
         self.parser.EntityDeclHandler = self._refuse_entity
         self.parser.AttlistDeclHandler = self._read_declaration
         self._num_declared = 0
+        self._names: dict[str, tuple[str, str]] = {}
 
     def read(self, content: bytes, *, is_last: bool = False) -> None:
         """Read the next bytes. Raises DataError for what is not well formed or beyond the limits."""
@@ -301,6 +329,14 @@ class _TreeReader:
             raise DataError(f"not XML that can be read: {error}; save it as UTF-8", code="invalid-encoding") from None
         if len(self.parser.intern) > MAX_NAMES:
             raise DataError(f"the XML file has more than {MAX_NAMES:,} different names", code="input-too-long")
+
+    def get_token_start(self) -> int:
+        """Return the place of the first token that is not read."""
+        return max(self.parser.CurrentByteIndex, 0)
+
+    def get_open_start(self) -> int:
+        """Return the start of the element to build that has no end yet, or else of the first token that is not read."""
+        return self.get_token_start() if self._outermost is None else self._outermost.start
 
     def end_last(self, position: int) -> None:
         """End the last token at this place in the file."""
@@ -343,7 +379,7 @@ class _TreeReader:
         position = self._end_before()
         if len(self._open) >= MAX_DEPTH:
             raise DataError(f"the XML file has elements deeper than {MAX_DEPTH}", code="invalid-format")
-        namespace, _, local_name = name.rpartition(" ")
+        namespace, local_name = self._names.get(name) or self._names.setdefault(name, _split_name(name))
         parent = self._open[-1][0] if self._open else None
         element = XmlElement(local_name, namespace, _read_attributes(attributes), position, parent)
         if self._on_start is not None:
@@ -405,6 +441,12 @@ class _TreeReader:
                 f"the XML file declares a default value of the attribute {name[:40]!r}, and is not read: write it in the tags",
                 code="invalid-format",
             )
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    """Return the namespace and the local name of an element."""
+    namespace, _, local_name = name.rpartition(" ")
+    return namespace, local_name
 
 
 def _read_attributes(attributes: dict[str, str]) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 from dragoman.documents.document import (
     BILINGUAL_FORMATS,
@@ -62,6 +62,7 @@ class Code:
 
 
 Piece = str | Code
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,7 @@ class _ElementReading:
 
     source: XmlSource
     place: XmlPlace
-    add: Callable[[UnitList, XmlElement], None]
+    add: Callable[[UnitList, XmlElement], object]
 
     def list_units(self) -> UnitList:
         """Return the units of the element."""
@@ -344,16 +345,19 @@ class UnitList:
         self._writers[name] = writer
         check_texts(len(self.units), self._num_bytes)
 
-    def read(self, source: XmlSource, element: XmlElement, add: Callable[[UnitList, XmlElement], None]) -> None:
+    def read(self, source: XmlSource, element: XmlElement, add: Callable[[UnitList, XmlElement], _T]) -> _T:
         """Add the units of an element that `iter_elements` yields. Memory keeps its place, and writing reads it again.
 
         add: function that adds the units of the element to a list
+
+        Returns what the function returns.
         """
         reading = _ElementReading(source, source.get_place(element), add)
         own_units = UnitList()
-        add(own_units, element)
+        result = add(own_units, element)
         for number, unit in enumerate(own_units.units):
             self._add(unit, (reading, number))
+        return result
 
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         """Return the edits that write a translation."""
@@ -361,6 +365,8 @@ class UnitList:
         if isinstance(writer, tuple):
             reading, number = writer
             if self._last is None or self._last[0] is not reading:
+                if self._last is not None and self._last[0].source is not reading.source:
+                    self._last[0].source.end_reading()
                 self._last = reading, reading.list_units()
             own_units = self._last[1]
             return own_units.make_edits(own_units.units[number], translation)

@@ -12,11 +12,11 @@ import struct
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dragoman.documents.document import Edit, UnitTranslation, apply_edits
-from dragoman.documents.xml_spans import XmlSource
+from dragoman.documents.document import Edit, UnitTranslation, iter_edited
+from dragoman.documents.xml_spans import MAX_ELEMENT_BYTES, XmlSource
 from dragoman.errors import DataError
 
 MAX_UNPACKED_BYTES = 2**27
@@ -25,6 +25,8 @@ MAX_RATIO = 100
 """Most bytes that a member of more than `MIN_RATIO_BYTES` unpacks to for each packed byte. Texts have 3 to 20, tables to 50."""
 MIN_RATIO_BYTES = 2**20
 MAX_MEMBERS = 20_000
+_PART_BYTES = 2**16
+_WINDOW_BYTES = 2 * MAX_ELEMENT_BYTES
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _LOCAL_MAGIC, _DIRECTORY_MAGIC, _END_MAGIC, _END64_LOCATOR_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"PK\x06\x07"
 _ENCRYPTED, _HAS_DESCRIPTOR = 0x1, 0x8
@@ -58,8 +60,66 @@ class ZipMember:
     size: int
 
 
+def _unpack(packed: memoryview, method: int) -> Iterator[bytes]:
+    """Yield the bytes of a member, part by part. Raises zlib.error for damaged ones."""
+    starts = range(0, len(packed), _PART_BYTES)
+    if method == zipfile.ZIP_STORED:
+        yield from (bytes(packed[start : start + _PART_BYTES]) for start in starts)
+        return
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    for start in starts:
+        rest = bytes(packed[start : start + _PART_BYTES])
+        while data := inflater.decompress(rest, _PART_BYTES):
+            yield data
+            rest = inflater.unconsumed_tail
+    if not inflater.eof:
+        raise zlib.error
+
+
+class _Window:
+    """Bytes of a member that were unpacked last. All members of an archive share one."""
+
+    def __init__(self) -> None:
+        self._owner: UnpackedMember | None = None
+        self._parts: Iterator[bytes] = iter(())
+        self._start = 0
+        self._data = bytearray()
+
+    def read(self, member: UnpackedMember, start: int, end: int) -> bytes:
+        """Return a part of a member. It is unpacked from its start if the part is before the window."""
+        if member is not self._owner or start < self._start:
+            self._owner, self._parts, self._start, self._data = member, member.unpack(), 0, bytearray()
+        while self._start + len(self._data) < end:
+            self._data += next(self._parts)
+            excess = min(len(self._data) - _WINDOW_BYTES, start - self._start)
+            if excess >= _PART_BYTES:
+                del self._data[:excess]
+                self._start += excess
+        return bytes(memoryview(self._data)[start - self._start : end - self._start])
+
+
+class UnpackedMember:
+    """Bytes of a member. Slices in its order take time in proportion to its size; it is never in memory as a whole."""
+
+    def __init__(self, packed: memoryview, member: ZipMember, window: _Window) -> None:
+        self._packed = packed
+        self._member = member
+        self._window = window
+
+    def __len__(self) -> int:
+        return self._member.size
+
+    def __getitem__(self, place: slice) -> bytes:
+        start, end, _ = place.indices(len(self))
+        return self._window.read(self, start, end) if start < end else b""
+
+    def unpack(self) -> Iterator[bytes]:
+        """Yield the bytes, part by part."""
+        return _unpack(self._packed, self._member.method)
+
+
 class ZipMembers:
-    """Members of an archive. Those that were unpacked follow one another in the text that edits are spans of.
+    """Members of an archive. Those that were opened follow one another in the text that edits are spans of.
 
     Args:
         content: bytes of the archive
@@ -72,8 +132,10 @@ class ZipMembers:
     def __init__(self, content: bytes, format_name: str) -> None:
         self.content = content
         self.format_name = format_name
-        self._unpacked: dict[str, tuple[int, bytes]] = {}
+        self._sources: dict[str, XmlSource] = {}
+        self._offsets: dict[str, int] = {}
         self._unpacked_bytes = 0
+        self._window = _Window()
         if content.startswith(_OLE_MAGIC):
             raise self.error(
                 "is protected by a password or in the format of Office 97; save it without a password as a new file"
@@ -138,47 +200,54 @@ class ZipMembers:
             position = record_end
         return members
 
-    def read(self, name: str) -> bytes:
-        """Return the bytes of a member. Raises DataError if it is missing, damaged, or too large with those read before."""
-        if name in self._unpacked:
-            return self._unpacked[name][1]
+    def open(self, name: str) -> UnpackedMember:
+        """Return a member. Raises DataError if it is missing, damaged, or too large with those opened before."""
         if name not in self.members:
             raise self.error(f"has no member {name[:80]!r}; save it again with the program that made it")
         member = self.members[name]
+        if member.method not in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+            raise self.error(f"has a member with compression {member.method}; save it again with an office program")
+        packed = memoryview(self.content)[member.data_start : member.data_end]
+        if name not in self._offsets:
+            self._check(member, packed)
+            self._offsets[name] = self._unpacked_bytes
+            self._unpacked_bytes += member.size
+        return UnpackedMember(packed, member, self._window)
+
+    def _check(self, member: ZipMember, packed: memoryview) -> None:
+        """Raise DataError if a member is damaged or too large."""
         remaining = MAX_UNPACKED_BYTES - self._unpacked_bytes
-        largest = max(MIN_RATIO_BYTES, MAX_RATIO * (member.data_end - member.data_start))
-        data = self.content[member.data_start : member.data_end]
+        largest = max(MIN_RATIO_BYTES, MAX_RATIO * len(packed))
+        size = checksum = 0
         is_complete = True
         try:
-            if member.method == zipfile.ZIP_DEFLATED:
-                inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-                data = inflater.decompress(data, min(remaining, largest) + 1)
-                is_complete = inflater.eof
-            elif member.method != zipfile.ZIP_STORED:
-                raise self.error(f"has a member with compression {member.method}; save it again with an office program")
+            for part in _unpack(packed, member.method):
+                size += len(part)
+                checksum = zlib.crc32(part, checksum)
+                if size > min(remaining, largest):
+                    break
         except zlib.error:
             is_complete = False
-        if len(data) > remaining:
+        if size > remaining:
             raise self.error(f"unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB of text; divide it", "input-too-long")
-        if len(data) > largest:
+        if size > largest:
             raise self.error(
-                f"has a member that unpacks to more than {MAX_RATIO} times its size: {name[:80]!r}; save it again with the "
-                "program that made it",
+                f"has a member that unpacks to more than {MAX_RATIO} times its size: {member.name[:80]!r}; save it again with "
+                "the program that made it",
                 "input-too-long",
             )
-        if not is_complete or len(data) != member.size or zlib.crc32(data) != member.crc:
-            raise self.error(f"has a damaged member: {name[:80]!r}; make a new copy of it")
-        self._unpacked[name] = (self._unpacked_bytes, data)
-        self._unpacked_bytes += len(data)
-        return data
+        if not is_complete or size != member.size or checksum != member.crc:
+            raise self.error(f"has a damaged member: {member.name[:80]!r}; make a new copy of it")
 
     def read_xml(self, name: str) -> XmlSource:
         """Return a member that is XML."""
-        return XmlSource(self.read(name))
+        if name not in self._sources:
+            self._sources[name] = XmlSource(self.open(name))
+        return self._sources[name]
 
-    def shift_edits(self, name: str, edits: Sequence[Edit]) -> list[Edit]:
-        """Return edits of a member that was read as edits of the archive's text."""
-        offset = self._unpacked[name][0]
+    def shift_edits(self, name: str, edits: Iterable[Edit]) -> list[Edit]:
+        """Return edits of a member that was opened as edits of the archive's text."""
+        offset = self._offsets[name]
         return [Edit(edit.start + offset, edit.end + offset, edit.content) for edit in edits]
 
     def shift(self, name: str, write: Callable[[UnitTranslation], Sequence[Edit]]) -> Callable[[UnitTranslation], list[Edit]]:
@@ -187,54 +256,78 @@ class ZipMembers:
 
     def assemble(self, content: bytes, edits: Iterable[Edit]) -> bytes:
         """Return the archive with edited members. Without edits, it is the same."""
-        changed: dict[str, bytes] = {}
-        ordered = sorted(edits, key=lambda edit: edit.start)
-        for name, (offset, data) in self._unpacked.items():
-            first, last = (bisect_left(ordered, place, key=lambda edit: edit.start) for place in (offset, offset + len(data)))
-            own = [Edit(edit.start - offset, edit.end - offset, edit.content) for edit in ordered[first:last]]
-            if own and (new := apply_edits(data, own)) != data:
-                changed[name] = new
-        if not changed:
-            return content
-        output = bytearray()
+        ordered = sorted(edits, key=lambda edit: (edit.start, edit.end))
+        output = io.BytesIO()
         offsets: dict[str, int] = {}
         records: dict[str, bytes] = {}
+        source = memoryview(content)
         for member in sorted(self.members.values(), key=lambda member: member.start):
-            offsets[member.name] = len(output)
-            records[member.name] = member.record
-            if member.name in changed:
-                local, records[member.name] = _pack(member, content, changed[member.name])
-                output += local
+            offsets[member.name] = output.tell()
+            if (new := self._edit(member, ordered)) is None:
+                records[member.name] = member.record
+                output.write(source[member.start : member.end])
             else:
-                output += content[member.start : member.end]
-        directory_start = len(output)
+                local, records[member.name] = _pack(member, content, new)
+                output.write(local)
+                output.write(new.packed)
+        if all(records[name] is member.record for name, member in self.members.items()):
+            return content
+        directory_start = output.tell()
         for name in self.members:
             record = bytearray(records[name])
             struct.pack_into("<L", record, _DIRECTORY.size - 4, offsets[name])
-            output += record
+            output.write(record)
         count = len(self.members)
-        size = len(output) - directory_start
-        output += _END.pack(_END_MAGIC, 0, 0, count, count, size, directory_start, len(self._comment)) + self._comment
-        return bytes(output)
+        size = output.tell() - directory_start
+        output.write(_END.pack(_END_MAGIC, 0, 0, count, count, size, directory_start, len(self._comment)) + self._comment)
+        return output.getvalue()
+
+    def _edit(self, member: ZipMember, ordered: Sequence[Edit]) -> _NewData | None:
+        """Return the new data of a member; None if no edit changes it."""
+        if (offset := self._offsets.get(member.name)) is None:
+            return None
+        first, last = (bisect_left(ordered, place, key=lambda edit: edit.start) for place in (offset, offset + member.size))
+        own = [Edit(edit.start - offset, edit.end - offset, edit.content) for edit in ordered[first:last]]
+        data = self.open(member.name)
+        if all(data[edit.start : edit.end] == edit.content for edit in own):
+            return None
+        return _NewData.pack(iter_edited(data, own), is_deflated=member.method == zipfile.ZIP_DEFLATED)
 
 
-def _pack(member: ZipMember, content: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """Return the local header with its compressed data, and the record in the directory, of a member with new data."""
-    packed = data
-    if member.method == zipfile.ZIP_DEFLATED:
+@dataclass(frozen=True)
+class _NewData:
+    """Compressed data of a changed member. crc, size: those of the unpacked data"""
+
+    packed: bytes
+    crc: int
+    size: int
+
+    @classmethod
+    def pack(cls, parts: Iterable[bytes], *, is_deflated: bool) -> _NewData:
+        """Return the data of parts."""
+        packed = io.BytesIO()
         deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-        packed = deflater.compress(data) + deflater.flush()
+        crc = size = 0
+        for part in parts:
+            crc, size = zlib.crc32(part, crc), size + len(part)
+            packed.write(deflater.compress(part) if is_deflated else part)
+        packed.write(deflater.flush() if is_deflated else b"")
+        return cls(packed.getvalue(), crc, size)
+
+
+def _pack(member: ZipMember, content: bytes, new: _NewData) -> tuple[bytes, bytes]:
+    """Return the local header and the record in the directory of a member with new data."""
     local = list(_LOCAL.unpack_from(content, member.start))
     name_end = member.start + _LOCAL.size + local[9]
     extra = _remove_zip64(content[name_end : member.data_start])
     local[2] &= ~_HAS_DESCRIPTOR
-    local[6:9] = [zlib.crc32(data), len(packed), len(data)]
+    local[6:9] = [new.crc, len(new.packed), new.size]
     local[10] = len(extra)
     record = list(_DIRECTORY.unpack_from(member.record))
     record[3] &= ~_HAS_DESCRIPTOR
-    record[7:10] = [zlib.crc32(data), len(packed), len(data)]
+    record[7:10] = [new.crc, len(new.packed), new.size]
     name = content[member.start + _LOCAL.size : name_end]
-    return _LOCAL.pack(*local) + name + extra + packed, _DIRECTORY.pack(*record) + member.record[_DIRECTORY.size :]
+    return _LOCAL.pack(*local) + name + extra, _DIRECTORY.pack(*record) + member.record[_DIRECTORY.size :]
 
 
 def _remove_zip64(extra: bytes) -> bytes:
