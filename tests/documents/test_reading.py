@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from zip_files import make_docx, make_zip
 
-from dragoman.documents.formats import get_parser
+from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.reading import MAX_CODES, MAX_PARTS, MIN_TEXTS, check_goes_on, check_texts, ended_by
-from dragoman.documents.xml_spans import MAX_NAMES
+from dragoman.documents.xml_spans import MAX_ELEMENT_BYTES, MAX_NAMES
 from dragoman.documents.zip_document import MIN_RATIO_BYTES
 from dragoman.errors import DataError
 
@@ -28,7 +28,10 @@ TOO_LARGE: dict[str, tuple[str, str]] = {
     "breaks.html": ("<p>one" + "<br>" * (MAX_CODES + 2) + "two</p>", "20,000 tags"),
     "attributes.html": ("<p " + "a " * 50_000 + ">one</p>", "20,000 tags"),
     "hidden_attributes.html": ("<p title='>' " + "a " * 50_000 + ">one</p>", "20,000 tags"),
-    "strings.json": ("[" + '"a",' * (MIN_TEXTS + 1) + "1]", "200,000 texts"),
+    "strings.json": ("[" + '"a",' * (MIN_TEXTS + 1) + "1]", "100,000 texts"),
+    "text.txt": ("one " * 500_001, "2,000,000 characters"),
+    "comment.xlf": (XLIFF.format("<!--" + "a" * (MAX_ELEMENT_BYTES + 2**17) + "-->"), "8 MiB"),
+    "unit.xlf": (XLIFF.format(UNIT.format("a" * (MAX_ELEMENT_BYTES + 2**17))), "8 MiB"),
     "lines.txt": ("\n" * 1_000_001, "1,000,000 lines"),
     "lines.po": ("\n" * 1_000_001, "1,000,000 lines"),
 }
@@ -39,7 +42,7 @@ TOO_LARGE: dict[str, tuple[str, str]] = {
 def test_error_names_the_limit(name: str) -> None:
     content, limit = TOO_LARGE[name]
     with pytest.raises(DataError, match=limit):
-        get_parser(name)(content.encode())
+        parse_document(name, content.encode())
 
 
 def test_archive_beyond_the_packing_ratio_is_refused() -> None:
@@ -64,10 +67,10 @@ def test_default_value_of_an_attribute_is_refused() -> None:
         get_parser("a.xlf")((doctype + XLIFF.format("")).encode())
 
 
-def test_large_file_may_have_a_text_in_80_bytes() -> None:
-    check_texts(10 * MIN_TEXTS, 80 * 10 * MIN_TEXTS)
-    with pytest.raises(DataError, match="2,000,000 texts"):
-        check_texts(10 * MIN_TEXTS + 1, 80 * 10 * MIN_TEXTS)
+def test_large_file_may_have_a_text_in_160_bytes() -> None:
+    check_texts(10 * MIN_TEXTS, 160 * 10 * MIN_TEXTS)
+    with pytest.raises(DataError, match="1,000,000 texts"):
+        check_texts(10 * MIN_TEXTS + 1, 160 * 10 * MIN_TEXTS)
 
 
 class _EndError(Exception):

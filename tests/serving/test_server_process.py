@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -114,6 +114,68 @@ def test_bundle_that_is_cut_changes_no_answer(bundle_copy: Path, options: tuple[
         assert translate(url) == expected
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
+
+
+def read_cpu_seconds(process_id: int) -> float:
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_end(process: subprocess.Popen[str], sent: signal.Signals) -> float:
+    """Send a signal and wait for the end of the process. Returns the seconds of processor time that it took."""
+    start = seconds = read_cpu_seconds(process.pid)
+    process.send_signal(sent)
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        with suppress(OSError, IndexError):
+            seconds = read_cpu_seconds(process.pid)
+        time.sleep(0.01)
+    assert process.returncode is not None
+    return seconds - start
+
+
+# Each of these files takes more than five seconds to read.
+SLOW_FILES: dict[str, bytes] = {
+    "a.yaml": b"".join(b"k%d: one\n" % number for number in range(50_000)),
+    "a.xlf": b"<xliff version='1.2'><file><body>%b</body></file></xliff>"
+    % (b"<trans-unit><source>one <x id='1'/> two</source></trans-unit>" * 99_000),
+    "a.md": b"one *two*\n\n" * 90_000,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the processor time from /proc")
+@pytest.mark.parametrize("name", SLOW_FILES)
+def test_reading_ends_with_its_client_and_its_server(bundle: Path, name: str) -> None:
+    files = {"file": (name, SLOW_FILES[name])}
+    with run_server(bundle) as (process, url):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(url + "translate_file", data=FIELDS, files=files, timeout=httpx.Timeout(30, read=2))
+        time.sleep(1)
+        start = read_cpu_seconds(process.pid)
+        time.sleep(1)
+        assert read_cpu_seconds(process.pid) - start < 0.3  # the reading has ended with its client
+        job = httpx.post(url + "v1/files", data=FIELDS, files=files, timeout=30).json()["id"]
+        time.sleep(1)
+        assert httpx.get(f"{url}v1/files/{job}").json()["status"] == "queued"  # it is being read
+        assert measure_end(process, signal.SIGTERM) < 1.5
+        assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the processor time from /proc")
+@pytest.mark.parametrize("name", SLOW_FILES)
+def test_interrupt_ends_the_reading_of_a_file(bundle: Path, tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)  # what opens it has loaded the bundle
+    words = [sys.executable, "-m", "dragoman", "translate-file", str(bundle), str(tmp_path / name)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        (tmp_path / name).write_bytes(SLOW_FILES[name])
+        time.sleep(1)
+        assert measure_end(process, signal.SIGINT) < 1.5
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == "dragoman: interrupted"
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
 
 
 @pytest.mark.slow

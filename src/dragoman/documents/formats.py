@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 
 from dragoman.documents.document import Document
+from dragoman.documents.reading import check_text
 from dragoman.errors import DataError
 
 MAX_FILE_BYTES = 2**28
@@ -47,9 +48,12 @@ def parse_document(name: str, content: bytes) -> Document:
         if content.startswith(signature) and not (suffix in _ZIP_SUFFIXES and signature in _ZIP_READERS_SIGNATURES):
             raise DataError(f"{name}: is {kind}, not a {suffix} file; give it its right ending", code="invalid-format")
     try:
-        return parse(content)
+        document = parse(content)
+        for unit in document.units:
+            check_text(len(unit.source))
     except DataError as error:
         raise DataError(f"{name}: {error}", code=error.code) from None
+    return document
 
 
 def read_document(path: Path) -> Document:

@@ -11,9 +11,9 @@ from contextvars import ContextVar
 
 from dragoman.errors import DataError
 
-MIN_TEXTS = 200_000
+MIN_TEXTS = 100_000
 """Texts that a file of any size may have."""
-BYTES_PER_TEXT = 80
+BYTES_PER_TEXT = 160
 """A larger file may have one text in so many bytes."""
 MIN_LINES = 1_000_000
 """Lines that a file of any size may have."""
@@ -23,6 +23,8 @@ MAX_PARTS = 200_000
 """Most elements, attributes and texts within an element that is read as a whole, such as a paragraph or a chapter."""
 MAX_CODES = 20_000
 """Most tags and other codes in one text."""
+MAX_TEXT = 2_000_000
+"""Most characters of one text. The work on one text goes on until it is complete, some three seconds for this length."""
 MAX_CONTEXT = 300
 """Most characters of the keys around a text, which are its context."""
 
@@ -53,6 +55,12 @@ def check_texts(count: int, num_bytes: int) -> None:
     if count > MIN_TEXTS and count > num_bytes // BYTES_PER_TEXT:
         limit = max(MIN_TEXTS, num_bytes // BYTES_PER_TEXT)
         raise DataError(f"the file has more than {limit:,} texts; divide it", code="input-too-long")
+
+
+def check_text(num_characters: int) -> None:
+    """Raise DataError if a text may not have so many characters."""
+    if num_characters > MAX_TEXT:
+        raise DataError(f"one text has more than {MAX_TEXT:,} characters; divide it", code="input-too-long")
 
 
 def join_keys(keys: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ Origin = Literal["model", "memory", "file"]
 
 WINDOW = 256
 """Texts that are translated between two reports of progress."""
-MAX_CACHED_BYTES = 2**27
+MAX_CACHED_BYTES = 2**24
 """Size of the results of the model that are kept for equal lines."""
 MAX_ROUNDS = 20
 """Most attempts to write a document without the units that it names as those that cannot be written."""
