@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -141,17 +140,17 @@ def test_job_ends_with_an_error_if_its_process_or_a_file_is_gone(tmp_path: Path,
     service = TranslationService(make_models((translator, ("en", "de"))), ServerLimits())
     fields: dict[str, Any] = {"data": {"source": "en", "target": "de"}, "files": {"file": ("a.txt", b"one\n")}}
     with make_client(service, ServerSettings(file_dir=tmp_path)) as client:
-        ended = subprocess.Popen(["true"])
-        ended.wait()
+        (tmp_path / "process-killed").mkdir()  # no process has its lock any more
         translator.gate.clear()
         job_id = client.post("/v1/files", **fields).json()["id"]
         while client.get(f"/v1/files/{job_id}").json()["status"] != "translating":
             time.sleep(0.01)
         path = tmp_path / job_id / "state"
         original = path.read_text(encoding="utf-8")
-        path.write_text(json.dumps({**json.loads(original), "process": ended.pid}), encoding="utf-8")
-        state = client.get(f"/v1/files/{job_id}").json()
-        assert (state["status"], state["error"]["code"]) == ("error", "process-ended")
+        for name in ("process-killed", "process-stopped"):
+            path.write_text(json.dumps({**json.loads(original), "process": name}), encoding="utf-8")
+            state = client.get(f"/v1/files/{job_id}").json()
+            assert (state["status"], state["error"]["code"]) == ("error", "process-ended")
         assert client.get(f"/v1/files/{job_id}/content").json()["error"]["code"] == "process-ended"
         path.write_text(original, encoding="utf-8")
         translator.gate.set()
@@ -198,7 +197,7 @@ def test_upload_whose_client_goes_away_leaves_no_folder(monkeypatch: pytest.Monk
         with pytest.raises(asyncio.CancelledError):
             await upload
         goes_on.set()
-        while list(tmp_path.iterdir()):
+        while list(tmp_path.glob("[0-9a-f]*")):
             await asyncio.sleep(0.01)
         await jobs.close()
 

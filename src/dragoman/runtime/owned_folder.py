@@ -53,6 +53,23 @@ def hold_folder(path: Path) -> Callable[[], None]:
     return partial(os.close, descriptor)
 
 
+def has_owner(path: Path) -> bool:
+    """Return whether an owner of a folder lives. On Windows, the owner has removed the folder if not."""
+    if fcntl is None:
+        return path.exists()
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # an owner has the lock, or the file system has none
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def remove_abandoned(*prefixes: str, parent: Path | None = None) -> None:
     """Remove the folders with these prefixes whose owners have all ended. Those of other users, and links, stay."""
     with suppress(OSError):

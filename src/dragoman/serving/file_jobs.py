@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 import secrets
 import shutil
@@ -33,7 +32,7 @@ from dragoman.errors import DataError, DragomanError
 from dragoman.inference.readings import compute_unit_weights
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import LineRequest, OutputLimits
-from dragoman.runtime.owned_folder import own_folder
+from dragoman.runtime.owned_folder import has_owner, own_folder
 from dragoman.serving.clients import ANYBODY, QUEUE_CLIENT, Requester, has_share
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.model_set import LineKey, Step
@@ -57,6 +56,7 @@ MAX_DETECTED_CHARACTERS = 2000
 CLEANING_SECONDS = 60.0
 ORIGINAL, TRANSLATION, STATE = "original", "translation", "state"
 """Names of the files of a job."""
+_PROCESS_PREFIX = "process-"
 _ID = re.compile(r"[0-9a-f]{32}")
 
 logger = logging.getLogger("dragoman.serving")
@@ -94,7 +94,7 @@ class JobState:
     flagged, flags: number of texts that fail a check, and the first ones of them
     started: seconds of the clock at the start of the translation
     error, code: reason why there is no translation
-    process: number of the server process that translates the file
+    process: name of the folder that the server process owns which translates the file
     client: name of the client that sent the file
     """
 
@@ -111,7 +111,7 @@ class JobState:
     started: float = 0.0
     error: str = ""
     code: str = ""
-    process: int = 0
+    process: str = ""
     client: str = ""
 
     def estimate_seconds(self) -> int | None:
@@ -129,6 +129,7 @@ class _JobFolders:
 
     def __init__(self, path: Path | None, max_seconds: float) -> None:
         self._path = path
+        self._own_path: Path | None = None
         self._temporary = ExitStack()
         self._max_seconds = max_seconds
         self._lock = threading.Lock()
@@ -140,6 +141,18 @@ class _JobFolders:
             if self._path is None:
                 self._path = self._temporary.enter_context(own_folder(FILE_DIR_PREFIX))
             return self._path
+
+    def own(self) -> str:
+        """Return the name of a folder that this process owns as long as it lives."""
+        path = self.path
+        with self._lock:
+            if self._own_path is None:
+                self._own_path = self._temporary.enter_context(own_folder(_PROCESS_PREFIX, path))
+            return self._own_path.name
+
+    def has_owner(self, name: str) -> bool:
+        """Return whether the process with this folder lives."""
+        return has_owner(self.path / name)
 
     def close(self) -> None:
         self._temporary.close()
@@ -222,7 +235,7 @@ class FileJobs:
             name_translation(request),
             request.source or "",
             request.target,
-            process=os.getpid(),
+            process=await asyncio.to_thread(self._folders.own),
             client=request.client.name,
         )
         async with self._creation_lock:
@@ -270,7 +283,7 @@ class FileJobs:
         state = self._folders.read(job_id)
         if state is None or (owner and state.client != owner):
             raise HttpError(404, "the file does not exist, or was removed after its time; send it again", "file-not-found")
-        if state.status in ("queued", "translating") and not _is_running(state.process):
+        if state.status in ("queued", "translating") and not self._folders.has_owner(state.process):
             message = "the server process that translated the file has ended; send the file again"
             return replace(state, status="error", error=message, code="process-ended")
         return state
@@ -405,19 +418,6 @@ class FileJobs:
                     translations = list(map(_join_steps, lines, first, translations))
             results += translations
         return results
-
-
-def _is_running(process: int) -> bool:
-    """Return whether a process runs. Windows, where signal 0 is none, has one server process, which runs."""
-    if os.name == "nt":
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 class _RemovedError(Exception):
