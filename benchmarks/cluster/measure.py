@@ -17,7 +17,7 @@ from unittest import mock
 import click
 from common.usage import limit_cores
 
-from dragoman.cli import cluster_translate
+from dragoman.cli.translation import cluster_translate
 from dragoman.cli.translation.cluster_translate import TranslateShard, WorkerTranslator, on_one_thread, translate_on_cluster
 from dragoman.cluster.ray_executor import RayExecutor, connect
 from dragoman.cluster.shards import ShardRecord, read_output, run_shards, split_lines
