@@ -283,6 +283,15 @@ class EvaluateOptions:
     lowercase: bool = shared(lowercase_option)
     as_json: bool = shared(json_option())
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for options that do not go together."""
+        if self.pairs and (self.source or self.references or self.output or self.source_language or self.target_language):
+            raise usage_error("--pair goes without --src, --ref, --output, --from and --to")
+        if not self.pairs and self.source is None:
+            raise usage_error("give --src FILE with --ref FILE, or --pair FROM TO SRC REF")
+        if not self.pairs and not self.references:
+            raise usage_error("give --ref FILE")
+
 
 @click.command()
 @with_options(EvaluateOptions)
@@ -303,12 +312,6 @@ def evaluate(args: EvaluateOptions) -> None:
     from dragoman.cli.console import print_json, progress_bar, stderr_console
     from dragoman.cli.json_outputs import PairEvaluation
 
-    if args.pairs and (args.source or args.references or args.output or args.source_language or args.target_language):
-        raise usage_error("--pair goes without --src, --ref, --output, --from and --to")
-    if not args.pairs and args.source is None:
-        raise usage_error("give --src FILE with --ref FILE, or --pair FROM TO SRC REF")
-    if not args.pairs and not args.references:
-        raise usage_error("give --ref FILE")
     decoding = parse_decoding_overrides(args.overrides)
     add_languages(decoding, args.source_language, args.target_language)
     test_sets = [

@@ -96,6 +96,33 @@ class TranslateOptions:
     device_options: DeviceOptions = shared(device_options)
     as_json: bool = shared(json_option("Print one JSON object a line, with score, tokens, status and alternatives."))
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for options that do not go together."""
+        if self.confidence and not self.as_json:
+            raise usage_error("--confidence is a part of --json; give both")
+        if self.is_pivot and (self.ensemble or self.alignments or self.adapter or self.confidence or self.shortlist):
+            raise usage_error("--via and --then go without --ensemble, --alignments, --adapter, --confidence and --shortlist")
+        if self.has_whole_texts and (self.is_pivot or self.constraints or self.alignments or self.confidence):
+            name = "--split-sentences" if self.split_sentences else "--glossary"
+            raise usage_error(f"{name} goes without --via, --then, --constraints, --alignments and --confidence")
+        if self.placeholders != "auto" and not self.has_whole_texts:
+            raise usage_error("--placeholders is about whole texts; add --split-sentences or --glossary")
+        others = self.is_pivot, self.constraints, self.alignments, self.adapter, self.confidence, self.shortlist
+        if self.cluster is not None and (any(others) or self.has_whole_texts):
+            raise usage_error(
+                "--cluster goes with --ensemble, --to, --from, --window, --json and the options of the device alone"
+            )
+
+    @property
+    def is_pivot(self) -> bool:
+        """Return whether the translation is in two steps."""
+        return self.via is not None or self.second_bundle is not None
+
+    @property
+    def has_whole_texts(self) -> bool:
+        """Return whether each line is a text of several sentences."""
+        return self.split_sentences or self.glossary is not None
+
 
 @click.command()
 @with_options(TranslateOptions)
@@ -123,32 +150,8 @@ def translate(args: TranslateOptions) -> None:
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.formats.text import read_lines
 
-    if args.confidence and not args.as_json:
-        raise usage_error("--confidence is a part of --json; give both")
-    is_pivot = args.via is not None or args.second_bundle is not None
-    if is_pivot and (args.ensemble or args.alignments or args.adapter or args.confidence or args.shortlist):
-        raise usage_error("--via and --then go without --ensemble, --alignments, --adapter, --confidence and --shortlist")
-    if (args.split_sentences or args.glossary) and (is_pivot or args.constraints or args.alignments or args.confidence):
-        option = "--split-sentences" if args.split_sentences else "--glossary"
-        raise usage_error(f"{option} goes without --via, --then, --constraints, --alignments and --confidence")
-    if args.placeholders != "auto" and not (args.split_sentences or args.glossary):
-        raise usage_error("--placeholders is about whole texts; add --split-sentences or --glossary")
     if args.cluster is not None:
-        whole_text = args.split_sentences or args.glossary or args.placeholders != "auto"
-        if is_pivot or args.constraints or args.alignments or args.adapter or args.confidence or args.shortlist or whole_text:
-            raise usage_error(
-                "--cluster goes with --ensemble, --to, --from, --window, --json and the options of the device alone"
-            )
-        cluster_options = {
-            "device_options": args.device_options,
-            "as_json": args.as_json,
-            "window": args.window,
-            "overwrite": args.overwrite,
-        }
-        languages = args.source_language, args.target_language
-        _translate_on_cluster(
-            args.cluster, [args.bundle, *args.ensemble], args.arguments, args.output, languages, cluster_options
-        )
+        _translate_on_cluster(args, args.cluster)
         return
     source, decoding = parse_file_and_settings(args.arguments)
     add_languages(decoding, args.source_language, args.target_language)
@@ -170,7 +173,7 @@ def translate(args: TranslateOptions) -> None:
         from dragoman.inference.load import load, load_pivot  # the import of torch takes seconds, in which the bar is shown
 
         pivot = None
-        if is_pivot:
+        if args.is_pivot:
             pivot = load_pivot(args.bundle, args.second_bundle, via=args.via or "", **args.device_options)
             translator = pivot.first
         else:
@@ -190,7 +193,7 @@ def translate(args: TranslateOptions) -> None:
         if pivot is None:
             options |= {"attention": args.alignments is not None, "confidence": args.confidence}
         translated_lines: Iterable[TranslatedLine]
-        if args.split_sentences or args.glossary is not None:
+        if args.has_whole_texts:
             options = {
                 "split_sentences": args.split_sentences,
                 "placeholders": args.placeholders,
@@ -208,35 +211,38 @@ def translate(args: TranslateOptions) -> None:
         sys.exit(INCOMPLETE_LINES)
 
 
-def _translate_on_cluster(
-    address: str,
-    bundles: list[Path],
-    arguments: tuple[str, ...],
-    output: Path | None,
-    languages: tuple[str | None, str | None],
-    options: dict[str, Any],
-) -> None:
+def _translate_on_cluster(args: TranslateOptions, address: str) -> None:
     """Translate a file on a cluster, and print the warnings about its lines."""
     from dragoman.cli.console import progress_bar, stderr_console
     from dragoman.cli.translation.cluster_translate import split_urls, translate_on_cluster
     from dragoman.cluster.ray_executor import connect
     from dragoman.inference.load import load
 
-    urls, other_arguments = split_urls(arguments)
+    bundles = [args.bundle, *args.ensemble]
+    urls, other_arguments = split_urls(args.arguments)
     path, decoding = parse_file_and_settings(other_arguments)
-    add_languages(decoding, *languages)
+    add_languages(decoding, args.source_language, args.target_language)
     files = [*urls, *([] if path is None else [str(path)])]
-    if len(files) != 1 or output is None:
+    if len(files) != 1 or args.output is None:
         raise usage_error("--cluster reads one file and writes one file; give FILE and -o")
     if not urls:
-        check_output_paths(output, overwrite=True, input_paths=[path, *bundles])
+        check_output_paths(args.output, overwrite=True, input_paths=[path, *bundles])
     treat_termination_as_interrupt()
-    translator = load(bundles[0], *bundles[1:], task="translation", **options["device_options"])
+    translator = load(bundles[0], *bundles[1:], task="translation", **args.device_options)
     config = translator.resolve_decoding(decoding)  # a wrong setting is an error before any work
     console = stderr_console()
     with progress_bar(console, "translating", None) as bar, connect(address) as executor:
         line_warnings = translate_on_cluster(
-            bundles, files[0], output, executor, decoding=decoding, on_progress=bar.set_done, **options
+            bundles,
+            files[0],
+            args.output,
+            executor,
+            decoding=decoding,
+            on_progress=bar.set_done,
+            device_options=args.device_options,
+            as_json=args.as_json,
+            window=args.window,
+            overwrite=args.overwrite,
         )
     for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
         console.print(warning, markup=False)
