@@ -70,6 +70,15 @@ class TrainState:
             self._gather(self.ema.ema_weights) if self.ema is not None else None,
         )
 
+    def get_whole_state(self) -> StateTensors | None:
+        """Return all tensors as this rank has them, or None if it has shards of them."""
+        if is_sharded(self.loss):
+            return None
+        optimizer_state = flatten_optimizer(self.optimizer, self.parameter_names)
+        return StateTensors(
+            collect_weights(self.model), optimizer_state, self.ema.ema_weights if self.ema is not None else None
+        )
+
     def _gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gather one tensor after the other, so that no device holds more than one whole tensor beside its shards."""
         gathered = {}

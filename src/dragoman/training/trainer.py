@@ -131,7 +131,7 @@ class Trainer:
         with (
             closing(self.stream),
             stop_on_signals() as stop,
-            self.distributed.exit_cleanly_on_disconnect(lambda: self.checkpointer.describe_lost_steps(self.state.step)),
+            self.distributed.exit_cleanly_on_disconnect(self._save_after_lost_rank),
         ):
             if self._is_validation_pending():
                 self._validate_and_save(
@@ -477,12 +477,32 @@ class Trainer:
         raise OutOfMemoryError(f"{message}; {self.describe_latest()}") from None
 
     def _raise_worker_lost(self, message: str) -> NoReturn:
-        """Raise WorkerLostError. A single process saves a checkpoint first; several ranks could not do so together."""
-        latest, step = self.checkpointer.latest, self.state.step
-        if self.distributed.world_size == 1 and step > (0 if latest is None else latest.step):
-            with suppress(OutputError):
-                self._save_checkpoint(None, scheduled=self.checkpointer.is_due(self.state), is_final=True)
-        raise WorkerLostError(f"{message}; {self.checkpointer.describe_lost_steps(step)}") from None
+        """Raise WorkerLostError for a process that loads data. Save a checkpoint first, if this rank can."""
+        self._save_alone()
+        raise WorkerLostError(f"{message}; {self.checkpointer.describe_lost_steps(self.state.step)}") from None
+
+    def _save_after_lost_rank(self) -> str:
+        """Save a checkpoint, if this rank can, and return the end of the message: what is lost, and how the run goes on.
+
+        A GPU may still wait for the gradients of the lost rank, so its weights are not read.
+        """
+        if self.plan.device.type == "cpu":
+            self._save_alone()
+        return self.checkpointer.describe_lost_steps(self.state.step)
+
+    def _save_alone(self) -> None:
+        """Save a checkpoint without the other ranks, which may be lost.
+
+        Rank 0 saves it. Of two ranks, rank 1 does so too, because it is alone if it has lost rank 0.
+        """
+        tensors = self.train_state.get_whole_state()
+        is_writer = self.distributed.is_rank_zero or self.distributed.world_size == 2
+        if tensors is None or not is_writer or self.state.step == 0:
+            return
+        self.distributed.start_watchdog()
+        self._update_state()
+        with suppress(OutputError, RunError):
+            self.checkpointer.save_alone(tensors, self.state)
 
     # Validation and checkpoints
 
@@ -507,17 +527,21 @@ class Trainer:
         self.distributed.start_watchdog()
         self._check_skipped_steps()
         with self.throughput.paused():
-            self.state = replace(
-                self.state,
-                nll_since_log=self._nll_since_log.item(),
-                tokens_since_log=int(self._tokens_since_log),
-                skipped_steps=self.guard.skipped_steps,
-                consecutive_skips=self.guard.consecutive_skips,
-                grad_norms=self.guard.grad_norms,
-            )
+            self._update_state()
             return self.checkpointer.save(
                 self.train_state.gather_state(), self.state, metric=metric, nll=nll, scheduled=scheduled, is_final=is_final
             )
+
+    def _update_state(self) -> None:
+        """Copy the sums and counts that the device has into the state."""
+        self.state = replace(
+            self.state,
+            nll_since_log=self._nll_since_log.item(),
+            tokens_since_log=int(self._tokens_since_log),
+            skipped_steps=self.guard.skipped_steps,
+            consecutive_skips=self.guard.consecutive_skips,
+            grad_norms=self.guard.grad_norms,
+        )
 
 
 def read_clock(clock: Literal["wall", "processor"]) -> float:

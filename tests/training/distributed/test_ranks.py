@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -334,6 +334,57 @@ def test_validation_without_memory_stops_all_ranks(alone: Path, tiny: MakeRecipe
     assert second["type"] == "RankZeroError"
     run_ranks(2, train_all, {find_free_port(): recipe})
     assert read_losses(tmp_path / "run") == pytest.approx(read_losses(alone), rel=1e-6)
+
+
+# A lost rank
+
+
+def train_and_lose_rank(recipe: Recipe, lost_rank: int, place: str, expected: str) -> None:
+    """Train until a rank ends after step 5, and check the message of the others."""
+    context = context_from_environment(os.environ, timeout_minutes=2.0)
+    is_lost = context.rank == lost_rank
+    with nullcontext() if is_lost else raises_code("worker-lost", expected), init_process_group(context):
+        trainer = new_trainer(recipe, distributed=context)
+        owner, name = {
+            "data": (trainer.stream, "next_batch"),
+            "backward": (trainer.train_step, "_backward"),
+            "end of the step": (trainer, "_after_step"),
+        }[place]
+        function = getattr(owner, name)
+
+        def end_rank(*arguments: Any, **options: Any) -> Any:
+            if trainer.state.step == 5:
+                os._exit(0)
+            return function(*arguments, **options)
+
+        if is_lost:
+            setattr(owner, name, end_rank)
+        trainer.run()
+    os._exit(0)  # the exit of a process that has lost a connection may hang
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lost_rank", "place", "world_size"), [(0, "data", 2), (1, "backward", 2), (1, "end of the step", 2), (3, "backward", 4)]
+)
+def test_rank_that_is_left_saves_a_checkpoint(
+    lost_rank: int, place: str, world_size: int, alone: Path, tiny: MakeRecipe, tmp_path: Path
+) -> None:
+    """The run then goes on as if no rank had been lost."""
+    recipe = tiny(tmp_path / "run", *FOUR)
+    message = "step-00000005 is saved, and the same command resumes from there" if world_size == 2 else "step"
+    run_ranks(world_size, train_and_lose_rank, recipe, lost_rank, place, message)
+    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run" / "checkpoints")][-1] == 5
+    train(recipe)
+    assert read_losses(tmp_path / "run") == pytest.approx(read_losses(alone), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_shards_of_a_lost_rank_are_not_saved(tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", *FOUR, "training.parallel=fsdp", "training.checkpoint_every_steps=1000")
+    message = "no checkpoint is saved yet, so the same command starts again, and 5 steps are lost"
+    run_ranks(2, train_and_lose_rank, recipe, 1, "data", message)
+    assert list_checkpoints(tmp_path / "run" / "checkpoints") == []
 
 
 # Ranks of the command

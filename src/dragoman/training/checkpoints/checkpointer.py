@@ -15,6 +15,7 @@ from dragoman.training.checkpoints.checkpoint import (
     StateTensors,
     TrainerState,
     find_latest_checkpoint,
+    list_checkpoints,
     prune_checkpoints,
     read_checkpoint,
     save_checkpoint,
@@ -95,8 +96,7 @@ class Checkpointer:
         RunError if a weight is not finite, so that no good checkpoint is replaced.
         """
         step = trainer_state.step
-        has_nonfinite_weights = not all(math.isfinite(float(weight.sum())) for weight in tensors.weights.values())
-        if self.distributed.broadcast_object(has_nonfinite_weights):
+        if self.distributed.broadcast_object(_has_nonfinite_weights(tensors)):
             raise RunError(
                 f"step {step}: a weight is not a finite number; {self.describe_latest()}. Start in another folder with "
                 "run=FOLDER and a lower learning rate, a longer training.warmup_steps or training.clip_norm=1.0",
@@ -105,7 +105,7 @@ class Checkpointer:
         failure = code = path = None
         if self.distributed.is_rank_zero:
             try:
-                path = str(self._write(tensors, trainer_state, metric, nll, scheduled=scheduled))
+                path = str(self._write(tensors, trainer_state, metric, nll, scheduled=scheduled).path)
             except OutputError as error:
                 failure, code = str(error), error.code
         failure, code, path = self.distributed.broadcast_object((failure, code, path))
@@ -116,7 +116,7 @@ class Checkpointer:
                 Path(path), trainer_state, self.recipe, metric, self.data_digests, scheduled, self.compute_plan, nll
             )
             self.pending = False
-            self.callback(RunEvent("checkpoint", step, f"saved {Path(path).name}"))
+            self._report_saved()
         elif is_final:
             raise OutputError(f"{failure}; {self.describe_latest()}", code=code)
         else:
@@ -124,6 +124,25 @@ class Checkpointer:
             message = f"{failure}; training continues and tries again; {self.describe_latest()}"
             self.callback(RunEvent("checkpoint_failed", step, message))
         return path is not None
+
+    def save_alone(self, tensors: StateTensors, trainer_state: TrainerState) -> None:
+        """Save a checkpoint on this rank, which may have lost the others, unless the folder has one of this step.
+
+        Raises:
+            OutputError: it cannot be written.
+            RunError: a checkpoint in the folder cannot be read.
+        """
+        newest = max(list_checkpoints(self.folder), key=lambda checkpoint: checkpoint.step, default=None)
+        if newest is not None and newest.step >= trainer_state.step:
+            self.latest = newest
+        elif not _has_nonfinite_weights(tensors):
+            scheduled = self.is_due(trainer_state) and not trainer_state.consecutive_skips
+            self.latest = self._write(tensors, trainer_state, None, None, scheduled=scheduled)
+            self._report_saved()
+
+    def _report_saved(self) -> None:
+        if self.latest is not None:
+            self.callback(RunEvent("checkpoint", self.latest.step, f"saved {self.latest.path.name}"))
 
     def _write(
         self,
@@ -133,7 +152,7 @@ class Checkpointer:
         nll: float | None,
         *,
         scheduled: bool,
-    ) -> Path:
+    ) -> Checkpoint:
         checkpoint = save_checkpoint(
             self.folder,
             tensors,
@@ -146,7 +165,11 @@ class Checkpointer:
             nll=nll,
         )
         prune_checkpoints(self.folder, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
-        return checkpoint.path
+        return checkpoint
+
+
+def _has_nonfinite_weights(tensors: StateTensors) -> bool:
+    return not all(math.isfinite(float(weight.sum())) for weight in tensors.weights.values())
 
 
 def find_latest_on_all_ranks(
