@@ -99,6 +99,7 @@ def write_nllb(
     keep_sentencepiece: bool = False,
     dtype: torch.dtype = torch.float32,
     shard_size: str = "1GB",
+    change_model: Callable[[Any], object] = lambda model: None,
 ) -> tuple[Any, Any]:
     """Write an NLLB folder as transformers 5 saves it, with `tokenizer.json`, and return the model and the tokenizer.
 
@@ -122,7 +123,7 @@ def write_nllb(
     model = make_m2m100_model(len(tokenizer))
     if keep_sentencepiece:
         (folder / "sentencepiece.bpe.model").write_bytes((first / "sentencepiece.bpe.model").read_bytes())
-    return _save(folder, model, tokenizer, dtype, shard_size, lambda model: None)
+    return _save(folder, model, tokenizer, dtype, shard_size, change_model)
 
 
 def write_m2m100(
@@ -131,6 +132,7 @@ def write_m2m100(
     *,
     dtype: torch.dtype = torch.float32,
     shard_size: str = "1GB",
+    change_model: Callable[[Any], object] = lambda model: None,
 ) -> tuple[Any, Any]:
     """Write an M2M-100 folder, and return the model and the tokenizer of transformers."""
     import transformers
@@ -147,7 +149,7 @@ def write_m2m100(
     change(tokenizer)
     languages = FAIRSEQ_LANGUAGE_CODES["m2m100"]
     model = make_m2m100_model(max(len(tokenizer), len(pieces) + len(languages) + tokenizer.num_madeup_words))
-    return _save(folder, model, tokenizer, dtype, shard_size, lambda model: None)
+    return _save(folder, model, tokenizer, dtype, shard_size, change_model)
 
 
 def make_m2m100_model(vocab_size: int) -> Any:

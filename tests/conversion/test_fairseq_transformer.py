@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import dragoman
+import fsmt_folders
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import END_ID
 from expected_errors import raises_code
@@ -81,6 +83,47 @@ def test_logits_are_equal(variant: str, form: str, tmp_path: Path) -> None:
         torch.testing.assert_close(logits[:, :, map_ids(sizes[1])], expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["checkpoint_last.pt", "checkpoint.avg10.pt", "model1.pt", "wmt19.en-de.ffn8192.pt", "10.pt"])
+def test_checkpoint_may_have_any_name(name: str, tmp_path: Path) -> None:
+    write_variant(tmp_path / "source")
+    dragoman.convert(tmp_path / "source", tmp_path / "usual")
+    (tmp_path / "source" / "model.pt").rename(tmp_path / "source" / name)
+    dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    usual, weights = (load_file(tmp_path / bundle / "weights.safetensors") for bundle in ("usual", "bundle"))
+    assert all(torch.equal(weights[name], usual[name]) for name in usual)
+    assert load_bundle(tmp_path / "bundle").metadata.origin == load_bundle(tmp_path / "usual").metadata.origin
+
+
+def test_one_of_several_checkpoints_is_chosen_by_path(tmp_path: Path) -> None:
+    """The folder holds an average and two checkpoints, whose weights differ."""
+    write_variant(tmp_path / "source")
+    names = ("checkpoint.avg10.pt", "checkpoint_best.pt", "checkpoint_last.pt")
+    checkpoint = torch.load(tmp_path / "source" / "model.pt", weights_only=False)
+    (tmp_path / "source" / "model.pt").unlink()
+    for factor, name in enumerate(names, start=1):
+        state = {key: tensor * factor if "embed_tokens" in key else tensor for key, tensor in checkpoint["model"].items()}
+        torch.save(checkpoint | {"model": state}, tmp_path / "source" / name)
+    with raises_code("source-damaged", "3 checkpoints", *names, "path of one"):
+        dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+    totals = []
+    for name in names:
+        dragoman.convert(tmp_path / "source" / name, tmp_path / f"bundle-{name}")
+        weights = load_file(tmp_path / f"bundle-{name}" / "weights.safetensors")
+        totals.append(float(weights["encoder.embedding.weight"].double().abs().sum()))
+    assert totals == pytest.approx([totals[0], 2 * totals[0], 3 * totals[0]], rel=1e-6)
+
+
+def test_checkpoint_without_dictionary_names_what_is_missing(tmp_path: Path) -> None:
+    write_variant(tmp_path / "source")
+    for language in ("en", "de"):
+        (tmp_path / "source" / f"dict.{language}.txt").unlink()
+    for before, name in (("model.pt", "model.pt"), ("model.pt", "checkpoint_last.pt")):
+        (tmp_path / "source" / before).rename(tmp_path / "source" / name)
+        with raises_code("source-damaged", "fairseq needs its dictionaries dict.*.txt", name):
+            dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+
+
 @torch.no_grad()
 def test_greedy_outputs_are_equal(tmp_path: Path) -> None:
     """Compare with the largest logit of each step, from the start token `</s>`; padding and `<s>` never occur."""
@@ -108,10 +151,7 @@ def test_greedy_outputs_are_equal(tmp_path: Path) -> None:
 
 def test_fsmt_of_transformers_gives_the_same_weights(tmp_path: Path) -> None:
     """FSMT has fairseq's names behind `model.`, so both conversions of one model write the same file."""
-    pytest.importorskip("transformers", reason="FSMT needs transformers: dragoman[test]")
-    import test_huggingface_fsmt
-
-    model = test_huggingface_fsmt.write_folder(tmp_path / "fsmt", is_shared=True)
+    model = fsmt_folders.write_folder(tmp_path / "fsmt", is_shared=True)
     dragoman.convert(tmp_path / "fsmt", tmp_path / "first")
     state = {
         name.removeprefix("model."): tensor for name, tensor in model.state_dict().items() if "embed_positions" not in name

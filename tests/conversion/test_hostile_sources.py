@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save
 
 import dragoman
+import fsmt_folders
 import marian_folders
 from dragoman.bundle import load_bundle
 from dragoman.errors import DragomanError
@@ -197,10 +198,7 @@ def write_m2m100(folder: Path) -> None:
 
 
 def write_fsmt(folder: Path) -> None:
-    pytest.importorskip("transformers", reason="FSMT needs transformers: dragoman[test]")
-    from test_huggingface_fsmt import write_folder
-
-    write_folder(folder, is_shared=True)
+    fsmt_folders.write_folder(folder, is_shared=True)
 
 
 def write_fairseq(folder: Path) -> None:

@@ -364,6 +364,17 @@ def test_unknown_format_raises(names: dict[str, str], code: str, tmp_path: Path)
         dragoman.convert(tmp_path / "model", tmp_path / "bundle")
 
 
+@pytest.mark.parametrize("model_type", ["bart", "blenderbot", "mbart", "mt5", "nllb-moe", "seamless_m4t", "t5", "umt5"])
+def test_other_family_of_huggingface_is_named(model_type: str, folder: Path, tmp_path: Path) -> None:
+    """All other files are those of a MarianMT model, and of a training that was interrupted."""
+    for name in ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "training_args.bin"):
+        torch.save({}, folder / name)
+    document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(document | {"model_type": model_type}), encoding="utf-8")
+    with raises_code("unknown-format", f"model_type = {model_type!r}", "dragoman converts marian, m2m_100 and fsmt"):
+        dragoman.convert(folder, tmp_path / "bundle")
+
+
 def test_existing_output_is_kept(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "mine.txt").write_text("kept")

@@ -295,6 +295,69 @@ def test_embedding_of_another_size_raises(family: str, tmp_path: Path) -> None:
             dragoman.convert(tmp_path / "source", tmp_path / "bundle")
 
 
+def pad(model: Any) -> None:
+    """Fill the embedding up to a multiple of 64. With pad_to_multiple_of, transformers 5 forgets MarianMT's output bias."""
+    model.resize_token_embeddings(-(-model.config.vocab_size // 64) * 64)
+
+
+def pad_and_tune(model: Any) -> None:
+    """Fill the embedding up to a multiple of 64, and train it for three steps on tokens."""
+    size = model.config.vocab_size
+    pad(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    ids = torch.randint(4, min(size, 60), (4, 9), generator=torch.Generator().manual_seed(1))
+    for _ in range(3):
+        model(input_ids=ids, labels=ids.flip(1)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_padded_embedding_gives_the_same_outputs(family: str, tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def change(model: Any) -> None:
+        sizes.append(model.config.vocab_size)
+        pad_and_tune(model)
+        sizes.append(model.config.vocab_size)
+
+    model, tokenizer = WRITERS[family](tmp_path / "source", CHANGES["several"], change_model=change)
+    result = dragoman.convert(tmp_path / "source", tmp_path / "source-bundle")
+    rows = load_file(tmp_path / "source-bundle" / "weights.safetensors")["output"]
+    assert len(rows) == sizes[0] + (family == "marian")  # MarianMT has no `<s>`
+    assert [note.split(" have ")[0] for note in result.notes] == [
+        f"The last {sizes[1] - sizes[0]} rows of the embedding belong to no token and"
+    ]
+    check_ids(load_bundle(tmp_path / "source-bundle").tokenizer.source, tokenizer)
+    languages = {"nllb": ("eng_Latn", "deu_Latn"), "m2m100": ("en", "de")}.get(family)
+    options = {} if languages is None else {"source_language": languages[0], "target_language": languages[1]}
+    check_outputs(tmp_path / "source", model, tokenizer, **options)
+
+
+@pytest.mark.parametrize("fill", [0.0, "mean", "trained", "one trained"])
+def test_rows_of_unknown_tokens_are_no_padding(fill: float | str, tmp_path: Path) -> None:
+    """Rows that differ belong to tokens that the folder no longer states."""
+
+    def pad_and_fill(model: Any) -> None:
+        size = model.config.vocab_size
+        pad(model)
+        with torch.no_grad():
+            rows = model.model.shared.weight[size:]
+            if fill == 0.0:
+                rows.zero_()
+            elif fill == "trained":
+                rows += torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
+            elif fill == "one trained":
+                rows[2] += 0.5
+
+    _, tokenizer = write_marian(tmp_path / "source", change_model=pad_and_fill)
+    if fill in ("trained", "one trained"):
+        with raises_code("source-damaged", f"row {len(tokenizer)} of the embedding", "pad_to_multiple_of"):
+            convert(tmp_path / "source")
+    else:
+        check_ids(convert(tmp_path / "source").source, tokenizer)
+
+
 def test_token_without_a_row_raises(tmp_path: Path) -> None:
     """The tokenizer of a fine-tuned model with the weights of the original."""
     write_marian(tmp_path / "source")

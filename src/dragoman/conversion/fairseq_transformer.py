@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, damaged, read_checkpoint
-from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, check_one_checkpoint
+from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, check_one_checkpoint, list_checkpoints
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
@@ -30,8 +30,6 @@ from dragoman.errors import DataError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "fairseq-transformer"
-USUAL_CHECKPOINTS = ("model.pt", "checkpoint_best.pt")
-"""Names of checkpoints that need no dictionary beside them to be known as fairseq's."""
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 """First tokens of each dictionary."""
 BEGIN, PADDING, END, UNKNOWN = range(4)
@@ -77,9 +75,9 @@ PIECES_NOTE = "The folder has no codes and no SentencePiece model, so the text m
 
 
 def detect(files: SourceFiles) -> bool:
-    """Return whether a folder holds a checkpoint of fairseq."""
+    """Return whether a folder holds a checkpoint, under any name, and dictionaries of fairseq."""
     has_dictionary = any(re.fullmatch(r"dict\..+\.txt", name) for name in files.names)
-    return any(name in USUAL_CHECKPOINTS or (has_dictionary and name.endswith(".pt")) for name in files.names)
+    return has_dictionary and bool(list_checkpoints(files))
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -89,7 +87,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    names = sorted(name for name in files.names if name.endswith(".pt"))
+    names = list_checkpoints(files)
     check_one_checkpoint(files, names)
     path = files.path(names[0])
     checkpoint = read_checkpoint(path, inert_classes=INERT_CLASSES)

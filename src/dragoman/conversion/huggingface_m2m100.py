@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dragoman.bundle import ModelOrigin
@@ -23,6 +24,7 @@ from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES,
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
+from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, list_stated_texts, read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
@@ -41,6 +43,10 @@ CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 PIECES_MODEL, VOCABULARY = "sentencepiece.bpe.model", "vocab.json"
 M2M100_TOKEN, NLLB_TOKEN = "__{}__", "{}"  # patterns of language tokens
 
+EMBEDDING = (
+    "model.shared.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"
+)  # fmt: skip
+"""Names of the one embedding, any of which a file may have."""
 MASK = "<mask>"
 LANGUAGE_CODE = r"[a-z]{2,4}_[A-Z][a-z]{3}"
 """Codes of NLLB, such as deu_Latn."""
@@ -73,7 +79,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     is_nllb = _is_nllb(files, tokenizer_settings)
     pattern = NLLB_TOKEN if is_nllb else M2M100_TOKEN
     table, model, rules = _read_tokens(files, settings, tokenizer_settings, is_nllb)
-    order = _build_order(settings, table.pieces)
+    order = _build_order(settings, table)
     languages = _list_languages(table, tokenizer_settings, is_nllb)
     weights = _build_weights(files, settings, order)
     vocabulary = PieceVocabulary(model, table.reorder(order, rules), name=str(files.folder / PIECES_MODEL))
@@ -110,6 +116,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             source_languages=list(languages),
             target_languages=list(languages),
         ),
+        notes=describe_padding(order),
     )
 
 
@@ -160,7 +167,8 @@ def _read_tokens(
         vocabulary_file=vocabulary_file,
         num_rows=vocab_size,
         always_special=NLLB_FIRST_PIECES,
-        num_padding_rows=max(MADE_UP_WORDS, tokenizer_settings.integer("num_madeup_words", MADE_UP_WORDS)),
+        num_made_up=max(MADE_UP_WORDS, tokenizer_settings.integer("num_madeup_words", MADE_UP_WORDS)),
+        is_padding=partial(are_padding_rows, files, EMBEDDING),
     )
     return table, model, rules
 
@@ -196,15 +204,22 @@ def _list_unstated_languages(files: SourceFiles, tokenizer_settings: ModelSettin
     return [] if any(language in stated for language in NLLB_LANGUAGES) else [*NLLB_LANGUAGES, MASK]
 
 
-def _build_order(settings: ModelSettings, pieces: Sequence[str]) -> VocabularyOrder:
+def _build_order(settings: ModelSettings, table: TokenTable) -> VocabularyOrder:
     """Return the order of the vocabulary."""
-    ids = {piece: index for index, piece in reversed(list(enumerate(pieces)))}
+    ids = {piece: index for index, piece in reversed(list(enumerate(table.pieces)))}
     for name, token in SPECIAL_TOKENS.items():
         if ids.get(token) != settings.integer(name):
             raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {ids.get(token)}")
     if "<unk>" not in ids:
         raise damaged(settings.path.parent / VOCABULARY, "has no piece <unk>")
-    return VocabularyOrder.build(pieces, padding=ids["<pad>"], unknown=ids["<unk>"], begin=ids["<s>"], end=ids["</s>"])
+    return VocabularyOrder.build(
+        table.pieces,
+        padding=ids["<pad>"],
+        unknown=ids["<unk>"],
+        begin=ids["<s>"],
+        end=ids["</s>"],
+        num_padding_rows=table.num_padding_rows,
+    )
 
 
 def _list_languages(table: TokenTable, tokenizer_settings: ModelSettings, is_nllb: bool) -> tuple[str, ...]:
@@ -257,10 +272,7 @@ def _choose_languages(
 def _build_weights(files: SourceFiles, settings: ModelSettings, order: VocabularyOrder) -> dict[str, TensorStream]:
     """Return the weights of the bundle."""
     reader = WeightReader(files.open_tensors(), prefix="model.", family="M2M-100")
-    shared = reader.get(
-        "model.shared.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"
-    )
-    weights = {"output": reader.read_vocabulary_matrix(shared, order)}
+    weights = {"output": reader.read_vocabulary_matrix(reader.get(*EMBEDDING), order)}
     for stack in ("encoder", "decoder"):
         weights |= reader.read_layers(stack, settings.integer(f"{stack}_layers"))
         weights |= reader.read_norm(stack)

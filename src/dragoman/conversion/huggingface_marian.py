@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import ACTIVATIONS
 from dragoman.conversion.original_tokenizer import check_token_ids, open_transformers_tokenizer
+from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.stated_tokens import read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_recipe
@@ -40,6 +43,9 @@ CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 LANGUAGE_TOKEN = ">>{}<<"
+ENCODER_EMBEDDING, DECODER_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+SHARED_EMBEDDING = ("model.shared.weight", DECODER_EMBEDDING, ENCODER_EMBEDDING, "lm_head.weight")
+"""Names of the one embedding of both sides, any of which a file may have."""
 
 # Settings of the BART family with the value that MarianMT has.
 FIXED_SETTINGS = {
@@ -72,10 +78,11 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     target_size = vocab_size if settings.get("decoder_vocab_size") is None else settings.integer("decoder_vocab_size")
     if is_shared and vocab_size != target_size:
         raise damaged(settings.path, f"decoder_vocab_size = {target_size}, but the vocabulary of {vocab_size} is shared")
-    source_order, source_pieces = _read_vocabulary(files, settings, VOCABULARY, vocab_size)
+    source_names = SHARED_EMBEDDING if is_shared else (ENCODER_EMBEDDING,)
+    source_order, source_pieces = _read_vocabulary(files, settings, VOCABULARY, vocab_size, source_names)
     target_order, target_pieces = source_order, source_pieces
     if not is_shared:
-        target_order, target_pieces = _read_vocabulary(files, settings, TARGET_VOCABULARY, target_size)
+        target_order, target_pieces = _read_vocabulary(files, settings, TARGET_VOCABULARY, target_size, (DECODER_EMBEDDING,))
     tensors = files.open_tensors()
     weights = _build_weights(tensors, settings, source_order, None if is_shared else target_order)
     source = PieceVocabulary(files.read_bytes(SOURCE_MODEL), source_pieces, name=str(files.folder / SOURCE_MODEL))
@@ -113,11 +120,12 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             source_languages=[source_language] if source_language else None,
             target_languages=(languages if len(languages) > 1 else [target_language] if target_language else None),
         ),
+        notes=describe_padding(source_order, target_order),
     )
 
 
 def _read_vocabulary(
-    files: SourceFiles, settings: ModelSettings, file_name: str, vocab_size: int
+    files: SourceFiles, settings: ModelSettings, file_name: str, vocab_size: int, embedding: Sequence[str]
 ) -> tuple[VocabularyOrder, PieceList]:
     """Return the order of one vocabulary, which begins the decoder with `decoder_start_token_id`, and its file."""
     document = files.read_json_object(file_name)
@@ -129,8 +137,9 @@ def _read_vocabulary(
         num_rows=vocab_size,
         always_special=("</s>", "<unk>", "<pad>"),
         is_second=file_name == TARGET_VOCABULARY,
+        is_padding=partial(are_padding_rows, files, embedding),
     )
-    order = _build_order(files, settings, file_name, table.pieces)
+    order = replace(_build_order(files, settings, file_name, table.pieces), num_padding_rows=table.num_padding_rows)
     return order, table.reorder(order, "marian")
 
 
@@ -231,18 +240,17 @@ def _build_weights(
             raise damaged(tensors.location, f"{problem}, but config.json has {order.num_source_rows} pieces")
         return builder.reorder_rows(tensor, order)
 
-    encoder_name, decoder_name = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     order = target_order or source_order
     weights: dict[str, TensorStream] = {}
     if target_order is None:
-        weights["output"] = reorder(get("model.shared.weight", decoder_name, encoder_name, "lm_head.weight"), order)
+        weights["output"] = reorder(get(*SHARED_EMBEDDING), order)
     elif _has_own_output(settings):
         weights["output"] = reorder(get("lm_head.weight"), order)
-        weights["encoder.embedding.weight"] = reorder(get(encoder_name), source_order)
-        weights["decoder.embedding.weight"] = reorder(get(decoder_name), order)
+        weights["encoder.embedding.weight"] = reorder(get(ENCODER_EMBEDDING), source_order)
+        weights["decoder.embedding.weight"] = reorder(get(DECODER_EMBEDDING), order)
     else:
-        weights["output"] = reorder(get(decoder_name, "lm_head.weight"), order)
-        weights["encoder.embedding.weight"] = reorder(get(encoder_name), source_order)
+        weights["output"] = reorder(get(DECODER_EMBEDDING, "lm_head.weight"), order)
+        weights["encoder.embedding.weight"] = reorder(get(ENCODER_EMBEDDING), source_order)
     bias = get("final_logits_bias") if "final_logits_bias" in tensors else None
     if bias is not None and bias.numel() != order.num_source_rows:
         raise damaged(

@@ -26,7 +26,7 @@ from dragoman.conversion.opennmt_transformer import (
     read_rate,
     read_tokens,
 )
-from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, check_one_checkpoint
+from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, check_one_checkpoint, list_checkpoints
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 
 NAME = "opennmt-py"
@@ -81,7 +81,7 @@ FEED_FORWARD_NAMES = {"layer_norm": "post_attention_layernorm", "w_1": "mlp.gate
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds a checkpoint, and none of the dictionaries that belong to a checkpoint of fairseq."""
-    return bool(_list_checkpoints(files)) and not any(re.fullmatch(r"dict\..+\.txt", name) for name in files.names)
+    return bool(list_checkpoints(files)) and not any(re.fullmatch(r"dict\..+\.txt", name) for name in files.names)
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -91,7 +91,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         DataError: a file is missing or damaged.
         BundleError: the model has a feature that dragoman does not have.
     """
-    names = _list_checkpoints(files)
+    names = list_checkpoints(files)
     check_one_checkpoint(files, names)
     path = files.path(names[0])
     checkpoint = read_checkpoint(path, inert_classes=INERT_CLASSES)
@@ -139,10 +139,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         length_penalty="power" if is_version_3 else "none",
     )
     return convert_model(files, options, model, format_name=NAME)
-
-
-def _list_checkpoints(files: SourceFiles) -> list[str]:
-    return sorted(name for name in files.names if name.endswith(".pt") and not name.endswith((".vocab.pt", "optimizer.pt")))
 
 
 def _as_plain(value: Any) -> Any:

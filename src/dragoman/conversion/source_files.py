@@ -26,6 +26,8 @@ MAX_UNUSED_IDS = 2**16
 """Largest number of ids without a piece."""
 CHECKPOINT_SUFFIX = ".pt"
 """Ending of the checkpoints of fairseq and OpenNMT-py."""
+OTHER_CHECKPOINTS = (".vocab.pt", "optimizer.pt", "scheduler.pt", "scaler.pt")
+"""Endings of files beside a model: vocabularies of OpenNMT-py, and the state of a training by OpenNMT-py or transformers."""
 SETTINGS_FILE = "config.json"
 """File that tells which tensors a folder of Hugging Face has."""
 
@@ -186,6 +188,11 @@ class SourceFiles:
                 shard.release()
 
         return SourceTensors(tensors, release, self.folder / index_name, settings=SETTINGS_FILE)
+
+
+def list_checkpoints(files: SourceFiles) -> list[str]:
+    """Return the names of the files `*.pt` that may hold a model."""
+    return sorted(name for name in files.names if name.endswith(CHECKPOINT_SUFFIX) and not name.endswith(OTHER_CHECKPOINTS))
 
 
 def check_one_checkpoint(files: SourceFiles, names: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ ids of added tokens. Older folders name special tokens without an id. They have 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +30,14 @@ class TokenTable:
     """Tokens of a folder.
 
     Attributes:
-        pieces: the token of each row; a row of known padding has a name of its own
+        pieces: the token of each row; a row that the family leaves without a token has a name of its own
         added: added tokens, with the ids of the source
+        num_padding_rows: rows behind them that have learned nothing
     """
 
     pieces: tuple[str, ...]
     added: tuple[AddedToken, ...]
+    num_padding_rows: int = 0
 
     def reorder(self, order: VocabularyOrder, rules: SplitRules) -> PieceList:
         """Return the file of a vocabulary in the bundle's order."""
@@ -50,8 +52,9 @@ def read_token_table(
     vocabulary_file: str,
     num_rows: int,
     always_special: Sequence[str] = (),
-    num_padding_rows: int = 0,
+    num_made_up: int = 0,
     is_second: bool = False,
+    is_padding: Callable[[int], bool] = lambda num_tokens: False,
 ) -> TokenTable:
     """Return the tokens of a folder.
 
@@ -61,8 +64,9 @@ def read_token_table(
         vocabulary_file: file that states them
         num_rows: rows of the embedding
         always_special: special tokens of the family, which need not be stated
-        num_padding_rows: most rows at the end that the family leaves without a token
+        num_made_up: most rows at the end that the family leaves without a token
         is_second: the vocabulary is the target's own, while the ids that files state are those of the source
+        is_padding: returns whether the rows of the embedding behind this number of tokens have learned nothing
 
     Raises:
         DataError: a file is damaged, a token has no row, or no token has a row.
@@ -82,15 +86,20 @@ def read_token_table(
                 raise damaged(files.folder / source, f"two pieces have one id: {text[:40]!r} and {pieces[index][:40]!r}")
             pieces.setdefault(index, text)
     end = max(pieces, default=-1) + 1
+    num_padding_rows = 0
     missing = next((index for index in range(num_rows) if index not in pieces), None)
-    if missing is not None and (missing < end or num_rows - end > num_padding_rows):
-        raise DataError(
-            f"{files.folder}: no token reaches row {missing} of the embedding, which config.json describes with {num_rows} "
-            f"tokens, but {vocabulary_file} and the files of added tokens have {len(pieces)}; copy all files of the tokenizer, "
-            "or save the model after resize_token_embeddings(len(tokenizer))",
-            code="source-damaged",
-        )
-    return TokenTable(tuple(pieces.get(index, f"<unused-{index}>") for index in range(num_rows)), tuple(added))
+    if missing is not None and (missing < end or num_rows - end > num_made_up):
+        ends = [size for size in (end, end + num_made_up) if missing == end and is_padding(size)]
+        if not ends:
+            raise DataError(
+                f"{files.folder}: no token reaches row {missing} of the embedding, which config.json describes with {num_rows} "
+                f"tokens, but {vocabulary_file} and the files of added tokens have {len(pieces)}; copy all files of the "
+                "tokenizer, or save the model after resize_token_embeddings(len(tokenizer)) without pad_to_multiple_of",
+                code="source-damaged",
+            )
+        num_padding_rows = num_rows - ends[0]
+    names = tuple(pieces.get(index, f"<unused-{index}>") for index in range(num_rows - num_padding_rows))
+    return TokenTable(names, tuple(added), num_padding_rows)
 
 
 def list_stated_texts(files: SourceFiles) -> set[str]:

@@ -18,10 +18,12 @@ class VocabularyOrder:
     Attributes:
         pieces: the tokens by id
         rows: the source's id of each; None for a special token that the source does not have
+        num_padding_rows: rows of the source behind the last token, which are left out
     """
 
     pieces: tuple[str, ...]
     rows: tuple[int | None, ...]
+    num_padding_rows: int = 0
 
     @classmethod
     def build(
@@ -33,6 +35,7 @@ class VocabularyOrder:
         begin: int | None,
         end: int | None,
         begin_is_text: bool = False,
+        num_padding_rows: int = 0,
     ) -> VocabularyOrder:
         """Return the order of a vocabulary.
 
@@ -43,11 +46,13 @@ class VocabularyOrder:
             pieces: tokens of the source by id
             padding, unknown, begin, end: the source's ids of the special tokens; None for one that it does not have
             begin_is_text: text has the token that starts the decoder, so its row is in the bundle twice
+            num_padding_rows: rows of the source behind the last token
         """
         special_rows = (padding, unknown, begin, end)
         moved = {row for row in special_rows if row is not None and not (begin_is_text and row == begin)}
         rows = (*special_rows, *(row for row in range(len(pieces)) if row not in moved))
-        return cls((*SPECIAL_PIECES, *(pieces[row] for row in rows[len(SPECIAL_IDS) :] if row is not None)), rows)
+        names = (*SPECIAL_PIECES, *(pieces[row] for row in rows[len(SPECIAL_IDS) :] if row is not None))
+        return cls(names, rows, num_padding_rows)
 
     @property
     def has_missing_rows(self) -> bool:
@@ -57,7 +62,7 @@ class VocabularyOrder:
     @property
     def num_source_rows(self) -> int:
         """Return the number of rows that a matrix of the source has."""
-        return 1 + max(row for row in self.rows if row is not None)
+        return 1 + max(row for row in self.rows if row is not None) + self.num_padding_rows
 
     def __len__(self) -> int:
         """Return the number of tokens of the bundle."""

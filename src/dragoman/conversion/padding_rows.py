@@ -1,0 +1,43 @@
+"""Rows behind the last token of an embedding, with which fine-tuners fill its size up to a multiple (`pad_to_multiple_of`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.conversion.source_files import SourceFiles
+from dragoman.conversion.vocabulary_order import VocabularyOrder
+
+MAX_PADDING_ROWS = 127
+"""Most rows behind the last token: sizes are multiples of 8 to 128."""
+MULTIPLE = 8
+TOLERANCE = 0.01
+"""Largest distance of two rows that have learned nothing, in standard deviations of the values of the tokens' rows."""
+
+
+def are_padding_rows(files: SourceFiles, names: Sequence[str], num_tokens: int) -> bool:
+    """Return whether the rows behind the last token have learned nothing, so that a model without them is the same.
+
+    `transformers` starts new rows near the mean of the others. A text that holds a token changes the token's row alone, so
+    rows that are still equal belong to no token. Rows of zeros have learned nothing either.
+
+    files: files of the model
+    names: names of the embedding, the first of which that exists counts
+    num_tokens: rows that belong to a token
+    """
+    tensors = files.open_tensors()
+    matrix_VD = tensors[next((name for name in names if name in tensors), names[0])]
+    if matrix_VD.dim() != 2 or not 0 < len(matrix_VD) - num_tokens <= MAX_PADDING_ROWS or len(matrix_VD) % MULTIPLE:
+        return False
+    padding_PD = matrix_VD[num_tokens:].float()
+    if not padding_PD.any():
+        return True
+    tokens_VD = matrix_VD[:num_tokens].float()
+    center_D = (padding_PD if len(padding_PD) > 1 else tokens_VD).mean(0)
+    return bool((padding_PD - center_D).abs().max() <= TOLERANCE * tokens_VD.std())
+
+
+def describe_padding(*orders: VocabularyOrder) -> tuple[str, ...]:
+    """Return the notes about the rows of a source that its bundle does not have."""
+    num_rows = max(order.num_padding_rows for order in orders)
+    note = f"The last {num_rows} rows of the embedding belong to no token and have learned nothing, so the bundle lacks them."
+    return (note,) if num_rows else ()
