@@ -11,6 +11,8 @@ from typing import Any
 
 from dragoman.bundle import Bundle
 from dragoman.data.tokenization.added_tokens import AddedToken
+from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS, UNKNOWN_TEXT
+from dragoman.data.tokenization.characters import CharacterScheme
 from dragoman.data.tokenization.pair_tokenizer import (
     SOURCE_MODEL_FILE,
     SOURCE_TOKENS_FILE,
@@ -22,6 +24,7 @@ from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import Vocabulary
+from dragoman.data.tokenization.words import WordScheme
 
 IMPORTS = {
     "ctranslate2": "import json, re\nfrom pathlib import Path\nimport ctranslate2, sentencepiece",
@@ -76,9 +79,26 @@ def encode(text):
 
 
 def decode(pieces):
-    return re.sub("@@( +|$)", "", " ".join(piece for piece in pieces if piece not in tokens["silent"]))
+    texts = [tokens["texts"].get(piece, piece) for piece in pieces if piece not in tokens["silent"]]
+    return re.sub("@@( +|$)", "", " ".join(texts))
 """
+WORD_CODE = """
+def encode(text):
+    return text{lower}.split()
 
+
+def decode(pieces):
+    return " ".join(tokens["texts"].get(piece, piece) for piece in pieces if piece not in tokens["silent"])
+"""
+CHARACTER_CODE = """
+def encode(text):
+    return list(re.sub("[ ▁]+", "▁", text{lower}).strip("▁"))
+
+
+def decode(pieces):
+    texts = [tokens["texts"].get(piece, piece) for piece in pieces if piece not in tokens["silent"]]
+    return "".join(texts).replace("▁", " ")
+"""
 
 PATH_NOTE = "`PATH` is this folder."
 
@@ -90,11 +110,18 @@ def describe_token_files(bundle: Bundle) -> str:
 
 
 def has_usage(bundle: Bundle) -> bool:
-    """Return whether the code of a card can split the text of a model: by SentencePiece, or by codes of subwords."""
-    return all(
-        not isinstance(side, TokenListTokenizer) or isinstance(side.scheme, SubwordNmtScheme)
-        for side in (bundle.tokenizer.source, bundle.tokenizer.target)
-    )
+    """Return whether the code of a card can split the text of a model.
+
+    It can by SentencePiece and by codes of subwords, and by words and characters without normalization and bytes.
+    """
+    return all(map(_has_code, (bundle.tokenizer.source, bundle.tokenizer.target)))
+
+
+def _has_code(vocabulary: Vocabulary) -> bool:
+    if not isinstance(vocabulary, TokenListTokenizer) or isinstance(vocabulary.scheme, SubwordNmtScheme):
+        return True
+    is_plain = vocabulary.normalization == "identity" and BYTE_TOKENS[0] not in vocabulary.tokens
+    return is_plain and isinstance(vocabulary.scheme, WordScheme | CharacterScheme)
 
 
 def write_text_code(bundle: Bundle) -> str:
@@ -102,6 +129,10 @@ def write_text_code(bundle: Bundle) -> str:
     tokenizer = bundle.tokenizer
     lower = ".lower()" if bundle.recipe.tokenizer.lowercase else ""
     if isinstance(tokenizer.source, TokenListTokenizer):
+        if isinstance(tokenizer.source.scheme, WordScheme):
+            return START + WORD_CODE.format(lower=lower)
+        if isinstance(tokenizer.source.scheme, CharacterScheme):
+            return START + CHARACTER_CODE.format(lower=lower)
         target = SOURCE_TOKENS_FILE if tokenizer.is_joint else TARGET_TOKENS_FILE
         return START + SUBWORD_CODE.format(source=SOURCE_TOKENS_FILE, target=target, lower=lower)
     target = SOURCE_MODEL_FILE if tokenizer.is_joint else TARGET_MODEL_FILE
@@ -129,6 +160,9 @@ def describe_text_tokens(bundle: Bundle) -> dict[str, Any]:
     target_names = list_tokens(target)
     silent = {*SPECIAL_IDS, *(token.id for token in _list_added(target) if token.special)} - {UNKNOWN_ID}
     texts = {target_names[token.id]: token.text for token in _list_added(target) if token.id not in SPECIAL_IDS}
+    if isinstance(target, TokenListTokenizer):
+        silent |= set(target.reserved_ids)
+        texts[target_names[UNKNOWN_ID]] = UNKNOWN_TEXT
     return {
         "pattern": f"({'|'.join(patterns) or '(?!)'})",
         "whole": whole,
