@@ -151,10 +151,15 @@ def examples() -> list[str]:
     return [command_line for text in texts for command_line in line.findall(text)]
 
 
-@pytest.mark.parametrize("example", examples())
-def test_examples_name_existing_commands_and_recipes(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the command and its options, the recipe with its settings, and the run folder of a recipe."""
+def test_examples_name_existing_commands_and_recipes(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RECIPES.parent)
+    for example in examples():
+        with subtests.test(example=example):
+            check_example(example)
+
+
+def check_example(example: str) -> None:
+    """Check the command and its options, the recipe with its settings, and the run folder of a recipe."""
     name, *words = shlex.split(example)
     command = LazyGroup().get_command(click.Context(cli), name)
     assert command is not None
