@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-inference bench-inference-gpu bench-parsing bench-serving bench-cluster bench-inline bench-quality clean
+.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-cluster bench-inline bench-quality clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -49,6 +49,9 @@ bench-data: $(VENV)/.core
 
 bench-training: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m training.run $(if $(QUICK),--quick) $(if $(ISA),--isa $(ISA)) $(if $(JSON),--json $(JSON))
+
+bench-training-gpu: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m training.gpu $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 bench-inference: $(VENV)/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m inference.run $(if $(QUICK),--quick) $(if $(ISA),--isa $(ISA)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
