@@ -1,7 +1,7 @@
 """Model on disk: one folder with checksums, which training writes and inference reads.
 
     config.json          the whole recipe, the vocabulary sizes, and the metadata of the training
-    weights.safetensors  each parameter once, under its first name; a parser's word tables
+    weights.safetensors  each parameter once, under its first name, as floating-point numbers or int8; a parser's word tables
     source.model         SentencePiece model of the source, or of both sides if they share it
     target.model         SentencePiece model of the target, if it is separate; labels.json for a parser
     manifest.json        size and SHA-256 of each file
@@ -29,6 +29,7 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
+from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
 from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
@@ -198,7 +199,7 @@ def load_weights(
     Raises:
         BundleError: a name or a shape differs, or a weight is not a finite number.
     """
-    buffers = collect_buffers(model)
+    weights, buffers = restore_weights(weights, location=location), collect_buffers(model)
     expected = dict(model.named_parameters()) | buffers
     if missing := sorted(expected.keys() - weights.keys()):
         raise BundleError(
@@ -232,6 +233,14 @@ def load_weights(
         for name, table in module.named_buffers(recurse=False):
             if id(table) in new_tensors:
                 setattr(module, name, new_tensors[id(table)])
+
+
+def restore_weights(weights: Mapping[str, Tensor], *, location: Path) -> Mapping[str, Tensor]:
+    """Return weights that may be int8 as floating-point numbers. Raise BundleError if the steps of a matrix do not fit."""
+    try:
+        return dequantize_matrices(weights)
+    except ValueError as error:
+        raise BundleError(f"{location}: {error}; quantize the bundle again", code="bundle-damaged") from None
 
 
 def _is_finite(weight: Tensor, release: Callable[[], None]) -> bool:
@@ -290,6 +299,22 @@ def save_bundle(
         _write_config(folder, recipe, (len(tokenizer.source), len(tokenizer.target)), metadata)
         digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
         write_tokenizer(folder, tokenizer)
+
+
+def quantize_bundle(path: Path, output: Path, *, overwrite: bool = False) -> None:
+    """Write a bundle with its matrices as int8, a quarter of the size. In int8 it translates as the first one does.
+
+    Raises BundleError if the bundle is damaged, and OutputError if the system refuses to write.
+    """
+    bundle = load_bundle(path)
+    save_bundle(
+        output,
+        recipe=bundle.recipe,
+        tokenizer=bundle.tokenizer,
+        weights=quantize_matrices(collect_weights(bundle.model)),
+        metadata=bundle.metadata,
+        overwrite=overwrite,
+    )
 
 
 def replace_metadata(path: Path, metadata: BundleMetadata) -> None:

@@ -25,6 +25,7 @@ from dragoman.training.run import train
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning"),
 ]
 
 RECIPE = make_recipe({"preset": "modern", "size": "tiny", "model": {"residual_dropout": 0.0, "embedding_dropout": 0.0}})

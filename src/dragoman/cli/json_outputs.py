@@ -364,6 +364,16 @@ class MergeAdapterOutput:
 
 
 @dataclass(frozen=True)
+class QuantizeOutput:
+    """Output of `dragoman quantize --json`: the folders of the new bundle and of its base, and the bytes of their weights."""
+
+    bundle: str
+    base: str
+    bytes: int
+    base_bytes: int
+
+
+@dataclass(frozen=True)
 class VocabularySizes:
     """Numbers of tokens of the two sides."""
 

@@ -50,6 +50,7 @@ COMMAND_GROUPS = {
         "info": ("dragoman.cli.models.info", "Show the model, the recipe and the training of a bundle."),
         "export": ("dragoman.cli.models.export", "Write a bundle in the format of another engine."),
         "explain": ("dragoman.cli.translation.explain", "Write a page that shows the attention and the search of one output."),
+        "quantize": ("dragoman.cli.models.quantize", "Write a bundle with int8 weights, a quarter of its size."),
         "calibrate": ("dragoman.cli.models.calibrate", "Calibrate the confidence of a bundle on a validation set."),
         "shortlist": ("dragoman.cli.models.shortlist", "Learn the likely target tokens of each source token."),
         "warm-up": ("dragoman.cli.models.warm_up", "Compile the kernels for this processor, before the first translation."),

@@ -244,6 +244,15 @@ def set_attention_impl(model: nn.Module, attention_impl: AttentionImpl) -> None:
             module.attention_impl = attention_impl
 
 
+def disable_cudnn_attention() -> None:
+    """Leave the attention of cuDNN out in this process: it builds a plan for each new shape of a batch.
+
+    PyTorch 2.11 prefers it on Hopper GPUs. A plan takes up to half a second there, and batches of sentences differ in shape: a
+    training step of 50,000 tokens took 1.5 s on an H200. The other kernels of PyTorch need no plan.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 @contextmanager
 def observe_attention(observers: Mapping[Attention, AttentionObserver]) -> Iterator[None]:
     """Call these observers whenever their attention runs; outputs do not change."""

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 from dragoman.config import TrainingConfig
-from dragoman.model.attention import AttentionImpl, cpu_attention, fused_attention, set_attention_impl
+from dragoman.model.attention import (
+    AttentionImpl,
+    cpu_attention,
+    disable_cudnn_attention,
+    fused_attention,
+    set_attention_impl,
+)
 from dragoman.model.linear import MatMul, onednn_matmul, padded_matmul, torch_matmul
 from dragoman.model.transformer import Transformer, set_matmul_impl
 from dragoman.runtime.autotuner import measure_seconds, measure_shortest_call, select_fastest
@@ -68,6 +74,8 @@ class ComputePlan:
         set_attention_impl(model, ATTENTION_IMPLS[kernels.attention])
         if self.device.type == "cpu":
             tune_malloc()
+        else:
+            disable_cudnn_attention()
 
     def to_dict(self) -> dict[str, str]:
         """Return the plan as JSON, for `choose_compute_plan(reuse_plan=…)`."""

@@ -25,6 +25,7 @@ from dragoman.bundle import (
     compute_bundle_digest,
     load_weights,
     read_config,
+    restore_weights,
 )
 from dragoman.config import INITIAL_DIR, Recipe
 from dragoman.config.section_validation import suggest_or_list_names
@@ -113,7 +114,7 @@ def load_initial_weights(model: Transformer, recipe: Recipe) -> None:
     Low-rank adapters keep their own initial values. Raises BundleError if a shape does not fit.
     """
     path = Path(recipe.run) / INITIAL_DIR / WEIGHTS_FILE
-    weights, parameters = load_tensors(path), dict(model.named_parameters())
+    weights, parameters = dict(restore_weights(load_tensors(path), location=path)), dict(model.named_parameters())
     generator = torch.Generator().manual_seed(recipe.training.seed)
     for name in VOCABULARY_WEIGHTS:
         if name in parameters and name in weights and len(parameters[name]) > len(weights[name]):

@@ -20,8 +20,6 @@ from dragoman.runtime.cpu_support import has_int8_matmul
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model
 
-pytestmark = pytest.mark.usefixtures("one_core")
-
 RESERVED = range(4, 36)
 WORDS = range(36, 64)
 MAX_BEAM_SIZE = 8
@@ -123,11 +121,13 @@ def count_wrong_outputs(count: int, device: torch.device, *, stride: int = 1) ->
     return num_wrong
 
 
+@pytest.mark.usefixtures("one_core")
 def test_each_code_is_exactly_once_in_every_output() -> None:
     assert set(count_wrong_outputs(200, torch.device("cpu"), stride=4).values()) == {0}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
 def test_each_code_is_exactly_once_in_ten_thousand_segments() -> None:
     assert set(count_wrong_outputs(10_000, torch.device("cpu")).values()) == {0}
 

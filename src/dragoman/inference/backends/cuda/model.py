@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dragoman.inference.backends.cuda.buffers import BufferShape, StepBuffers, round_up_size
 from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder, RecordFn, WorkFn
-from dragoman.model.attention import Attention, KeyValue
+from dragoman.model.attention import Attention, KeyValue, disable_cudnn_attention
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import DecoderState, Transformer
 from dragoman.tasks.inference_model import InferenceModel, get_max_positions
@@ -265,5 +265,6 @@ class StaticTransformer:
 
 def build_cuda_inference_model(model: Transformer, *, record_fn: RecordFn | None = None) -> InferenceModel:
     """Return the inference model of a model on a GPU."""
+    disable_cudnn_attention()
     static_model = StaticTransformer(model, record_fn=record_fn)
     return InferenceModel(static_model.start, static_model.step, model.output.device, static_model.max_positions)

@@ -1,0 +1,37 @@
+"""Command `quantize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option
+
+
+@click.command()
+@click.argument("bundle", type=PATH_TYPE)
+@output_path_option("Bundle to write.", required=True)
+@overwrite_option("Replace a bundle that exists.")
+@json_option()
+def quantize(bundle: Path, output: Path, overwrite: bool, as_json: bool) -> None:
+    """Write BUNDLE with int8 weights, a quarter of its size.
+
+    With --precision int8, the new bundle translates as the first one does. All commands take it, training too, but float32 is
+    lost: keep the first one to train it further.
+
+    \b
+    Example:  dragoman quantize runs/base-ende/bundle -o base-ende-int8
+    """
+    from dragoman.bundle import WEIGHTS_FILE, quantize_bundle
+    from dragoman.cli.console import print_facts, print_json
+    from dragoman.cli.json_outputs import QuantizeOutput
+
+    check_output_paths(output, overwrite=True, input_paths=[bundle])
+    quantize_bundle(bundle, output, overwrite=overwrite)
+    sizes = [(path / WEIGHTS_FILE).stat().st_size for path in (output, bundle)]
+    if as_json:
+        print_json(QuantizeOutput(str(output), str(bundle), *sizes))
+    else:
+        new_size, size = (f"{number / 1e6:.1f} MB" for number in sizes)
+        print_facts("quantize", {"bundle": output, "base": bundle, "weights": f"{new_size}, before {size}"})

@@ -1,0 +1,55 @@
+"""Matrices as int8 rows with a step for each row, a quarter of the size of float32.
+
+A row is divided by its step, max |w| / 127, and rounded. The int8 kernels do the same with float32 weights, so they compute the
+same integers from either. Vectors stay as they are.
+
+    NAME         int8 (O, I)
+    NAME.step    float32 (O), the step of each row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+STEP_SUFFIX = ".step"
+MAX_STEPS = 127
+MIN_STEP = 1e-30
+"""Step of a row of zeros, or of numbers that are too small for float32."""
+
+
+def quantize_matrices(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with each floating-point matrix as int8, and the steps of its rows beside it."""
+    quantized: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() != 2 or not tensor.is_floating_point() or 0 in tensor.shape:
+            quantized[name] = tensor
+            continue
+        matrix_OI = tensor.float()
+        steps_O = (matrix_OI.abs().amax(dim=1) / MAX_STEPS).clamp_(min=MIN_STEP)
+        quantized[name] = (matrix_OI / steps_O[:, None]).round_().to(torch.int8)
+        quantized[name + STEP_SUFFIX] = steps_O
+    return quantized
+
+
+def dequantize_matrices(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the tensors with each int8 matrix as float32; the same object if there is none.
+
+    Raises ValueError if a matrix and its steps do not fit.
+    """
+    names = [name for name in tensors if name + STEP_SUFFIX in tensors]
+    if not names:
+        return tensors
+    restored = {
+        name: tensor for name, tensor in tensors.items() if name not in names and name.removesuffix(STEP_SUFFIX) not in names
+    }
+    for name in names:
+        quantized_OI, steps_O = tensors[name], tensors[name + STEP_SUFFIX]
+        if quantized_OI.dtype != torch.int8 or quantized_OI.dim() != 2 or steps_O.shape != quantized_OI.shape[:1]:
+            raise ValueError(
+                f"{name + STEP_SUFFIX} has shape {tuple(steps_O.shape)}, and {name} is no int8 matrix that it fits"
+            )
+        restored[name] = quantized_OI * steps_O.float()[:, None]
+    return restored
