@@ -38,6 +38,7 @@ from dragoman.io.storage import (
     write_lines,
     write_with_digest,
 )
+from dragoman.model_packages import list_models
 from expected_errors import raises_code
 
 CONTENTS = {"config.json": b'{"a": 1}\n', "empty": b"", "weights.safetensors": bytes(range(64)), "z.model": b"\x00\xff" * 8}
@@ -406,8 +407,9 @@ def test_hidden_files_of_other_programs_are_ignored(bundle: Path) -> None:
 
 
 def test_folder_without_manifest_is_named(tmp_path: Path) -> None:
-    assert verify_error(tmp_path / "none").endswith("none: there is no such folder; give a folder that dragoman wrote")
-    assert verify_error(tmp_path).endswith(f"holds no {MANIFEST_FILE}; give a folder that dragoman wrote")
+    remedy = f"give a folder that dragoman wrote, or the name of a model: {', '.join(list_models())}"
+    assert verify_error(tmp_path / "none").endswith(f"none: there is no such folder; {remedy}")
+    assert verify_error(tmp_path).endswith(f"holds no {MANIFEST_FILE}; {remedy}")
     (tmp_path / "file").touch()
     assert verify_error(tmp_path / "file").endswith("file: is not a folder; give a folder that dragoman wrote")
     (tmp_path / MANIFEST_FILE).mkdir()

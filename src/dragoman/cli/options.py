@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Concatenate, TypeVar, cast
 import click
 
 from dragoman.errors import OutputError, RecipeError
+from dragoman.model_packages import resolve_model
 from dragoman.platform_features import get_signals
 
 if TYPE_CHECKING:
@@ -43,6 +44,17 @@ EXIT_STATUSES = {
 """`dragoman --help` and the documentation print this table."""
 
 PATH_TYPE = click.Path(path_type=Path)
+
+
+class BundleType(click.Path):
+    """Folder of a bundle, or the name of a model that a distribution or this checkout holds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the folder. A path that exists takes precedence over a name."""
+        return resolve_model(Path(os.fsdecode(super().convert(value, param, ctx))))
+
+
+BUNDLE_TYPE = BundleType(path_type=Path)
 
 
 class SuggestingGroup(click.Group):
@@ -102,14 +114,14 @@ def with_options(
     return decorate
 
 
-bundle_argument = click.argument("bundle", type=PATH_TYPE)
+bundle_argument = click.argument("bundle", type=BUNDLE_TYPE)
 recipe_argument = click.argument("recipe", type=PATH_TYPE)
 run_argument = click.argument("run", type=PATH_TYPE)
 overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 input_arguments = click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
 
 ensemble_option = click.option(
-    "--ensemble", multiple=True, type=PATH_TYPE, help="One more bundle of an ensemble. Repeat it for several bundles."
+    "--ensemble", multiple=True, type=BUNDLE_TYPE, help="One more bundle of an ensemble. Repeat it for several bundles."
 )
 output_option = click.option(
     "-o",

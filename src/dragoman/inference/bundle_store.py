@@ -8,6 +8,7 @@ from pathlib import Path
 from dragoman.errors import BundleError, WriteError
 from dragoman.formats.object_store import StoreFolder, fetch_folder, is_url, normalize_url
 from dragoman.io.storage import MANIFEST_FILE, make_dirs, to_write_error
+from dragoman.model_packages import resolve_model
 from dragoman.runtime.cache_folder import get_cache_folder
 from dragoman.runtime.owned_folder import own_folder, remove_abandoned
 
@@ -16,12 +17,14 @@ PARTIAL_PREFIX = ".partial-"
 
 
 def locate_bundle(path: str | Path) -> Path:
-    """Return the local folder of a bundle. A bundle of an object store is copied first, unless this version of it is there.
+    """Return the local folder of a bundle: a path, the name of a model of `model_packages`, or a URL.
+
+    A bundle of an object store is copied first, unless this version of it is there.
 
     Raises BundleError if the store has no such bundle, and WriteError if the cache cannot be written.
     """
     if not is_url(path):
-        return Path(path)
+        return resolve_model(path)
     url = normalize_url(path).rstrip("/")
     manifest = StoreFolder(url).read_if_exists(MANIFEST_FILE)
     if manifest is None:

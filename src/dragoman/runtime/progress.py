@@ -85,13 +85,13 @@ class RecentRate:
                 self._points.popleft()
 
     def per_second(self) -> float | None:
-        """Return the amount per second, or None while nothing has been measured."""
+        """Return the amount per second, or None before a hundredth of the window has been measured."""
         with self._lock:
             if not self._points:
                 return None
             seconds = self._points[-1][0] - self._points[0][0]
             amount = self._points[-1][1] - self._points[0][1]
-        return amount / seconds if seconds > 0 and amount > 0 else None
+        return amount / seconds if seconds >= self.window_seconds / 100 and amount > 0 else None
 
     def seconds_left(self, total: float) -> float | None:
         """Return the seconds until `total` is done at the recent rate, or None while the rate is not known."""

@@ -221,6 +221,8 @@ def measure_peak_flops(plan: ComputePlan) -> float:
             torch.cuda.synchronize(plan.device)
 
     with torch.no_grad():
+        if is_cuda:
+            multiply()  # the first call loads the library
         return 2.0 * rows * inner * outer / measure_shortest_call(multiply, min_seconds=PEAK_FLOPS_SECONDS)
 
 

@@ -6,11 +6,19 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option, print_note
+from dragoman.cli.options import (
+    BUNDLE_TYPE,
+    PATH_TYPE,
+    check_output_paths,
+    json_option,
+    output_path_option,
+    overwrite_option,
+    print_note,
+)
 
 
 @click.command()
-@click.argument("bundle", type=PATH_TYPE)
+@click.argument("bundle", type=BUNDLE_TYPE)
 @click.argument("adapter", type=PATH_TYPE)
 @output_path_option("Bundle to write.", required=True)
 @overwrite_option("Replace a bundle that exists.")

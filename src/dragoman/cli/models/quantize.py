@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, check_output_paths, json_option, output_path_option, overwrite_option
+from dragoman.cli.options import bundle_argument, check_output_paths, json_option, output_path_option, overwrite_option
 
 
 @click.command()
-@click.argument("bundle", type=PATH_TYPE)
+@bundle_argument
 @output_path_option("Bundle to write.", required=True)
 @overwrite_option("Replace a bundle that exists.")
 @json_option()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, json_option
+from dragoman.cli.options import BUNDLE_TYPE, json_option
 
 if TYPE_CHECKING:
     from dragoman.cli.json_outputs import WarmUpOutput
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("warm-up")
-@click.argument("bundle", type=PATH_TYPE, required=False)
+@click.argument("bundle", type=BUNDLE_TYPE, required=False)
 @json_option()
 def warm_up(bundle: Path | None, as_json: bool) -> None:
     """Compile the kernels of the compiled back end for this processor, so that no first sentence waits for them.

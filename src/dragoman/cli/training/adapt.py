@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from dragoman.cli.options import PATH_TYPE, json_option, overrides_argument
+from dragoman.cli.options import BUNDLE_TYPE, PATH_TYPE, json_option, overrides_argument
 
 
 @click.command()
-@click.argument("bundle", type=PATH_TYPE)
+@click.argument("bundle", type=BUNDLE_TYPE)
 @click.argument("file", type=PATH_TYPE)
 @overrides_argument
 @click.option("--run", type=PATH_TYPE, help="Run folder; it will hold the new bundle.  [default: runs/adapted-FILE]")

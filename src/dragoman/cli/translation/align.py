@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dragoman.cli.options import (
+    BUNDLE_TYPE,
     PATH_TYPE,
     add_languages,
     argument,
@@ -36,7 +37,7 @@ class AlignOptions:
     source: Path = argument("source", type=PATH_TYPE)
     target: Path = argument("target", type=PATH_TYPE)
     bundle: Path | None = option(
-        "--bundle", type=PATH_TYPE, help="Align by the attention of this model instead of a lexical aligner."
+        "--bundle", type=BUNDLE_TYPE, help="Align by the attention of this model instead of a lexical aligner."
     )
     target_language: str | None = shared(to_option)
     source_language: str | None = shared(from_option)

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, get_args
 import click
 
 from dragoman.cli.options import (
+    BUNDLE_TYPE,
     PATH_TYPE,
     add_languages,
     argument,
@@ -62,7 +63,7 @@ class ScoreOptions:
 
     hypotheses: Path = argument("hypotheses", type=PATH_TYPE)
     references: tuple[Path, ...] = shared(references_option)
-    bundle: Path | None = option("--bundle", type=PATH_TYPE, help="Score with this model by forced decoding. Needs --src.")
+    bundle: Path | None = option("--bundle", type=BUNDLE_TYPE, help="Score with this model by forced decoding. Needs --src.")
     source: Path | None = option("--src", "source", type=PATH_TYPE, help="Source of the translations. Needs --bundle.")
     target_language: str | None = shared(to_option)
     source_language: str | None = shared(from_option)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dragoman.cli.options import (
+    BUNDLE_TYPE,
     PATH_TYPE,
     argument,
     bleu_tokenizer_option,
@@ -41,10 +42,10 @@ class RerankOptions:
     source: Path = argument("source", type=PATH_TYPE)
     overrides: tuple[str, ...] = shared(overrides_argument)
     reverse: Path | None = option(
-        "--reverse", type=PATH_TYPE, help="Bundle that translates from the target language to the source language."
+        "--reverse", type=BUNDLE_TYPE, help="Bundle that translates from the target language to the source language."
     )
     right_to_left: Path | None = option(
-        "--right-to-left", type=PATH_TYPE, help="Bundle that was trained on targets with their words in reverse order."
+        "--right-to-left", type=BUNDLE_TYPE, help="Bundle that was trained on targets with their words in reverse order."
     )
     weights_path: Path = option(
         "--weights", "weights_path", type=PATH_TYPE, required=True, help="JSON file of the weights; --tune writes it."

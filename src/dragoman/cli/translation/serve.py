@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dragoman.cli.options import (
+    BUNDLE_TYPE,
     PATH_TYPE,
     argument,
     device_option,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 class ServeOptions:
     """Options of `dragoman serve`."""
 
-    bundles: tuple[Path, ...] = argument("bundles", nargs=-1, type=PATH_TYPE, metavar="BUNDLE...")
+    bundles: tuple[Path, ...] = argument("bundles", nargs=-1, type=BUNDLE_TYPE, metavar="BUNDLE...")
     host: str = option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
     port: int = option(
         "--port", type=click.IntRange(0, 65535), default=5000, show_default=True, help="Port; 0 takes a free one."

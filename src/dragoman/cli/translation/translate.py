@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from dragoman.cli.options import (
+    BUNDLE_TYPE,
     INCOMPLETE_LINES,
     PATH_TYPE,
     add_languages,
@@ -65,7 +66,7 @@ class TranslateOptions:
     source_language: str | None = shared(from_option)
     via: str | None = option("--via", metavar="CODE", help="Translate in two steps, over this pivot language.")
     second_bundle: Path | None = option(
-        "--then", "second_bundle", type=PATH_TYPE, help="Translate the output of BUNDLE with this bundle, as a pivot."
+        "--then", "second_bundle", type=BUNDLE_TYPE, help="Translate the output of BUNDLE with this bundle, as a pivot."
     )
     constraints: Path | None = option(
         "--constraints",

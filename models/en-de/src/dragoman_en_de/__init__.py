@@ -1,0 +1,1 @@
+"""Bundle `en-de` of dragoman: English to German for software, documentation and everyday sentences."""

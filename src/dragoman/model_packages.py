@@ -1,0 +1,50 @@
+"""Models by name: bundles in distributions of their own, such as `dragoman-en-de`.
+
+A distribution names its package in the entry point group `dragoman.models`, for instance `en-de = "dragoman_en_de"`, and the
+package holds the bundle in a folder of the model's name. The package is found and never imported. A checkout of the repository
+has its models in `models/`.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+ENTRY_POINT_GROUP = "dragoman.models"
+BUNDLE_MANIFEST = "manifest.json"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_CHECKOUT = Path(__file__).resolve().parents[2] / "models"
+
+
+def find_model(name: str | os.PathLike[str]) -> Path | None:
+    """Return the folder of the bundle with this name, or None if no installed distribution and no checkout has it."""
+    text = os.fspath(name)
+    if not _NAME.fullmatch(text):
+        return None
+    return next((folder for known, folder in _iter_models() if known == text), None)
+
+
+def list_models() -> list[str]:
+    """Return the names of the models that this environment has."""
+    return sorted({name for name, _ in _iter_models()})
+
+
+def resolve_model(path: str | os.PathLike[str]) -> Path:
+    """Return a path that exists as it is, else the folder of the model with this name, else the path."""
+    return Path(path) if os.path.exists(path) else find_model(path) or Path(path)
+
+
+def _iter_models() -> Iterator[tuple[str, Path]]:
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        # The path finder looks at the folders of sys.path. It does not run the package.
+        spec = importlib.machinery.PathFinder.find_spec(entry_point.module.partition(".")[0], sys.path)
+        for package in (spec.submodule_search_locations or ()) if spec is not None else ():
+            if (folder := Path(package) / entry_point.name / BUNDLE_MANIFEST).is_file():
+                yield entry_point.name, folder.parent
+    for manifest in sorted(_CHECKOUT.glob(f"*/src/*/*/{BUNDLE_MANIFEST}")):
+        yield manifest.parent.name, manifest.parent

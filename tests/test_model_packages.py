@@ -1,0 +1,68 @@
+"""Models by name, in distributions of their own and in the checkout."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import dragoman
+from dragoman.bundle import load_bundle
+from dragoman.cli.main import cli
+from dragoman.model_packages import find_model, list_models, resolve_model
+
+CHECKOUT_MODELS = Path(__file__).resolve().parents[1] / "models"
+
+
+@pytest.fixture
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of the bundle of an installed distribution whose package raises an error when it is imported."""
+    info, bundle = tmp_path / "dragoman_xx_yy-1.0.dist-info", tmp_path / "dragoman_xx_yy" / "xx-yy"
+    info.mkdir()
+    bundle.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dragoman-xx-yy\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[dragoman.models]\nxx-yy = dragoman_xx_yy\n", encoding="utf-8")
+    (bundle.parent / "__init__.py").write_text("raise SystemExit('imported')\n", encoding="utf-8")
+    (bundle / "manifest.json").write_text("{}", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return bundle
+
+
+def test_distribution_is_found_and_never_imported(distribution: Path) -> None:
+    assert find_model("xx-yy") == distribution
+    assert {"en-de", "xx-yy"} <= set(list_models())
+    assert "dragoman_xx_yy" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "name", ["", "xx", ".", "..", "../xx-yy", "/xx-yy", "xx-yy/", "XX-YY", "s3://xx-yy", "xx-yy\n", "x" * 10_000]
+)
+def test_other_names_are_paths(name: str, distribution: Path) -> None:
+    assert find_model(name) is None
+    assert resolve_model(name) == Path(name)
+
+
+def test_existing_path_takes_precedence(distribution: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "here" / "xx-yy").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    assert resolve_model("xx-yy") == Path("xx-yy")
+
+
+def test_unknown_model_lists_the_known_ones() -> None:
+    result = CliRunner().invoke(cli, ["translate", "en-xx"], input="Hello\n")
+    assert "en-xx: there is no such folder" in str(result.exception)
+    assert "en-de" in str(result.exception)
+
+
+def test_shipped_model_is_small_and_translates() -> None:
+    folder = find_model("en-de")
+    assert folder is not None
+    assert folder.is_relative_to(CHECKOUT_MODELS)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 15 * 2**20
+    bundle = load_bundle(folder)
+    assert (bundle.recipe.task.source_language, bundle.recipe.task.target_language) == ("en", "de")
+    translator = dragoman.load("en-de", task="translation", device="cpu", precision="float32")
+    texts = [translation.text for translation in translator.translate(["Open the file.", "Where do you live?"])]
+    assert texts == ["Öffnen Sie die Datei.", "Wo wohnen Sie?"]
