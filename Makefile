@@ -8,11 +8,10 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
 
-# Train the quickstart's model, unless there is one, and serve it with a page to translate in.
+# Serve the English-German model of the repository, with a page to translate in.
 serve-demo: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
-	test -d runs/quickstart-de/bundle || $(BIN)/dragoman quickstart
-	$(BIN)/dragoman serve runs/quickstart-de/bundle
+	$(BIN)/dragoman serve en-de
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu"

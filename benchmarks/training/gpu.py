@@ -37,7 +37,7 @@ BATCH_TOKENS = (25_000, 100_000)
 LossFunction = Callable[[Batch], Tensor]
 
 
-class TorchPeer(nn.Module):
+class TorchTransformer(nn.Module):
     """torch.nn.Transformer with embeddings and a tied output matrix."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -113,7 +113,7 @@ def measure_size(size: str, batch_tokens: int, plan: ComputePlan, *, rounds: int
     torch.manual_seed(1)
     model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY).to(plan.device)
     plan.apply_to(model)
-    peer = TorchPeer(config).to(plan.device)
+    peer = TorchTransformer(config).to(plan.device)
     trainings = {"dragoman": Training(model, ours(model), plan), "torch": Training(peer, peer, plan)}
     batches_on_cpu = make_batches(batch_tokens)
     batches = [batch.to(plan.device) for batch in batches_on_cpu]

@@ -1168,7 +1168,7 @@ def test_recipe_errors_are_one_line(
         (
             ["train", "nowhere"],
             2,
-            "nowhere: there is no such recipe; the package has cleaning, general-ende, general-zhen, ",
+            "nowhere: there is no such recipe; the package has cleaning, en-de, general-ende, general-zhen, ",
         ),
         (
             ["train", "multi30k-enfr", "data.root={tmp}", "run={tmp}/run"],

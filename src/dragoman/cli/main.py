@@ -73,6 +73,7 @@ FURTHER_COMMANDS = frozenset(
         "average",
         "merge-adapter",
         "dashboard",
+        "quantize",
         "calibrate",
         "shortlist",
         "warm-up",

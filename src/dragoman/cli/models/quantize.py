@@ -21,7 +21,7 @@ def quantize(bundle: Path, output: Path, overwrite: bool, as_json: bool) -> None
     lost: keep the first one to train it further.
 
     \b
-    Example:  dragoman quantize runs/base-ende/bundle -o base-ende-int8
+    Example:  dragoman quantize runs/general-ende/bundle -o general-ende-int8
     """
     from dragoman.bundle import WEIGHTS_FILE, quantize_bundle
     from dragoman.cli.console import print_facts, print_json
