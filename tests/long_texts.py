@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
+import json
+import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 
 from dragoman.errors import DragomanError
@@ -34,52 +35,99 @@ BRACKETS = (
     ("{a, plural, other {", "}}"), ("{a, select, b {c} other {", "}}"), ("{a: ", "}"), ('{"a":', "}"), ('[{"a":[', "]}]"),
     ("&a [", "]"), ("n?", ":1"), ("!(", ")"),
 )  # fmt: skip
-QUICK = (".", "<a ", "{")
+Make = Callable[[int, str], str]
+"""Function from a length and a word to a text of about this length that holds the word."""
 
 MAX_RATIO = 6.0
-FLOOR_SECONDS = 0.01
-"""Processor time below which the time for one length says nothing about another."""
-Make = Callable[[int], str]
-"""Function from a length to a text of about this length."""
+SUSPICIOUS_RATIO = 5.0
+MAX_REPEATS = 5
+FLOOR_SECONDS = 0.001
+"""Processor time of a call that is too short for a verdict, and too short to harm at such a length."""
+PARSER_SECONDS = 0.004
+MIN_LENGTH, MAX_LENGTH = 512, 2048
+"""Lengths of the shorter of two texts."""
+CALL_SECONDS = 20.0
+"""Processor time after which a call is ended. One that grows faster than the square would not end."""
 _numbers = count()
 
 
 def make_run(piece: str) -> Make:
-    """Return the maker of a text that repeats a piece between letters."""
-    return lambda length: f"a{piece * (length // len(piece))}a"
+    """Return the maker of a text that repeats a piece between words."""
+    return lambda length, word: f"{word}{piece * (length // len(piece))}{word}"
 
 
 def make_nested(start: str, end: str) -> Make:
     """Return the maker of a text that opens a structure again and again, and closes it as often."""
 
-    def make(length: int) -> str:
+    def make(length: int, word: str) -> str:
         depth = length // len(start + end)
-        return f"{start * depth}a{end * depth}"
+        inner = json.dumps(word) if '"' in start else word
+        return f"{start * depth}{inner}{end * depth}"
 
     return make
 
 
+TEXTS: dict[str, Make] = {
+    **{f"run of {piece!r}": make_run(piece) for piece in (*CHARACTERS, *PIECES, *(start for start, _ in BRACKETS))},
+    **{f"{start!r} in {start!r}": make_nested(start, end) for start, end in BRACKETS},
+}
+QUICK_TEXTS = {name: TEXTS[name] for name in ("run of '.'", "run of '<a '", "run of '{'")}
+
+
+def choose_length(function: Callable[[str], object]) -> int:
+    """Return the length of the shorter texts for a function: longer ones for a fast function, whose faults weigh more."""
+    rate = min(sum(measure(function, make, 1024) for make in QUICK_TEXTS.values()) / len(QUICK_TEXTS) for _ in range(2)) / 1024
+    return max(MIN_LENGTH, min(MAX_LENGTH, int(PARSER_SECONDS / max(rate, 1e-9)) // 4))
+
+
 def measure(function: Callable[[str], object], make: Make, length: int) -> float:
-    """Return the processor time of a call, in seconds. Each call has a text of its own, which no cache knows."""
-    text = make(length + 8 * (next(_numbers) % 64))
-    gc.collect(0)
-    start = time.thread_time()
-    with suppress(DragomanError, ValueError):  # the text is refused
-        function(text)
-    return time.thread_time() - start
+    """Return the processor time of a call, in seconds. Each call has a word of its own, so that no cache knows the text."""
+    number = next(_numbers)
+    text = make(length, "".join(chr(ord("a") + number // 26**place % 26) for place in range(4)))
+    with limit_processor_time():
+        start = time.thread_time()
+        with suppress(DragomanError, ValueError):  # the text is refused
+            function(text)
+        return time.thread_time() - start
+
+
+@contextmanager
+def limit_processor_time(seconds: float = CALL_SECONDS) -> Iterator[None]:
+    """Raise AssertionError after some processor time, where the system can. A search with an expression is ended, too."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"a call took more than {seconds} s")
+
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+    previous = signal.signal(signal.SIGVTALRM, fail)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
 
 
 def check_time_is_linear(name: str, function: Callable[[str], object], make: Make, length: int) -> None:
-    """Fail if four times the length takes more than `MAX_RATIO` times as long, also when it is measured again and longer."""
+    """Raise AssertionError if four times the length takes more than `MAX_RATIO` times as long.
+
+    Most texts are measured once. A suspicious ratio is measured again, the least of several, at twice the length each time,
+    until it is that of a linear time, or above the limit three times in a row. The ratio of a time with a square in it grows;
+    that of a square with a limit, such as the longest sentence, falls.
+    """
     longer = measure(function, make, 4 * length)
-    if longer < FLOOR_SECONDS or longer <= MAX_RATIO * measure(function, make, length):
+    if longer < FLOOR_SECONDS or longer <= SUSPICIOUS_RATIO * measure(function, make, length):
         return
-    ratio = 0.0
-    for _ in range(4):
+    num_above = 0
+    for _ in range(MAX_REPEATS):
         shorter = min(measure(function, make, length) for _ in range(3))
         longer = min(measure(function, make, 4 * length) for _ in range(2))
         ratio = longer / max(shorter, 1e-6)
-        if ratio <= MAX_RATIO:
+        if ratio <= SUSPICIOUS_RATIO:
             return
-        length = 2 * length if longer < 0.5 else length
-    raise AssertionError(f"{name}: {4 * length} characters took {ratio:.1f} times as long as {length}")
+        num_above = num_above + 1 if ratio > MAX_RATIO else 0
+        if num_above == 3:
+            raise AssertionError(f"{name}: {4 * length} characters took {ratio:.1f} times as long as {length}")
+        length *= 2

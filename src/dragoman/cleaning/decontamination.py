@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Self
 
 from dragoman.formats.pair import Pair
+from dragoman.text.unicode_forms import normalize_form
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,6 @@ def normalize_for_matching(text: str) -> str:
         return text.translate(_CHARACTER_MAP)
     # Twice, since case folding may split a composed letter, and the recomposed letter may fold further.
     for _ in range(2):
-        text = unicodedata.normalize("NFKC", text).casefold()
+        text = normalize_form("NFKC", text).casefold()
     # Once punctuation is gone, a mark follows its letter directly and may compose with it.
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).translate(_CHARACTER_MAP))
+    return normalize_form("NFKC", normalize_form("NFKC", text).translate(_CHARACTER_MAP))

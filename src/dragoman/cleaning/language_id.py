@@ -40,6 +40,8 @@ _CONFUSABLE_LANGUAGES = (
     {"wuu", "yue", "zh"},
 )
 _NO_LANGUAGE = "zxx"
+MAX_IDENTIFIED_CHARACTERS = 4096
+"""Characters of a text whose language is identified. The library's time grows with the square of a run of marks."""
 
 
 def make_script_filter(min_ratio: float, *, source_language: str, target_language: str) -> Callable[[str, str], bool]:
@@ -140,7 +142,7 @@ def make_language_filter(min_probability: float, *, source_language: str, target
     )
 
     def is_in_other_language(text: str, expected_label: str) -> bool:
-        label, probability = classify(text)
+        label, probability = classify(text[:MAX_IDENTIFIED_CHARACTERS])
         return label != expected_label and probability >= min_probability and label != _NO_LANGUAGE
 
     return lambda source, target: is_in_other_language(source, source_label) or is_in_other_language(target, target_label)

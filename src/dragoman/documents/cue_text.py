@@ -29,7 +29,7 @@ _STAMP_OR_OVERRIDE = re.compile(rf"{_STAMP.pattern}|{_OVERRIDE.pattern}")
 _SHOWN_CODE = re.compile(r"<t/>|<br/>|<o (\\[^{}<>\n]*)/>")
 _VOICE = re.compile(r"<v(?:\.[^<>\s]*)?(?:[ \t][^<>\n]*)?>", re.IGNORECASE)
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
-_SUBSTATION_BREAK = re.compile(r"[ \t]*+\\[Nn]")
+_SUBSTATION_BREAK = re.compile(r"(?<![ \t])[ \t]*+\\[Nn]")
 # What stands around the words of captions: time stamps, and a class.
 _TIMED_TAG = re.compile(rf"{_STAMP.pattern}|<c(?:\.[^<>]*)?>|</c>", re.IGNORECASE)
 _DASH = re.compile(r"[-–—](?!\s*[\d-])[ \t]*+")

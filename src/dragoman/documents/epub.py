@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from urllib.parse import unquote
@@ -213,12 +213,15 @@ class _ChapterReader:
 
     def _add_texts(self, units: UnitList, element: XmlElement) -> None:
         """Add the texts of an element between the blocks in it, and those of the blocks."""
+        self._add_block(units, element, _list_divided(element))
+
+    def _add_block(self, units: UnitList, element: XmlElement, divided: Collection[int]) -> None:
         if _is_skipped(element):
             return
         language = find_language(element, self._book_language)
-        for block, parts in _divide(element):
+        for block, parts in _divide(element, divided):
             if block is not None:
-                self._add_texts(units, block)
+                self._add_block(units, block, divided)
                 continue
             for line in split_at_breaks(parts, lambda inner: inner.name == "br"):
                 self.number += 1
@@ -250,7 +253,7 @@ class _ChapterReader:
             return []
         edits = edit_root(self.source, self.root, source_language, language)
         for part in self.source.iter_elements(_READ):
-            for element in _iter_blocks(part):
+            for element in _iter_blocks(part, _list_divided(part)):
                 is_stating = bool(element.attributes.keys() & STATING_ATTRIBUTES)
                 if is_stating and not is_foreign(find_language(element.parent, source_language), source_language):
                     edits += edit_tag(self.source, element, source_language, language, self.direction)
@@ -261,20 +264,32 @@ def _is_skipped(element: XmlElement) -> bool:
     return element.name in _SKIPPED or element.attributes.get("translate") == "no"
 
 
-def _iter_blocks(element: XmlElement) -> Iterator[XmlElement]:
+def _list_divided(element: XmlElement) -> set[int]:
+    """Return the Python ids of the elements inside an element that are blocks, or have blocks inside."""
+    divided: set[int] = set()
+    for inner in element.descend():
+        if inner.name in BLOCK_TAGS:
+            around: XmlElement | None = inner
+            while around is not None and id(around) not in divided:
+                divided.add(id(around))
+                around = around.parent
+    return divided
+
+
+def _iter_blocks(element: XmlElement, divided: Collection[int]) -> Iterator[XmlElement]:
     """Yield an element and the blocks in it, without those that are not translated."""
     if not _is_skipped(element):
         yield element
-        for block, _ in _divide(element):
+        for block, _ in _divide(element, divided):
             if block is not None:
-                yield from _iter_blocks(block)
+                yield from _iter_blocks(block, divided)
 
 
-def _divide(element: XmlElement) -> Iterator[tuple[XmlElement | None, list[Part]]]:
-    """Yield the blocks of an element, and the parts between them (with None)."""
+def _divide(element: XmlElement, divided: Collection[int]) -> Iterator[tuple[XmlElement | None, list[Part]]]:
+    """Yield the elements inside an element that are divided, and the parts between them (with None)."""
     parts: list[Part] = []
     for part in element.parts:
-        if isinstance(part, XmlElement) and any(inner.name in BLOCK_TAGS for inner in part.descend()):
+        if isinstance(part, XmlElement) and id(part) in divided:
             if parts:
                 yield None, parts
             yield part, []

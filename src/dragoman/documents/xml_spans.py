@@ -117,9 +117,11 @@ class XmlElement:
 
     def descend(self) -> Iterator[XmlElement]:
         """Yield this element and all inside, in the order of their start tags."""
-        yield self
-        for child in self.children:
-            yield from child.descend()
+        waiting = [self]
+        while waiting:
+            element = waiting.pop()
+            yield element
+            waiting += reversed(list(element.children))
 
     def get_inherited(self, attribute: str) -> str:
         """Return the attribute of this element or of the nearest element around it that has it, or an empty text."""

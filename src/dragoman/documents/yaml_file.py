@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node, ScalarNode
 
 MAX_DEPTH = 200
-"""Most mappings in mappings."""
+"""Most lists and maps in each other."""
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
@@ -68,13 +68,18 @@ def _compose(text: str) -> list[Node]:
     class CountingComposer(Composer):
         """Composer that reads no more nodes than the limits allow."""
 
-        num_nodes = 0
+        num_nodes = depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             self.num_nodes += 1
+            self.depth += 1
             check_goes_on()
             check_parts(2 * self.num_nodes)  # nodes of this library are large
-            return super().compose_node(parent, index)
+            if self.depth > MAX_DEPTH:
+                raise DataError(f"more than {MAX_DEPTH} lists and maps are in each other", code="invalid-format")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
     reader = YAML(typ="safe", pure=True)
     reader.Composer = CountingComposer
@@ -136,8 +141,6 @@ def _iter_scalars(root: Node, text: str) -> Iterator[YamlScalar]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if len(path) > MAX_DEPTH:
-            raise DataError(f"more than {MAX_DEPTH} mappings are in each other", code="invalid-format")
         if isinstance(node, MappingNode):
             pairs = [((*path, str(key.value)[:100]), value) for key, value in node.value]
             stack += reversed(pairs)

@@ -15,10 +15,9 @@ PAUSE_PATTERNS = [
         r"[;:]\s+|[；：]\s*|\s[–—-]\s+",  # end of a clause
         r",\s+|[，、]\s*",
         r"\s+",  # end of a word
-        r"(?s:.)",  # anywhere
     )
 ]
-# A segment has at least this share of the text; if no pause allows that, the next pattern is tried.
+# A segment has at least this share of the text; if no pause allows that, the next pattern is tried, and the middle at last.
 MIN_SEGMENT_FRACTION = 0.2
 # Tokens of a line that stand for no character: the space before it, and the end token.
 NUM_EXTRA_TOKENS = 2

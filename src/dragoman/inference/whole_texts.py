@@ -512,7 +512,9 @@ def count_segments(text: str, options: TextOptions) -> int:
 def divide(text: str, options: TextOptions) -> Iterator[Piece]:
     """Yield the segments of a text and what stands between them; written one after the other, they are the text."""
     coded = _parse(text, options)
-    yield from _divide_blocks(coded.parts, options, is_escaped=coded.is_escaped)
+    blocks: set[int] = set()
+    _add_blocks(coded.parts, options, blocks)
+    yield from _divide_blocks(coded.parts, options, blocks, is_escaped=coded.is_escaped)
 
 
 def _parse(text: str, options: TextOptions) -> CodedText:
@@ -529,14 +531,17 @@ def _parse(text: str, options: TextOptions) -> CodedText:
     return mark_kept_terms(coded, options.glossary)
 
 
-def _divide_blocks(parts: Sequence[Part], options: TextOptions, *, is_escaped: bool) -> Iterator[Piece]:
-    """Yield the pieces of a text: breaks and tags of blocks are kept, and the text between two of them is divided."""
+def _divide_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int], *, is_escaped: bool) -> Iterator[Piece]:
+    """Yield the pieces of a text: breaks and tags of blocks are kept, and the text between two of them is divided.
+
+    blocks: what `_add_blocks` adds
+    """
     run: list[Part] = []
     breaks = _find_breaks(parts)
     if _is_outline(parts, options):
         breaks |= {number for number, part in enumerate(parts) if isinstance(part, Element) and _is_structure(part, options)}
     for number, part in enumerate(parts):
-        if isinstance(part, str) or not (number in breaks or _has_block(part, options)):
+        if isinstance(part, str) or not (number in breaks or id(part) in blocks):
             run.append(part)
             continue
         yield from _divide_run(run, options, is_escaped=is_escaped)
@@ -545,29 +550,40 @@ def _divide_blocks(parts: Sequence[Part], options: TextOptions, *, is_escaped: b
             yield part.markup
         else:
             yield part.start_tag
-            yield from _divide_blocks(part.parts, options, is_escaped=is_escaped)
+            yield from _divide_blocks(part.parts, options, blocks, is_escaped=is_escaped)
             yield part.end_tag
     yield from _divide_run(run, options, is_escaped=is_escaped)
 
 
-def _has_block(part: Part, options: TextOptions) -> bool:
-    """Return whether a code is a break or the tag of a block, or contains one, or is an element longer than any sentence."""
-    if isinstance(part, Element) and len(_get_surface(part)) > MAX_SENTENCE_CHARACTERS:
-        return True
-    if isinstance(part, Element) and _find_breaks(part.parts):
-        return True
-    if isinstance(part, str):
-        return False
+def _add_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int]) -> int:
+    """Add the identities of the codes that divide a text, and return the length of the text without codes.
+
+    Such a code is the tag of a block, contains a break or such a code, or is an element longer than any sentence.
+    """
+    length = 0
+    for part in parts:
+        inner_length = _add_blocks(part.parts, options, blocks) if isinstance(part, Element) else len(_get_surface(part))
+        length += inner_length
+        if not isinstance(part, str) and (
+            (isinstance(part, Element) and inner_length > MAX_SENTENCE_CHARACTERS) or _is_block(part, options, blocks)
+        ):
+            blocks.add(id(part))
+    return length
+
+
+def _is_block(part: Point | Element, options: TextOptions, blocks: set[int]) -> bool:
+    """Return whether a code is the tag of a block, or contains a break or one of the blocks."""
     name = _get_tag_name(part, options)
     if name in options.splitting_tags:
         return True
-    if name in options.non_splitting_tags:
-        return False
-    if options.markup != "xml" and name in BLOCK_TAGS:
-        return True
-    if not isinstance(part, Element):
-        return False
-    return _is_outline(part.parts, options, min_elements=2) or any(_has_block(child, options) for child in part.parts)
+    if name not in options.non_splitting_tags:
+        if options.markup != "xml" and name in BLOCK_TAGS:
+            return True
+        if isinstance(part, Element) and (
+            any(id(child) in blocks for child in part.parts) or _is_outline(part.parts, options, min_elements=2)
+        ):
+            return True
+    return isinstance(part, Element) and bool(_find_breaks(part.parts))
 
 
 def _get_tag_name(part: Point | Element, options: TextOptions) -> str:

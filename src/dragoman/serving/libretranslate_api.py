@@ -108,7 +108,7 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
         """Detect the language of a text, or of a list of texts together."""
         fields = check_fields(DetectFields, await read_fields(request), missing=MISSING)
         check_key(request, fields.api_key)
-        detected = service.detector.detect(fields.q if isinstance(fields.q, str) else "\n".join(fields.q))
+        [detected] = await service.detect([fields.q if isinstance(fields.q, str) else "\n".join(fields.q)])
         return JSONResponse([{"confidence": item.confidence, "language": item.language} for item in detected])
 
     @router.get("/spec")

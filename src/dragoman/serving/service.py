@@ -148,6 +148,10 @@ class TranslationService:
     def models(self, models: ModelSet) -> None:
         self._models, self.detector = models, LanguageDetector(models.codes)
 
+    async def detect(self, texts: Sequence[str]) -> list[list[DetectedLanguage]]:
+        """Return the languages of each text, likeliest first. A thread does it, because the first use loads a model."""
+        return await asyncio.to_thread(lambda: list(map(self.detector.detect, texts)))
+
     async def translate(self, request: TextRequest, on_line: OnLine | None = None) -> list[ServedTranslation]:
         """Translate the texts of a request; return one result for each, in order.
 
@@ -160,7 +164,7 @@ class TranslationService:
         self.models.check_translates()
         sources: list[DetectedLanguage | None] = [None] * len(request.texts)
         if request.source is None:
-            sources = await _call(request.texts, lambda: [self.detector.detect(text)[0] for text in request.texts])
+            sources = [ranked[0] for ranked in await self.detect(request.texts)]
         results: list[ServedTranslation | None] = [None] * len(request.texts)
         groups: dict[tuple[str, TranslationConstraints | None], list[int]] = {}
         for index, detected in enumerate(sources):

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from dragoman.errors import DataError
 from dragoman.languages import get_language, is_same_language
 from dragoman.text.placeholders import find_placeholders
 from dragoman.text.projection import UNSPACED
+from dragoman.text.unicode_forms import normalize_form
 
 MAX_ENTRIES = 100_000
 MAX_TERM_CHARACTERS = 1000
+MAX_CACHED_CHARACTERS = 2000
 Lemmatize = Callable[[str], str]
 """Function that returns the dictionary form of a word."""
 
@@ -115,12 +120,44 @@ class _TermToken:
     end: int
 
 
+@dataclass(frozen=True)
+class _Term:
+    """Entry with the words of its term, as the term writes them and without case."""
+
+    entry: GlossaryEntry
+    texts: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    def compare_spelling(self, tokens: Sequence[_TermToken]) -> int | None:
+        """Return 0 for the spelling of the term, 1 for another case, 2 for other forms; None for what the entry excludes."""
+        if _get_texts(tokens) == self.texts:
+            return 0
+        if self.entry.case_sensitive:
+            return None
+        if _get_keys(tokens) == self.keys:
+            return 1
+        return None if self.entry.do_not_translate else 2
+
+
+_Spelling = Callable[[Sequence[_TermToken]], tuple[str, ...]]
+
+
 @dataclass
 class _TermNode:
-    """Node of the trie of terms. entries: those whose term ends here"""
+    """Node of the trie of terms. terms: those that end here"""
 
     children: dict[str, _TermNode] = field(default_factory=dict)
-    entries: list[GlossaryEntry] = field(default_factory=list)
+    terms: list[_Term] = field(default_factory=list)
+
+
+class _Candidate(NamedTuple):
+    """Place of a term in a text. Longer ones sort first, then those with more exact spelling, then earlier ones."""
+
+    negative_length: int
+    rank: int
+    first: int
+    end: int
+    entry: GlossaryEntry
 
 
 class Glossary:
@@ -155,11 +192,12 @@ class Glossary:
 
     def _add(self, entry: GlossaryEntry) -> None:
         tokens = _split(entry.source, self._lemmatize_source)
-        for keys in dict.fromkeys((tuple(token.key for token in tokens), tuple(token.lemma for token in tokens))):
+        term = _Term(entry, _get_texts(tokens), _get_keys(tokens))
+        for keys in dict.fromkeys((term.keys, _get_lemmas(tokens))):
             node = self._root
             for key in keys:
                 node = node.children.setdefault(key, _TermNode())
-            node.entries.append(entry)
+            node.terms.append(term)
 
     def check_pair(self, source_language: str, target_language: str) -> None:
         """Raise DataError if the glossary is of another pair of languages; an unknown language fits any."""
@@ -179,37 +217,40 @@ class Glossary:
         is_taken = bytearray(len(text))
         for start, end in find_placeholders(text):
             is_taken[start:end] = b"\1" * (end - start)
+        candidates = [term for first in range(len(tokens)) for term in self._find_longest(tokens, first, len(text))]
+        heapify(candidates)
         matches: list[TermMatch] = []
-        for _, start, end, entry in sorted(self._find_candidates(tokens), key=lambda candidate: candidate[:2]):
-            if not any(is_taken[start:end]):
+        while candidates:
+            candidate = heappop(candidates)
+            start, end = tokens[candidate.first].start, candidate.end
+            limit = is_taken.find(1, start, end)
+            if limit < 0:
                 is_taken[start:end] = b"\1" * (end - start)
-                matches.append(TermMatch(start, end, entry))
+                matches.append(TermMatch(start, end, candidate.entry))
+            elif limit > start:
+                for shorter in self._find_longest(tokens, candidate.first, limit):
+                    heappush(candidates, shorter)
         return sorted(matches, key=lambda match: match.start)
 
-    def _find_candidates(self, tokens: Sequence[_TermToken]) -> Iterator[tuple[tuple[int, int], int, int, GlossaryEntry]]:
-        """Yield each term with its rank, start and end. Longer terms come first, then those with more exact spelling."""
-        for first in range(len(tokens)):
-            nodes = [self._root]
-            for last in range(first, len(tokens)):
-                keys = dict.fromkeys((tokens[last].key, tokens[last].lemma))
-                nodes = [node.children[key] for node in nodes for key in keys if key in node.children]
-                if not nodes:
-                    break
-                start, end = tokens[first].start, tokens[last].end
-                for entry in (entry for node in nodes for entry in node.entries):
-                    if (exactness := self._match_spelling(entry, tokens[first : last + 1])) is not None:
-                        yield (start - end, exactness), start, end, entry
-
-    def _match_spelling(self, entry: GlossaryEntry, tokens: Sequence[_TermToken]) -> int | None:
-        """Return 0 for the spelling of the term, 1 for another case, 2 for other forms; None for what the entry excludes."""
-        term = _split(entry.source)
-        if _get_texts(tokens) == _get_texts(term):
-            return 0
-        if entry.case_sensitive:
-            return None
-        if _get_keys(tokens) == _get_keys(term):
-            return 1
-        return None if entry.do_not_translate else 2
+    def _find_longest(self, tokens: Sequence[_TermToken], first: int, limit: int) -> list[_Candidate]:
+        """Return the longest term that begins with a token and ends at most at `limit`, or none."""
+        nodes = [self._root]
+        ends: list[list[_TermNode]] = []
+        for number in range(first, len(tokens)):
+            token = tokens[number]
+            keys = (token.key,) if token.key == token.lemma else (token.key, token.lemma)
+            nodes = [node.children[key] for node in nodes for key in keys if key in node.children]
+            if not nodes or token.end > limit:
+                break
+            ends.append(nodes)
+        for length in range(len(ends), 0, -1):
+            terms = [term for node in ends[length - 1] for term in node.terms]
+            words = tokens[first : first + length] if terms else ()
+            ranks = [(rank, number) for number, term in enumerate(terms) if (rank := term.compare_spelling(words)) is not None]
+            if ranks:
+                (rank, number), end = min(ranks), words[-1].end
+                return [_Candidate(tokens[first].start - end, rank, first, end, terms[number].entry)]
+        return []
 
     def check(self, source: str, translation: str) -> tuple[TermUse, ...]:
         """Return the use of each term of a source in its translation, each entry once."""
@@ -217,18 +258,22 @@ class Glossary:
         if not matches:
             return ()
         tokens = _split(translation, self._lemmatize_target)
+        words = {spelling: _join(spelling(tokens)) for spelling in (_get_texts, _get_keys, _get_lemmas)}
         return tuple(
-            TermUse(entry, source[match.start : match.end], self._find_form(entry, source[match.start : match.end], tokens))
+            TermUse(entry, source[match.start : match.end], self._find_form(entry, source[match.start : match.end], words))
             for entry, match in sorted(matches.items(), key=lambda item: item[1].start)
         )
 
-    def _find_form(self, entry: GlossaryEntry, term: str, tokens: Sequence[_TermToken]) -> str | None:
-        """Return the first form that the tokens of a translation have, or None. A kept term has its own form."""
+    def _find_form(self, entry: GlossaryEntry, term: str, words: Mapping[_Spelling, str]) -> str | None:
+        """Return the first form that a translation has, or None. A kept term has its own form.
+
+        words: the joined words of the translation, by the function that spells them
+        """
         forms = [(form, _split(form, self._lemmatize_target)) for form in entry.targets or (term,)]
         is_exact = entry.case_sensitive or entry.do_not_translate
         for spelling in (_get_texts,) if is_exact else (_get_keys, _get_lemmas):
-            for form, words in forms:
-                if _contains(spelling(tokens), spelling(words)):
+            for form, tokens in forms:
+                if _join(spelling(tokens)) in words[spelling]:
                     return form
         return None
 
@@ -280,8 +325,12 @@ def _describe_targets(entry: GlossaryEntry) -> str:
     return "is not translated" if entry.do_not_translate else f"has the target {_quote('|'.join(entry.targets))}"
 
 
-def _split(text: str, lemmatize: Lemmatize | None = None) -> list[_TermToken]:
+def _split(text: str, lemmatize: Lemmatize | None = None) -> tuple[_TermToken, ...]:
     """Return the words, marks and white space of a text. A combining mark belongs to the word before it."""
+    return (_split_anew if len(text) > MAX_CACHED_CHARACTERS else _split_once)(text, lemmatize)
+
+
+def _split_anew(text: str, lemmatize: Lemmatize | None) -> tuple[_TermToken, ...]:
     spans: list[tuple[int, int]] = []
     is_open = False
     for match in _TOKEN.finditer(text):
@@ -295,29 +344,29 @@ def _split(text: str, lemmatize: Lemmatize | None = None) -> list[_TermToken]:
     tokens: list[_TermToken] = []
     for start, end in spans:
         surface = text[start:end]
-        word = " " if surface.isspace() else _compose(surface)
+        word = " " if surface.isspace() else normalize_form("NFC", surface)
         key = word.casefold()
         lemma = lemmatize(word).casefold() if lemmatize and word.isalpha() else key
         tokens.append(_TermToken(word, key, lemma, start, end))
-    return tokens
+    return tuple(tokens)
 
 
-def _compose(word: str) -> str:
-    """Return a word in NFC, or as it is if it is longer than a term: the time grows with the square of a run of marks."""
-    return unicodedata.normalize("NFC", word) if len(word) <= MAX_TERM_CHARACTERS else word
+# The terms of a sentence are looked for as it is read and at each check of its translation.
+_split_once = lru_cache(maxsize=256)(_split_anew)
 
 
-def _get_texts(tokens: Sequence[_TermToken]) -> list[str]:
-    return [token.text for token in tokens]
+def _get_texts(tokens: Sequence[_TermToken]) -> tuple[str, ...]:
+    return tuple(token.text for token in tokens)
 
 
-def _get_keys(tokens: Sequence[_TermToken]) -> list[str]:
-    return [token.key for token in tokens]
+def _get_keys(tokens: Sequence[_TermToken]) -> tuple[str, ...]:
+    return tuple(token.key for token in tokens)
 
 
-def _get_lemmas(tokens: Sequence[_TermToken]) -> list[str]:
-    return [token.lemma for token in tokens]
+def _get_lemmas(tokens: Sequence[_TermToken]) -> tuple[str, ...]:
+    return tuple(token.lemma for token in tokens)
 
 
-def _contains(tokens: Sequence[str], words: Sequence[str]) -> bool:
-    return any(tokens[start : start + len(words)] == words for start in range(len(tokens) - len(words) + 1))
+def _join(words: Iterable[str]) -> str:
+    """Return words with a mark around each, so that a phrase is found as a part of it in time in proportion to both."""
+    return "\0" + "".join(f"{word}\0" for word in words)

@@ -140,8 +140,15 @@ def _list_units(text: str) -> list[str]:
     return [text[start:end].casefold() for start, end in split_units(text)]
 
 
+COUNTED_UNITS = 10_000
+"""Units that are counted by one call, which holds the interpreter."""
+
+
 def _count_top_ngram(units: Sequence[str]) -> int:
-    ngrams = Counter(zip(*(units[start:] for start in range(NGRAM)), strict=False))
+    ngrams: Counter[tuple[str, ...]] = Counter()
+    for start in range(0, len(units), COUNTED_UNITS):
+        part = units[start : start + COUNTED_UNITS + NGRAM - 1]
+        ngrams.update(zip(*(part[first:] for first in range(NGRAM)), strict=False))
     return max(ngrams.values(), default=0)
 
 
