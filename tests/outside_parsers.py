@@ -68,6 +68,7 @@ from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.guards import check_translation
 from dragoman.text.inline_codes import parse_markup, read_inline
 from dragoman.text.inline_rules import InlineRules
+from dragoman.text.inline_tokens import is_plain
 from dragoman.text.placeholders import find_placeholders
 from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.text.unicode_forms import normalize_form
@@ -272,6 +273,7 @@ CALLS: dict[str, Parse] = {
     "text.sentences.split_sentences": lambda text: [split_sentences(text, language) for language in ("en", "el", "de", "")],
     "text.sentences.cut_long_spans": lambda text: cut_long_spans(text, [(0, len(text))], find_placeholders(text), 200),
     "text.guards.check_translation": lambda text: check_translation(text, f"{text} b", "de"),
+    "text.inline_tokens.is_plain": lambda text: is_plain(text, InlineRules(), keep_line_breaks=True),
     "text.inline_codes.parse_markup": lambda text: parse_markup(text, is_html=True).clean,
     "text.inline_codes.parse_markup of XML": lambda text: parse_markup(text, is_html=False).clean,
     **{f"text.inline_codes.read_inline {markup}": partial(read_inline, markup=markup) for markup in ("none", "html", "xml")},
@@ -335,6 +337,7 @@ NO_PARSERS = {
     "documents.icu_message.pair_sentences": "reads messages",
     "documents.office_languages.state_run": "is called by the writer of DOCX",
     "documents.plural_forms.NumberedText": "is made by insert_number",
+    "documents.script_languages.ScriptCounts": "counts letters",
     "documents.script_languages.ScriptLanguages": "counts letters",
     "documents.translation_memory.compute_distance": "is called by TranslationMemory, with texts of limited length",
     "documents.translate_document.check_unit": "is called by translate_document",
