@@ -113,9 +113,9 @@ def limit_processor_time(seconds: float = CALL_SECONDS) -> Iterator[None]:
 def check_time_is_linear(name: str, function: Callable[[str], object], make: Make, length: int) -> None:
     """Raise AssertionError if four times the length takes more than `MAX_RATIO` times as long.
 
-    Most texts are measured once. A suspicious ratio is measured again, the least of several, at twice the length each time,
-    until it is that of a linear time, or above the limit three times in a row. The ratio of a time with a square in it grows;
-    that of a square with a limit, such as the longest sentence, falls.
+    Most texts are measured once. A suspicious ratio is measured again at twice the length, the least of several each time. It
+    has to become that of a linear time before it was above the limit three times in a row. The ratio of a time with a square
+    in it grows. That of a square with a limit, such as the longest sentence, falls.
     """
     longer = measure(function, make, 4 * length)
     if longer < FLOOR_SECONDS or longer <= SUSPICIOUS_RATIO * measure(function, make, length):

@@ -374,9 +374,9 @@ def find_parsers() -> tuple[dict[str, Parse], list[str]]:
     """Return the calls of the public functions and classes that read a text, and the names of those that have none."""
     parsers, unknown = dict(CALLS), []
     for module in (module for package in PACKAGES for module in list_modules(package)):
-        found, without_call = find_module_parsers(module)
-        parsers |= found
-        unknown += without_call
+        module_parsers, module_unknown = find_module_parsers(module)
+        parsers |= module_parsers
+        unknown += module_unknown
     return parsers, unknown
 
 
