@@ -1,28 +1,37 @@
-"""Codes inside texts: what models lose, double and move, for 25 kinds of structure.
+"""Codes inside texts: what models lose, double and move, for 25 kinds of structure and for real texts in six formats.
 
     PYTHONPATH=benchmarks python -m documents.inline_structure --bundle BUNDLE
 
-Each kind has the same number of texts, made with a seed. A text is a date or two with codes at random places. It is a value of
-a JSON file. Three functions translate. One is the bundle. The weak stub changes letters, drops words and damages half of the
-codes that it reads. The last stub shuffles, drops and doubles all that it reads. A code is lost or doubled if its characters
-stand in the written text less or more often than in the source. `compare_codes` counts those that moved out of their pairs.
+Each kind has the same number of texts, made with a seed. A text is a date or two with codes at random places, as a value of a
+JSON file. Real texts are those of programs and of LibreOffice's help, in the folder of the corpora. Three functions translate:
+the bundle, a weak bundle, and a stub that shuffles, drops and doubles all that it reads. The weak bundle is the bundle with
+noise on its weights. Without a bundle, stubs alone translate.
+
+A code is lost or doubled if its characters stand in the written text less or more often than in the source. Codes of a real
+text are what looks like one and is in its human translation as often. `compare_codes` counts those that moved out of their
+pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import html
 import json
 import random
+import re
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from dragoman.documents.json_file import parse
+from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import CODE_FLAGS, DocumentOptions, translate_document
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TranslateLines
 from dragoman.text.code_check import compare_codes
-from dragoman.text.inline_codes import parse_text
+from dragoman.text.inline_codes import read_inline
 
 MONTHS = (
     "January",
@@ -68,6 +77,57 @@ PAIRS = {
     "roles, links": ((":ref:`", " <label>`"), ("`", " <https://example.org>`_"), ("{$START_LINK}", "{$CLOSE_LINK}")),
 }  # fmt: skip
 
+FIGURES = ("lost", "doubled", "moved", "flagged", "translated")
+NOISE = 0.5
+"""Standard deviation of the noise on a weight of the weak bundle, in standard deviations of its tensor."""
+MAX_CHARACTERS = 160
+"""Longest real text."""
+CORPORA = {"programs": "software-strings/en-de/train.tsv.gz", "help": "libreoffice-help-tagged/en-de/train.tsv.gz"}
+_CODE = re.compile(
+    r"%[-+#0]*(?:\d+\$)?[\d.]*[sdioufxcqvlu@]+\b|%\(\w+\)s|\{\{?[\w.:$-]*\}?\}|</?[A-Za-z][^<>]*>|\$\{?\w+\}?|&\w+;"
+)
+_XLIFF = '<xliff version="1.2"><file source-language="en" target-language="de"><body>{}</body></file></xliff>'
+FORMATS: dict[str, tuple[str, Callable[[Sequence[str]], str]]] = {
+    "JSON": ("a.json", lambda texts: json.dumps({f"text {number}": text for number, text in enumerate(texts)})),
+    "YAML": ("a.yaml", lambda texts: "".join(f"text{number}: {json.dumps(text)}\n" for number, text in enumerate(texts))),
+    "PO": (
+        "a.po",
+        lambda texts: "".join(
+            f'msgctxt "{number}"\nmsgid {json.dumps(text, ensure_ascii=False)}\nmsgstr ""\n\n'
+            for number, text in enumerate(texts)
+        ),
+    ),
+    "XLIFF": (
+        "a.xlf",
+        lambda texts: _XLIFF.format(
+            "".join(
+                f'<trans-unit id="{number}"><source>{html.escape(text)}</source></trans-unit>'
+                for number, text in enumerate(texts)
+            )
+        ),
+    ),
+    "RESX": (
+        "a.resx",
+        lambda texts: (
+            "<root>"
+            + "".join(f'<data name="{number}"><value>{html.escape(text)}</value></data>' for number, text in enumerate(texts))
+            + "</root>"
+        ),
+    ),
+    "Qt TS": (
+        "a.ts",
+        lambda texts: (
+            "<TS>"
+            + "".join(
+                f"<context><name>{number}</name><message><source>{html.escape(text)}</source><translation/></message></context>"
+                for number, text in enumerate(texts)
+            )
+            + "</TS>"
+        ),
+    ),
+}
+"""File name of each format, and function that writes texts in it."""
+
 
 def make_texts(kind: str, count: int, seed: int) -> dict[str, tuple[str, ...]]:
     """Return different texts of one kind with their codes."""
@@ -88,16 +148,33 @@ def make_texts(kind: str, count: int, seed: int) -> dict[str, tuple[str, ...]]:
     return texts
 
 
-def make_weak_stub(seed: int) -> TranslateLines:
-    """Return a stub that changes letters, drops a word of ten, and damages each second code that it reads."""
-    rng = random.Random(seed)
+def read_real_texts(path: Path, count: int) -> dict[str, tuple[str, ...]]:
+    """Return texts of a corpus with their codes, spread over the file."""
+    found: dict[str, tuple[str, ...]] = {}
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        for line in stream:
+            source, reference = line.rstrip("\n").split("\t")[:2]
+            codes = Counter(_CODE.findall(source))
+            same = tuple(code for code, number in codes.items() if reference.count(code) == source.count(code) == number)
+            if same and len(source) <= MAX_CHARACTERS and any(map(str.isalpha, _CODE.sub("", source))):
+                found[source] = same
+    step = max(len(found) // count, 1)
+    return dict(list(found.items())[::step][:count])
 
-    def change(word: str) -> str:
-        if word.isalnum():
-            return word[::-1]
-        return word[1:] if rng.random() < 0.5 else word
 
-    return make_stub(lambda words: [change(word) for word in words if rng.random() < 0.9])
+def save_weak_bundle(bundle: Path, path: Path, seed: int) -> None:
+    """Write a bundle with noise on its weights."""
+    import torch
+
+    from dragoman.bundle import collect_weights, load_bundle, save_bundle
+
+    generator = torch.Generator().manual_seed(seed)
+    original = load_bundle(bundle)
+    weights = {
+        name: weight + NOISE * weight.std() * torch.randn(weight.shape, generator=generator) if weight.dim() > 1 else weight
+        for name, weight in collect_weights(original.model).items()
+    }
+    save_bundle(path, recipe=original.recipe, tokenizer=original.tokenizer, weights=weights, metadata=original.metadata)
 
 
 def make_shuffling_stub(seed: int) -> TranslateLines:
@@ -131,50 +208,90 @@ def make_stub(change: Callable[[list[str]], list[str]]) -> TranslateLines:
     return translate
 
 
-def measure(texts: Mapping[str, Sequence[str]], translate: TranslateLines) -> dict[str, int]:
+def measure(texts: Mapping[str, Sequence[str]], translate: TranslateLines, format_name: str = "JSON") -> dict[str, int]:
     """Return how many texts are lost, doubled, moved outside, flagged, and translated."""
-    content = json.dumps({f"k{number}": text for number, text in enumerate(texts)}).encode()
-    result = translate_document(parse(content), parse, translate, DocumentOptions("en", "de"))
-    written = json.loads(result.content)
-    pairs = [(text, written[f"k{number}"], codes) for number, (text, codes) in enumerate(texts.items())]
-    differences = [compare_codes(parse_text(text), parse_text(new)) for text, new, _ in pairs]
-    return {
-        "lost": sum(any(new.count(code) < text.count(code) for code in codes) for text, new, codes in pairs),
-        "doubled": sum(any(new.count(code) > text.count(code) for code in codes) for text, new, codes in pairs),
-        "moved": sum(bool(difference.moved) for difference in differences),
-        "flagged": sum(bool(CODE_FLAGS.intersection(unit.flags)) for unit in result.results),
-        "translated": sum(bool(unit.text) for unit in result.results),
-    }
+    name, write = FORMATS[format_name]
+    parse = get_parser(name)
+    result = translate_document(
+        parse_document(name, write(list(texts)).encode()), parse, translate, DocumentOptions("en", "de")
+    )
+    after = parse(result.content)
+    units = {unit.id: unit for unit in (*after.units, *after.other_units)}
+    counts: Counter[str] = Counter()
+    for unit_result in result.results:
+        unit = unit_result.unit
+        text, codes = unit.source, texts[unit.source]
+        written = units[unit.id].target or (text if after.is_bilingual else units[unit.id].source)
+        sides = (read_inline(side, unit.markup, unit.rules) for side in (text, written))
+        counts["lost"] += any(written.count(code) < text.count(code) for code in codes)
+        counts["doubled"] += any(written.count(code) > text.count(code) for code in codes)
+        counts["moved"] += bool(compare_codes(*sides).moved)
+        counts["flagged"] += bool(CODE_FLAGS.intersection(unit_result.flags))
+        counts["translated"] += bool(unit_result.text)
+    return {key: counts[key] for key in FIGURES}
 
 
 def build_bundle(path: Path) -> TranslateLines:
-    """Return the function that translates with a bundle."""
+    """Return the function that translates with a bundle, each line once."""
     import dragoman
 
     translator = dragoman.load(path, task="translation")
-    return lambda request: translator.translate(
-        request.lines, attention=request.attention, constraints=request.build_constraints()
-    )
+    known: dict[LineRequest, Translation] = {}
+
+    def translate(request: LineRequest) -> list[Translation]:
+        keys = request.split()
+        missing = [key for key in dict.fromkeys(keys) if key not in known]
+        if missing:
+            lines = [key.lines[0] for key in missing]
+            constraints = [(key.build_constraints() or [None])[0] for key in missing]
+            used = constraints if any(constraints) else None
+            known.update(zip(missing, translator.translate(lines, attention=request.attention, constraints=used), strict=True))
+        return [known[key] for key in keys]
+
+    return translate
+
+
+def build_functions(bundle: Path | None, folder: Path, seed: int) -> dict[str, TranslateLines]:
+    """Return the functions that translate, by name. folder: for the weak bundle"""
+    functions = {"shuffles": make_shuffling_stub(seed)}
+    if bundle is None:
+        return functions
+    save_weak_bundle(bundle, folder / "weak", seed)
+    return {"bundle": build_bundle(bundle), "weak": build_bundle(folder / "weak"), **functions}
+
+
+def list_cases(count: int, seed: int, shared: Path) -> Iterator[tuple[str, str, dict[str, tuple[str, ...]]]]:
+    """Yield the name, the format and the texts of each row of the table."""
+    for kind in (*POINTS, *PAIRS):
+        yield kind, "JSON", make_texts(kind, count, seed)
+    for name, place in CORPORA.items():
+        if not (shared / place).exists():
+            print(f"no real texts of {name}: {shared / place} does not exist")
+            continue
+        texts = read_real_texts(shared / place, count)
+        for format_name in FORMATS:
+            yield f"{name}, {format_name}", format_name, texts
 
 
 def main() -> None:
+    """Print a table with a row for each kind, and for each corpus in each format."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=Path)
+    parser.add_argument("--shared", type=Path, default=Path("../shared/data"), help="folder of the corpora")
     parser.add_argument("--texts", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    functions = {"weak": make_weak_stub(options.seed), "shuffles": make_shuffling_stub(options.seed)}
-    if options.bundle:
-        functions = {"bundle": build_bundle(options.bundle), **functions}
     rows: dict[str, dict[str, dict[str, int]]] = {}
     start = time.process_time()
-    print("| kind |" + "".join(f" {name}: lost, doubled, moved, flagged, translated |" for name in functions))
-    print("| --- |" + " --- |" * len(functions))
-    for kind in (*POINTS, *PAIRS):
-        texts = make_texts(kind, options.texts, options.seed)
-        rows[kind] = {name: measure(texts, translate) for name, translate in functions.items()}
-        print(f"| {kind} |" + "".join(f" {', '.join(map(str, row.values()))} |" for row in rows[kind].values()), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        functions = build_functions(options.bundle, Path(folder), options.seed)
+        print("| texts |" + "".join(f" {name} |" for name in functions) + f"  figures: {', '.join(FIGURES)}")
+        print("| --- |" + " --- |" * len(functions))
+        for name, format_name, texts in list_cases(options.texts, options.seed, options.shared):
+            rows[name] = {key: measure(texts, translate, format_name) for key, translate in functions.items()}
+            cells = (f" {', '.join(map(str, row.values()))} |" for row in rows[name].values())
+            print(f"| {name}: {len(texts)} |{''.join(cells)}", flush=True)
     print(f"{time.process_time() - start:.0f} CPU seconds")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
