@@ -8,7 +8,7 @@ import test_pptx
 import test_xlsx
 from document_checks import make_stub
 from test_odt import make_odt
-from zip_files import make_docx, read_members
+from zip_files import make_docx, make_zip, read_members
 
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.html_languages import LanguageScopes
@@ -133,3 +133,11 @@ def test_nested_languages_end_with_their_elements() -> None:
         scopes.read_end("b")
         scopes.read_end("span")
     assert scopes.language == ""
+
+
+def test_metadata_of_odt_states_the_new_language() -> None:
+    content = make_odt("<text:p>It is May.</text:p>")
+    meta = '<office:document-meta xmlns:office="o" xmlns:dc="d"><office:meta><dc:language>{}</dc:language></office:meta>'
+    for language, expected in (("en-US", "ar"), ("fr-FR", "fr-FR")):
+        members = {**read_members(content), "meta.xml": f"{meta.format(language)}</office:document-meta>".encode()}
+        assert f"<dc:language>{expected}<" in translate("a.odt", make_zip(members), "en", "ar", "نص")

@@ -103,6 +103,9 @@ def test_white_space_of_markup_is_one_space(client: TestClient, translator: Capi
     assert client.post("/translate", json=fields).json()["translatedText"] == expected
     assert translate_deepl(client, text, tag_handling="html") == expected
     assert translate_deepl(client, text, tag_handling="xml") == expected
+    for markup in ("html", "xml"):
+        body = {"texts": [text], "source": "en", "target": "de", "markup": markup}
+        assert client.post("/v1/translate", json=body).json()["translations"][0]["text"] == expected
     assert set(list_lines(translator)) == {"one day, two or three"}
 
 
@@ -113,6 +116,19 @@ def test_elements_of_xml_are_texts_of_their_own(client: TestClient, translator: 
         f"{head}<a><title>ONE DAY</title>\n<par>TWO <b>OR</b> <i>THREE</i> &b; &lt;X&gt;</par></a>"
     )
     assert "one day" in list_lines(translator)
+    body = {"texts": ["<a><t>one day</t><u>two <b>days</b></u></a>"], "source": "en", "target": "de", "markup": "xml"}
+    (answer,) = client.post("/v1/translate", json=body).json()["translations"]
+    assert answer["text"] == "<a><t>ONE DAY</t><u>TWO <b>DAYS</b></u></a>"
+    assert "two days" in list_lines(translator)
+
+
+def test_texts_of_a_request_have_rules_in_common(client: TestClient) -> None:
+    for texts, expected in (
+        (["hi :who", ":where is it"], ["HI :who", ":where IS IT"]),
+        (["hi :who", "a day"], ["HI :WHO", "A DAY"]),
+    ):
+        answer = client.post("/v1/translate", json={"texts": texts, "source": "en", "target": "de"}).json()
+        assert [item["text"] for item in answer["translations"]] == expected
 
 
 def test_deepl_options_for_xml_divide_texts(client: TestClient, translator: CapitalTranslator) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles, is_monospaced
-from dragoman.documents.document import Document
+from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import add_flowing_text, split_at_breaks
 from dragoman.documents.odt_languages import edit_languages, read_languages
+from dragoman.documents.office_languages import StatedProperty
 from dragoman.documents.reading import check_parts
 from dragoman.documents.script_languages import ScriptCounts, ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
@@ -18,6 +19,7 @@ from dragoman.documents.zip_document import ZipMembers
 from dragoman.languages import is_same_language
 from dragoman.text.word_codes import is_script_mark
 
+_META_MEMBER = "meta.xml"
 _TYPE = b"application/vnd.oasis.opendocument.text"
 _TEXT_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 _STYLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
@@ -50,9 +52,21 @@ def parse_odt(content: bytes) -> Document:
         content,
         "odt",
         source_language=units.settle_language(language),
-        make_document_edits=lambda translations, language: edit_languages(names, members, translations, language),
+        make_document_edits=lambda translations, language: chain(
+            edit_languages(names, members, translations, language), _edit_metadata(members, translations, language)
+        ),
         assemble=members.assemble,
     )
+
+
+def _edit_metadata(members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
+    """Yield the edits that make the part about title and author state the language of the translations."""
+    if language and translations and _META_MEMBER in members.members:
+        source_language = next(iter(translations.values())).source_language
+        source = members.read_xml(_META_MEMBER)
+        for element in source.iter_elements(("language",)):
+            edits = StatedProperty(_META_MEMBER, source, element).edit(source_language, language)
+            yield from members.shift_edits(_META_MEMBER, edits)
 
 
 def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:

@@ -179,6 +179,8 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
             TextOptions(
                 fields.markup,
                 split_sentences=fields.split_sentences,
+                keep_line_breaks=fields.markup == "none",
+                detects_outline=fields.markup == "xml",
                 attention=fields.alignment or fields.attention,
                 glossary=glossary,
                 strict_terms=fields.strict_terms,

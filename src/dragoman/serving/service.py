@@ -36,6 +36,7 @@ from dragoman.serving.request_queue import Job, QueueFullError, RequestQueue
 from dragoman.serving.settings import ServerLimits
 from dragoman.serving.telemetry import Telemetry
 from dragoman.serving.usage import Usage
+from dragoman.text.inline_rules import infer_rules
 
 if TYPE_CHECKING:
     from dragoman.inference.parse_result import Parse, PosTags, Sentence
@@ -198,6 +199,10 @@ class TranslationService:
         if not route:
             return [TextTranslation(text, ()) for text in texts]
         translations: list[TextTranslation] = []
+        rules = request.options.rules
+        if request.options.markup == "none" and len(texts) > 1:
+            pairs = [(text, "") for text in texts]
+            rules = rules.enable(*await _call(texts, lambda: infer_rules(pairs, has_names=True)))
         for number, step in enumerate(route):
             is_last = number == len(route) - 1
             source_language, target_language = step.pair
@@ -208,6 +213,7 @@ class TranslationService:
                 retry=self.retry,
                 limits=step.limits,
                 annotate_terms=step.annotate_terms,
+                rules=rules,
                 mask_codes=step.mask_codes and on_line is None,  # `on_line` receives lines with their placeholders
             )
             kind = LineKey(step)
