@@ -286,7 +286,7 @@ class Slot:
     """Place of a code in the clean text.
 
     start, end: positions of its content; equal for a point
-    before, after: the characters beside a point in the source; empty at the ends and beside another code
+    before, after: the characters beside a point in the source, also those in an element; empty at the ends and beside a point
     """
 
     part: Point | Element
@@ -305,6 +305,13 @@ class CleanText:
     slots: tuple[Slot, ...]
 
 
+def _get_edge(parts: Sequence[Part], place: Literal[0, -1]) -> str:
+    """Return the first (0) or last (-1) character of parts, also of elements in them; empty if a point is there."""
+    while parts and isinstance(part := parts[place], Element):
+        parts = part.parts
+    return part[place] if parts and isinstance(part, str) and part else ""
+
+
 class _CleanTextBuilder:
     """Builder of a clean text. A point between two words leaves one space, and a point between two spaces leaves one."""
 
@@ -321,16 +328,9 @@ class _CleanTextBuilder:
             if isinstance(part, str):
                 self._add_text(part)
             elif isinstance(part, Point):
-                before, after = parts[index - 1] if index else "", parts[index + 1] if index + 1 < len(parts) else ""
-                slots.append(
-                    Slot(
-                        part,
-                        self.length,
-                        self.length,
-                        before=before[-1:] if isinstance(before, str) else "",
-                        after=after[:1] if isinstance(after, str) else "",
-                    )
-                )
+                before = _get_edge(parts[max(index - 1, 0) : index], -1)
+                after = _get_edge(parts[index + 1 : index + 2], 0)
+                slots.append(Slot(part, self.length, self.length, before=before, after=after))
                 if part.is_space and self.last and not self.last.isspace():
                     self._add_text(" ")
                 self.is_after_point = True
