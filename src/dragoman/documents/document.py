@@ -296,7 +296,7 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
         ):  # what stands at the ends of a cue, such as the dash of a dialogue, is outside of its text
             text, expected = ("".join(_CUE_CODE.sub("", part).split()).lstrip("-–—") for part in (text, expected))
         if before.markup == "html":  # a character that the encoding does not have is written as a reference
-            text, expected = (_LANGUAGE_ATTRIBUTE.sub("", html.unescape(part)) for part in (text, expected))
+            text, expected = (_fold(before, _LANGUAGE_ATTRIBUTE.sub("", html.unescape(part))) for part in (text, expected))
             return text == expected
         return _remove_tags(after, text) == _remove_tags(before, expected)
 
@@ -309,4 +309,9 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
 def _remove_tags(unit: Unit, text: str) -> str:
     """Return a text of a unit without what a second reading may change: the numbers of XML tags, and white space that folds."""
     text = html.unescape(_SHORT_TAG.sub("", text)) if unit.markup == "xml" else text
+    return _fold(unit, text)
+
+
+def _fold(unit: Unit, text: str) -> str:
+    """Return a text with one space for each run of white space, if the format reads it so."""
     return text if unit.keep_line_breaks else " ".join(text.split())

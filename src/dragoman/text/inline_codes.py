@@ -313,7 +313,7 @@ def _get_edge(parts: Sequence[Part], place: Literal[0, -1]) -> str:
 
 
 class _CleanTextBuilder:
-    """Builder of a clean text. A point between two words leaves one space, and a point between two spaces leaves one."""
+    """Builder of a clean text. A point between two words leaves one space; two spaces around a point or a tag are one."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
@@ -347,6 +347,8 @@ class _CleanTextBuilder:
             elif self.last.isalnum() and text[:1].isalnum():
                 text = " " + text
             self.is_after_point = not text
+        elif self.last == " " and text.startswith(" "):
+            text = text.lstrip(" ")
         if text:
             self.pieces.append(text)
             self.length += len(text)
