@@ -26,7 +26,8 @@ STYLES = [
     "``x``", "|x|", "[1]_", ":kbd:`Ctrl`", "%arg", "{%x%}", "*|NAME|*", "<%=x%>", "\\u00e9", "[_1]", "[site:name]",
     "@x@", "@(Model.Name)", "</#if>", "[/#if]", "%[1]d", "%~dp0", "%0:s", "%|1$+5|", "@JohnDoe", "#item_1", ":user-name",
     "tel:+123", "mailto:a@example.org", "urn:isbn:123", "localhost:8080", "./a/b.sh", "../x", "//cdn.example.org/a.js",
-    "example.org/a", "git@example.org:a/b.git", "&lt;br/&gt;", "%d%%", "[%s]", "%s/%s", "%dx%d", "%s:%d",
+    "example.org/a", "git@example.org:a/b.git", "&lt;br/&gt;", "B<ls>", "C<$x>", "<Ctrl>", "<A2:C2>", "&debian;",
+    "%06<PRId64>", "%d%%", "[%s]", "%s/%s", "%dx%d", "%s:%d",
 ]  # fmt: skip
 STYLES += ["{d, date, long}", "{n, number, ::currency/USD}", "{ $name }", "{ name }", "{{ name | date }}", "{% if x %}"]
 STYLES += ["{{- name}}", '$t(other, { "count": {{n}} })', "%(name) s", "{0:dd MMM}", "<code>a b</code>", "<!-- a b -->"]
@@ -42,7 +43,7 @@ LOOK_ALIKES = (
     "user@host", "5 $ only", "R&D works", "snake_case names", "2 * 3 * 4", "see <your name>", "rock 'n' roll",
     "fish & chips",
     "and/or", "note: see", "{see below}", "AT&T", "C# code", "note:this", "meet @home", "see :this", "wow !great", "my #tag",
-    "run __main__ now", "some [words]", "ASP.NET", "end.Next one", "one//two", "a ~ b",
+    "run __main__ now", "the <none> item", "rock&roll; x", "some [words]", "ASP.NET", "end.Next one", "one//two", "a ~ b",
 )  # fmt: skip
 FORMATS: dict[str, Callable[[str], str]] = {
     "a.json": lambda text: json.dumps({"a": text}),
@@ -227,7 +228,7 @@ def test_escaped_tags_are_codes_beside_others() -> None:
         ("a &amp;lt;b&amp;gt;big&amp;lt;/b&amp;gt; day", "A &amp;lt;b&amp;gt;BIG&amp;lt;/b&amp;gt; DAY"),
         ("a &amp;nbsp; day", "A&amp;nbsp;DAY"),
         ('<x id="1"/> a &lt;b&gt;big&lt;/b&gt; day', '<x id="1"/> A &lt;b&gt;BIG&lt;/b&gt; DAY'),
-        ("one &lt;day&gt; a &lt; b", "ONE &lt;DAY&gt; A &lt; B"),
+        ("one &lt;big day&gt; a &lt; b", "ONE &lt;BIG DAY&gt; A &lt; B"),
     ):
         document = parse_document("a.xlf", XLIFF.format(source).encode())
         result = translate_document(document, get_parser("a.xlf"), StubModel(), OPTIONS)

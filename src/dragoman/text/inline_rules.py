@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 MIN_TEXTS = 2
 """Texts with a style that two readings fit, such as `[name]`, from which on it is a placeholder in a file."""
 
-_BRACKET_WORDS = frozenset(
+EDITOR_WORDS = frozenset(
     (
         "all", "any", "beta", "bold", "cc", "citation", "cut", "default", "deleted", "draft", "edit", "empty", "error",
         "fixed", "hidden", "image", "info", "italic", "laughs", "link", "missing", "more", "music", "n", "new", "no",
@@ -18,7 +18,8 @@ _BRACKET_WORDS = frozenset(
         "todo", "translated", "unknown", "untitled", "warning", "yes",
     )
 )  # fmt: skip
-BRACKET = rf"\[(?!(?i:{'|'.join(sorted(_BRACKET_WORDS))})\])(?:[a-z][\w.-]*+|[A-Z][A-Z0-9_]*+)\](?![(\[_])"
+"""Words in brackets that are no placeholders."""
+BRACKET = rf"\[(?!(?i:{'|'.join(sorted(EDITOR_WORDS))})\])(?:[a-z][\w.-]*+|[A-Z][A-Z0-9_]*+)\](?![(\[_])"
 """Pattern of a name in brackets."""
 _BRACKET = re.compile(BRACKET)
 _HAS_SIGN = re.compile("[:@#!]|__")

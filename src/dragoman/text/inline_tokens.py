@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dragoman.text.inline_rules import COMMON_RULES, InlineRules
+from dragoman.text.inline_rules import COMMON_RULES, EDITOR_WORDS, InlineRules
 from dragoman.text.placeholders import (
     FoundCode,
     compile_first_characters,
@@ -78,6 +78,7 @@ _TAG = re.compile(
     r"""(?P<attributes>(?:\s++[\w:@.-]++(?:\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++(?<!/)))?)*+)\s*+(?P<end>/?)>"""
 )
 _COMMENT = re.compile(r"<!--(?:(?!<!--|-->).)*+-->|<!\[CDATA\[(?:(?!<!\[|\]\]>).)*+\]\]>|<!(?i:doctype)[^<>]*+>", re.DOTALL)
+_POD_LITERAL = re.compile(r"(?:^|\W)[BCEFLXZ]<[^<>\s]++>$")
 _BARE_ATTRIBUTE = re.compile(r"\s[\w:@.-]++(?=\s++[\w:@.-]|\s*+$)")
 _EMPHASIS = re.compile(r"\*{1,3}(?!\*)|_{1,3}(?!_)|~~(?!~)")
 _LINK = re.compile(
@@ -240,10 +241,15 @@ class _TextReader:
             return False
         name = match["name"].lower()
         is_known = name in KNOWN_TAGS
+        if not is_known and _POD_LITERAL.match(self.text, max(start - 2, 0), match.end()):
+            return False
         if match["end"] or (name in VOID_TAGS and not match["slash"]):
             self.add(start, Token(match[0], name, "point", is_break=name in BREAK_TAGS))
             return True
-        is_text_alone = not is_known or _BARE_ATTRIBUTE.search(match["attributes"]) is not None
+        # `<Ctrl>` and `<port>` are codes. `List<int>`, `<your name>` and `<none>` are texts, unless they have an end tag.
+        is_joined = self.text[start - 1 : start].isalnum() and start > 0
+        is_word = not is_known and (is_joined or name in EDITOR_WORDS or name.isdecimal())
+        is_text_alone = is_word or _BARE_ATTRIBUTE.search(match["attributes"]) is not None
         self.add(start, Token(match[0], name, "end" if match["slash"] else "start", is_text_alone=is_text_alone))
         return True
 

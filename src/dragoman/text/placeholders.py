@@ -83,6 +83,7 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"%\([\w. -]++\)(?:[-+#0]*+\d*+(?:\.\d++)?+[diouxXeEfFgGcrsa]|[ ][diouxXeEfFgGcrsa](?![A-Za-z]))?+", "printf"),
         _style(r"%#@\w+@", "printf"),
         _style(r"%~[a-z]*+\d(?!\d)", "printf"),
+        _style(r"%[-+#0]*+\d*+(?:\.\d++)?+<PRI\w++>", "printf"),
         _style(r"%<\w++>(?:[-+#0]*+\d*+(?:\.\d++)?+[A-Za-z](?![A-Za-z]))?+", "printf"),
         _style(r"%[-+^#0]*+\{[^{}\s]++\}"),
         _style(r"%[-+#0]*+\[\d++\](?:\*|\d++)?+(?:\.(?:\[\d++\]\*|\d*+))?+[A-Za-z]", "printf"),
@@ -210,6 +211,8 @@ _OTHER_SCHEME = re.compile(r"(?<![\w.+-])(?:mailto|tel|sms|urn|data|magnet|geo|x
 _HOST = re.compile(r"(?<![\w.-])(?:localhost|\d{1,3}(?:\.\d{1,3}){3}|(?:[\w-]{1,40}\.){1,5}[a-z]{2,8})$")
 _DOTS = re.compile(r"(?<![\w./])\.{1,2}$")
 _DOMAIN = re.compile(r"(?<![\w@.-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*$")
+_POD_LETTER = re.compile(r"(?<!\w)[BCEFLXZ]$")
+_POD_REST = re.compile(r"<[^<>\s]++>")
 _DRIVE = re.compile(r"(?<!\w)[A-Za-z]$")
 _EMAIL_NAME = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}$")
 _LOOK_BACK = 65
@@ -218,8 +221,9 @@ _ADDRESSES = {
     "@": ((_EMAIL_NAME, _EMAIL_REST),),
     "/": ((_DOTS, _RELATIVE_REST),),
     ".": ((_DOMAIN, _DOMAIN_REST),),
+    "<": ((_POD_LETTER, _POD_REST),),
 }
-"""Patterns of what stands before a character of an address, and of the character with what follows."""
+"""Patterns of what stands before a character of an address or a literal, and of the character with what follows."""
 _FIRST_CHARACTER = rf"[{''.join(map(re.escape, _STYLES))}{_EMOJI[1:]}"
 _FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\.|\.(?=com|org|net|edu|gov)"
 _HAS_FIRST = re.compile(_FIRST_CHARACTER)  # one set of characters is looked for faster
@@ -301,19 +305,23 @@ def find_code_at(text: str, match: re.Match[str], position: int, styles: Styles)
     return None
 
 
+_OWN_ENTITY = re.compile(r"(?<!\w)&[a-z][a-z0-9]+;")
+
+
 def _make_code(code_match: re.Match[str], style: _Style) -> FoundCode | None:
     """Return a code. A character reference that does not exist is text, and one of white space has its kind."""
     kind = style.kind
     if style.family == "reference":
         character = html.unescape(code_match[0])
-        if character == code_match[0]:
+        is_unknown = character == code_match[0]  # an entity that the file's own DTD declares, such as `&debian;`
+        if is_unknown and not _OWN_ENTITY.match(code_match.string, code_match.start()):
             return None
         kind = "space" if character.isspace() else "code"
     return FoundCode(code_match.start(), code_match.end(), kind)
 
 
 def _match_address(text: str, start: int, position: int) -> FoundCode | None:
-    """Return the address whose `:`, `@`, `/` or last dot is at this place."""
+    """Return the address whose `:`, `@`, `/` or last dot is at this place, or a literal of Perl's manuals, such as `B<ls>`."""
     before = max(position, start - _LOOK_BACK)
     for name, rest in _ADDRESSES[text[start]]:
         if (end := rest.match(text, start)) and (code_match := name.search(text[before:start])):
