@@ -150,16 +150,16 @@ def make_texts(kind: str, count: int, seed: int) -> dict[str, tuple[str, ...]]:
 
 def read_real_texts(path: Path, count: int) -> dict[str, tuple[str, ...]]:
     """Return texts of a corpus with their codes, spread over the file."""
-    found: dict[str, tuple[str, ...]] = {}
+    texts: dict[str, tuple[str, ...]] = {}
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         for line in stream:
             source, reference = line.rstrip("\n").split("\t")[:2]
             codes = Counter(_CODE.findall(source))
             same = tuple(code for code, number in codes.items() if reference.count(code) == source.count(code) == number)
             if same and len(source) <= MAX_CHARACTERS and any(map(str.isalpha, _CODE.sub("", source))):
-                found[source] = same
-    step = max(len(found) // count, 1)
-    return dict(list(found.items())[::step][:count])
+                texts[source] = same
+    step = max(len(texts) // count, 1)
+    return dict(list(texts.items())[::step][:count])
 
 
 def save_weak_bundle(bundle: Path, path: Path, seed: int) -> None:
