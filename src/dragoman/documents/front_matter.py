@@ -18,7 +18,7 @@ KEYS = (
 )  # fmt: skip
 """Keys of the outermost level whose values are texts, as Hugo, Jekyll, Docusaurus and MkDocs have them."""
 
-_TOML_VALUE = re.compile(rf"""^({"|".join(KEYS)})[ \t]*=[ \t]*("(?!"")(?:[^"\\\n]|\\.)*"|'(?!'')[^'\n]*')""", re.MULTILINE)
+_TOML_VALUE = re.compile(rf"""^({"|".join(KEYS)})[ \t]*=[ \t]*("(?!"")(?:[^"\\\n]++|\\.)*+"|'(?!'')[^'\n]*')""", re.MULTILINE)
 _TOML_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
 

@@ -24,7 +24,7 @@ MAX_DEPTH = 200
 
 _DECODER = json.JSONDecoder(strict=False)
 _TOKEN = re.compile(
-    r'(?P<space>[ \t\r\n]+|//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\\n]|\\.)*")|(?P<mark>[{}\[\]:,])|(?P<word>[-+.\w]+)',
+    r'(?P<space>[ \t\r\n]+|//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\\n]++|\\.)*+")|(?P<mark>[{}\[\]:,])|(?P<word>[-+.\w]+)',
     re.DOTALL,
 )
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")

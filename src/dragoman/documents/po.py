@@ -48,7 +48,7 @@ _RULES_OF_FLAGS = {
 _CHARSET = re.compile(rb"charset=([\w:.-]+)")
 _PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=(?=([^;?\n]*))([^;\n]*))?")
 _LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
-_LINE = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d)\])?)[ \t]*)?("(?:[^"\\]|\\.)*")[ \t]*')
+_LINE = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d)\])?)[ \t]*)?("(?:[^"\\]++|\\.)*+")[ \t]*')
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _UNESCAPED = {character: f"\\{letter}" for letter, character in _ESCAPED.items()} | {'"': '\\"', "\\": "\\\\"}

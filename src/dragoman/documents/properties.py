@@ -20,7 +20,7 @@ _CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _APPLE_TOKEN = re.compile(
-    r"""\s+|//[^\n]*|/\*.*?\*/|(?P<key>"(?:[^"\\]|\\.)*"|[\w.$/:-]+)\s*=\s*(?P<value>"(?:[^"\\]|\\.)*")\s*;""", re.DOTALL
+    r"""\s+|//[^\n]*|/\*.*?\*/|(?P<key>"(?:[^"\\]++|\\.)*+"|[\w.$/:-]+)\s*=\s*(?P<value>"(?:[^"\\]++|\\.)*+")\s*;""", re.DOTALL
 )
 
 

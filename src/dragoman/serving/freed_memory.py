@@ -11,6 +11,8 @@ MIN_PEAK_BYTES = 512 << 10
 """Memory of the requests in progress from which its release is worth the time."""
 RELEASED_SHARE = 1 / 8
 """Share of the peak below which the memory of the requests has to fall."""
+OLDEST = 2
+"""Generation of the objects that live long. To collect it holds the interpreter, longer with more requests in progress."""
 DELAY_SECONDS = 1.0
 """Time between the fall and the release, so that a row of requests costs one release."""
 
@@ -39,9 +41,9 @@ class FreedMemory:
         self._timer = None
         if self._is_released:
             self._peak = self._present
-            asyncio.get_running_loop().run_in_executor(None, _collect_and_trim)
+            asyncio.get_running_loop().run_in_executor(None, _collect_and_trim, OLDEST if not self._present else OLDEST - 1)
 
 
-def _collect_and_trim() -> None:
-    gc.collect()
+def _collect_and_trim(generation: int) -> None:
+    gc.collect(generation)
     trim_malloc()
