@@ -76,6 +76,8 @@ from dragoman.trees.ptb import read_tree
 from dragoman.trees.ptb_tokenizer import tokenize_ptb
 
 Parse = Callable[[str], object]
+Wrap = Callable[[str], str | bytes]
+"""Function that makes the content of a file of a text."""
 
 GLOSSARY = Glossary(
     [GlossaryEntry("a", ("b",)), GlossaryEntry("a a a", ("c",)), GlossaryEntry("keep", do_not_translate=True)], "en", "de"
@@ -92,13 +94,13 @@ def copy_lines(request: LineRequest) -> Sequence[Translation]:
     ]
 
 
-def read(suffix: str, wrap: Callable[[str], str | bytes], text: str) -> tuple[str, bytes]:
+def read(suffix: str, wrap: Wrap, text: str) -> tuple[str, bytes]:
     """Return the name and the bytes of the file that `wrap` makes of a text."""
     content = wrap(text)
     return f"a{suffix}", content.encode("utf-8", "replace") if isinstance(content, str) else content
 
 
-def copy_file(suffix: str, wrap: Callable[[str], str | bytes], text: str) -> None:
+def copy_file(suffix: str, wrap: Wrap, text: str) -> None:
     """Read a file, write its texts as their own translations, and read what was written."""
     name, content = read(suffix, wrap, text)
     parse = get_parser(name)
@@ -107,7 +109,7 @@ def copy_file(suffix: str, wrap: Callable[[str], str | bytes], text: str) -> Non
     check_written(document, texts, write_document(document, texts, "de"), parse)
 
 
-def translate_file(suffix: str, wrap: Callable[[str], str | bytes], text: str) -> None:
+def translate_file(suffix: str, wrap: Wrap, text: str) -> None:
     """Read a file, copy its texts with all checks, and write it."""
     name, content = read(suffix, wrap, text)
     translate_document(parse_document(name, content), get_parser(name), copy_lines, DocumentOptions("en", "de"))
@@ -171,7 +173,7 @@ XLIFF = '<xliff version="1.2"><file><body><trans-unit id="a"><source>w{}</source
 QT = '<TS version="2.1"><context><name>c</name><message><source>w{}</source><translation/></message></context></TS>'
 TMX = '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>w{}</seg></tuv></tu></body></tmx>'
 # A text inside a file of each format; each format is also read with the text as its whole content.
-INSIDE: dict[str, Sequence[Callable[[str], str | bytes]]] = {
+INSIDE: dict[str, Sequence[Wrap]] = {
     ".po": [lambda text: f'msgid {json.dumps(text)}\nmsgstr ""\n'],
     ".xlf": [lambda text: XLIFF.format(escape(text)), lambda text: XLIFF.format(text)],
     ".tmx": [lambda text: TMX.format(escape(text))],
@@ -416,12 +418,17 @@ def make_call(function: Callable[..., object], types: Sequence[str]) -> Parse:
     return call
 
 
+def list_wrappers(suffix: str) -> list[Wrap]:
+    """Return the functions that make a file of a text: first the one whose file is the text."""
+    return [str, *INSIDE[suffix]]
+
+
 def find_file_parsers() -> dict[str, Parse]:
     """Return the reading and writing of each format of files, with a text as the whole file and in each of its places."""
     return {
         f"{suffix} {number}": partial(copy_file, suffix, wrap)
         for suffix in INSIDE
-        for number, wrap in enumerate([str, *INSIDE[suffix]])
+        for number, wrap in enumerate(list_wrappers(suffix))
     }
 
 
@@ -432,7 +439,7 @@ def find_translations() -> dict[str, Parse]:
         "text and terms": lambda text: translate_texts([text], OPTIONS, copy_lines),
         "text of HTML": lambda text: translate_texts([text], HTML_OPTIONS, copy_lines),
         **{
-            f"file {suffix} {number}": partial(translate_file, suffix, [str, *INSIDE[suffix]][number])
+            f"file {suffix} {number}": partial(translate_file, suffix, list_wrappers(suffix)[number])
             for suffix, number in places.items()
         },
     }

@@ -258,7 +258,8 @@ class Glossary:
         if not matches:
             return ()
         tokens = _split(translation, self._lemmatize_target)
-        words = {spelling: _join(spelling(tokens)) for spelling in (_get_texts, _get_keys, _get_lemmas)}
+        spellings: tuple[_Spelling, ...] = (_get_texts, _get_keys, _get_lemmas)
+        words = {spelling: _join(spelling(tokens)) for spelling in spellings}
         return tuple(
             TermUse(entry, source[match.start : match.end], self._find_form(entry, source[match.start : match.end], words))
             for entry, match in sorted(matches.items(), key=lambda item: item[1].start)

@@ -216,6 +216,7 @@ _POD_REST = re.compile(r"<[^<>\s]++>")
 _DRIVE = re.compile(r"(?<!\w)[A-Za-z]$")
 _EMAIL_NAME = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}$")
 _LOOK_BACK = 65
+_LOOK_AHEAD = 500
 _ADDRESSES = {
     ":": ((_SCHEME, _URL_REST), (_DRIVE, _DRIVE_REST), (_OTHER_SCHEME, _OTHER_SCHEME_REST), (_HOST, _PORT_REST)),
     "@": ((_EMAIL_NAME, _EMAIL_REST),),
@@ -321,9 +322,16 @@ def _make_code(code_match: re.Match[str], style: _Style) -> FoundCode | None:
 
 
 def _match_address(text: str, start: int, position: int) -> FoundCode | None:
-    """Return the address whose `:`, `@`, `/` or last dot is at this place, or a literal of Perl's manuals, such as `B<ls>`."""
-    before = max(position, start - _LOOK_BACK)
+    """Return the address whose `:`, `@`, `/` or last dot is at this place, or a literal of Perl's manuals, such as `B<ls>`.
+
+    The rest is read in full only behind a name. Otherwise a text of such characters would be read to its end from each of them.
+    """
+    before, limit = max(position, start - _LOOK_BACK), start + _LOOK_AHEAD
     for name, rest in _ADDRESSES[text[start]]:
-        if (end := rest.match(text, start)) and (code_match := name.search(text[before:start])):
+        if (
+            rest.match(text, start, limit)
+            and (code_match := name.search(text[before:start]))
+            and (end := rest.match(text, start))
+        ):
             return FoundCode(before + code_match.start(), end.end())
     return None
