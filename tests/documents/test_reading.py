@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from zip_files import make_docx, make_zip
+from zip_files import make_docx, make_package, make_zip
 
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.reading import MAX_CODES, MAX_PARTS, MIN_TEXTS, check_goes_on, check_texts, ended_by
@@ -153,6 +154,18 @@ LARGE_FILES = {
     "references.html": lambda: fill("<p>", "&amp;", "one</p>"),
     "strings.json": lambda: fill("[", '"a",', "1]"),
     "lists.json": lambda: fill("[", "[],", "1]"),
+    "escapes.json": lambda: fill('["', "\\u00e4", '"]'),
+    "letters.arb": lambda: fill('{"a": "', "{a, plural, one {x} other {y}}", '"}'),
+    "escapes.po": lambda: fill('msgid "', "\\n", '"\nmsgstr ""\n'),
+    "escapes.properties": lambda: fill("a=", "\\u00e4"),
+    "escapes.strings": lambda: fill('"a"="', "\\n", '";'),
+    "comments.strings": lambda: fill('"a"="b";', "/* a */"),
+    "tags.srt": lambda: fill("1\n00:00:01,000 --> 00:00:02,000\n", "<i>a</i>"),
+    "stamps.vtt": lambda: fill("WEBVTT\n\n00:01.000 --> 00:02.000\n", "<00:01.500>a "),
+    "segments.tmx": lambda: fill(
+        "<tmx version='1.4'><header srclang='en'/><body><tu>", "<tuv xml:lang='en'><seg>a</seg></tuv>", "</tu></body></tmx>"
+    ),
+    "items.xml": lambda: fill("<resources><string-array name='a'>", "<item>b c</item>", "</string-array></resources>"),
     "entries.po": lambda: fill("", 'msgid "a"\nmsgstr ""\n\n'),
     "line.txt": lambda: fill("", "one "),
     "paragraphs.txt": lambda: fill("", "one two three four five six\n\n"),
@@ -164,6 +177,97 @@ LARGE_FILES = {
 @pytest.mark.parametrize("name", LARGE_FILES)
 def test_reading_16_mib_takes_less_than_256_mib(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(LARGE_FILES[name](), encoding="utf-8", newline="")
-    words = [sys.executable, "-c", MEASURE, str(tmp_path / name)]
-    result = subprocess.run(words, capture_output=True, text=True, env=dict(os.environ), check=True)
-    assert int(result.stdout) < 256
+    assert measure_mib(MEASURE, tmp_path / name) < 256
+
+
+def measure_mib(program: str, path: Path) -> int:
+    """Return the MiB that a program prints for a file."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((*sys.path, str(Path(__file__).parent)))}
+    result = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    return int(result.stdout)
+
+
+MEASURE_TRANSLATION = """
+import resource, sys
+from pathlib import Path
+from document_checks import make_stub
+from dragoman.documents.formats import get_parser, read_document
+from dragoman.documents.translate_document import DocumentOptions, translate_document
+path = Path(sys.argv[1])
+options = DocumentOptions("en", "ar", any_language=True)
+def translate(document):
+    return translate_document(document, get_parser(path.name), make_stub(str.upper), options)
+translate(read_document(path.with_stem("small")))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+document = read_document(path)
+result = translate(document)
+assert len(result.results) == len(document.units) and all(unit.text for unit in result.results)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+PARAGRAPH = "<w:p><w:pPr><w:ind w:left='{}'/></w:pPr><w:r><w:t>one {}</w:t></w:r></w:p>"
+SHEET = '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>{}</sheetData></worksheet>'
+STRINGS = '<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">{}</sst>'
+ODT = (
+    '<office:document-content xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
+    'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"><office:body>{}</office:body></office:document-content>'
+)
+
+
+def make_xlsx(strings: str, sheet: str) -> bytes:
+    kinds = {"workbook": "sheet.main", "strings": "sharedStrings", "sheet": "worksheet"}
+    xml = {"workbook": "<workbook/>", "strings": STRINGS.format(strings), "sheet": SHEET.format(sheet)}
+    return make_package({f"xl/{name}.xml": (f"spreadsheetml.{kind}", xml[name]) for name, kind in kinds.items()})
+
+
+def make_odt(body: str) -> bytes:
+    members = {"META-INF/manifest.xml": "<manifest/>", "content.xml": ODT.format(body)}
+    return make_zip({"mimetype": "application/vnd.oasis.opendocument.text", **members}, ("mimetype",))
+
+
+def make_epub(chapters: list[str]) -> bytes:
+    items = "".join(f'<item href="{number}.xhtml" media-type="application/xhtml+xml"/>' for number in range(len(chapters)))
+    members = {"META-INF/container.xml": '<container><rootfile full-path="p.opf"/></container>'}
+    members["p.opf"] = f"<package><manifest>{items}</manifest></package>"
+    for number, chapter in enumerate(chapters):
+        members[f"{number}.xhtml"] = f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{chapter}</body></html>'
+    return make_zip({"mimetype": "application/epub+zip", **members}, ("mimetype",))
+
+
+DIGITS = "0 1 2 3 4 5 6 7 8 9 " * 50
+
+
+def build_archive(suffix: str, num_texts: int, num_mib: int) -> bytes:
+    """Return an archive with so many texts. Its members have this size, unpacked."""
+    rng = random.Random(1)
+    filling = num_mib * 2**20 // num_texts - 80
+
+    def fill_up(size: int) -> str:
+        """Return a comment of this size, which compresses by less than the allowed ratio."""
+        return f"<!--{''.join(f'{rng.getrandbits(256)}{DIGITS}' for _ in range(size // 1100))}-->"
+
+    def join(pattern: str, filling: int = filling) -> str:
+        return "".join(pattern.format(number) + fill_up(filling - 200) for number in range(num_texts))
+
+    match suffix:
+        case "docx":
+            return make_docx(join(PARAGRAPH.replace("left='{}'", "left='1'")))
+        case "xlsx":
+            return make_xlsx(join("<si><t>one {}</t></si>", 0), fill_up(filling - 200) * num_texts)
+        case "odt":
+            return make_odt(join("<text:p>one {}</text:p>"))
+        case _:
+            return make_epub([join("<p>one {}</p>")])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss is that of Linux")
+@pytest.mark.parametrize(("suffix", "num_texts", "num_mib"), [
+    ("docx", 1000, 100), ("xlsx", 1000, 100), ("odt", 1000, 100), ("epub", 1000, 7), ("docx", 20_000, 4), ("epub", 20_000, 4),
+])  # fmt: skip
+def test_translation_of_archives_keeps_the_memory(suffix: str, num_texts: int, num_mib: int, tmp_path: Path) -> None:
+    """Five times the texts, the most that a file may have, stay below 256 MiB too, as memory is linear in them."""
+    (tmp_path / f"large.{suffix}").write_bytes(build_archive(suffix, num_texts, num_mib))
+    (tmp_path / f"small.{suffix}").write_bytes(build_archive(suffix, 10, 0))
+    limit = 256 if num_texts < 20_000 else 256 / 5 + 25  # 25 MiB are the cache and the window, which do not grow
+    assert measure_mib(MEASURE_TRANSLATION, tmp_path / f"large.{suffix}") < limit

@@ -304,7 +304,7 @@ class _Reader:
         if following not in ("{", "}", *(["#"] if in_plural else [])):
             self.position += 1
             return "'"
-        match = re.compile("'((?:[^']|'')*)'?").match(self.text, self.position)
+        match = re.compile("'((?:[^']++|'')*+)'?").match(self.text, self.position)
         assert match is not None  # the apostrophe is there
         self.position = match.end()
         if "{" in match[1] or "}" in match[1]:

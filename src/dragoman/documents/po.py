@@ -52,7 +52,7 @@ _LINE = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d)\])?)[ \t]*)?
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _UNESCAPED = {character: f"\\{letter}" for letter, character in _ESCAPED.items()} | {'"': '\\"', "\\": "\\\\"}
-_WORD = re.compile(r"(?:\\.|[^\\ ])*[ ]*", re.DOTALL)
+_WORD = re.compile(r"(?:\\.|[^\\ ]++)*+[ ]*+", re.DOTALL)
 
 
 def _read_rules(flags: Collection[str]) -> InlineRules:
@@ -323,7 +323,7 @@ class _EntryWriter:
 
 def _split_after_newlines(escaped: str) -> list[str]:
     r"""Return the parts of an escaped text that end with `\n`, and the rest. An escaped backslash is not part of one."""
-    parts = re.findall(r"(?:\\[^n]|[^\\])*(?:\\n|$)", escaped)
+    parts = re.findall(r"(?:\\[^n]|[^\\]++)*+(?:\\n|$)", escaped)
     return [part for part in parts if part]
 
 

@@ -12,11 +12,11 @@ from dragoman.documents.reading import check_texts
 from dragoman.errors import DataError
 
 # The key ends at the first separator without a backslash before it.
-_KEY = re.compile(r"[ \t\f]*((?:\\.|[^\\\s=:])+)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
+_KEY = re.compile(r"[ \t\f]*((?:\\.|[^\\\s=:]++)++)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
 _ARGUMENT = re.compile(r"\{\d+\s*[,}]")
 _DOUBLED = re.compile(r"''|'[{}#][^']*+'")
-_ODD_BACKSLASHES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
-_CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
+_ODD_BACKSLASHES = re.compile(r"(?<!\\)(?:\\\\)*+\\$")
+_CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*+)\\\r?\n[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _APPLE_TOKEN = re.compile(

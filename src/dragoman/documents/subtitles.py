@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dragoman.documents.cue_text import TAG, CueText, read_cue_text, split_cue
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
-from dragoman.documents.reading import check_texts
+from dragoman.documents.reading import check_codes, check_text, check_texts
 from dragoman.errors import DataError
 
 LINE_LENGTH = 42
@@ -179,6 +179,8 @@ def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
         while number < len(lines) and lines[number].strip(blanks) and not _begins_cue(lines, number):
             position += len(lines[number])
             number += 1
+        check_text(position - start)
+        check_codes(sum(text.count(mark, start, position) for mark in "<{"))
         groups = times.groups()
         for first, last, is_dialogue in split_cue(text, start, position):
             yield Cue(first, last, _to_seconds(groups[:4]), _to_seconds(groups[4:]), is_dialogue)

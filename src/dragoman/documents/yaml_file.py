@@ -25,7 +25,7 @@ MAX_DEPTH = 200
 """Most lists and maps in each other."""
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
-_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
+_PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")
 _BLOCK_HEADER = re.compile(r"[|>][-+0-9]*[ \t]*(?:#[^\n]*)?\r?\n")
 # What YAML 1.1 reads as another type than a text.
 _WORDS = re.compile(r"(?:y|yes|n|no|on|off|true|false|null)", re.IGNORECASE)
