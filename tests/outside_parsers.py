@@ -348,6 +348,7 @@ NO_PARSERS = {
     "documents.xml_units.UnitList": "is made for each format of XML",
     "documents.xml_units.write_content": "is called by the writers of XML",
     "documents.xml_units.write_element_content": "is called by the writers of XML",
+    "documents.yaml_file.read_scalars": "is called for each file of YAML",
     "documents.yaml_file.write_scalar": "is called by the writer of YAML",
     "documents.zip_document.ZipMembers": "is made for each format in ZIP archives",
     "data.tokenization.pair_tokenizer.PairTokenizer": "calls the tokenizer of a side",
