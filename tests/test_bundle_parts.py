@@ -115,6 +115,10 @@ def merge_adapter(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, s
     return tmp_path / "out", run("merge-adapter", base, adapter, "-o", tmp_path / "out")
 
 
+def quantize(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
+    return tmp_path / "out", run("quantize", base, "-o", tmp_path / "out")
+
+
 def train_from_bundle(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "run" / "bundle", fine_tune(base, tiny, tmp_path / "run", "training.num_validation_translations=0")
 
@@ -133,7 +137,7 @@ def adapt(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
 
 
 COMMANDS = (
-    average, average_after_corpus_is_gone, interpolate, merge_adapter, train_from_bundle, train_adapter, adapt,
+    average, average_after_corpus_is_gone, interpolate, merge_adapter, quantize, train_from_bundle, train_adapter, adapt,
 )  # fmt: skip
 
 
@@ -186,5 +190,6 @@ def test_each_writer_of_bundles_decides_about_the_parts() -> None:
         "adapter.py": True,
         "conversion/converter.py": False,
         "interpolation.py": True,
+        "quantization.py": True,
         "training/finalize.py": True,
     }

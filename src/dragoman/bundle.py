@@ -29,7 +29,7 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.errors import BundleError, OutputError, RecipeError
-from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
+from dragoman.io.int8_tensors import dequantize_matrices
 from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
@@ -299,22 +299,6 @@ def save_bundle(
         _write_config(folder, recipe, (len(tokenizer.source), len(tokenizer.target)), metadata)
         digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
         write_tokenizer(folder, tokenizer)
-
-
-def quantize_bundle(path: Path, output: Path, *, overwrite: bool = False) -> None:
-    """Write a bundle with its matrices as int8, a quarter of the size. In int8 it translates as the first one does.
-
-    Raises BundleError if the bundle is damaged, and OutputError if the system refuses to write.
-    """
-    bundle = load_bundle(path)
-    save_bundle(
-        output,
-        recipe=bundle.recipe,
-        tokenizer=bundle.tokenizer,
-        weights=quantize_matrices(collect_weights(bundle.model)),
-        metadata=bundle.metadata,
-        overwrite=overwrite,
-    )
 
 
 def replace_metadata(path: Path, metadata: BundleMetadata) -> None:

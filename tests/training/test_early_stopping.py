@@ -78,10 +78,10 @@ def test_unsaved_best_checkpoint_does_not_count(tiny: MakeRecipe, tmp_path: Path
     fake_nlls(monkeypatch, 3.0, 1.0, 2.0, 2.5)
     save = checkpoint.save_checkpoint
 
-    def fail_at_step_4(folder: Path, *, trainer_state: TrainerState, **options: Any) -> Checkpoint:
+    def fail_at_step_4(folder: Path, tensors: Any, *, trainer_state: TrainerState, **options: Any) -> Checkpoint:
         if trainer_state.step == 4:
             raise WriteError("the disk is full")
-        return save(folder, trainer_state=trainer_state, **options)
+        return save(folder, tensors, trainer_state=trainer_state, **options)
 
     monkeypatch.setattr(checkpointer, "save_checkpoint", fail_at_step_4)
     settings = (

@@ -1067,6 +1067,7 @@ def test_preparation_and_training_bars_take_turns() -> None:
     assert "validating" in get_output(console)
 
 
+@pytest.mark.usefixtures("progress_lines")
 def test_line_is_written_every_thirty_seconds(console: Console) -> None:
     """The lines come without a terminal, and before the first step report."""
     bar = TrainingProgressBar(console)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.options import bundle_argument, check_output_paths, json_option, output_path_option, overwrite_option
+from dragoman.cli.options import (
+    bundle_argument,
+    check_output_paths,
+    json_option,
+    output_path_option,
+    overwrite_option,
+    print_note,
+)
 
 
 @click.command()
@@ -23,12 +30,13 @@ def quantize(bundle: Path, output: Path, overwrite: bool, as_json: bool) -> None
     \b
     Example:  dragoman quantize runs/general-ende/bundle -o general-ende-int8
     """
-    from dragoman.bundle import WEIGHTS_FILE, quantize_bundle
+    from dragoman.bundle import WEIGHTS_FILE
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import QuantizeOutput
+    from dragoman.quantization import quantize_bundle
 
     check_output_paths(output, overwrite=True, input_paths=[bundle])
-    quantize_bundle(bundle, output, overwrite=overwrite)
+    quantize_bundle(bundle, output, overwrite=overwrite, notify=print_note)
     sizes = [(path / WEIGHTS_FILE).stat().st_size for path in (output, bundle)]
     if as_json:
         print_json(QuantizeOutput(str(output), str(bundle), *sizes))
