@@ -10,4 +10,4 @@ if __name__ == "__main__":
     finally:
         # Python replaces the exit status if an interrupt ended an evaluation inside of a library, such as the import of torch.
         # A further evaluation resets this, and the making of a named tuple is one.
-        namedtuple("Reset", ())  # noqa: PYI024
+        namedtuple("Reset", ())
