@@ -257,25 +257,36 @@ _Parts = tuple["str | _Choice", ...]
 
 @dataclass
 class _Reader:
-    """Reader of a message. codes: keys of the arguments with what the message has for them"""
+    """Reader of a message.
+
+    codes: keys of the arguments with what the message has for them
+    keys: key of each argument, by its name and its markup
+    numbers: number that the next key of a name may have
+    """
 
     text: str
     has_tags: bool = False
     position: int = 0
     codes: dict[str, str] = field(default_factory=dict)
+    keys: dict[tuple[str, str], str] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
 
     def read_parts(self, *, in_plural: bool, depth: int, in_choice: bool = False) -> _Parts:
         """Return the parts up to the end of a branch or of the text."""
         if depth > MAX_DEPTH:
             raise _SyntaxError
-        parts: list[str | _Choice] = [""]
+        parts: list[str | _Choice] = []
+        texts: list[str] = []  # of the part that has not ended
         ends = "|}" if in_choice else "}"
         while self.position < len(self.text) and self.text[self.position] not in ends:
             character = self.text[self.position]
             if character == "{":
                 part = self._read_argument(in_plural=in_plural, depth=depth)
-                parts += [part, ""] if isinstance(part, _Choice) else []
-                text = "" if isinstance(part, _Choice) else part
+                if isinstance(part, _Choice):
+                    parts += ["".join(texts), part]
+                    texts.clear()
+                    continue
+                text = part
             elif character == "#" and in_plural:
                 text = self._add_key(_NUMBER, "#")
                 self.position += 1
@@ -287,8 +298,8 @@ class _Reader:
             else:
                 text = character
                 self.position += 1
-            parts[-1] = str(parts[-1]) + text
-        return tuple(parts)
+            texts.append(text)
+        return (*parts, "".join(texts))
 
     def _read_apostrophe(self, *, in_plural: bool, in_choice: bool) -> str:
         """Return the text of an apostrophe: itself, or what stands between two of them."""
@@ -328,11 +339,17 @@ class _Reader:
         if not end or "{" in markup[1:] or "'" in markup:
             raise _SyntaxError
         self.position = end
-        key, number = f"{{{match[1]}}}", 2
-        while self.codes.get(key, markup) != markup:
-            key = f"{{{match[1]}_{number}}}"
-            number += 1
-        return self._add_key(key, markup)
+        return self._add_key(self._make_key(match[1], markup), markup)
+
+    def _make_key(self, name: str, markup: str) -> str:
+        """Return the key of an argument: the same for the same markup, and another one for each further markup of a name."""
+        if (name, markup) not in self.keys:
+            key, number = f"{{{name}}}", self.numbers.get(name, 2)
+            while self.codes.get(key, markup) != markup:
+                key = f"{{{name}_{number}}}"
+                number += 1
+            self.numbers[name], self.keys[name, markup] = number, key
+        return self.keys[name, markup]
 
     def _read_limits(self, start: int, *, depth: int) -> _Choice:
         """Return the choice of Java that begins there."""
