@@ -139,7 +139,6 @@ SLOW_FILES: dict[str, bytes] = {
     "a.yaml": b"".join(b"k%d: one\n" % number for number in range(50_000)),
     "a.xlf": b"<xliff version='1.2'><file><body>%b</body></file></xliff>"
     % (b"<trans-unit><source>one <x id='1'/> two</source></trans-unit>" * 99_000),
-    "a.md": b"one *two*\n\n" * 90_000,
 }
 
 

@@ -190,13 +190,14 @@ class XmlSource:
         start = 0
         while start < len(self.content):
             check_goes_on()
-            if start - reader.get_open_start() > MAX_ELEMENT_BYTES:
+            limit = reader.get_open_start() + MAX_ELEMENT_BYTES
+            if start > limit:
                 raise DataError(
                     f"the XML file has an element or a comment of more than {MAX_ELEMENT_BYTES >> 20} MiB; divide it",
                     code="input-too-long",
                 )
             # What expat has not read yet, it reads again: a chunk of that length at least keeps the time linear.
-            end = start + max(_CHUNK_BYTES, start - reader.get_token_start())
+            end = min(start + max(_CHUNK_BYTES, start - reader.get_token_start()), limit + 1)
             reader.read(self.content[start:end])
             yield from reader.take_complete()
             start = end
