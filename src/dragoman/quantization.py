@@ -13,7 +13,7 @@ from dragoman.io.int8_tensors import quantize_matrices
 def quantize_bundle(
     path: Path, output: Path, *, overwrite: bool = False, notify: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Write a bundle with its matrices as int8, a quarter of the size. In int8 it translates as the first one does.
+    """Write a bundle with its matrices as int8, a quarter of the size. Its int8 products are those of the first one.
 
     notify: takes one sentence if parts of the bundle are not measured again
 

@@ -39,7 +39,7 @@ def dequantize_matrices(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
     Raises ValueError if a matrix and its steps do not fit.
     """
-    names = [name for name in tensors if name + STEP_SUFFIX in tensors]
+    names = {name for name in tensors if name + STEP_SUFFIX in tensors}
     if not names:
         return tensors
     restored = {

@@ -24,8 +24,8 @@ from dragoman.cli.options import (
 def quantize(bundle: Path, output: Path, overwrite: bool, as_json: bool) -> None:
     """Write BUNDLE with int8 weights, a quarter of its size.
 
-    With --precision int8, the new bundle translates as the first one does. All commands take it, training too, but float32 is
-    lost: keep the first one to train it further.
+    All commands take the new bundle, training too. The rounded values of its matrices are those that --precision int8 computes
+    with. Few outputs change, because embeddings are rounded as well. Keep the first bundle to train it further.
 
     \b
     Example:  dragoman quantize runs/general-ende/bundle -o general-ende-int8
