@@ -183,17 +183,20 @@ def plan_sweeps() -> list[Sweep]:
     return planned_sweeps
 
 
-def measure_table1(budget_seconds: float, on_progress: OnBudgetSpent = lambda _: None) -> list[Table1Row]:
+def measure_table1(
+    budget_seconds: float, on_progress: OnBudgetSpent = lambda _: None, clock: Callable[[], float] = time.process_time
+) -> list[Table1Row]:
     """Measure all rows within about this processor time in seconds.
 
     on_progress: called with the share of the budget that is spent
+    clock: measures the budget
 
     Raises RecipeError if the budget is too small for one round.
     """
-    start_time = time.process_time()
+    start_time = clock()
 
     def elapsed_seconds() -> float:
-        return time.process_time() - start_time
+        return clock() - start_time
 
     with _single_thread():
         planned_sweeps = plan_sweeps()
