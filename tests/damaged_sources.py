@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import dragoman
+import dragoman.conversion.converter
 from dragoman.bundle import load_bundle
 from dragoman.errors import DragomanError
 from dragoman.io.safetensors import TensorStream
@@ -47,7 +48,7 @@ def converts_or_raises(source: Path, output: Path, *, is_written: bool) -> bool:
         if is_written:
             dragoman.convert(source, output)
         else:
-            with mock.patch("dragoman.conversion.converter.save_bundle", consume_bundle):
+            with mock.patch.object(dragoman.conversion.converter, "save_bundle", consume_bundle):
                 dragoman.convert(source, output)
     except DragomanError as error:
         is_clean = not (is_written and output.exists())

@@ -27,6 +27,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 import dragoman
+import dragoman.cli.windows
 from conftest import MakeRecipe
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
@@ -251,7 +252,7 @@ def test_translate_reads_standard_input(run_cli: RunCli, bundle: Path, sources: 
 def test_lines_keep_their_order_over_windows(
     run_cli: RunCli, bundle: Path, corpus: Path, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.cli.windows.FILE_WINDOW", 3)
+    monkeypatch.setattr(dragoman.cli.windows, "FILE_WINDOW", 3)
     text = [*sources, "", *sources[:2]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
     option_sets: list[dict[str, Any]] = [{"method": "greedy"}, {"method": "sample", "temperature": 2.0, "seed": 7}]
@@ -631,7 +632,7 @@ def test_invalid_utf_8_is_named_with_its_line(
     (tmp_path / "in").write_bytes(content)
     where: list[object] = ["-o", tmp_path / "out"] if to == "output" else []
     if place == "file":
-        monkeypatch.setattr("dragoman.cli.windows.FILE_WINDOW", 1)  # all lines of a file are read before the first translation
+        monkeypatch.setattr(dragoman.cli.windows, "FILE_WINDOW", 1)  # all lines of a file are read before the first translation
         line = run_cli("translate", bundle, tmp_path / "in", *where).line
         assert f"{tmp_path / 'in'}, line 3: not UTF-8 (byte 0xe9 at column 4)" in line
     else:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dragoman.cluster.clean
 from dragoman.cleaning import cleaned_corpus
 from dragoman.cleaning.deduplication import digest_sources
 from dragoman.cleaning.pipeline import clean_corpora
@@ -84,7 +85,7 @@ def test_interrupted_upload_to_a_store_continues(recipe: Recipe, tmp_path: Path,
         raise WriteError(f"{url}: cannot be written: the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dragoman.cluster.clean.upload_folder", break_off)
+        patch.setattr(dragoman.cluster.clean, "upload_folder", break_off)
         with pytest.raises(WriteError, match="the store is away"):
             clean_on_cluster(remote, f"{url}/many", SerialExecutor())
     executor = SerialExecutor()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import dragoman.formats.object_store
 from dragoman.cluster import shards as shards_module
 from dragoman.cluster.shards import (
     MAX_ATTEMPTS,
@@ -126,11 +127,11 @@ def test_full_disk_of_a_worker_is_named_and_leaves_no_part(tmp_path: Path, monke
     def fill(partial: Path, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("dragoman.formats.object_store.commit_file", fill)
+    monkeypatch.setattr(dragoman.formats.object_store, "commit_file", fill)
     with pytest.raises(ClusterError, match="the disk is full"):
         run(StoreFolder(str(tmp_path)), SerialExecutor())
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("dragoman.formats.object_store.commit_file", storage.commit_file)
+    monkeypatch.setattr(dragoman.formats.object_store, "commit_file", storage.commit_file)
     assert run(StoreFolder(str(tmp_path)), SerialExecutor()) == EXPECTED
 
 

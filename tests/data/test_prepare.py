@@ -28,6 +28,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dragoman.cleaning.cleaned_corpus
+import dragoman.cleaning.deduplication
 from dragoman.cleaning import cleaned_corpus as cleaned_corpus_module
 from dragoman.cleaning.cleaned_corpus import FilterPipeline, clean_corpus
 from dragoman.cleaning.deduplication import DuplicateFinder
@@ -949,8 +951,8 @@ def test_preparation_resumes_after_full_disk(text: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("dragoman.cleaning.cleaned_corpus.DuplicateFinder", partial(DuplicateFinder, max_rows_in_memory=2))
-        patch.setattr("dragoman.cleaning.deduplication._append_to_buckets", full)
+        patch.setattr(dragoman.cleaning.cleaned_corpus, "DuplicateFinder", partial(DuplicateFinder, max_rows_in_memory=2))
+        patch.setattr(dragoman.cleaning.deduplication, "_append_to_buckets", full)
         assert "the disk is full (" in error_message(lambda: prepare(recipe, folder), OutputError)
     notices: list[str] = []
     prepare(recipe, folder, notices.append)

@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+import dragoman.data.synthetic_corpus
 from dragoman.data.synthetic_corpus import _KINDS, LANGUAGES, PhraseSplit, _iter_pairs, _PhraseKind, make_phrases
 from dragoman.formats.pair import Pair
 from expected_errors import raises_code
@@ -198,7 +199,7 @@ def test_too_large_size_error_names_limit(sizes: dict[str, int], message: str) -
 
 
 def test_size_limit_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.data.synthetic_corpus._MAX_VALUES", 20)
+    monkeypatch.setattr(dragoman.data.synthetic_corpus, "_MAX_VALUES", 20)
     # Eight kinds of 20 values, 16 of them for train, with 4 + 1 + 3 + 2 + 14 + 7 + 13 + 1 = 45 forms.
     split = make_phrases("de", seed=1, train=16 * 45, valid=2 * 45, test=2 * 45)
     assert len({pair.source for pair in list_pairs(split)}) == 20 * 45

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dragoman.documents.xml_spans
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText, escape_xml, set_attribute
 from expected_errors import raises_code
 
@@ -88,7 +89,7 @@ def test_unknown_encodings_are_refused() -> None:
 def test_deep_and_large_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises_code("invalid-format"):
         list(XmlSource(b"<a>" * 300 + b"</a>" * 300).iter_elements(("b",)))
-    monkeypatch.setattr("dragoman.documents.xml_spans.MAX_BYTES", 10)
+    monkeypatch.setattr(dragoman.documents.xml_spans, "MAX_BYTES", 10)
     with raises_code("input-too-long"):
         XmlSource(b"<a></a>    ")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import dragoman.formats.text
 from corpus_files import COMPRESSORS
 from dragoman.config import CorpusConfig
 from dragoman.errors import DataError
@@ -256,7 +257,7 @@ def test_unreadable_path_raises(tmp_path: Path, suffix: str, monkeypatch: pytest
     def closed(_: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("dragoman.formats.text.open_bytes", closed)
+    monkeypatch.setattr(dragoman.formats.text, "open_bytes", closed)
     assert error_message(lambda: list(read_lines(path))) == f"{path}: no permission to read it"
 
 

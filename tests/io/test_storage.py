@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dragoman.io.storage
 from dragoman.errors import BundleError, OutputError, RunError, WriteError
 from dragoman.io.storage import (
     FORMAT_VERSION,
@@ -315,7 +316,7 @@ def test_file_system_without_folder_sync_works(
 def test_new_folders_are_synced_into_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut could remove a folder whose name is not synced."""
     synced: list[Path] = []
-    monkeypatch.setattr("dragoman.io.storage.sync_dir", synced.append)
+    monkeypatch.setattr(dragoman.io.storage, "sync_dir", synced.append)
     make_dirs(tmp_path / "a" / "b" / "c")
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
     make_dirs(tmp_path / "a" / "b" / "c")
@@ -684,7 +685,7 @@ def test_partial_writes_are_completed(max_bytes: int, tmp_path: Path, monkeypatc
             return write(self, content[:max_bytes])
 
     monkeypatch.setattr(Path, "open", lambda path, mode, **_: PartialFile(path, mode))
-    monkeypatch.setattr("dragoman.io.storage.CHUNK_BYTES", 100)
+    monkeypatch.setattr(dragoman.io.storage, "CHUNK_BYTES", 100)
     pieces = [random.Random(size).randbytes(size) for size in (0, 1, 99, 100, 101, 250)]
     digest = write_with_digest(tmp_path / "a", [pieces[0], *(memoryview(piece) for piece in pieces[1:])])
     assert (tmp_path / "a").read_bytes() == b"".join(pieces)
@@ -775,10 +776,10 @@ def test_file_system_without_locks_works(tmp_path: Path, monkeypatch: pytest.Mon
             raise OSError(code, os.strerror(code))
 
         with monkeypatch.context() as patch:
-            patch.setattr("dragoman.io.storage.fcntl.flock", fail)
+            patch.setattr(dragoman.io.storage.fcntl, "flock", fail)
             with lock_dir(tmp_path):
                 (tmp_path / f"{code}").touch()
-    monkeypatch.setattr("dragoman.io.storage.fcntl", None)
+    monkeypatch.setattr(dragoman.io.storage, "fcntl", None)
     with lock_dir(tmp_path), lock_dir(tmp_path):
         (tmp_path / "twice").touch()
     assert {path.name for path in tmp_path.iterdir()} == {f"{errno.ENOLCK}", f"{errno.ENOTSUP}", "twice"}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import dragoman.paper.scaling
 from dragoman.cli.main import cli
 from dragoman.model.positional_encoding import SINUSOIDS
 from dragoman.paper.relative_positions import build_rotation, measure_offsets
@@ -99,7 +100,7 @@ def test_commands_print_draw_and_answer_in_json(arguments: list[str], words: lis
 def test_scaling_command_prints_its_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = measure_scaling((1, 2, 4), num_products=256)
-    monkeypatch.setattr("dragoman.paper.scaling.measure_scaling", lambda: rows)
+    monkeypatch.setattr(dragoman.paper.scaling, "measure_scaling", lambda: rows)
     result = CliRunner().invoke(cli, ["paper", "scaling", "-o", str(tmp_path / "scaling.svg")])
     assert result.exit_code == 0, result.output
     assert "Footnote 4" in result.output

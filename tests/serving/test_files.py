@@ -16,6 +16,7 @@ import deepl
 import pytest
 from fastapi.testclient import TestClient
 
+import dragoman.serving.file_jobs
 from capital_letters import CapitalTranslator, listen, make_client, make_models, make_service
 from dragoman.documents.formats import SUFFIXES
 from dragoman.serving.file_jobs import FileJobs, FileRequest
@@ -159,7 +160,7 @@ def test_job_ends_with_an_error_if_its_process_or_a_file_is_gone(tmp_path: Path,
         def lack_a_file(*arguments: object) -> None:
             raise FileNotFoundError("part of the package")
 
-        monkeypatch.setattr("dragoman.serving.file_jobs.parse_document", lack_a_file)
+        monkeypatch.setattr(dragoman.serving.file_jobs, "parse_document", lack_a_file)
         state = wait(client, client.post("/v1/files", **fields).json()["id"])
         assert (state["status"], state["error"]["code"]) == ("error", "internal-error")
 

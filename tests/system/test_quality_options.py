@@ -24,6 +24,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 
+import dragoman.training.losses.chunked
 from conftest import MakeRecipe
 from dragoman import Translator, load
 from dragoman.cli.main import cli, main
@@ -92,8 +93,8 @@ def test_r_drop_and_its_gradients_equal_the_equation(
     form: str, slices: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slices is not None:
-        monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", slices[0])
-        monkeypatch.setattr("dragoman.training.losses.chunked.CPU_BLOCK_LOGITS", slices[1])
+        monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", slices[0])
+        monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_BLOCK_LOGITS", slices[1])
     outputs_2XD, output_VD, targets_X = drawn_places()
     settings = {"epsilon": 0.1, "smoothing_mode": form, "alpha": ALPHA}
     loss, nll = consistency_loss(outputs_2XD, output_VD, targets_X, **settings)  # type: ignore[arg-type]
@@ -117,7 +118,7 @@ def test_r_drop_and_its_gradients_equal_the_equation(
 
 
 def test_r_drop_never_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", 88)
+    monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", 88)
     made = []
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Tensor:

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 
+import dragoman.runtime.malloc
 from conftest import MakeRecipe
 from dragoman.config import make_recipe
 from dragoman.data.collate import Batch, collate
@@ -153,7 +154,7 @@ def test_emulated_bfloat16_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("variable", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_malloc_settings_of_user_take_precedence(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library = mock.Mock()
-    monkeypatch.setattr("dragoman.runtime.malloc.get_c_function", lambda name: getattr(library, name))
+    monkeypatch.setattr(dragoman.runtime.malloc, "get_c_function", lambda name: getattr(library, name))
     for name in [name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"]:
         monkeypatch.delenv(name)
     tune_malloc()

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import dragoman
+import dragoman.training.losses.chunked
 from conftest import NO_DROPOUT, MakeRecipe, edit_config, reseal
 from dragoman.adapter import load_adapter, merge_adapter
 from dragoman.bundle import compute_bundle_digest, load_bundle
@@ -345,7 +346,7 @@ def test_kl_loss_has_the_gradient_of_its_formula(
     form: str, chunk_logits: int, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference is float64: the smoothed loss, and weight · Σ p_old · (log p_old − log p_new), by autograd."""
-    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", chunk_logits)
+    monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", chunk_logits)
     batch = collate([[5, 6, 7, 3], [8, 3]], [[9, 10, 11], [12]], start_id=2)
     model, initial = (load_bundle(bundle).model for _ in range(2))
     with torch.no_grad():

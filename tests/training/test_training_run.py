@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import dragoman
 import dragoman.training.checkpoints.checkpoint
 import dragoman.training.checkpoints.checkpointer
+import dragoman.training.losses.chunked
 import dragoman.training.report
 import dragoman.training.trainer
 import dragoman.training.validation
@@ -127,7 +128,7 @@ TARGETS_X = torch.tensor([1, 2, 3, 6, 6, 4])
 def test_smoothed_loss_has_gradients_of_its_distribution(
     form: str, epsilon: float, chunk_logits: int, outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", chunk_logits)
+    monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", chunk_logits)
     q_XV = target_distribution(form, epsilon, TARGETS_X, 7)
     torch.testing.assert_close(q_XV.sum(dim=1), torch.ones(6, dtype=torch.float64))
     ours = [tensor.clone().requires_grad_() for tensor in (outputs_XD, output_VD)]
@@ -170,7 +171,7 @@ class ShapeRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def test_loss_without_gradients_allocates_none(outputs_XD: Tensor, output_VD: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor room for any: with those, a tensor of the projection's size, 7 × 5, and one of the outputs', 6 × 5."""
-    monkeypatch.setattr("dragoman.training.losses.chunked.CPU_CHUNK_LOGITS", 14)
+    monkeypatch.setattr(dragoman.training.losses.chunked, "CPU_CHUNK_LOGITS", 14)
     outputs_XD, output_VD = outputs_XD.requires_grad_(), output_VD.requires_grad_()
     with ShapeRecorder() as grad_shapes:
         loss, nll = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=0.1, smoothing_mode="uniform")

@@ -24,6 +24,7 @@ import sentencepiece as spm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dragoman.data.tokenization.sentencepiece
 from dragoman.config import TokenizerConfig
 from dragoman.data.tokenization.pair_tokenizer import import_tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
 from dragoman.data.tokenization.sentencepiece import (
@@ -466,7 +467,7 @@ def test_overlong_lines_are_counted(num_long: int, expected: list[str]) -> None:
 
 
 def test_long_training_reports_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.data.tokenization.sentencepiece.LINE_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(dragoman.data.tokenization.sentencepiece, "LINE_INTERVAL_SECONDS", 0.01)
     notices: list[str] = []
 
     def slow_lines() -> Iterator[str]:

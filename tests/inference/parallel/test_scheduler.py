@@ -15,6 +15,8 @@ import pytest
 import torch
 
 import dragoman
+import dragoman.inference.parallel.scheduler
+import dragoman.runtime.autotuner
 from conftest import WORDS
 from dragoman.bundle import load_bundle
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
@@ -37,13 +39,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("dragoman.runtime.autotuner", "dragoman.inference.parallel.scheduler"):
-        monkeypatch.setattr(f"{module}.count_threads", lambda: 4)
+    for module in (dragoman.runtime.autotuner, dragoman.inference.parallel.scheduler):
+        monkeypatch.setattr(module, "count_threads", lambda: 4)
 
 
 def test_native_layout_respects_cores_and_caller(four_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has two cores; the caller may ask for more."""
-    monkeypatch.setattr("dragoman.inference.parallel.scheduler.count_cores", lambda: 2)
+    monkeypatch.setattr(dragoman.inference.parallel.scheduler, "count_cores", lambda: 2)
     for inter_threads, intra_threads, num_items, layout in (
         (None, None, 9, WorkerLayout(2, 1)),
         (None, None, 1, WorkerLayout(1, 2)),
