@@ -84,6 +84,7 @@ def test_merge_adapter_then_average_with_the_base(bundle: Path, adapter: Path, t
         torch.testing.assert_close(both[name], 0.75 * base[name] + 0.25 * merged[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_translate_with_adapter_equals_merged_bundle(bundle: Path, adapter: Path, corpus: Path, tmp_path: Path) -> None:
     run_command("merge-adapter", bundle, adapter, "-o", tmp_path / "merged")
     options = [corpus / "test.en", "--device", "cpu", "--precision", "float32"]

@@ -906,6 +906,7 @@ def interrupt_at_file(monkeypatch: pytest.MonkeyPatch, action: Callable[[], obje
         return False
 
 
+@pytest.mark.slow
 def test_interruption_between_any_two_files(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interruption may also come while new files replace old ones."""
     monkeypatch.setattr(cleaned_corpus_module, "CHUNK_PAIRS", 20)
@@ -1101,6 +1102,7 @@ def test_old_files_stay_usable_during_preparation(text: Path) -> None:
     assert read_files(folder) == read_files(text.parent / "undisturbed")
 
 
+@pytest.mark.slow
 def test_lock_of_ended_process_is_ignored(text: Path) -> None:
     folder, work = text.parent / "data", text.parent / ".data.partial"
     recipe = f"""[data]

@@ -271,6 +271,7 @@ def test_better_system_wins_in_either_order(metric: str) -> None:
     assert low < forth.difference < high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "scorer"),
     [

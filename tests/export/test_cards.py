@@ -283,6 +283,7 @@ def write_own_bundle(trained: Bundle, path: Path, *, start: str) -> list[str]:
     return [" ".join(random.choices(list(WORDS), k=random.randint(1, 6))) for _ in range(NUM_LINES)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["bos", "eos", "zero"])
 @pytest.mark.parametrize("engine", GREEDY)
 def test_card_of_own_training(engine: str, start: str, bundle: Path, tmp_path: Path) -> None:

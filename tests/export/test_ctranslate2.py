@@ -197,6 +197,7 @@ def test_greedy_search_of_trained_model_agrees(trained_bundle: Bundle, corpus: P
     assert translated(trained_bundle, tmp_path / "out", sources, GREEDY) == [hypothesis.tokens for hypothesis in hypotheses]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BEAMS)
 def test_beam_search_nearly_agrees(name: str, trained_bundle: Bundle, corpus: Path, tmp_path: Path) -> None:
     """CTranslate2 skips end tokens that are not among the beam_size best; a little trained model has many of these."""

@@ -131,6 +131,7 @@ def test_all_systems_train_and_form_ensembles(recipe_file: Path, tmp_path: Path)
     assert len({result.trained[0].target_tokens for result in table.results}) == 1
 
 
+@pytest.mark.slow
 def test_budget_of_operations_ends_with_the_step_that_spends_it(recipe_file: Path, tmp_path: Path) -> None:
     by_steps = small_table(recipe_file, tmp_path / "steps", steps=3).results
     flops_of_a_step = min(result.flops for result in by_steps) / 3
@@ -139,6 +140,7 @@ def test_budget_of_operations_ends_with_the_step_that_spends_it(recipe_file: Pat
         assert 3.5 * flops_of_a_step <= result.flops < 3.5 * flops_of_a_step + 1.5 * max(run.flops for run in by_steps) / 3
 
 
+@pytest.mark.slow
 def test_command_prints_the_table_and_resumes(recipe_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     folder, drawing = tmp_path / "runs", tmp_path / "table2.svg"
@@ -160,6 +162,7 @@ def test_command_prints_the_table_and_resumes(recipe_file: Path, tmp_path: Path)
     assert changed == {folder / "moe-seed2" / "report.json"}
 
 
+@pytest.mark.slow
 def test_outputs_of_other_bundles_are_replaced(recipe_file: Path, tmp_path: Path) -> None:
     small_table(recipe_file, tmp_path / "runs", seeds=2)
     path = tmp_path / "runs" / "gnmt-outputs.json"

@@ -41,6 +41,7 @@ def fake_nlls(monkeypatch: pytest.MonkeyPatch, *nlls: float) -> None:
 # Validations
 
 
+@pytest.mark.slow
 def test_shortened_budget_validates_the_last_step(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.validate_every_steps=4", "training.checkpoint_averaging=best", "training.num_averaged_checkpoints=1")
     trainer = new_trainer(tiny(tmp_path / "run", "training.max_steps=12", *settings))
@@ -55,6 +56,7 @@ def test_shortened_budget_validates_the_last_step(tiny: MakeRecipe, tmp_path: Pa
     assert "the budget is spent after step 6; nothing is left to train" in recorder.notices
 
 
+@pytest.mark.slow
 def test_early_stop_is_reported(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nlls(monkeypatch, 1.0, 2.0, 3.0)
     settings = ("training.validate_every_steps=2", "training.patience=2")
@@ -153,6 +155,7 @@ def test_average_to_impossible_path_fails(ended: Path) -> None:
         average_run(ended, ended / ("x" * 300), averaging="last", count=1, overwrite=True)
 
 
+@pytest.mark.slow
 def test_averaged_bundle_keeps_alignment_head(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *EVERY_SECOND_STEP)
     train(recipe)

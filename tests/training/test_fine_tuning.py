@@ -290,6 +290,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_resumed_fine_tuning_equals_unbroken_run(
     variant: str, trained: Path, tiny: MakeRecipe, fine_tune: FineTune, tmp_path: Path

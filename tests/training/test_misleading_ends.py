@@ -92,6 +92,7 @@ def test_divergence_follows_both_losses(
     assert (reason is not None) == diverged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("averaging", ["none", "last", "best", "ema"])
 def test_diverged_run_is_an_error(averaging: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = [
@@ -107,6 +108,7 @@ def test_diverged_run_is_an_error(averaging: str, tiny: MakeRecipe, tmp_path: Pa
     assert not (tmp_path / "run" / "bundle").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", ["100", "1e30"])
 def test_diverged_run_without_validation_is_an_error(lr: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = (f"training.peak_lr={lr}", "training.schedule=constant", "training.warmup_steps=1", "training.max_steps=6")
@@ -115,6 +117,7 @@ def test_diverged_run_without_validation_is_an_error(lr: str, tiny: MakeRecipe, 
     assert not (tmp_path / "run" / "bundle").exists()
 
 
+@pytest.mark.slow
 def test_diverged_end_keeps_the_best_checkpoint(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_validations(monkeypatch, [(0.0, 2.0), (0.0, 900.0), (0.0, 950.0)])
     monkeypatch.setattr(Trainer, "_get_training_nll", lambda self: 900.0)
@@ -161,6 +164,7 @@ ROLLBACK = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_rollback_restores_from_before_the_streak(tiny: MakeRecipe, tmp_path: Path) -> None:
     """Checkpoints after steps 11 to 13 were due, and have the weights of step 10, which made the gradients infinite."""
     trainer = new_trainer(tiny(tmp_path / "run", *ROLLBACK, "training.max_steps=30"), recorder := Recorder())
@@ -170,6 +174,7 @@ def test_rollback_restores_from_before_the_streak(tiny: MakeRecipe, tmp_path: Pa
     assert trainer.state.step == 30
 
 
+@pytest.mark.slow
 def test_each_rollback_goes_further_back(tiny: MakeRecipe, tmp_path: Path) -> None:
     trainer = new_trainer(tiny(tmp_path / "run", *ROLLBACK, "training.max_steps=99"), recorder := Recorder())
     poison(trainer, set(range(11, 99)))
@@ -178,6 +183,7 @@ def test_each_rollback_goes_further_back(tiny: MakeRecipe, tmp_path: Path) -> No
     assert [text.rpartition("-")[2][:8] for text in recorder.texts("rolled_back")] == ["00000009", "00000008", "00000009"]
 
 
+@pytest.mark.slow
 def test_rollback_without_earlier_checkpoint_ends_the_run(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *ROLLBACK, "training.peak_lr=1e30", "training.max_steps=60")
     for _ in range(2):  # the same command ends in the same way
@@ -185,6 +191,7 @@ def test_rollback_without_earlier_checkpoint_ends_the_run(tiny: MakeRecipe, tmp_
             train(recipe)
 
 
+@pytest.mark.slow
 def test_diverged_validation_rolls_back(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_validations(monkeypatch, [(0.0, 2.0), (0.0, math.nan), (0.0, 1.9)])
     settings = (*ROLLBACK, "training.validate_every_steps=5", "training.max_steps=15")
@@ -197,6 +204,7 @@ def test_diverged_validation_rolls_back(tiny: MakeRecipe, tmp_path: Path, monkey
 # Lost workers and missing checkpoints
 
 
+@pytest.mark.slow
 def test_lost_data_worker_saves_a_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.checkpoint_every_steps=1000")
     trainer = new_trainer(recipe)

@@ -60,6 +60,7 @@ def test_every_kind_trains_and_translates(kind: str, tiny: MakeRecipe, root: Pat
     assert result.text == tokenizer.target.decode([tokenizer.target.piece_to_id(token) or 0 for token in result.tokens])
 
 
+@pytest.mark.slow
 def test_word_level_learns_the_corpus(tiny: MakeRecipe, root: Path) -> None:
     """The corpus is a word-for-word translation of 60 lines. The fixture `trained` learns it with SentencePiece."""
     settings = ["tokenizer.model_type=word", *KINDS["word"], *NO_DROPOUT, "training.max_steps=300", "training.batch_tokens=400"]

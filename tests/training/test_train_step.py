@@ -173,6 +173,7 @@ def test_consecutive_skips_stop_the_run(tiny: MakeRecipe, tmp_path: Path) -> Non
         trainer.run()
 
 
+@pytest.mark.slow
 def test_consecutive_skips_roll_back_the_run(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.max_consecutive_skips=4", "training.checkpoint_every_steps=10", "training.keep_last=9")
     recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.on_divergence='rollback'")
@@ -252,6 +253,7 @@ def raise_out_of_memory(gradient: Tensor) -> None:
     raise torch.OutOfMemoryError("out of memory")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_r8_split_batch_has_the_same_loss(phase: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = (*NO_DROPOUT, "training.max_steps=8", "training.log_every_steps=1", "training.batches_per_update=2")
@@ -294,6 +296,7 @@ def test_too_large_pair_stops_with_a_checkpoint(tiny: MakeRecipe, tmp_path: Path
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 8])
 def test_validation_without_memory_is_made_after_resume(
     step: int, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -342,6 +345,7 @@ def test_out_of_memory_replaces_no_scheduled_checkpoint(tiny: MakeRecipe, tmp_pa
     ]
 
 
+@pytest.mark.slow
 def test_rollback_uses_an_intact_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.max_consecutive_skips=4", "training.checkpoint_every_steps=5", "training.keep_last=9")
     recipe = tiny(tmp_path / "run", *SHORT, *settings, "training.on_divergence='rollback'")

@@ -655,6 +655,7 @@ def test_prepared_files_can_be_made_again(unbroken: Path, tiny: MakeRecipe, tmp_
     assert train(tiny(run, *LONG, "training.max_steps=10"))["steps"] == 10
 
 
+@pytest.mark.slow
 def test_resumed_mixture_run_equals_unbroken_run(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
     """Corpus weights, noise and subword sampling are functions of seed, epoch and pair."""
     mixture = {
@@ -884,6 +885,7 @@ def test_damaged_older_checkpoint_is_not_averaged(unbroken: Path, tiny: MakeReci
     assert (run / "bundle" / "weights.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_full_disk_is_not_retried_every_step(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is retried when minutes ask for the next checkpoint, and with the log lines."""
     settings = ("training.max_steps=60", "training.checkpoint_every_steps=0", "training.log_every_steps=20")
@@ -938,6 +940,7 @@ def test_full_disk_keeps_last_checkpoint_and_continues(
     assert_same_tensors(last.optimizer_state(), theirs.optimizer_state())
 
 
+@pytest.mark.slow
 def test_full_disk_at_end_keeps_last_checkpoint(
     unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1461,6 +1464,7 @@ def test_report_facts_are_for_people() -> None:
     assert [format_flops(flops) for flops in (12.0, 999_900.0, 3.3e24)] == ["12.0 FLOP", "999.9 kFLOP", "3,300.0 ZFLOP"]
 
 
+@pytest.mark.slow
 def test_time_left_follows_the_recent_pace(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of 10 minutes a step resumes at 1 minute a step: 4 steps need 4 minutes, not 40."""
     use_fake_clock(monkeypatch, minutes_a_step=10.0)

@@ -172,6 +172,7 @@ def test_log_scale_is_linear_for_values_that_are_not_positive() -> None:
     assert middle == pytest.approx((low + high) / 2, abs=0.05)
 
 
+@pytest.mark.slow
 def test_axes_include_zero_and_range() -> None:
     near = Panel("loss", [Series("one", [(10, 99), (20, 100)])])
     assert "0" not in texts(render_learning_curve([near], title="t", x_label="x"))
@@ -179,6 +180,7 @@ def test_axes_include_zero_and_range() -> None:
     assert "1000" in texts(render_learning_curve([near], title="t", x_label="x", x_range=(0, 1000)))
 
 
+@pytest.mark.slow
 def test_markers_are_vertical_lines_and_adjacent_ones_merge() -> None:
     panels = [Panel(name, [Series("one", [(0, 1), (1000, 2)])]) for name in ("loss", "BLEU")]
     events = [(500, "<b>"), (501, "second"), (1000, "last"), (2000, "outside")]
@@ -195,16 +197,19 @@ def test_series_keeps_its_color_index() -> None:
     assert "#d55e00" in groups(svg, "line")[0][0].get("style", "")
 
 
+@pytest.mark.slow
 def test_series_beyond_the_colors_have_dashes() -> None:
     svg = curve(*(Series(str(index), [(0, index), (1, index)]) for index in range(21)))
     assert len({group[0].get("style") for group in groups(svg, "line")}) == 21
 
 
+@pytest.mark.slow
 def test_long_run_is_a_small_drawing() -> None:
     points = [(float(x), math.exp(-x / 9000) + math.sin(x * x) / 20) for x in range(60_000)]
     assert len(curve(Series("train", points)).encode()) < 100_000
 
 
+@pytest.mark.slow
 def test_extreme_numbers_stay_inside_the_panel() -> None:
     for values in ([1e269, -1e269], [5e-324, 0.0], [5e-324, 1.0], [1.0, 1.0 + 2**-52], [-3.0, -3.0], [1e-269, 1e269]):
         panel = Panel("loss", [Series("train", [(value, value) for value in values])], log_scale=True)
@@ -260,6 +265,7 @@ unit_rows = st.integers(1, 5).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(unit_rows)
 @settings(max_examples=20, deadline=None)
 def test_heatmap_shades_equal_weights_within_a_255th(weights: list[list[float]]) -> None:
@@ -267,6 +273,7 @@ def test_heatmap_shades_equal_weights_within_a_255th(weights: list[list[float]])
     assert shades(heatmap(weights)) == pytest.approx(flat, abs=1.01 / 255)
 
 
+@pytest.mark.slow
 def test_all_256_shades_differ() -> None:
     assert len(set(shades(heatmap([[level / 255 for level in range(256)]])))) == 256
 
@@ -289,6 +296,7 @@ def test_heatmap_cells_form_a_labeled_matrix() -> None:
     assert {"Head 1", "▁the", "▁dog", "▁der", "▁Hund", "</s>"} <= set(texts(svg))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (3, 40), (40, 3), (50, 50)])
 def test_heatmap_stays_inside_its_frame(size: tuple[int, int]) -> None:
     height, width = size
@@ -304,6 +312,7 @@ def test_heatmap_stays_inside_its_frame(size: tuple[int, int]) -> None:
     assert all(0 < x < frame_width and 0 < y < frame_height for points in segments(groups(svg, "cell")[0]) for x, y in points)
 
 
+@pytest.mark.slow
 def test_heatmap_of_fifty_tokens_is_small() -> None:
     weights = [[(i * j % 255) / 255 for j in range(50)] for i in range(50)]
     assert len(heatmap(weights).encode()) < 600_000
@@ -351,6 +360,7 @@ def hostile_drawings() -> Iterator[str]:
     yield render_bar_chart([BarGroup(text, [Bar(text, 1.0, text)]) for text in HOSTILE], title=HOSTILE[2], x_label=HOSTILE[2])
 
 
+@pytest.mark.slow
 def test_hostile_text_in_drawings_is_escaped() -> None:
     for svg in hostile_drawings():
         root = ElementTree.fromstring(svg)
@@ -362,11 +372,13 @@ def test_hostile_text_in_drawings_is_escaped() -> None:
         svg.encode("utf-8")
 
 
+@pytest.mark.slow
 def test_text_is_drawn_as_it_is() -> None:
     for text in ("$x^2$", "_underscore", "a & b", "50 %"):
         assert texts(curve(Series(text, [(0, 1)]))).count(text) == 1
 
 
+@pytest.mark.slow
 def test_drawings_have_title_and_description() -> None:
     svg = curve(Series("train", [(0, 9), (50, math.nan), (100, 1.25)]))
     for drawing, title in ((svg, "Loss"), (heatmap([[1.0]]), "Head 1")):
@@ -455,6 +467,7 @@ def test_security_policy_comes_first() -> None:
     assert tags[4][1]["name"] == "viewport"
 
 
+@pytest.mark.slow
 def test_hostile_text_in_a_page_is_escaped() -> None:
     text = "".join(PageReader(hostile_page()).text)
     for token in HOSTILE:
@@ -526,6 +539,7 @@ def test_figure_must_be_an_svg(svg: str) -> None:
         render_report("Report", figures=[("bad", svg)])
 
 
+@pytest.mark.slow
 def test_output_is_equal_in_every_process() -> None:
     code = (
         "import sys; from dragoman.viz import *; assert not {'numpy', 'matplotlib'} & set(sys.modules); "

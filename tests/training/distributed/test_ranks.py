@@ -484,6 +484,7 @@ with process_group.DistributedContext(0, 2).exit_cleanly_on_disconnect():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "alarm"), reason="needs signal.alarm")
 def test_disconnected_rank_ends_if_its_exit_hangs() -> None:
     result = subprocess.run(
@@ -660,6 +661,7 @@ def test_timer_error_at_exit_is_not_reported(
     assert (message in capsys.readouterr().err) == is_reported
 
 
+@pytest.mark.slow
 def test_uneven_devices_fail_before_start(written: Path, tmp_path: Path) -> None:
     with command(written, "training.batches_per_update=3") as process:
         errors = process.communicate(timeout=END_SECONDS)[1]

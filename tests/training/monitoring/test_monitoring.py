@@ -626,6 +626,7 @@ def test_stopped_and_finished_runs_are_recognized(tmp_path: Path) -> None:
     assert read_run_status(run).state == "running"
 
 
+@pytest.mark.slow
 def test_run_at_end_of_budget_is_not_stalled(tmp_path: Path) -> None:
     """A budget of minutes ends between two log lines; scoring the test set may then take longer than a log interval."""
     run = written(tmp_path / "run", [*lines(38)[:-1], event("checkpoint", 940), event("budget_spent", 940)])
@@ -739,6 +740,7 @@ def test_page_of_failed_run_shows_the_error(tmp_path: Path) -> None:
     assert '<span class="failed">failed</span> · no step is logged yet · disk &lt;full&gt;</p>' in page
 
 
+@pytest.mark.slow
 def test_page_is_written_until_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause is the interval, or five times the processor time of a page that takes longer."""
     run = written(tmp_path / "run", lines(10))
