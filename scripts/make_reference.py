@@ -53,6 +53,7 @@ EXIT_STATUSES = """\
 | 1 | Something failed. One line on standard error names the problem, the place and the remedy. |
 | 2 | The recipe, an option or an argument asks for something impossible. |
 | 3 | Some lines are incomplete: truncated, repetitive, too long or without output. The output has all lines. |
+| 4 | A file of `translate-file` was left out. The other files are translated. |
 | 130 | The user stopped the command. A run is resumed by the same command. |
 """
 TITLES = {
