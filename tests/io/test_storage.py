@@ -40,6 +40,7 @@ from dragoman.io.storage import (
     write_with_digest,
 )
 from dragoman.model_packages import list_models
+from dragoman.platform_features import fcntl
 from expected_errors import raises_code
 
 CONTENTS = {"config.json": b'{"a": 1}\n', "empty": b"", "weights.safetensors": bytes(range(64)), "z.model": b"\x00\xff" * 8}
@@ -776,7 +777,7 @@ def test_file_system_without_locks_works(tmp_path: Path, monkeypatch: pytest.Mon
             raise OSError(code, os.strerror(code))
 
         with monkeypatch.context() as patch:
-            patch.setattr(dragoman.io.storage.fcntl, "flock", fail)
+            patch.setattr(fcntl, "flock", fail)
             with lock_dir(tmp_path):
                 (tmp_path / f"{code}").touch()
     monkeypatch.setattr(dragoman.io.storage, "fcntl", None)
