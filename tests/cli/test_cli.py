@@ -1007,7 +1007,9 @@ def test_ctrl_c_while_reading_leaves_no_output(
         assert list_names(tmp_path / "out") == ["data"]
 
 
-def test_prepare_train_and_average_write_their_outputs(run_cli: RunCli, corpus: Path, tmp_path: Path) -> None:
+def test_prepare_train_and_average_write_their_outputs(
+    run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     recipe = recipe_file(tmp_path, corpus, run)
     prepared = run_cli("prepare", recipe, "--json").json
@@ -1025,8 +1027,11 @@ def test_prepare_train_and_average_write_their_outputs(run_cli: RunCli, corpus: 
     assert report["steps"] == 6
     assert "step       6  epoch" in answer.err
     assert "validation" in answer.err
-    assert "model.norm = pre; the text has post (section 3.1), its code has post" in answer.err
-    again = run_cli("train", recipe)
+    assert "60 pairs, about 222 target tokens: size tiny" in answer.err
+    assert "model.norm = pre" not in answer.err
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
+    again = run_cli("-v", "train", recipe)
+    assert "model.norm = pre; the text has post (section 3.1), its code has post" in again.err
     assert again.code == 0
     assert "the budget is spent after step 6; nothing is left to train" in again.err
     assert "step       6  epoch" not in again.err
@@ -1094,7 +1099,7 @@ def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
         ("model.d_model=10000000000", 2, "model.d_model = 10000000000"),
         ("tokenizer.vocab_size=4000", 2, "tokenizer.vocab_size = 4000"),
         ("preset='odd'", 2, "preset = 'odd'"),
-        ("data.root='nowhere'", 1, "nowhere/test.en"),
+        ("data.root='nowhere'", 1, "nowhere/train.en"),
         ("data.train.target='valid.de'", 1, "10 lines but"),
         ("data.test.target='valid.de'", 1, "has 10: line n of one"),
     ],

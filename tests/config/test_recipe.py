@@ -208,7 +208,7 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "unknown choice": (["model.norm=Post"], ["model.norm = 'Post'", "'post' or 'pre'"]),
     "unknown preset": (["preset=papr"], ["preset = 'papr'", "one of: paper, t2t-2017, modern", "did you mean paper?"]),
-    "unknown size": (["size=bigg"], ["size = 'bigg'", "one of: tiny, base, big, A-h1", "did you mean big?"]),
+    "unknown size": (["size=bigg"], ["size = 'bigg'", "one of: tiny, small, base, big, A-h1", "did you mean big?"]),
     "number for preset": (["preset=3"], ["preset = 3", "one of: paper"]),
     "section for size": (["size={a=1}"], ["size = {'a': 1}", "one of: tiny"]),
     # values that do not fit together

@@ -129,8 +129,9 @@ class LazyGroup(SuggestingGroup):
 )
 @click.version_option(__version__, message="dragoman %(version)s")
 @click.option("--all", "all_commands", is_flag=True, is_eager=True, help="Show all commands and exit.")
+@click.option("-v", "--verbose", is_flag=True, help="Show details, such as the times of kernels, on standard error.")
 @click.pass_context
-def cli(ctx: click.Context, all_commands: bool) -> None:
+def cli(ctx: click.Context, all_commands: bool, verbose: bool) -> None:
     """Train, evaluate and run the Transformer of "Attention Is All You Need".
 
     \b
@@ -139,6 +140,7 @@ def cli(ctx: click.Context, all_commands: bool) -> None:
     Help:          dragoman COMMAND --help
     All commands:  dragoman --all
     """
+    logging.getLogger("dragoman").setLevel(logging.DEBUG if verbose else logging.INFO)
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -187,7 +189,6 @@ def _show_log_messages() -> None:
     logger = logging.getLogger("dragoman")
     if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         logger.addHandler(_StderrHandler())
-    logger.setLevel(logging.INFO)
 
 
 def _reopen_closed_streams() -> bool:

@@ -3,7 +3,8 @@
 The key `preset` chooses the settings. `paper` is the paper's text; if the text states no value, its code decides. `t2t-2017` is
 the code behind the paper's numbers, tensor2tensor 1.0.3 of 2017-06-20. `modern` is current practice.
 
-The key `size` chooses the dimensions: `base`, `big`, `tiny` for some ten thousand pairs, or a row of Table 3. The values in a
+The key `size` chooses the dimensions: `base`, `big`, `tiny` for some ten thousand pairs, `small` for some hundred thousand,
+or a row of Table 3. The values in a
 recipe file win over both.
 """
 
@@ -96,6 +97,7 @@ def _build_size(
 
 SIZES: dict[str, SectionValues] = {
     "tiny": _build_size(4, 128, 256, 4, dropout=0.3, max_steps=8_000),
+    "small": _build_size(6, 256, 1024, 4, dropout=0.1, max_steps=30_000, decoder_layers=3),
     "base": _build_size(6, 512, 2048, 8),
     "big": _build_size(6, 1024, 4096, 16, dropout=0.3, max_steps=300_000),
     # Rows of Table 3, with the 100,000 steps of base.

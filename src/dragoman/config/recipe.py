@@ -1,6 +1,7 @@
 """Recipe model, its `task` section, and the reader of recipe files.
 
-Later layers win: preset → size → initial bundle → recipe file → `key=value` overrides.
+Later layers win: preset → size → what follows from the corpora (`data.data_defaults`) → initial bundle → recipe file →
+`key=value` overrides.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Recipe(RecipeSection):
     preset: Literal["paper", "t2t-2017", "modern"] = "paper"
     """Defaults to start from: the paper's text, the code behind its numbers, or current practice."""
     size: str = "base"
-    """Model size to start from: base, big, tiny or a row of Table 3."""
+    """Model size to start from: tiny, small, base, big or a row of Table 3; with preset = 'modern', by the number of pairs."""
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -450,13 +451,16 @@ def _list_builtin_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted(Path(str(files("dragoman"))).glob("recipes/*.toml"))}
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(path: Path, overrides: Sequence[str] = (), *, defaults: Mapping[str, Any] | None = None) -> Recipe:
     """Read a TOML recipe file. A bare name such as multi30k-ende reads a recipe of this package.
+
+    defaults: size and sections that win over preset and size, and over which the file wins
 
     Raises RecipeError, which names file, key, given value and limit.
     """
     if path.name == str(path) and not path.exists() and (builtin_path := find_builtin_recipe(path.name)) is not None:
-        return make_recipe(parse_toml(builtin_path.read_text(encoding="utf-8"), where=str(path)), overrides, where=str(path))
+        document = parse_toml(builtin_path.read_text(encoding="utf-8"), where=str(path))
+        return make_recipe(document, overrides, where=str(path), defaults=defaults)
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -474,7 +478,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         ) from None
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}; give a TOML file", code="recipe-not-found") from None
-    return make_recipe(parse_toml(text, where=str(path)), overrides, where=str(path))
+    return make_recipe(parse_toml(text, where=str(path)), overrides, where=str(path), defaults=defaults)
 
 
 def parse_toml(text: str, *, where: str) -> dict[str, Any]:
@@ -493,10 +497,18 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
         ) from None
 
 
-def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "recipe") -> Recipe:
+def make_recipe(
+    document: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    where: str = "recipe",
+    defaults: Mapping[str, Any] | None = None,
+) -> Recipe:
     """Return the recipe of preset, size, document and `section.key=value` overrides. A later layer wins over an earlier one.
 
     With training.init_from, the sections of that bundle come before the document, and the size is the bundle's.
+
+    defaults: size and sections that come between the size and the bundle
 
     Raises RecipeError, and BundleError if the bundle cannot be read.
     """
@@ -506,7 +518,9 @@ def make_recipe(document: Mapping[str, Any], overrides: Sequence[str] = (), *, w
         _apply_override(settings, override)
     merged: dict[str, Any] = {}
     _merge_into(merged, PRESETS[_read_choice(settings, "preset", "paper", PRESETS, where)])
-    _merge_into(merged, SIZES[_read_choice(settings, "size", "base", SIZES, where)])
+    defaults = defaults or {}
+    _merge_into(merged, SIZES[_read_choice(settings, "size", defaults.get("size", "base"), SIZES, where)])
+    _merge_into(merged, defaults)
     initial = read_initial_recipe(settings, default_run=Recipe.model_fields["run"].default)
     if initial is not None:
         check_structure(settings, initial, where)

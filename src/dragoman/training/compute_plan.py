@@ -192,7 +192,7 @@ def _select_fastest(trials: Mapping[str, Callable[[], object]], title: str) -> s
         torch.set_num_threads(threads)
     fastest = select_fastest(seconds, default=next(iter(trials)), min_speedup=MIN_SPEEDUP)
     times = ", ".join(f"{name} {1e3 * trial_seconds:.1f} ms" for name, trial_seconds in seconds.items())
-    _log.info("%s: %s; %s is taken; measured in %.2f s", title, times, fastest, time.monotonic() - start)
+    _log.debug("%s: %s; %s is taken; measured in %.2f s", title, times, fastest, time.monotonic() - start)
     return fastest
 
 

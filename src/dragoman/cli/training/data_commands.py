@@ -137,12 +137,12 @@ def prepare(recipe: Path, overrides: tuple[str, ...], cluster: str | None, as_js
     from dragoman.cli.json_outputs import PrepareOutput
     from dragoman.cluster.ray_executor import connect
     from dragoman.cluster.shards import ClusterMap
-    from dragoman.config import read_recipe
+    from dragoman.data.data_defaults import read_training_recipe
     from dragoman.data.store_preparation import prepare_with_stores
     from dragoman.runtime.processes import map_in_processes
     from dragoman.runtime.progress import Heartbeat
 
-    settings = read_recipe(recipe, overrides)
+    settings, _ = read_training_recipe(recipe, overrides)
     console = stderr_console()
     progress_bar = PreparationProgressBar(console)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -41,23 +42,25 @@ if TYPE_CHECKING:
 def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_restarts: int, as_json: bool) -> None:
     """Train RECIPE and write a run folder with the bundle and a report.
 
-    The same command resumes a run that has stopped. KEY=VALUE changes a key of the recipe. On several devices,
-    training.batches_per_update counts the batches of all devices together. The launchers torchrun, Slurm and Kubernetes'
-    PyTorchJob need no option.
+    The same command resumes a run that has stopped. KEY=VALUE changes a key of the recipe. With preset = "modern", what the
+    recipe leaves out follows from its corpora. `dragoman -v train` lists what differs from the paper's text.
+
+    On several devices, training.batches_per_update counts the batches of all devices together. The launchers torchrun, Slurm
+    and Kubernetes' PyTorchJob need no option.
 
     \b
     Example:  dragoman train multi30k-ende training.max_minutes=20 run=runs/short
               dragoman train wmt14-ende-big training.batches_per_update=8 --devices 8
     """
-    from dragoman.config import read_recipe
+    from dragoman.data.data_defaults import read_training_recipe
 
-    settings = read_recipe(recipe, overrides)
+    settings, choice = read_training_recipe(recipe, overrides)
     if max_restarts and (devices or 1) == 1:
         raise usage_error("--max-restarts goes with --devices; a single process is resumed by the same command")
     if devices is not None and devices > 1:
         launch_processes(settings, [str(recipe), *overrides, *(["--json"] if as_json else [])], devices, max_restarts)
         return
-    report = run_recipe(settings)
+    report = run_recipe(settings, choice=choice)
     if report:
         print_report(report, as_json)
 
@@ -74,10 +77,14 @@ def launch_processes(recipe: Recipe, arguments: list[str], devices: int, max_res
     sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts, timeout_minutes=timeout_minutes))
 
 
-def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[str, Any]:
-    """Train with a progress bar, after a header with the recipe's deviations from the paper. Only rank 0 prints."""
+def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: str | None = None) -> dict[str, Any]:
+    """Train with a progress bar, after a line about the recipe. Only rank 0 prints.
+
+    choice: line about the settings that follow from the corpora
+    """
     from dragoman.cli.console import TrainingProgressBar, stderr_console
     from dragoman.config.paper_settings import find_deviations
+    from dragoman.data.data_defaults import DERIVING_PRESET
     from dragoman.errors import DragomanError, OutOfMemoryError, RankError, RankZeroError, WorkerLostError
     from dragoman.runtime.progress import Heartbeat
     from dragoman.training.distributed.exit_status import exit_with_launcher, write_exit_status
@@ -98,8 +105,14 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None) -> dict[s
         raise RankZeroError(error.exit_code) from None  # rank 0 prints the error of all ranks
     console = stderr_console()
     console.print(f"{recipe.name}: {recipe.preset}, {recipe.size}, into {recipe.run}", style="bold", markup=False)
-    for deviation in find_deviations(recipe.model_dump(mode="json")):
-        console.print(f"  {deviation.describe()}", style="dim", markup=False)
+    if choice is not None:
+        console.print(choice, markup=False)
+    deviations = find_deviations(recipe.model_dump(mode="json"))
+    if deviations and recipe.preset != DERIVING_PRESET:
+        keys = ", ".join(deviation.key for deviation in deviations)
+        console.print(f"not as the paper: {keys}; dragoman -v train has the values", style="dim", markup=False)
+    for deviation in deviations:
+        logging.getLogger(__name__).debug(deviation.describe())
     progress_bar = TrainingProgressBar(console)
     try:
         with Heartbeat(progress_bar.write_if_due):

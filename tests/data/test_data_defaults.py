@@ -1,0 +1,81 @@
+"""Settings that follow from the corpora: which keys, which values, and what a recipe still decides itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.config import read_recipe
+from dragoman.config.presets import SIZES
+from dragoman.data import data_defaults
+from dragoman.data.data_defaults import CorpusSize, choose_defaults, choose_size, measure_corpora, read_training_recipe
+
+SENTENCE = "Das ist ein Satz mit acht Wörtern darin"  # 40 bytes
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    """Write a corpus of 600 pairs with a recipe that names no size and no settings."""
+    for name in ("a.en", "a.de"):
+        (tmp_path / name).write_text(f"{SENTENCE}\n" * 600)
+    path = tmp_path / "own.toml"
+    path.write_text(
+        f'preset = "modern"\nrun = "{tmp_path}/run"\ntask = {{ source_language = "en", target_language = "de" }}\n'
+        f'data = {{ root = "{tmp_path}", train = {{ source = "a.en", target = "a.de" }} }}\n'
+    )
+    return path
+
+
+def test_corpora_are_counted(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = read_recipe(recipe_file)
+    assert measure_corpora(recipe) == CorpusSize(600, int(600 * 40 / data_defaults.BYTES_PER_TOKEN))
+    monkeypatch.setattr(data_defaults, "MAX_PAIRS_READ", 300)  # the buffer holds the whole file, so its bytes are all read
+    assert measure_corpora(recipe).pairs == pytest.approx(600, rel=0.5)
+    reversed_too = read_recipe(recipe_file, ["data.train.both_directions=true", "tokenizer.language_token=<{}>"])
+    monkeypatch.setattr(data_defaults, "MAX_PAIRS_READ", 1000)
+    assert measure_corpora(reversed_too).pairs == 1200
+
+
+def test_left_out_settings_follow_from_the_corpora(recipe_file: Path) -> None:
+    recipe, choice = read_training_recipe(recipe_file)
+    # 60 epochs of 5,333 tokens in batches of 2,048, rounded to two digits, and 24,000 bytes a side over 40 bytes a piece.
+    assert (recipe.size, recipe.training.batch_tokens, recipe.training.max_steps) == ("tiny", 2048, 200)
+    assert (recipe.tokenizer.vocab_size, recipe.training.warmup_steps) == (1200, 20)
+    assert choice is not None
+    assert choice.startswith("600 pairs, about 5,333 target tokens: size tiny, 1,200 pieces, batches of 2,048 tokens")
+    assert read_training_recipe(recipe_file)[0] == recipe  # so the same command resumes
+
+
+@pytest.mark.parametrize("preset", ["paper", "t2t-2017"])
+def test_presets_of_the_paper_stay(recipe_file: Path, preset: str) -> None:
+    overrides = [f"preset={preset}"]
+    assert read_training_recipe(recipe_file, overrides) == (read_recipe(recipe_file, overrides), None)
+
+
+def test_settings_of_the_recipe_win(recipe_file: Path) -> None:
+    stated = ["size=base", "training.max_steps=7", "training.batch_tokens=999", "tokenizer.vocab_size=555"]
+    recipe, _ = read_training_recipe(recipe_file, stated)
+    assert (recipe.size, recipe.model.d_model) == ("base", 512)
+    assert (recipe.training.max_steps, recipe.training.batch_tokens, recipe.tokenizer.vocab_size) == (7, 999, 555)
+    assert recipe.training.peak_lr == pytest.approx(0.35 / 512, rel=0.02)
+    noam, _ = read_training_recipe(recipe_file, ["training.schedule=noam"])
+    assert noam.training.warmup_steps == read_recipe(recipe_file).training.warmup_steps  # a shorter one would raise the peak
+
+
+@pytest.mark.parametrize(
+    ("pairs", "size", "epochs"),
+    [(500, "tiny", 60), (43_522, "tiny", 19.2), (160_000, "small", 10), (1_000_000, "base", 4), (20_000_000, "big", 2)],
+)
+def test_sizes_and_epochs_follow_from_the_pairs(pairs: int, size: str, epochs: float) -> None:
+    """The epochs are 4,000 / √pairs, between 2 and 60."""
+    assert choose_size(pairs) == size
+    chosen = choose_defaults(CorpusSize(pairs, 20 * pairs), size, max_length=256)["training"]
+    steps, batch_tokens = chosen["max_steps"], chosen["batch_tokens"]
+    assert steps == 200 or steps * batch_tokens / (20 * pairs) == pytest.approx(epochs, rel=0.06)
+    assert chosen["peak_lr"] * SIZES[size]["model"]["d_model"] == pytest.approx(0.35, rel=0.03)
+    assert chosen["warmup_steps"] == max(int(0.1 * steps), 20)
+
+
+def test_long_sentences_fit_into_the_batch() -> None:
+    assert choose_defaults(CorpusSize(500, 9_000), "tiny", max_length=4_000)["training"]["batch_tokens"] == 16_000
