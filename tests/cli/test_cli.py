@@ -776,7 +776,8 @@ def test_info_describes_a_bundle(run_cli: RunCli, bundle: Path) -> None:
     assert document["metadata"] == whole.metadata.to_dict()
     assert document["vocabulary"] == {"source": 80, "target": 80}
     assert document["bytes"] == sum(path.stat().st_size for path in bundle.iterdir())
-    text = run_cli("info", bundle).out
+    assert "paper" not in run_cli("info", bundle).out
+    text = run_cli("info", bundle, "--all").out
     for expected in ("translation en → de", "1 encoder, 1 decoder, pre-norm", "d_model 16, d_ff 32, 2 heads of 8", "80 source"):
         assert expected in text
     assert all(sentence in text for sentence in whole.metadata.paper_deviations or [])
@@ -847,7 +848,7 @@ def test_prepare_counts_dropped_pairs(run_cli: RunCli, corpus: Path, tmp_path: P
         "odd: 2 pairs dropped by cleaning (source-equals-target 1, duplicate-pair 1; examples in cleaning.html)" in answer.err
     )
     assert f"odd: 1 pairs with an empty side dropped ({text}:2)" in answer.err
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
+    rows = [re.split("  +", line) for line in answer.out.splitlines()[2:]]
     names = ("read", "overlong_pairs", "kept", "source_tokens", "target_tokens")
     assert rows == [
         [name, *(f"{value:,}" for value in (part["read"], sum(part["dropped"].values()), *(part[key] for key in names[1:])))]
@@ -916,7 +917,7 @@ def test_clean_writes_kept_pairs_in_any_format(pair_format: str, run_cli: RunCli
 
 def test_clean_prints_counts_of_each_filter(run_cli: RunCli, dirty: list[str], tmp_path: Path) -> None:
     answer = run_cli(*dirty, "-o", tmp_path / "out")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
+    rows = [re.split("  +", line) for line in answer.out.splitlines()[2:]]
     assert [row[:2] for row in rows] == [
         ["read", "6"], ["empty", "1"], ["source-equals-target", "1"], ["duplicate-pair", "1"], ["kept", "3"],
     ]  # fmt: skip

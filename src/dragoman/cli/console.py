@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
@@ -71,17 +71,22 @@ def print_json(document: Any) -> None:
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table of results on standard output.
 
-    A terminal folds long cells. A file or a pipe gets the full width, so no cell is folded.
+    A terminal shows a frame and folds long cells. A file or a pipe gets columns divided by at least two spaces.
     """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        lines = [*([header] if any(header) else []), *rows]
+        widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
+        print(title)
+        for line in lines:
+            padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
+            print("  ".join(padded).rstrip())
+        return
     table = Table(header_style="bold", show_header=any(header))
     for name in header:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        wide_options = console.options.update(max_width=100_000)
-        console.width = max(console.width, Measurement.get(console, wide_options, table).maximum)
     console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(table)
 

@@ -12,16 +12,18 @@ from dragoman.cli.options import bundle_argument, json_option, run_argument
 
 @click.command()
 @bundle_argument
+@click.option("--all", "show_all", is_flag=True, help="Show all that the bundle records, with what differs from the paper.")
 @json_option()
-def info(bundle: Path, as_json: bool) -> None:
-    """Show the model, the recipe and the training of BUNDLE, and verify the checksum of each file.
+def info(bundle: Path, show_all: bool, as_json: bool) -> None:
+    """Show what BUNDLE is, and verify the checksum of each file.
 
     \b
-    Example:  dragoman info runs/quickstart-de/bundle
+    Example:  dragoman info en-de
     """
     from dragoman.bundle import check_bundle, list_language_pairs, read_config
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import InfoOutput, VocabularySizes
+    from dragoman.config.recipe import flatten_settings
     from dragoman.training.report import format_facts
 
     check_bundle(bundle)
@@ -41,37 +43,41 @@ def info(bundle: Path, as_json: bool) -> None:
             )
         )
         return
-    model = recipe.model
+    model, origin = recipe.model, metadata.get("origin", {})
     vocabulary_kind = "joint" if recipe.tokenizer.joint else "separate"
     facts: dict[str, Any] = {
         "task": f"{recipe.task.kind} {', '.join(f'{source} → {target}' for source, target in pairs) or '? → ?'}",
-        "recipe": f"{recipe.name} (preset {recipe.preset}, size {recipe.size})" if "origin" not in metadata else recipe.name,
+        "license": origin.get("license"),
+        "origin": origin.get("name"),
+        "recipe": recipe.name if origin else f"{recipe.name} (preset {recipe.preset}, size {recipe.size})",
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
         "dimensions": f"d_model {model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of {model.key_width}",
         "vocabulary": f"{vocabulary_sizes[0]:,} source, {vocabulary_sizes[1]:,} target, {vocabulary_kind}",
         "size on disk": f"{size_bytes / 2**20:.1f} MiB",
         "decoding": f"{recipe.decoding.method}, beam {recipe.decoding.beam_size}, α {recipe.decoding.alpha}",
     }
-    deviations = metadata.pop("paper_deviations", ())  # printed as one line each
-    metadata.pop("language_pairs", None)  # printed as the task
-    for key, value in metadata.items():
-        if isinstance(value, list):
-            facts[key.replace("_", " ")] = ", ".join(map(str, value))
-        elif isinstance(value, dict):
-            known_values = {name.replace("_", " "): entry for name, entry in value.items() if entry is not None}
-            facts[key.replace("_", " ")] = ", ".join(f"{name} {_format_entry(entry)}" for name, entry in known_values.items())
-        else:
-            facts.update(format_facts({key: value}))
-    print_facts(str(bundle), facts)
+    shown = metadata if show_all else {name: metadata[name] for name in SHOWN_METADATA if name in metadata}
+    scalars = {name: value for name, value in shown.items() if not isinstance(value, list | dict)}
+    facts |= format_facts(scalars)
+    deviations = metadata.pop("paper_deviations", []) if show_all else []
+    if show_all:
+        ratios = metadata.pop("length_ratios", [])
+        facts["length ratios"] = [f"{entry['source_language']} → {entry['target_language']}," for entry in ratios] or None
+        nested = {name: value for name, value in metadata.items() if isinstance(value, list | dict)}
+        facts |= {name.replace(".", " ").replace("_", " "): value for name, value in flatten_settings(nested)}
+    print_facts(str(bundle), {name: _format_entry(value) for name, value in facts.items() if value is not None})
     for sentence in deviations:
         click.echo(f"  {sentence}")
 
 
+SHOWN_METADATA = ("parameters", "pairs", "seconds", "finished")
+
+
 def _format_entry(entry: Any) -> str:
-    """Return a value of the metadata on one line; a list with spaces, and with its length if it is long."""
-    if not isinstance(entry, list):
+    """Return a value on one line. A list has spaces, and its length if it is long."""
+    if not isinstance(entry, list | tuple):
         return str(entry)
-    return " ".join(map(str, entry[:10])) + (f" … ({len(entry)})" if len(entry) > 10 else "")
+    return " ".join(map(str, entry[:10])).rstrip(",") + (f" … ({len(entry)})" if len(entry) > 10 else "")
 
 
 OPTIONAL_LIBRARIES = {
