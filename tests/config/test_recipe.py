@@ -630,6 +630,8 @@ def test_unreadable_recipe_is_named_with_position(tmp_path: Path, content: bytes
 def test_missing_recipe_file_is_named(tmp_path: Path) -> None:
     assert file_error(tmp_path / "none.toml") == "FILE: there is no such recipe; check its name and its folder"
     assert file_error(tmp_path) == "FILE: cannot be read: Is a directory; give a TOML file"
+    (tmp_path / "own.toml").write_text("")
+    assert file_error(tmp_path / "own") == "FILE: there is no such recipe; did you mean FILE.toml?"
     (tmp_path / "file").touch()
     assert file_error(tmp_path / "file" / "r.toml") == "FILE: cannot be read: Not a directory; give a TOML file"
 

@@ -464,11 +464,12 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), *, defaults: Mapping[
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        hint = (
-            f"the package has {', '.join(_list_builtin_recipes())}"
-            if path.name == str(path)
-            else "check its name and its folder"
-        )
+        if (file := path.with_name(f"{path.name}.toml")).is_file():
+            hint = f"did you mean {file}?"
+        elif path.name == str(path):
+            hint = f"the package has {', '.join(_list_builtin_recipes())}"
+        else:
+            hint = "check its name and its folder"
         raise RecipeError(f"{path}: there is no such recipe; {hint}", code="recipe-not-found") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1

@@ -113,8 +113,9 @@ def get_parser(name: str) -> Callable[[bytes], Document]:
         case ".txt":
             from dragoman.documents.plain_text import parse
         case suffix:
+            kind = f"files that end with {suffix!r}" if suffix else "files without an ending"
             raise DataError(
-                f"{name}: files that end with {suffix or 'no suffix'!r} cannot be translated; allowed are {' '.join(SUFFIXES)}",
+                f"{name}: {kind} cannot be translated; allowed are {' '.join(SUFFIXES)}",
                 code="unknown-format",
             )
     return parse
