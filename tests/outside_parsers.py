@@ -327,6 +327,8 @@ NO_PARSERS = {
     "text.placeholders.select_styles": "is called by find_codes",
     "text.placeholders.find_code_at": "is called by find_codes",
     "text.projection.project": "is called by translate_texts, with sentences of limited length",
+    "text.references.count_sign": "counts one character",
+    "text.references.spells_word": "reads a character and those beside it",
     "text.term_annotation.annotate_terms": "is called by translate_texts, with terms of a glossary",
     "documents.code_formatting.FontStyles": "counts letters",
     "documents.document.Document": "is made for each format",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 
 import pytest
 from test_translate_document import StubModel
 
 from dragoman.documents.formats import get_parser, parse_document
-from dragoman.documents.translate_document import DocumentOptions, translate_document
+from dragoman.documents.translate_document import CODE_FLAGS, DocumentOptions, translate_document
 from dragoman.documents.unit_selection import KeyGlobs
 
 OPTIONS = DocumentOptions("en", "de")
@@ -21,7 +22,7 @@ STYLES = [
     "{{{name}}}", "#{name}", "$t(other)", "@:key", "@:other.key", "@.lower:key", "{'@'}", "%{count}", "%<count>d",
     "%#@days@", "%@", "%1$@", "%ld", "%lu", "${x}", "$x", "$(name)", "$INSTDIR", "__name__", "[name]", "[name/ver]",
     "[user_name]", "[[name]]", "[%key:common::x%]", "[X1X]", "###name###", "%1!s!", "%PATH%", "%*d", "%1%", "%dMB",
-    "&nbsp;", "&copy;", "&amp;", "&#169;", "<br/>", "<br>", "<img>", "<0/>", "<icon/>",
+    "&nbsp;", "&copy;", "&amp;", "&#169;", "&mdash;", "\u00ae", "<br/>", "<br>", "<img>", "<0/>", "<icon/>",
     "https://example.org/a?b=1&c=2", "a@example.org", "/usr/bin", "C:\\temp\\x.txt", "*#06#", "\U0001f600", "`ls`",
     "``x``", "|x|", "[1]_", ":kbd:`Ctrl`", "%arg", "{%x%}", "*|NAME|*", "<%=x%>", "\\u00e9", "[_1]", "[site:name]",
     "@x@", "@(Model.Name)", "</#if>", "[/#if]", "%[1]d", "%~dp0", "%0:s", "%|1$+5|", "@JohnDoe", "#item_1", ":user-name",
@@ -42,7 +43,9 @@ LOOK_ALIKES = (
     "this [sic] word",
     "user@host", "5 $ only", "R&D works", "snake_case names", "2 * 3 * 4", "see <your name>", "rock 'n' roll",
     "fish & chips",
-    "and/or", "note: see", "{see below}", "AT&T", "C# code", "note:this", "meet @home", "see :this", "wow !great", "my #tag",
+    "and/or", "note: see", "{see below}", "e.g. {sic}", "$1 each", "C:\\ drive", "1/2 price",
+    "AT&T", "C# code", "note:this", "meet @home", "see :this", "wow !great",
+    "my #tag",
     "run __main__ now", "the <none> item", "rock&roll; x", "some [words]", "ASP.NET", "end.Next one", "one//two", "a ~ b",
 )  # fmt: skip
 FORMATS: dict[str, Callable[[str], str]] = {
@@ -181,6 +184,80 @@ def translate_values(texts: Mapping[str, str], model: Callable[[str], str] = str
     return values
 
 
+REFERENCES = (
+    "&nbsp;", "&#160;", "&#xA0;", "&ensp;", "&copy;", "&#169;", "&trade;", "&mdash;", "&ndash;", "&hellip;", "&euro;", "&deg;",
+    "&times;", "&middot;", "&bull;", "&larr;", "&hearts;", "&#128512;", "&laquo;", "&ldquo;", "&frac12;", "&sect;", "&lrm;",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_references_of_html_are_never_lost(model: str) -> None:
+    """Also a model that keeps letters alone loses none of them, in a text and in an attribute."""
+    for change in (MODELS[model], lambda line: " ".join(re.findall(r"[^\W_]+", line)) or "x"):
+        losses = []
+        for reference in REFERENCES:
+            text = f"one {reference} two <b>three</b> {reference} four"
+            alt = f"one two {reference} three"
+            written, flags = translate("a.html", f"<p>{text}</p><img alt='{alt}'>", change)
+            if written.count(reference) != 3 or "  " in written or CODE_FLAGS.intersection(flags):
+                losses.append((reference, written, flags))
+        assert losses == []
+
+
+def test_references_of_letters_are_letters() -> None:
+    seen: list[str] = []
+
+    def remember(line: str) -> str:
+        seen.append(line)
+        return line.upper()
+
+    for name, text in (("a.html", "<p>{}</p>"), ("a.json", '{{"a": "{}"}}')):
+        written, _ = translate(name, text.format("caf&eacute;, don&rsquo;t, don&#39;t"), remember)
+        assert written == "CAFÉ, DON’T, DON'T"
+        written, _ = translate(name, text.format("Donau&shy;dampf is"), remember)
+        assert written.replace("&shy;", "") == "DONAUDAMPF IS"
+        assert "&shy;" in written
+    assert set(seen) == {"café, don’t, don't", "Donaudampf is"}
+
+
+def test_other_quotation_marks_are_no_loss() -> None:
+    source = "she said &ldquo;go&rdquo; &mdash; now"
+
+    def write_german(line: str) -> str:
+        return line.upper().replace("\u201d", "\u201c").replace("\u201cGO", "\u201eGO").replace("\u2014", "\u2013")
+
+    assert translate("a.html", f"<p>{source}</p>", write_german)[0] == "SHE SAID \u201eGO&ldquo; \u2013 NOW"
+
+
+def test_spaces_without_break_stay_in_every_format() -> None:
+    for name, write in FORMATS.items():
+        assert translate(name, write("10\u00a0km away"), str.upper)[0] == "10\u00a0KM AWAY"
+        assert translate(name, write("Bonjour\u00a0!"), lambda line: line.replace("Bonjour\u00a0", "Hallo"))[0] == "Hallo!"
+
+
+def test_points_that_the_source_joins_stay_joined() -> None:
+    for source, expected in (
+        ("<ruby>sky<rp>(</rp><rt>s</rt><rp>)</rp></ruby> is", "<ruby>SKY<rp>(</rp><rt>s</rt><rp>)</rp></ruby> IS"),
+        ("one <img src=a><img src=b> two", "ONE <img src=a><img src=b> TWO"),
+        ("M<sup>me</sup> Curie", "M<sup>ME</sup> CURIE"),
+        ("x<sub>i+1</sub> is", "x<sub>i+1</sub> IS"),
+    ):
+        assert translate("a.html", f"<p>{source}</p>", str.upper) == (expected, [])
+    for source, expected in (("one {name}'s day", "ONE {name}'S DAY"), ("<{a}> is", "<{a}> IS")):
+        assert translate("a.json", FORMATS["a.json"](source), str.upper) == (expected, [])
+
+
+def test_white_space_at_edges_of_elements_is_one_space() -> None:
+    """The written text is read again without the spaces that a browser folds, so it is no other text."""
+    source = "<p>one <b> two </b> three\n <i>four </i> </p>"
+    assert translate("a.html", source, str.upper) == ("ONE <b>TWO</b> THREE <i>FOUR</i>", [])
+
+
+def test_handle_at_the_start_of_a_text_stays() -> None:
+    for text, expected in (("@home", "@home"), ("@home is here", "@home IS HERE"), ("@home: hi", "@home: HI")):
+        assert translate("a.json", FORMATS["a.json"](text), str.upper) == (expected, [])
+
+
 def test_names_behind_signs_need_two_texts() -> None:
     """One text may be a sentence with a typing error. Two texts with the same style have placeholders."""
     for first, second, other in (
@@ -305,3 +382,29 @@ def test_flags_of_a_catalog_declare_the_syntax() -> None:
         ("laravel-format", "hi :who", "HI :who"),
     ):  # fmt: skip
         assert translate("a.po", f'#, {flag}\nmsgid "{text}"\nmsgstr ""\n', str.upper)[0] == expected
+    assert translate("a.po", '#, fuzzy, read-only\nmsgid "one"\nmsgstr ""\n', str.upper)[0] == "one"
+    assert translate("a.po", '#, max-length:2\nmsgid "one"\nmsgstr ""\n', str.upper)[1] == ["max_length"]
+    locked = XLIFF.replace("<trans-unit", '<trans-unit weblate-flags="read-only"').format("one")
+    assert translate("a.xlf", locked, str.upper)[0] == "one"
+
+
+def test_quoted_braces_of_messages_stay() -> None:
+    for source, expected in (
+        ("say '{0}' now {1}", "SAY '{0}' NOW {1}"),
+        ("{n, plural, one {'{'a'}' day} other {# days}}", "{n, plural, one {'{'A'}' DAY} other {# DAYS}}"),
+    ):
+        for name in ("a.properties", "a.json"):
+            assert translate(name, FORMATS[name](source), str.upper) == (expected, [])
+
+
+def test_repeated_ids_of_xliff_2_are_texts_of_their_own() -> None:
+    content = (
+        '<xliff version="2.0" srcLang="en" trgLang="de"><file id="f"><unit id="1">'
+        '<segment id="s"><source>one</source></segment>'
+        '<segment id="s"><source>two <ph id="1"/> <ph id="1"/></source></segment></unit><unit id="1"><segment id="s"><source>'
+        '<pc id="1">three</pc> <pc id="1">four</pc></source></segment></unit></file></xliff>'
+    )
+    document = parse_document("a.xlf", content.encode())
+    result = translate_document(document, get_parser("a.xlf"), StubModel(str.upper), OPTIONS)
+    targets = re.findall("<target>(.*?)</target>", result.content.decode())
+    assert targets == ["ONE", 'TWO <ph id="1"/> <ph id="1"/>', '<pc id="1">THREE</pc> <pc id="1">FOUR</pc>']

@@ -19,7 +19,8 @@ from dragoman.documents.reading import check_codes, check_goes_on, check_texts
 from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.element_depth import ElementDepth
-from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, parse_markup
+from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, Markup, parse_markup
+from dragoman.text.references import REFERENCE
 
 TEXT_ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label"))
 BUTTON_TYPES = frozenset(("submit", "button", "reset"))
@@ -33,6 +34,7 @@ _CHARSET = re.compile(rb"<meta[^<>]+?charset\s*+=\s*+[\"']?+\s*+([\w.:-]++)", re
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
 _ATTRIBUTE = re.compile(r"""(?<=[\s"'])([^\s"'<>/=]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`]+))""")
+_QUOTES = re.compile("&(?:quot|apos|#0*3[49]|#[xX]0*2[27]);")
 _TAG_WORD = re.compile(r"""\"[^"]*+"|'[^']*+'|[^\s"'/]++""")
 # Outside of values in quotation marks, neither < nor > stands in a tag.
 _START_TAG = re.compile(r"""<([a-zA-Z][^\s/<>]*+)(?:[^<>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?+)*+>""")
@@ -61,11 +63,16 @@ class _HtmlToken:
 
 @dataclass(frozen=True, slots=True)
 class _Attribute:
-    """Attribute with a text. start, end: its value in the file, without quotation marks"""
+    """Attribute with a text. start, end: its value in the file, without quotation marks. markup: that of its unit"""
 
     id: str
     start: int
     end: int
+    markup: Markup = "none"
+
+    def write(self, text: str) -> str:
+        """Return a text as the value of the attribute."""
+        return html.escape(text) if self.markup == "none" else text.replace('"', "&quot;").replace("'", "&#x27;")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,16 +265,17 @@ class _PageReader:
             start, end = match.span(group)
             if kind := _get_statement_kind(token.name, name, values):
                 statements.append(self._make_statement(kind, token, match, group))
-            value = _collapse(html.unescape(match[group]))
-            if name in names and group != 4 and value:
+            value, markup = _read_value(match[group]) if name in names and group != 4 else ("", "none")
+            if value:
                 number = self._add_place(token.start + start, token.start + end)
-                attribute = _Attribute(str(number), token.start + start, token.start + end)
+                attribute = _Attribute(str(number), token.start + start, token.start + end, markup)
                 attributes.append(attribute)
                 self._attributes[number] = attribute
                 self._new_units.append(
                     Unit(
                         attribute.id,
                         value,
+                        markup,
                         context=f"{token.name} {name}",
                         keep_line_breaks=False,
                         language=self._scopes.language or language,
@@ -356,7 +364,7 @@ class _PageReader:
             if number in is_inside or (translation := translations.get(str(number))) is None:
                 continue
             if number in self._attributes:
-                text = html.escape(translation.text)
+                text = self._attributes[number].write(translation.text)
             else:
                 text = self._write_tags(self._tags.get(number, ()), translation, translations)
             yield self._make_edit(self._starts[number], self._ends[number], text)
@@ -386,7 +394,7 @@ class _PageReader:
 
     def _write_tag(self, tag: _Tag, translation: UnitTranslation, translations: Mapping[str, UnitTranslation]) -> str:
         edits = [
-            (attribute.start, attribute.end, html.escape(translations[attribute.id].text))
+            (attribute.start, attribute.end, attribute.write(translations[attribute.id].text))
             for attribute in tag.attributes
             if attribute.id in translations
         ]
@@ -412,6 +420,14 @@ def _find_breaks(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
 
 def _collapse(text: str) -> str:
     return _SPACE.sub(" ", text).strip(" ")
+
+
+def _read_value(value: str) -> tuple[str, Markup]:
+    """Return the text of an attribute, and its markup. References of signs and spaces beyond ASCII stay as they are."""
+    text = html.unescape(value)
+    if "&" not in value or "<" in text or all(map(str.isascii, map(html.unescape, REFERENCE.findall(value)))):
+        return _collapse(text), "none"
+    return _collapse(_QUOTES.sub(lambda match: html.unescape(match[0]), value)), "html"
 
 
 def _get_statement_kind(tag: str, attribute: str, values: Mapping[str, str]) -> str:

@@ -319,7 +319,9 @@ class _Reader:
         assert match is not None  # the apostrophe is there
         self.position = match.end()
         if "{" in match[1] or "}" in match[1]:
-            raise _SyntaxError  # such a brace would be read as a part of a key
+            if " " in match[1] or not match[0].endswith("'"):
+                raise _SyntaxError  # such a brace would be read as a part of a key
+            return self._add_key(self._make_key("literal", match[0]), match[0])
         return match[1].replace("''", "'")
 
     def _read_argument(self, *, in_plural: bool, depth: int) -> str | _Choice:

@@ -52,6 +52,7 @@ _LINE = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d)\])?)[ \t]*)?
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _UNESCAPED = {character: f"\\{letter}" for letter, character in _ESCAPED.items()} | {'"': '\\"', "\\": "\\\\"}
+_MAX_LENGTH = re.compile(r"max-length:\s*([0-9]{1,6})")
 _WORD = re.compile(r"(?:\\.|[^\\ ]++)*+[ ]*+", re.DOTALL)
 
 
@@ -89,6 +90,12 @@ class _Entry:
     def rules(self) -> InlineRules:
         """Rules that the flags declare."""
         return _read_rules(self.declared)
+
+    @property
+    def max_length(self) -> int | None:
+        """Most characters of a translation, by Weblate's flag `max-length:N`."""
+        lengths = [match[1] for flag in self.declared if (match := _MAX_LENGTH.fullmatch(flag))]
+        return int(lengths[0]) if lengths else None
 
     @cached_property
     def strings(self) -> dict[str, str]:
@@ -227,6 +234,8 @@ def _list_units(
         source = singular if form == "msgstr" or (form == "msgstr[0]" and has_singular) else plural
         target = entry.strings.get(form, "")
         state: UnitState = "untranslated" if not target else "fuzzy" if entry.is_fuzzy else "translated"
+        if "read-only" in entry.declared:
+            state = "locked"
         if source:
             name = f"{number}{form.removeprefix('msgstr')}"
             number_of_form = numbers.get(int(form[7:-1])) if plural else None
@@ -237,6 +246,7 @@ def _list_units(
                     target=target,
                     state=state,
                     context=entry.strings.get("msgctxt", ""),
+                    max_length=entry.max_length,
                     plural_form="" if number_of_form is None else f"={number_of_form}",
                     rules=entry.rules,
                 ),

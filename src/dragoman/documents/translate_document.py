@@ -217,7 +217,9 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
             return ["variables"]
         parts = [(replace(unit, source=source), text) for source, text in pairs]
         return [flag for part, text in parts for flag in _check_text(part, text, options)]
-    codes_of_source, codes_of_text = (_parse(unit, text, options.source_language) for text in (unit.source, translation))
+    codes_of_source, codes_of_text = (
+        read_inline(text, unit.markup, unit.rules, language=options.source_language) for text in (unit.source, translation)
+    )
     plain_source, plain_text = _get_plain_text(codes_of_source), _get_plain_text(codes_of_text)
     flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
     if options.glossary is not None and any(use.form is None for use in options.glossary.check(plain_source, plain_text)):
@@ -242,9 +244,9 @@ def _get_plain_text(text: CodedText) -> str:
     return "".join(_list_texts(text.parts))
 
 
-def _parse(unit: Unit, text: str, language: str = "") -> CodedText:
-    """Return a text of a unit with its codes. language: of the source; text in another one is a code"""
-    return mark_word_codes(read_inline(text, unit.markup, unit.rules, language=language))
+def _parse(unit: Unit, text: str) -> CodedText:
+    """Return a text of a unit with its codes, without those inside words."""
+    return mark_word_codes(read_inline(text, unit.markup, unit.rules))
 
 
 def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
@@ -548,7 +550,7 @@ def _describe_codes(unit: Unit, text: str) -> str:
     """Return a sentence about the codes of a text that is no good translation."""
     if has_branches(unit.source):
         return "the branches or arguments of the message cannot be kept"
-    difference = compare_codes(_parse(unit, unit.source), _parse(unit, text))
+    difference = compare_codes(*(read_inline(side, unit.markup, unit.rules) for side in (unit.source, text)))
     return difference.describe() or "no translation keeps all placeholders and tags"
 
 

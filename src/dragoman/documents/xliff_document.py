@@ -151,7 +151,7 @@ def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element:
 
 
 def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:
-    if element.attributes.get("approved") == "yes":
+    if element.attributes.get("approved") == "yes" or "read-only" in element.attributes.get("weblate-flags", ""):
         return "locked"
     state = target.attributes.get("state", "") if target is not None else ""
     if state in _UNTRANSLATED_STATES:

@@ -19,18 +19,19 @@ import numpy.typing as npt
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.inference.translation_result import Translation
 from dragoman.text.glossary import Glossary
-from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, parse_text, write_parts
+from dragoman.text.inline_codes import CodedText, Element, Part, Point, escape, list_markup, parse_text, write_parts
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.inline_tokens import tokenize_codes
 from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.marks import MARK_CHARACTERS, can_hold_marks, ends_in_marks, restore_spaces, to_characters, to_marks
 from dragoman.text.projection import project, split_units
+from dragoman.text.references import count_sign, read_reference
 
 Weights = npt.NDArray[np.float64]
 MAX_GAP = 16
 """Most characters of a text between two pieces of it."""
 _SIGNS = re.compile(r"[^\w\s]{1,3}|x")
-_BRACKETS = frozenset(("()", "[]", '""', "''", "“”", "\u2018\u2019", "„“", "«»"))
+_BRACKETS = frozenset(("()", "[]", "<>", '""', "''", "“”", "\u2018\u2019", "„“", "«»"))
 _CHARACTER = re.compile(f"[{''.join(MARK_CHARACTERS)}]")
 
 
@@ -80,8 +81,8 @@ class Reading:
             text = project(self.text, translation.text, weights)
         else:
             text = escape(translation.text) if self.text.is_escaped else translation.text
-            for point in dict.fromkeys(self.references):
-                text = text.replace(point.text, point.markup)
+        for point in dict.fromkeys(self.references):
+            text = text.replace(point.text, point.markup)
         return self._write_marked(text, lambda point: point.markup)
 
     def is_kept_by(
@@ -103,7 +104,7 @@ class Reading:
             return True
         if not self.marked:
             names = {point.text for point in self.references}
-            if any(self.line.count(name) != translation.text.count(name) for name in names):
+            if any(count_sign(self.line, name) != count_sign(translation.text, name) for name in names):
                 return False
             coded = _read_codes(translation.text, rules) if segment.is_escaped else parse_text(translation.text, rules)
             translated = Counter(_list_placeholders(mark_kept_terms(coded, glossary).parts))
@@ -132,19 +133,20 @@ class Reading:
 def read_placeholders(segment: CodedText) -> Reading:
     """Return the reading with the placeholders of a segment as text.
 
-    Character references are text if there are no other codes, and the segment has their characters in no other way.
+    A character reference is text if the segment, also its other codes, has the character in no other way.
     """
     if not segment.has_codes:
         return Reading(segment)
     points = list(_list_points(segment.parts))
-    references = tuple(point for point in points if point.plain and point.text and not segment.is_escaped)
+    references = tuple(point for point in points if point.text and read_reference(point.markup))
     merged = replace(segment, parts=tuple(_merge_points(segment.parts, lambda point: point.text or None)))
     if not references:
         return Reading(merged)
     markups = {point.text: point.markup for point in references}
-    line, counts = merged.clean.text, Counter(point.text for point in references)
+    line, codes = merged.clean.text, "".join(list_markup(merged.parts))
+    counts = Counter(point.text for point in references)
     has_one_markup = all(markups[point.text] == point.markup for point in references)
-    if not merged.has_codes and has_one_markup and all(line.count(name) == count for name, count in counts.items()):
+    if has_one_markup and all(line.count(name) == count and name not in codes for name, count in counts.items()):
         return Reading(merged, references=references)
     hidden = _merge_points(segment.parts, lambda point: None if point.plain else point.text or None)
     return Reading(replace(segment, parts=tuple(hidden)))

@@ -432,7 +432,7 @@ def _find_difference(source: str, text: str, options: TextOptions) -> CodeDiffer
     """Return the difference between the codes of a segment and of its translation, both with their markup."""
     if options.markup == "none" and not options.rules.kept and not may_have_codes(source) and not may_have_codes(text):
         return None
-    sides = (mark_word_codes(read_inline(side, options.markup, options.rules, options.opaque_tags)) for side in (source, text))
+    sides = (read_inline(side, options.markup, options.rules, options.opaque_tags) for side in (source, text))
     difference = compare_codes(*sides)
     return difference if difference != CodeDifference() else None
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dragoman.text.inline_codes import CodedText, Element, Part, Point
+from dragoman.text.references import count_sign, get_sign, read_reference
+from dragoman.text.word_codes import mark_word_codes
 
 CodeFlag = Literal["xmltags", "printf", "variables", "urls", "emails"]
 """Name of a check for codes, which is that of the Translate Toolkit's pofilter."""
@@ -53,16 +55,52 @@ class CodeDifference:
 def compare_codes(source: CodedText, translation: CodedText) -> CodeDifference:
     """Return the difference between the codes of two texts that were read by the same rules.
 
-    A new code counts only if it is one in every text, such as a tag or `%s`. A new name with a colon may be punctuation.
+    A new code counts only if it is one in every text, such as a tag or `%s`, and no text of the source. A new name with a
+    colon may be punctuation. Elements inside words count as points, see `mark_word_codes`, or as elements.
     """
+    difference = _compare(mark_word_codes(source), mark_word_codes(translation))
+    return (
+        difference if difference == CodeDifference() or _compare(source, translation) != CodeDifference() else CodeDifference()
+    )
+
+
+def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
     places, new_places = list(_list_places(source.parts)), list(_list_places(translation.parts))
     if places == new_places:
         return CodeDifference()
     codes, new_codes = (Counter(code for _, code in side) for side in (places, new_places))
-    missing = tuple((codes - new_codes).elements())
+    gone = codes - new_codes
+    missing = tuple(gone.elements())
+    if any(code.startswith("&") for code in missing):
+        missing = tuple(_list_lost(missing, source, translation))
     added = tuple(code for code in (new_codes - codes).elements() if code in codes or code.startswith(_STRONG_STARTS))
-    moved = () if missing or added else tuple(code for _, code in (Counter(places) - Counter(new_places)).elements())
+    if added and (text := "".join(_list_texts(source.parts))):
+        added = tuple(code for code in added if code not in text)  # as `$1` in `$1 each`
+    moves = (Counter(places) - Counter(new_places)).elements() if not missing and not added else ()
+    moved = tuple(code for _, code in moves if code not in gone)
     return CodeDifference(missing, added, moved)
+
+
+def _list_lost(missing: Sequence[str], source: CodedText, translation: CodedText) -> Iterator[str]:
+    """Yield the codes that are lost. A reference is not if the translation has its sign, or a variant, as a character."""
+    old, new = ("".join(_list_texts(side.parts)) for side in (source, translation))
+    surplus: dict[str, int] = {}  # signs of the translation that the source lacks as characters
+    for code in missing:
+        sign = get_sign(read_reference(code))
+        if sign and sign not in surplus:
+            surplus[sign] = count_sign(new, sign) - count_sign(old, sign)
+        if surplus.get(sign, 0) > 0:
+            surplus[sign] -= 1
+        else:
+            yield code
+
+
+def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, Element):
+            yield from _list_texts(part.parts)
+        elif isinstance(part, str):
+            yield part
 
 
 def _list_places(parts: Sequence[Part], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -31,6 +31,7 @@ from dragoman.text.inline_tokens import (
     tokenize_markup,
     tokenize_text,
 )
+from dragoman.text.references import REFERENCE, is_invisible, spells_word
 
 __all__ = ["BLOCK_TAGS", "BREAK_TAGS", "INLINE_TAGS", "OPAQUE_TAGS", "VOID_TAGS"]
 
@@ -39,7 +40,8 @@ Markup = Literal["none", "html", "xml"]
 
 _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.IGNORECASE)
 
-_NAMED_REFERENCE = re.compile(r"&[A-Za-z_][\w.-]{0,60};")
+MAX_REFERENCE = 34
+"""Most characters of a character reference of HTML."""
 _LANGUAGE = re.compile(r"""\s(?:xml:)?lang\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`/]+))""", re.IGNORECASE)
 
 
@@ -48,7 +50,7 @@ class Point:
     """Code without content: a placeholder, a void tag, or an element that is kept whole.
 
     markup: the code as it is written
-    plain: a placeholder without its character references, if it has any
+    plain: a placeholder without its character references, if it has any; the character of a reference
     is_break: the code ends the sentence before it
     is_space: the code stands for white space
     """
@@ -60,9 +62,14 @@ class Point:
 
     @property
     def text(self) -> str:
-        """Text of a placeholder; empty for a tag, a break, and white space."""
+        """Text of a placeholder; empty for a tag, a break, white space, and what has no width."""
         is_tag = self.markup.startswith("<") or (self.markup.startswith("&lt;") and len(self.markup) > 4)
-        return "" if is_tag or self.is_break or self.is_space else self.plain or self.markup
+        return "" if is_tag or self.is_break or self.is_space or is_invisible(self.plain) else self.plain or self.markup
+
+    @property
+    def is_invisible(self) -> bool:
+        """Return whether the code is a place inside a word where a line may end, or another mark without width."""
+        return is_invisible(self.plain) or self.markup[:4].lower() == "<wbr"
 
 
 @dataclass(frozen=True)
@@ -228,6 +235,8 @@ class _PartTreeBuilder:
                 yield from self._build_escaped(token.markup) if self._is_escaped else (token.markup,)
             elif end is None and token.is_text_alone:
                 yield from self._build_codes(token.markup)
+            elif token.plain and self._spells_word(index):
+                yield token.plain
             elif end is None:
                 yield _make_point(token)
             elif self._is_opaque(token) or end == index + 1:
@@ -240,14 +249,30 @@ class _PartTreeBuilder:
         """Return whether an element is kept with its content."""
         return token.name.removeprefix("escaped ") in self._opaque or _is_kept(token.markup, self._language)
 
+    def _spells_word(self, index: int) -> bool:
+        """Return whether a reference is part of a word."""
+        before, after = (
+            self._tokens[place] if 0 <= place < len(self._tokens) else Token("") for place in (index - 1, index + 1)
+        )
+        return spells_word(self._tokens[index].plain, (before.plain or before.markup)[-1:], (after.plain or after.markup)[:1])
+
     def _build_escaped(self, markup: str) -> Iterator[Part]:
-        """Yield the parts of a text with character references. References that HTML does not know stay as they are."""
+        """Yield the parts of a text with character references.
+
+        References that HTML does not know stay as they are. Those of signs and spaces beyond ASCII are codes.
+        """
         position = 0
-        for match in _NAMED_REFERENCE.finditer(markup):
-            if html.unescape(match[0]) == match[0]:
-                yield from self._build_codes(html.unescape(markup[position : match.start()]))
-                yield Point(match[0], match[0])
-                position = match.end()
+        for match in REFERENCE.finditer(markup) if "&" in markup else ():
+            character = html.unescape(match[0])
+            if character != match[0]:
+                start, end = match.span()
+                sides = markup[max(start - MAX_REFERENCE, 0) : start], markup[end : end + MAX_REFERENCE]
+                before, after = map(html.unescape, sides)
+                if character.isascii() or spells_word(character, before[-1:], after[:1]):
+                    continue
+            yield from self._build_codes(html.unescape(markup[position : match.start()]))
+            yield Point(match[0], character, is_space=character.isspace())
+            position = match.end()
         yield from self._build_codes(html.unescape(markup[position:]))
 
     def _build_codes(self, text: str) -> Iterator[Part]:
@@ -333,7 +358,7 @@ class _CleanTextBuilder:
                 slots.append(Slot(part, self.length, self.length, before=before, after=after))
                 if part.is_space and self.last and not self.last.isspace():
                     self._add_text(" ")
-                self.is_after_point = True
+                self.is_after_point |= not part.is_invisible
             else:
                 start = self.length
                 children = self.add(part.parts)

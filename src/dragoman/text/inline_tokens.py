@@ -211,7 +211,7 @@ class _TextReader:
     def read(self, match: re.Match[str]) -> None:
         """Read what begins with a character, unless it is text."""
         start, character = match.start(), match[0]
-        if self._styles_of_breaks(match):
+        if self._read_break(match):
             return
         if "tags" not in self.rules.disabled and character in "<&" and self._read_tag(start):
             return
@@ -223,8 +223,8 @@ class _TextReader:
         elif "markdown" not in self.rules.disabled and character in "*_~":
             self._read_emphasis(start)
 
-    def _styles_of_breaks(self, match: re.Match[str]) -> bool:
-        if not match[0].isspace():
+    def _read_break(self, match: re.Match[str]) -> bool:
+        if not _LINE_BREAK.fullmatch(match[0]):
             return False
         self.add(match.start(), Token(match[0], "", "point", is_break=True))
         return True

@@ -75,6 +75,8 @@ _NAMES = (
 _IDENTIFIER = r"(?:(?=[A-Za-z_])[A-Z]?[a-z]*+(?:_(?=[A-Za-z0-9])|(?<=[a-z])[A-Z]|[0-9])\w*+|[A-Z]++_\w++)"
 _NAME = rf"(?:(?i:{_NAMES})(?!\w)|{_IDENTIFIER})"
 
+_REMARKS = "(?i:applause|inaudible|laughs|laughter|redacted|sic|sigh|tbd)"  # of editors, in braces
+
 _STYLES: dict[str, tuple[_Style, ...]] = {
     "%": (
         _style(r"(?:%[0-9A-F]{2}){2,}+", "address"),
@@ -102,11 +104,11 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"\{\{\{[^{}]*+\}\}\}"),
         _style(r"\{\{(?:[^{}]|\{[^{}]*+\}|\{\{[^{}]*+\}\})*+\}\}"),
         _style(r"\{%[^{}]*+(?<=%)\}|\{![^{}]*+(?<=!)\}|\{#[^{}]*+(?<=#)\}"),
-        _style(r"\{[^{}\s]*+\}"),
+        _style(rf"\{{(?!{_REMARKS}\}})[^{{}}\s]*+\}}"),
         _style(r"\{[^{}\s]*+(?:\{[^{}\s]*+\}[^{}\s]*+)++\}"),
         _style(rf"\{{\s*+[\w.$-]+\s*+,\s*+(?:{_ICU_TYPES})(?!\w)[^{{}}]*+\}}"),
         _style(rf"(?=\{{\s*+[\w.$-]+\s*+,\s*+(?:{_BRANCH_TYPES})\s*+,){_NESTED}"),
-        _style(r"\{\s*+[$-]?[\w.\[\]$]+(?:-[\w.]+)*+\s*+\}"),
+        _style(rf"\{{(?!{_REMARKS}\}})\s*+[$-]?[\w.\[\]$]+(?:-[\w.]+)*+\s*+\}}"),
         _style(r"""\{\s*+(?:"[^"{}]*+"|'[^'{}]*+'|[A-Z]{2,}\([^(){}]*+\))\s*+\}"""),
         _style(r"\{\s*+[\w.\[\]$]+\s*+(?:![rsa])?:(?!\s)[^{}]*+\}"),
         _style(r"\{\s*+[\w.$]+\s*+\|[^{}]*+\}"),
@@ -128,6 +130,7 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"@\{[^{}]*+\}"),
         _style(r"(?<![\w@])@@?[A-Za-z_]\w*+@@?(?!\w)|(?<!\w)@\([\w.]++\)", "name"),
         _style(rf"(?<![\w@./])@@?{_NAME}(?:[./-]\w++)*+(?!\w)", "name"),
+        _style(r"(?:\A|(?<=\n))@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name"),
         _style(r"(?<![\w@./])@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name", option="@name"),
     ),
     "[": (
@@ -192,6 +195,11 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"(?<!\w)~(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),
     ),
 }
+_STYLES |= dict.fromkeys("\u00a9\u00ae\u2122\u2120\u2022", (_style("[\u00a9\u00ae\u2122\u2120\u2022]"),))
+# French has such spaces beside marks, and numbers have them inside; those are written as the target language has them.
+_STYLES |= dict.fromkeys(
+    "\u00a0\u202f", (_style(r"(?<!\u00ab)[\u00a0\u202f](?![!?:;\u00bb%])(?<!\d[\u00a0\u202f](?=\d))", kind="space"),)
+)
 _EMOJI = "[\U0001f1e6-\U0001faff\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff]"
 _EMOJI_STYLE = _style(
     rf"[\U0001f1e6-\U0001f1ff]{{2}}|{_EMOJI}(?:[\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]++{_EMOJI}?)*+"

@@ -288,12 +288,12 @@ class _Writer:
         return "".join(self.output)
 
     def _write_text(self, end: int) -> None:
-        text = self.target[self.position : end]
-        self.output.append(escape(text) if self.is_escaped else text)
+        if text := self.target[self.position : end]:
+            self.output.append(escape(text) if self.is_escaped else text)
         self.position = max(self.position, end)
 
     def _write_children(self, node: _Node) -> None:
-        for child in node.children:
+        for number, child in enumerate(node.children):
             assert child.slot is not None
             part = child.slot.part
             if child.letters is not None and isinstance(part, Element):
@@ -312,7 +312,8 @@ class _Writer:
                     self._write_text(self.units[child.end - 1][1])
                 self.output.append(part.end_tag)
             else:
-                self._write_point(child, node)
+                neighbors = node.children[max(number - 1, 0) : number + 2]
+                self._write_point(child, node, neighbors[0], neighbors[-1])
         if node.slot is not None and node.end > node.start:
             self._write_text(self.units[node.end - 1][1])
 
@@ -320,8 +321,11 @@ class _Writer:
         """Return the position before the unit behind a gap."""
         return self.units[gap][0] if gap < len(self.units) else len(self.target)
 
-    def _write_point(self, point: _Node, parent: _Node) -> None:
-        """Write a point. It has a space where the source or the translation has one, and the script beside it uses spaces."""
+    def _write_point(self, point: _Node, parent: _Node, previous: _Node, following: _Node) -> None:
+        """Write a point. It has a space where the source or the translation has one, and the script beside it uses spaces.
+
+        previous, following: the siblings beside it, or the point itself. Points that the source joins stay joined.
+        """
         slot, gap = point.slot, point.start
         assert slot is not None
         left_end, right_start = self.units[gap - 1][1] if gap else 0, self._get_start(gap)
@@ -335,18 +339,32 @@ class _Writer:
         is_first = parent.slot is not None and gap == parent.start
         is_last = parent.slot is not None and gap == parent.end
         is_glued = bool(slot.before.strip()) and slot.after.isspace()
-        if not is_first and not is_glued and _takes_space(left, _NO_SPACE_AFTER) and not _is_word(slot.before):
+        is_joined = slot.before == "" and _is_point_at(previous, gap) and previous is not point
+        if (
+            not is_first
+            and not is_glued
+            and not is_joined
+            and _takes_space(left, _NO_SPACE_AFTER)
+            and not _is_word(slot.before)
+        ):
             self._write_space(slot.before.isspace() or has_space or (slot.before != "" and _is_word(left)))
         self.output.append(slot.part.markup if isinstance(slot.part, Point) else "")
         if is_last:
             return
         self.position = max(self.position, right_start)
-        if _takes_space(right, _NO_SPACE_BEFORE) and not _is_word(slot.after):
+        if slot.after == "" and _is_point_at(following, gap) and following is not point:
+            return
+        is_same = right == slot.after and not right.isspace()  # a sign that the source has there, too, as in `{name}'s`
+        if _takes_space(right, _NO_SPACE_BEFORE) and not _is_word(slot.after) and not is_same:
             self._write_space(slot.after.isspace() or has_space or (slot.after != "" and _is_word(right)))
 
     def _write_space(self, is_needed: bool) -> None:
         if is_needed and self.output and not self.output[-1][-1:].isspace():
             self.output.append(" ")
+
+
+def _is_point_at(node: _Node, gap: int) -> bool:
+    return node.slot is not None and isinstance(node.slot.part, Point) and node.letters is None and node.start == gap
 
 
 def _is_word(character: str) -> bool:
