@@ -68,7 +68,7 @@ bench-cluster: $(VENV)/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m cluster.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 bench-inline: $(VENV)/.core
-	PYTHONPATH=benchmarks $(BIN)/python -m documents.inline_structure $(if $(QUICK),--texts 30) $(if $(SHARED),--shared $(SHARED)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
+	PYTHONPATH=benchmarks $(BIN)/python -m documents.inline_structure $(if $(QUICK),--texts 30) $(if $(SHARED),--shared $(SHARED)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(FILES),--files $(FILES)) $(if $(JSON),--json $(JSON))
 
 bench-quality: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m quality.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

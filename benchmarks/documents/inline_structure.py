@@ -1,15 +1,15 @@
-"""Codes inside texts: what models lose, double and move, for 25 kinds of structure and for real texts in six formats.
+"""Codes inside texts: what models lose, double and move, for 25 kinds of structure, for real texts, and for real files.
 
-    PYTHONPATH=benchmarks python -m documents.inline_structure --bundle BUNDLE
+    PYTHONPATH=benchmarks python -m documents.inline_structure --bundle BUNDLE --files FOLDER...
 
 Each kind has the same number of texts, made with a seed. A text is a date or two with codes at random places, as a value of a
-JSON file. Real texts are those of programs and of LibreOffice's help, in the folder of the corpora. Three functions translate:
-the bundle, a weak bundle, and a stub that shuffles, drops and doubles all that it reads. The weak bundle is the bundle with
-noise on its weights. Without a bundle, stubs alone translate.
+JSON file. Real texts are those of programs and of LibreOffice's help, in the folder of the corpora, in nine formats. Real files
+are HTML, Markdown and properties. Three functions translate: the bundle, a weak bundle, and a stub that shuffles, drops and
+doubles all that it reads. The weak bundle is the bundle with noise on its weights. Without a bundle, stubs alone translate.
 
 A code is lost or doubled if its characters stand in the written text less or more often than in the source. Codes of a real
-text are what looks like one and is in its human translation as often. `compare_codes` counts those that moved out of their
-pairs.
+text are what looks like one and is in its human translation as often; those of a file are all that look like one.
+`compare_codes` counts those that moved out of their pairs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from dragoman.documents.document import Unit
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.translate_document import CODE_FLAGS, DocumentOptions, translate_document
+from dragoman.errors import DataError
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TranslateLines
 from dragoman.text.code_check import compare_codes
 from dragoman.text.inline_codes import read_inline
+from dragoman.text.references import spells_word
 
 MONTHS = (
     "January",
@@ -87,6 +90,8 @@ _CODE = re.compile(
     r"%[-+#0]*(?:\d+\$)?[\d.]*[sdioufxcqvlu@]+\b|%\(\w+\)s|\{\{?[\w.:$-]*\}?\}|</?[A-Za-z][^<>]*>|\$\{?\w+\}?|&\w+;"
 )
 _XLIFF = '<xliff version="1.2"><file source-language="en" target-language="de"><body>{}</body></file></xliff>'
+_ANDROID = re.compile(r"[\\'\"]")
+FILE_ENDINGS = {"HTML": (".html", ".htm"), "Markdown": (".md",), "properties": (".properties",)}
 FORMATS: dict[str, tuple[str, Callable[[Sequence[str]], str]]] = {
     "JSON": ("a.json", lambda texts: json.dumps({f"text {number}": text for number, text in enumerate(texts)})),
     "YAML": ("a.yaml", lambda texts: "".join(f"text{number}: {json.dumps(text)}\n" for number, text in enumerate(texts))),
@@ -125,8 +130,40 @@ FORMATS: dict[str, tuple[str, Callable[[Sequence[str]], str]]] = {
             + "</TS>"
         ),
     ),
+    "properties": (
+        "a.properties",
+        lambda texts: "".join(
+            "text{}={}\n".format(number, text.replace("\\", "\\\\").replace("\n", "\\n")) for number, text in enumerate(texts)
+        ),
+    ),
+    "strings": (
+        "a.strings",
+        lambda texts: "".join(
+            f'"text{number}" = {json.dumps(text, ensure_ascii=False)};\n' for number, text in enumerate(texts)
+        ),
+    ),
+    "Android": (
+        "strings.xml",
+        lambda texts: (
+            "<resources>"
+            + "".join(
+                f'<string name="text{number}">{_ANDROID.sub(_escape_android, html.escape(text, quote=False))}</string>'
+                for number, text in enumerate(texts)
+            )
+            + "</resources>"
+        ),
+    ),
 }
 """File name of each format, and function that writes texts in it."""
+
+
+def _escape_android(match: re.Match[str]) -> str:
+    return f"\\{match[0]}"
+
+
+def list_found_codes(unit: Unit) -> list[str]:
+    """Return what looks like a code in a text of a real file. References of letters and apostrophes are parts of words."""
+    return [code for code in _CODE.findall(unit.source) if not spells_word(html.unescape(code), "a", "a")]
 
 
 def make_texts(kind: str, count: int, seed: int) -> dict[str, tuple[str, ...]]:
@@ -208,27 +245,57 @@ def make_stub(change: Callable[[list[str]], list[str]]) -> TranslateLines:
     return translate
 
 
-def measure(texts: Mapping[str, Sequence[str]], translate: TranslateLines, format_name: str = "JSON") -> dict[str, int]:
+def measure(texts: Mapping[str, Sequence[str]], translate: TranslateLines, format_name: str = "JSON") -> Counter[str]:
     """Return how many texts are lost, doubled, moved outside, flagged, and translated."""
     name, write = FORMATS[format_name]
+    return measure_file(name, write(list(texts)).encode(), translate, lambda unit: texts[unit.source])
+
+
+def measure_file(
+    name: str, content: bytes, translate: TranslateLines, list_codes: Callable[[Unit], Sequence[str]]
+) -> Counter[str]:
+    """Return the counts of a file. list_codes: returns the codes of a text"""
     parse = get_parser(name)
-    result = translate_document(
-        parse_document(name, write(list(texts)).encode()), parse, translate, DocumentOptions("en", "de")
-    )
+    result = translate_document(parse_document(name, content), parse, translate, DocumentOptions("en", "de"))
     after = parse(result.content)
     units = {unit.id: unit for unit in (*after.units, *after.other_units)}
     counts: Counter[str] = Counter()
     for unit_result in result.results:
         unit = unit_result.unit
-        text, codes = unit.source, texts[unit.source]
+        text, codes = unit.source, list_codes(unit)
         written = units[unit.id].target or (text if after.is_bilingual else units[unit.id].source)
         sides = (read_inline(side, unit.markup, unit.rules) for side in (text, written))
-        counts["lost"] += any(written.count(code) < text.count(code) for code in codes)
-        counts["doubled"] += any(written.count(code) > text.count(code) for code in codes)
+        counts["lost"] += any(_count(written, code) < _count(text, code) for code in codes)
+        counts["doubled"] += any(_count(written, code) > _count(text, code) for code in codes)
         counts["moved"] += bool(compare_codes(*sides).moved)
         counts["flagged"] += bool(CODE_FLAGS.intersection(unit_result.flags))
         counts["translated"] += bool(unit_result.text)
-    return {key: counts[key] for key in FIGURES}
+        counts["texts"] += 1
+    return counts
+
+
+def _count(text: str, code: str) -> int:
+    """Return how often a text has a code; for a character reference, also as a character."""
+    return text.count(code) + (text.count(html.unescape(code)) if code.startswith("&") and code != "&amp;" else 0)
+
+
+def list_files(folders: Sequence[Path], count: int) -> Iterator[tuple[str, list[Path]]]:
+    """Yield each format of real files with files of up to `count` texts in all, small ones first."""
+    for name, endings in FILE_ENDINGS.items():
+        paths = {path for folder in folders for ending in endings for path in folder.rglob(f"*{ending}") if path.is_file()}
+        chosen: list[Path] = []
+        rest = count
+        for path in sorted(paths, key=lambda path: (path.stat().st_size, path)):
+            if not rest:
+                break
+            try:
+                number = len(parse_document(path.name, path.read_bytes()).units)
+            except DataError:
+                continue
+            if 0 < number <= rest:
+                chosen.append(path)
+                rest -= number
+        yield name, chosen
 
 
 def build_bundle(path: Path) -> TranslateLines:
@@ -278,20 +345,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=Path)
     parser.add_argument("--shared", type=Path, default=Path("../shared/data"), help="folder of the corpora")
+    parser.add_argument("--files", type=Path, nargs="*", default=[], help="folders with files of HTML, Markdown and properties")
     parser.add_argument("--texts", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows: dict[str, dict[str, dict[str, int]]] = {}
+    rows: dict[str, list[dict[str, int]]] = {}
+
+    def add_row(name: str, counts: Sequence[Counter[str]]) -> None:
+        rows[name] = [{key: row[key] for key in FIGURES} for row in counts]
+        cells = (f" {', '.join(map(str, row.values()))} |" for row in rows[name])
+        print(f"| {name}: {counts[0]['texts']} |{''.join(cells)}", flush=True)
+
     start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         functions = build_functions(options.bundle, Path(folder), options.seed)
         print("| texts |" + "".join(f" {name} |" for name in functions) + f"  figures: {', '.join(FIGURES)}")
         print("| --- |" + " --- |" * len(functions))
         for name, format_name, texts in list_cases(options.texts, options.seed, options.shared):
-            rows[name] = {key: measure(texts, translate, format_name) for key, translate in functions.items()}
-            cells = (f" {', '.join(map(str, row.values()))} |" for row in rows[name].values())
-            print(f"| {name}: {len(texts)} |{''.join(cells)}", flush=True)
+            add_row(name, [measure(texts, translate, format_name) for translate in functions.values()])
+        for name, paths in list_files(options.files, options.texts) if options.files else ():
+            add_row(
+                f"files, {name}",
+                [
+                    sum((measure_file(path.name, path.read_bytes(), translate, list_found_codes) for path in paths), Counter())
+                    for translate in functions.values()
+                ],
+            )
     print(f"{time.process_time() - start:.0f} CPU seconds")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
