@@ -192,7 +192,7 @@ REFERENCES = (
 
 @pytest.mark.parametrize("model", MODELS)
 def test_references_of_html_are_never_lost(model: str) -> None:
-    """Also a model that keeps letters alone loses none of them, in a text and in an attribute."""
+    """A model that keeps letters alone loses none, too, in a text and in an attribute."""
     for change in (MODELS[model], lambda line: " ".join(re.findall(r"[^\W_]+", line)) or "x"):
         losses = []
         for reference in REFERENCES:
