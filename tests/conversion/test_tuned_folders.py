@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -332,6 +333,25 @@ def test_padded_embedding_gives_the_same_outputs(family: str, tmp_path: Path) ->
     languages = {"nllb": ("eng_Latn", "deu_Latn"), "m2m100": ("en", "de")}.get(family)
     options = {} if languages is None else {"source_language": languages[0], "target_language": languages[1]}
     check_outputs(tmp_path / "source", model, tokenizer, **options)
+
+
+@pytest.mark.parametrize("multiple", [8, 64, 128])
+def test_bias_without_padding_is_that_of_the_tokens(multiple: int, tmp_path: Path) -> None:
+    """`pad_to_multiple_of` of transformers 5 leaves `final_logits_bias` as it is. The reference is the model before that."""
+    model, tokenizer = write_marian(tmp_path / "source", CHANGES["several"])
+    with torch.no_grad():
+        model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
+    expected = copy.deepcopy(model)
+    model.resize_token_embeddings(model.config.vocab_size + 1, pad_to_multiple_of=multiple)
+    model.save_pretrained(tmp_path / "source")
+    tensors = load_file(tmp_path / "source" / "model.safetensors") | {"final_logits_bias": expected.final_logits_bias}
+    save_file(tensors, tmp_path / "source" / "model.safetensors")
+    convert(tmp_path / "source")
+    check_outputs(tmp_path / "source", expected, tokenizer)
+    tensors["final_logits_bias"] = expected.final_logits_bias[:, :-1].contiguous()
+    save_file(tensors, tmp_path / "source" / "model.safetensors")
+    with raises_code("source-damaged", "final_logits_bias has", "resize the bias"):
+        dragoman.convert(tmp_path / "source", tmp_path / "other")
 
 
 @pytest.mark.parametrize("fill", [0.0, "mean", "trained", "one trained"])

@@ -252,9 +252,13 @@ def _build_weights(
         weights["output"] = reorder(get(DECODER_EMBEDDING, "lm_head.weight"), order)
         weights["encoder.embedding.weight"] = reorder(get(ENCODER_EMBEDDING), source_order)
     bias = get("final_logits_bias") if "final_logits_bias" in tensors else None
-    if bias is not None and bias.numel() != order.num_source_rows:
+    # `resize_token_embeddings` of transformers 5 leaves the bias as it is when it fills the embedding up to a multiple.
+    num_tokens = order.num_source_rows - order.num_padding_rows
+    if bias is not None and bias.numel() not in (num_tokens, order.num_source_rows):
         raise damaged(
-            tensors.location, f"final_logits_bias has {bias.numel()} values, but config.json has {order.num_source_rows} pieces"
+            tensors.location,
+            f"final_logits_bias has {bias.numel()} values for {num_tokens} tokens and {order.num_source_rows} rows of "
+            "config.json, so transformers cannot run the model either; resize the bias with the embedding, and save it again",
         )
     weights["output_bias"] = builder.output_bias(bias, order, weights["output"].dtype)
     for stack, parts in (("encoder", LAYER_PARTS), ("decoder", LAYER_PARTS | CROSS_ATTENTION_PARTS)):

@@ -15,7 +15,7 @@ from heapq import merge
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLanguage, Statement
-from dragoman.documents.reading import check_codes, check_goes_on, check_texts
+from dragoman.documents.reading import check_codes, check_goes_on, check_text, check_texts
 from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.element_depth import ElementDepth
@@ -92,6 +92,7 @@ def _iter_tokens(text: str) -> Iterator[_HtmlToken]:
     position = text_start = 0
     while (start := text.find("<", position)) >= 0:
         if (token := _read_token(text, start, marks)) is None:
+            check_text(start - text_start)
             position = start + 1
             continue
         if text_start < start:
@@ -190,6 +191,7 @@ class _PageReader:
         self._tags: dict[int, Sequence[_Tag]] = {}
         self._new_units: list[Unit] = []
         self._run: list[tuple[_HtmlToken, str | _Tag]] = []
+        self._run_characters = 0
 
     def read(self) -> Iterator[Unit]:
         """Yield the units of the page."""
@@ -297,12 +299,14 @@ class _PageReader:
         return Statement(kind, token.name, match[group], start, end, left, right, self._scopes.language)
 
     def _add_to_run(self, token: _HtmlToken, shown: str | _Tag) -> None:
+        self._run_characters += token.end - token.start
         check_codes(len(self._run))
+        check_text(self._run_characters)
         self._run.append((token, shown))
 
     def _end_run(self) -> None:
         """Add a unit for each text of the run, which breaks divide."""
-        run, self._run = self._run, []
+        run, self._run, self._run_characters = self._run, [], 0
         breaks = _find_breaks(run)
         starts, ends = [0, *(number + 1 for number in breaks)], [*breaks, len(run)]
         lines = [

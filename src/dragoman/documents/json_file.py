@@ -145,6 +145,8 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
         elif expected in ("root", "value", "value or end") and token in "{[":
             if len(stack) == MAX_DEPTH:
                 raise DataError(f"more than {MAX_DEPTH} objects are in each other", code="invalid-format")
+            num_cells += 1
+            check_texts(num_cells, len(text))
             stack.append(("}", "") if token == "{" else ("]", "0"))
             expected = "key or end" if token == "{" else "value or end"
         elif expected in ("key", "key or end") and match["string"]:

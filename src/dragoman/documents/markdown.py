@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.front_matter import FrontText, read_front_matter
-from dragoman.documents.reading import check_codes, check_goes_on, check_parts, check_texts
+from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup
 
@@ -33,6 +33,13 @@ Span = tuple[int, int]
 MIN_WRAP_WIDTH = 40
 """Fewest columns of a paragraph in several lines that is written in lines again."""
 
+MIN_BLOCK_LINES = 400_000
+"""Lines that a file of any size may have. markdown-it-py takes some 150 bytes for each."""
+MAX_BLOCK_TEXT = 500_000
+"""Most characters of a paragraph or another text. markdown-it-py copies the rest of it at each code."""
+MAX_OPEN_BRACKETS = 300
+"""Most opening brackets in a text that are not closed yet. markdown-it-py reads on from each of them."""
+
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 # The box of a task, the label of a footnote, a reference to one, and the attributes of a heading.
@@ -46,6 +53,7 @@ _LINK_END = re.compile(
     r"""(?:[ \t\n]+(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\)))?[ \t\n]*\)"""
 )
 _REFERENCE_END = re.compile(r"\](?:\[(?:\\.|[^\[\]\\])*\])?")
+_BRACKET = re.compile(r"[\[\]]")
 _AUTOLINK = re.compile(r"<[^<>\s]*>")
 _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
@@ -100,15 +108,19 @@ def parse(content: bytes) -> Document:
     body = text.text if front is None else "\n" * front[0].count("\n") + text.text[front.end() :]
     parser = MarkdownIt("commonmark", {"store_labels": True}).enable(["table", "strikethrough"])
     _limit_blocks(parser)
-    parser.core.ruler.disable(["inline", "text_join"])
     env: dict[str, Any] = {}
-    tokens = parser.parse(body.replace("\r\n", "\n").replace("\r", " "), env)
+    tokens = _LimitedTokens()
+    body = body.replace("\r\n", "\n").replace("\r", " ").replace("\0", "\ufffd")
+    check_lines(body.count("\n"), len(body), min_lines=MIN_BLOCK_LINES)
+    parser.block.parse(body, parser, env, tokens)
     reader = _BlockReader(text)
     if front is not None:
         reader.add_front_matter(read_front_matter(text, front.end()))
     for before, token in pairwise(tokens):
         if token.type == "inline":
             check_texts(len(reader.units), len(content))
+            _check_block_text(token.content)
+            env["num_tries"] = 0
             state = StateCore("", parser, env, [token])  # memory holds what is in one block
             inline(state)
             text_join(state)
@@ -118,16 +130,39 @@ def parse(content: bytes) -> Document:
     return Document(content, texts, "markdown", make_edits=reader.make_edits, other_units=others)
 
 
+class _LimitedTokens(list["Token"]):
+    """Tokens of blocks. One too many ends the work, also within a block, such as a table."""
+
+    def append(self, token: Token) -> None:
+        """Add a token. Raises DataError if there are too many."""
+        check_parts(len(self))
+        super().append(token)
+
+
+def _check_block_text(text: str) -> None:
+    """Raise DataError for a text that markdown-it-py would read for minutes."""
+    check_text(len(text), MAX_BLOCK_TEXT)
+    depth = 0
+    for match in _BRACKET.finditer(text):
+        depth = depth + 1 if match[0] == "[" else max(depth - 1, 0)
+        if depth > MAX_OPEN_BRACKETS:
+            raise DataError(
+                f"one text has more than {MAX_OPEN_BRACKETS} opening brackets that are not closed; divide it",
+                code="input-too-long",
+            )
+
+
 def _limit_blocks(parser: MarkdownIt) -> None:
     """Let a parser end the work as the limits of reading tell, before each block and each code or text in one."""
 
     def check_block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
         check_goes_on()
-        check_parts(len(state.tokens))
+        check_parts(sum(len(state.env.get(name, ())) for name in ("references", "duplicate_refs")))
         return False
 
     def check_inline(state: StateInline, silent: bool) -> bool:
-        check_codes(len(state.tokens))
+        state.env["num_tries"] = num_tries = state.env.get("num_tries", 0) + 1
+        check_codes(len(state.tokens), num_tries)
         return False
 
     parser.block.ruler.before("table", "limits", check_block)

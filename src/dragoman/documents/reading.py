@@ -19,10 +19,14 @@ MIN_LINES = 1_000_000
 """Lines that a file of any size may have."""
 BYTES_PER_LINE = 16
 """A larger file may have one line in so many characters."""
+MAX_ELEMENTS = 2_000_000
+"""Most elements of an XML file. They are read one by one, two millions in some nine seconds."""
 MAX_PARTS = 200_000
 """Most elements, attributes and texts within an element that is read as a whole, such as a paragraph or a chapter."""
 MAX_CODES = 20_000
 """Most tags and other codes in one text."""
+MAX_CODE_TRIES = 100_000
+"""Most places of one text at which a reader looks for a code, those that it looks at again counted each time."""
 MAX_TEXT = 2_000_000
 """Most characters of one text. The work on one text goes on until it is complete, some three seconds for this length."""
 MAX_CONTEXT = 300
@@ -57,10 +61,10 @@ def check_texts(count: int, num_bytes: int) -> None:
         raise DataError(f"the file has more than {limit:,} texts; divide it", code="input-too-long")
 
 
-def check_text(num_characters: int) -> None:
+def check_text(num_characters: int, limit: int = MAX_TEXT) -> None:
     """Raise DataError if a text may not have so many characters."""
-    if num_characters > MAX_TEXT:
-        raise DataError(f"one text has more than {MAX_TEXT:,} characters; divide it", code="input-too-long")
+    if num_characters > limit:
+        raise DataError(f"one text has more than {limit:,} characters; divide it", code="input-too-long")
 
 
 def join_keys(keys: Sequence[str]) -> str:
@@ -68,11 +72,20 @@ def join_keys(keys: Sequence[str]) -> str:
     return ".".join(key[:MAX_CONTEXT] for key in keys)[-MAX_CONTEXT:]
 
 
-def check_lines(count: int, num_characters: int) -> None:
-    """Raise DataError if a file of so many characters may not have this number of lines."""
-    if count > MIN_LINES and count > num_characters // BYTES_PER_LINE:
-        limit = max(MIN_LINES, num_characters // BYTES_PER_LINE)
+def check_lines(count: int, num_characters: int, *, min_lines: int = MIN_LINES) -> None:
+    """Raise DataError if a file of so many characters may not have this number of lines.
+
+    min_lines: lines that a file of any size may have, fewer for a format with a large reader
+    """
+    limit = max(min_lines, num_characters * min_lines // (MIN_LINES * BYTES_PER_LINE))
+    if count > limit:
         raise DataError(f"the file has more than {limit:,} lines; divide it", code="input-too-long")
+
+
+def check_elements(count: int) -> None:
+    """Raise DataError if an XML file may not have so many elements."""
+    if count > MAX_ELEMENTS:
+        raise DataError(f"the XML file has more than {MAX_ELEMENTS:,} elements; divide it", code="input-too-long")
 
 
 def check_parts(count: int, name: str = "") -> None:
@@ -82,7 +95,7 @@ def check_parts(count: int, name: str = "") -> None:
         raise DataError(f"{place} has more than {MAX_PARTS:,} elements, attributes and texts; divide it", code="input-too-long")
 
 
-def check_codes(count: int) -> None:
-    """Raise DataError if a text may not have so many codes."""
-    if count > MAX_CODES:
+def check_codes(count: int, num_tries: int = 0) -> None:
+    """Raise DataError if a text may not have so many codes, or may not be tried for them so often."""
+    if count > MAX_CODES or num_tries > MAX_CODE_TRIES:
         raise DataError(f"one text has more than {MAX_CODES:,} tags or other codes; divide it", code="input-too-long")

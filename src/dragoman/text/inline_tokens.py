@@ -65,19 +65,21 @@ KNOWN_TAGS = VOID_TAGS | BLOCK_TAGS | OPAQUE_TAGS | INLINE_TAGS
 _ESCAPED_TAG = rf"&lt;/?(?i:{'|'.join(sorted(KNOWN_TAGS - XLIFF_TAGS))})(?![\w-])(?:[^<>&]|&(?!lt;|gt;))*+&gt;"
 _ESCAPED_TAGS = re.compile(_ESCAPED_TAG)
 _ESCAPED_NAME = re.compile(r"&lt;/?(\w+)")
+_COMMENT_OR_CDATA = (
+    r"<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->|<!\[CDATA\[(?:[^<\]]++|<(?!!\[)|\](?!\]>))*+\]\]>"
+)
 # Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
 _MARKUP = re.compile(
-    rf"{_ESCAPED_TAG}|<!--(?:(?!<!--).)*?-->|<!\[CDATA\[(?:(?!<!\[).)*?\]\]>|<\?(?:(?!<\?).)*?\?>"
-    r"|<!(?:DOCTYPE|doctype)[^<>\[]*+\[(?:(?!<!DOCTYPE)[^\]])*+\]\s*+>"
-    r"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*+)[^<>]*+(?:(?<=(?P<end>/)))?>|<[!?][^<>]*+>",
-    re.DOTALL,
+    rf"{_ESCAPED_TAG}|{_COMMENT_OR_CDATA}|<\?(?:[^<?]++|<(?!\?)|\?(?!>))*+\?>"
+    r"|<!(?:DOCTYPE|doctype)[^<>\[]*+\[(?:[^<\]]++|<(?!!DOCTYPE))*+\]\s*+>"
+    r"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*+)[^<>]*+(?:(?<=(?P<end>/)))?>|<[!?][^<>]*+>"
 )
 # In a text, a tag has the form of one, and a value in quotation marks may hold >.
 _TAG = re.compile(
     r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]*+|\d{1,3})"
     r"""(?P<attributes>(?:\s++[\w:@.-]++(?:\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++(?<!/)))?)*+)\s*+(?P<end>/?)>"""
 )
-_COMMENT = re.compile(r"<!--(?:(?!<!--|-->).)*+-->|<!\[CDATA\[(?:(?!<!\[|\]\]>).)*+\]\]>|<!(?i:doctype)[^<>]*+>", re.DOTALL)
+_COMMENT = re.compile(rf"{_COMMENT_OR_CDATA}|<!(?i:doctype)[^<>]*+>")
 _POD_LITERAL = re.compile(r"(?:^|\W)[BCEFLXZ]<[^<>\s]++>$")
 _BARE_ATTRIBUTE = re.compile(r"\s[\w:@.-]++(?=\s++[\w:@.-]|\s*+$)")
 _EMPHASIS = re.compile(r"\*{1,3}(?!\*)|_{1,3}(?!_)|~~(?!~)")
