@@ -16,6 +16,7 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from dragoman.config import Recipe, make_recipe
 from dragoman.io.storage import MANIFEST_FILE
@@ -28,6 +29,9 @@ WORDS = {
     "small": "klein",
 }  # fmt: skip
 SPLITS = {"train": 60, "valid": 10, "test": 8}
+
+settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
+settings.load_profile("dragoman")
 
 MakeRecipe = Callable[..., Recipe]
 """Function of (run folder, "section.key=value" …) that returns a tiny recipe for the tiny corpus."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from zip_files import make_docx, make_package, make_zip
 
+from dragoman.documents import reading
 from dragoman.documents.formats import get_parser, parse_document
 from dragoman.documents.reading import MAX_CODES, MAX_PARTS, MIN_TEXTS, check_goes_on, check_texts, ended_by
 from dragoman.documents.xml_spans import MAX_ELEMENT_BYTES, MAX_NAMES
@@ -35,6 +36,16 @@ TOO_LARGE: dict[str, tuple[str, str]] = {
     "unit.xlf": (XLIFF.format(UNIT.format("a" * (MAX_ELEMENT_BYTES + 2**17))), "8 MiB"),
     "lines.txt": ("\n" * 1_000_001, "1,000,000 lines"),
     "lines.po": ("\n" * 1_000_001, "1,000,000 lines"),
+    "objects.json": ("[" + "{}," * (MIN_TEXTS + 1) + "1]", "100,000 texts"),
+    "text.html": ("<p>" + "one " * 500_001 + "</p>", "2,000,000 characters"),
+    "signs.html": ("<p>" + "< 1 " * 500_001 + "</p>", "2,000,000 characters"),
+    "lines.md": ("\n" * 400_001, "400,000 lines"),
+    "items.md": ("- a\n" * 50_000, "200,000 elements"),
+    "table.md": ("|a|\n|-|\n" + "|b|\n" * 50_000, "200,000 elements"),
+    "labels.md": ("".join(f"[a{number}]: /b\n" for number in range(MAX_PARTS + 2)), "200,000 elements"),
+    "text.md": ("one " * 125_001, "500,000 characters"),
+    "brackets.md": ("a [b " * 301, "300 opening brackets"),
+    "references.md": ("&" * 100_001, "20,000 tags or other codes"),
 }
 
 
@@ -43,6 +54,18 @@ TOO_LARGE: dict[str, tuple[str, str]] = {
 def test_error_names_the_limit(name: str) -> None:
     content, limit = TOO_LARGE[name]
     with pytest.raises(DataError, match=limit):
+        parse_document(name, content.encode())
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("a.xlf", XLIFF.format("<group/>" * 20_000)),
+    ("a.tmx", f"<tmx version='1.4'><header srclang='en'/><body>{'<tu/>' * 4000}</body></tmx>"),
+    ("a.xml", f"<resources>{'<string/>' * 4000}</resources>"),
+])  # fmt: skip
+def test_file_of_empty_elements_is_refused(name: str, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_document(name, content.encode()).units == []
+    monkeypatch.setattr(reading, "MIN_ELEMENTS", 10_000)
+    with pytest.raises(DataError, match=f"{name}: the XML file has more elements than texts need"):
         parse_document(name, content.encode())
 
 
@@ -189,7 +212,8 @@ def test_reading_16_mib_takes_less_than_256_mib(name: str, tmp_path: Path) -> No
 def measure_mib(program: str, path: Path) -> int:
     """Return the MiB that a program prints for a file."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((*sys.path, str(Path(__file__).parent)))}
-    result = subprocess.run([sys.executable, "-c", READ_STATUS + program, str(path)], capture_output=True, text=True, env=environment)
+    words = [sys.executable, "-c", READ_STATUS + program, str(path)]
+    result = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     return int(result.stdout)
 

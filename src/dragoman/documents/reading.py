@@ -19,8 +19,11 @@ MIN_LINES = 1_000_000
 """Lines that a file of any size may have."""
 BYTES_PER_LINE = 16
 """A larger file may have one line in so many characters."""
-MAX_ELEMENTS = 2_000_000
-"""Most elements of an XML file. They are read one by one, two millions in some nine seconds."""
+MIN_ELEMENTS = 2_000_000
+"""Elements that an XML file of any size may have. One that may be a text counts as `TEXT_ELEMENTS`, because it takes longer."""
+TEXT_ELEMENTS = 5
+BYTES_PER_ELEMENT = 16
+"""A larger file may have one element in so many bytes."""
 MAX_PARTS = 200_000
 """Most elements, attributes and texts within an element that is read as a whole, such as a paragraph or a chapter."""
 MAX_CODES = 20_000
@@ -82,10 +85,10 @@ def check_lines(count: int, num_characters: int, *, min_lines: int = MIN_LINES) 
         raise DataError(f"the file has more than {limit:,} lines; divide it", code="input-too-long")
 
 
-def check_elements(count: int) -> None:
-    """Raise DataError if an XML file may not have so many elements."""
-    if count > MAX_ELEMENTS:
-        raise DataError(f"the XML file has more than {MAX_ELEMENTS:,} elements; divide it", code="input-too-long")
+def check_elements(count: int, num_bytes: int) -> None:
+    """Raise DataError if an XML file of so many bytes may not have so many elements."""
+    if count > MIN_ELEMENTS and count > num_bytes // BYTES_PER_ELEMENT:
+        raise DataError("the XML file has more elements than texts need; divide it", code="input-too-long")
 
 
 def check_parts(count: int, name: str = "") -> None:

@@ -16,7 +16,7 @@ from xml.parsers import expat
 
 from dragoman.documents.document import Sliceable
 from dragoman.documents.encoded_text import check_encoding
-from dragoman.documents.reading import check_elements, check_goes_on, check_parts
+from dragoman.documents.reading import TEXT_ELEMENTS, check_elements, check_goes_on, check_parts
 from dragoman.errors import DataError
 
 MAX_BYTES = 2**28
@@ -199,6 +199,7 @@ class XmlSource:
             # What expat has not read yet, it reads again: a chunk of that length at least keeps the time linear.
             end = min(start + max(_CHUNK_BYTES, start - reader.get_token_start()), limit + 1)
             reader.read(self.content[start:end])
+            check_elements(reader.num_elements, len(self.content))
             yield from reader.take_complete()
             start = end
         reader.read(b"", is_last=True)
@@ -301,7 +302,8 @@ class _TreeReader:
         self._on_start = on_start
         self._open: list[tuple[XmlElement, list[XmlElement | XmlText | XmlMarkup]]] = []
         self._outermost: XmlElement | None = None
-        self._num_parts = self._num_elements = 0
+        self._num_parts = 0
+        self.num_elements = 0  # an element to build counts as several
         self._events: list[tuple[bool, XmlElement]] = []  # starts of elements, and ends of elements to build
         self._last: XmlElement | XmlMarkup | None = None  # its end is the start of the next token
         self._last_is_start = False
@@ -382,8 +384,6 @@ class _TreeReader:
         position = self._end_before()
         if len(self._open) >= MAX_DEPTH:
             raise DataError(f"the XML file has elements deeper than {MAX_DEPTH}", code="invalid-format")
-        self._num_elements += 1
-        check_elements(self._num_elements)
         namespace, local_name = self._names.get(name) or self._names.setdefault(name, _split_name(name))
         parent = self._open[-1][0] if self._open else None
         element = XmlElement(local_name, namespace, _read_attributes(attributes), position, parent)
@@ -393,6 +393,8 @@ class _TreeReader:
             self._add_part(element, 1 + len(attributes))
         elif local_name in self.names:
             self._outermost, self._num_parts = element, len(attributes)
+            self.num_elements += TEXT_ELEMENTS
+        self.num_elements += 1
         self._open.append((element, []))
         self._last, self._last_is_start = element, True
 

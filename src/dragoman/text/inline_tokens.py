@@ -65,9 +65,7 @@ KNOWN_TAGS = VOID_TAGS | BLOCK_TAGS | OPAQUE_TAGS | INLINE_TAGS
 _ESCAPED_TAG = rf"&lt;/?(?i:{'|'.join(sorted(KNOWN_TAGS - XLIFF_TAGS))})(?![\w-])(?:[^<>&]|&(?!lt;|gt;))*+&gt;"
 _ESCAPED_TAGS = re.compile(_ESCAPED_TAG)
 _ESCAPED_NAME = re.compile(r"&lt;/?(\w+)")
-_COMMENT_OR_CDATA = (
-    r"<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->|<!\[CDATA\[(?:[^<\]]++|<(?!!\[)|\](?!\]>))*+\]\]>"
-)
+_COMMENT_OR_CDATA = r"<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->|<!\[CDATA\[(?:[^<\]]++|<(?!!\[)|\](?!\]>))*+\]\]>"
 # Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
 _MARKUP = re.compile(
     rf"{_ESCAPED_TAG}|{_COMMENT_OR_CDATA}|<\?(?:[^<?]++|<(?!\?)|\?(?!>))*+\?>"
