@@ -39,8 +39,8 @@ WAITING_CONNECTIONS = 2048
 COLLECTION_THRESHOLD = 25_000
 """New objects between two garbage collections."""
 SWITCH_SECONDS = 0.0005
-"""Time after which a thread that computes lets another one run, if one waits. An answer of the event loop waits some ten times, so
-that Python's 0.005 s, by two threads that read texts, would hold it up for 0.1 s and more."""
+"""Time after which a thread that computes lets another one run, if one waits. An answer of the event loop waits some ten times.
+Python's 0.005 s would hold it up for 0.1 s and more while two threads read texts."""
 
 
 def serve(
