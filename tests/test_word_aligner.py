@@ -15,6 +15,7 @@ from dragoman import Translator
 from dragoman.bundle import BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.evaluation.aer import AlignmentScore, score_alignments
+from dragoman.inference.configured_model import ConfiguredModel
 from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head
 from dragoman.word_aligner import align_pairs, split_blocks, symmetrize
 from expected_errors import raises_code
@@ -95,8 +96,9 @@ def test_best_alignment_head_is_chosen(bundle: Path) -> None:
 
 
 def test_translator_reads_head_from_metadata(translator: Translator) -> None:
-    assert translator.alignment_head == translator.metadata.alignment
-    assert translator.alignment_head.error_rate is not None
+    head = ConfiguredModel(translator.session, translator.recipe.decoding).aligner.head
+    assert head == translator.metadata.alignment
+    assert head.error_rate is not None
     assert BundleMetadata().alignment is None
     weights_LHTS = torch.arange(16.0).view(2, 2, 2, 2)
     assert AlignmentHead().select_weights(weights_LHTS).tolist() == [[10.0, 11.0], [12.0, 13.0]]

@@ -20,10 +20,10 @@ from dragoman.formats import corpus_copies
 from dragoman.formats.object_store import fetch_file
 from dragoman.formats.pair import Pair
 from dragoman.formats.resumable import resumable_file
+from dragoman.inference import synthetic_data
 from dragoman.inference.load import load
+from dragoman.inference.synthetic_data import Augmentation
 from dragoman.runtime.processes import map_in_processes
-from dragoman.tasks import synthetic_data
-from dragoman.tasks.synthetic_data import Augmentation
 from serial_executor import SerialExecutor
 
 

@@ -29,8 +29,8 @@ from dragoman.evaluation.bleu_tokenizer import (
     is_mostly_unspaced,
 )
 from dragoman.formats.pair import Pair
+from dragoman.inference.synthetic_data import Augmentation
 from dragoman.tasks.mbr import rerank_by_mbr
-from dragoman.tasks.synthetic_data import Augmentation
 from dragoman.tasks.translation import score_translations
 
 HYPOTHESES = ["我昨天买了三本书，很好看。", "他们在公园里散步。", "今天天气很好。"]

@@ -137,7 +137,7 @@ def test_marks_follow_a_prefix(translator: Translator) -> None:
 
 
 def test_whole_texts_keep_all_codes_with_a_mask(translator: Translator) -> None:
-    assert translator.uses_mask()
+    assert translator.texts.uses_mask()
     rng = random.Random(5)
     texts = [" ".join(rng.choices([*WORDS, *CODES], k=8)) + "." for _ in range(12)]
     for text, result in zip(texts, translator.translate_texts(texts, beam_size=2), strict=True):
@@ -151,7 +151,7 @@ def test_marks_that_cannot_be_kept_are_refused(translator: Translator, bundle: P
     with raises_code("invalid-option", "placeholders = 'masks': is not a method; choose one of auto, mask, projection"):
         translator.translate_texts(["one"], placeholders="masks")  # type: ignore[arg-type]
     without_marks = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
-    assert not without_marks.uses_mask()
+    assert not without_marks.texts.uses_mask()
     with raises_code("invalid-constraints", "line 1: keep_marks needs reserved tokens"):
         without_marks.translate(["one"], constraints=keep)
     with raises_code("invalid-option", "placeholders = 'mask': needs reserved tokens"):

@@ -91,7 +91,7 @@ def test_copies_are_ok_for_equal_languages(translator: Translator, monkeypatch: 
     monkeypatch.setattr(translator.bundle.tokenizer.target, "decode", lambda ids: line)
     task = translator.recipe.task.model_copy(update={"target_language": translator.recipe.task.source_language})
     recipe = translator.recipe.model_copy(update={"task": task})
-    monkeypatch.setattr(translator, "_select_recipe", lambda config: recipe)
+    monkeypatch.setattr(translator.session, "bundle", replace(translator.bundle, recipe=recipe))
     assert translator.translate([line])[0].status == "ok"
 
 

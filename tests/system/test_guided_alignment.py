@@ -353,8 +353,9 @@ def test_guided_head_aligns_better(tiny: MakeRecipe, tmp_path: Path, bundle: Pat
     errors = [score_alignments(translator.align(*pairs), gold).error_rate for translator in (plain, guided)]
     print(f"alignment error rate {errors[0]:.3f} without alignment_config, {errors[1]:.3f} with")
     assert errors[1] < 0.2 * errors[0]
-    assert (guided.alignment_head.layer, guided.alignment_head.head) == (0, 1)  # the bundle names the guided head
-    assert guided.alignment_head.error_rate is not None
+    assert guided.metadata.alignment is not None
+    assert (guided.metadata.alignment.layer, guided.metadata.alignment.head) == (0, 1)  # the bundle names the guided head
+    assert guided.metadata.alignment.error_rate is not None
 
 
 def test_collate_joins_alignment_targets() -> None:

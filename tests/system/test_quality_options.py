@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from torch import Tensor
 
 import dragoman.training.losses.chunked
 from conftest import MakeRecipe
-from dragoman import Translator, load
+from dragoman import Translation, Translator, load
 from dragoman.cli.main import cli, main
 from dragoman.config import CorpusConfig, DecodingConfig, ModelConfig, make_recipe, parse_toml, recipe_from_dict
 from dragoman.data.collate import collate, split_in_half
@@ -38,11 +38,11 @@ from dragoman.formats.pair import Pair
 from dragoman.formats.readers import read_pairs
 from dragoman.formats.resumable import resumable_file
 from dragoman.formats.text import read_lines
+from dragoman.inference import synthetic_data
+from dragoman.inference.synthetic_data import Augmentation, augment
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks import synthetic_data
 from dragoman.tasks.mbr import rerank_by_mbr
-from dragoman.tasks.synthetic_data import Augmentation, augment
 from dragoman.tasks.translation import TranslationStatus
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.label_smoothing import batch_loss
@@ -377,33 +377,28 @@ def test_evaluate_takes_ensembles_and_mbr(bundle: Path, corpus: Path) -> None:
 # Synthetic data
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Translation of a line."""
-
-    text: str
-    status: TranslationStatus = "ok"
-    score: float = -1.0
-    alternatives: tuple[Answer, ...] = field(default=())
+def answer(text: str, status: TranslationStatus = "ok", alternatives: tuple[Translation, ...] = ()) -> Translation:
+    """Return the translation of a line."""
+    return Translation(text, score=-1.0, status=status, alternatives=alternatives)
 
 
 @pytest.mark.parametrize(
     ("pair", "output", "outcome", "source"),
     [
-        (Pair("ein Hund", ""), Answer("a dog"), "written", "<BT> a dog"),
-        (Pair(" ", ""), Answer(" ", "empty"), "blank", None),
-        (Pair("ein Hund", ""), Answer("a dog a", "truncated"), "truncated", None),
-        (Pair("ein Hund", ""), Answer("a a a", "repetition"), "written", "<BT> a a a"),
-        (Pair("ein Hund", ""), Answer(" ", "repetition"), "empty", None),
-        (Pair("ein Hund", ""), Answer("ein Hund", "copied", alternatives=(Answer("a dog"),)), "written", "<BT> a dog"),
-        (Pair("ein Hund", ""), Answer("", "too_long"), "too_long", None),
-        (Pair("ein Hund", ""), Answer("a\ndog"), "written", "<BT> a dog"),
-        (Pair("\ufeff", ""), Answer("a dog"), "blank", None),
-        (Pair("ein Hund", ""), Answer(" \ufeff"), "empty", None),
+        (Pair("ein Hund", ""), answer("a dog"), "written", "<BT> a dog"),
+        (Pair(" ", ""), answer(" ", "empty"), "blank", None),
+        (Pair("ein Hund", ""), answer("a dog a", "truncated"), "truncated", None),
+        (Pair("ein Hund", ""), answer("a a a", "repetition"), "written", "<BT> a a a"),
+        (Pair("ein Hund", ""), answer(" ", "repetition"), "empty", None),
+        (Pair("ein Hund", ""), answer("ein Hund", "copied", alternatives=(answer("a dog"),)), "written", "<BT> a dog"),
+        (Pair("ein Hund", ""), answer("", "too_long"), "too_long", None),
+        (Pair("ein Hund", ""), answer("a\ndog"), "written", "<BT> a dog"),
+        (Pair("\ufeff", ""), answer("a dog"), "blank", None),
+        (Pair("ein Hund", ""), answer(" \ufeff"), "empty", None),
     ],
     ids=lambda value: getattr(value, "status", None),
 )
-def test_augmentation_drops_unusable_outputs(pair: Pair, output: Answer, outcome: str, source: str | None) -> None:
+def test_augmentation_drops_unusable_outputs(pair: Pair, output: Translation, outcome: str, source: str | None) -> None:
     augmentation = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"repetition"}))
     actual, result, _ = augmentation.apply(pair, output)
     assert (actual, result and result.source) == (outcome, source)
@@ -413,21 +408,21 @@ def test_augmentation_drops_unusable_outputs(pair: Pair, output: Answer, outcome
 def test_distillation_chooses_most_similar_output() -> None:
     texts = ["the cat sleeps here", "a dog runs very fast", "a dog is running fast today"]
     pair = Pair("ein Hund rennt schnell", "a dog is running fast", "x:1")
-    made = Answer(texts[0], alternatives=(Answer(texts[1]), Answer(texts[2]), Answer(pair.target, "truncated")))
+    made = answer(texts[0], alternatives=(answer(texts[1]), answer(texts[2]), answer(pair.target, "truncated")))
     for similarity, metric in (("bleu", BLEU_SENTENCE), ("chrf", CHRF_SENTENCE)):
         _, chosen, _ = Augmentation("distill", similarity=similarity).apply(pair, made)  # type: ignore[arg-type]
         best = max(texts, key=lambda text: metric.sentence_score(text, [pair.target]).score)
         assert chosen == Pair(pair.source, best, "x:1")
-    repeated = Answer("a a", "repetition")
+    repeated = answer("a a", "repetition")
     assert Augmentation("distill").apply(pair, repeated) == ("repetition", None, None)
     assert Augmentation("distill", fallback_to_reference=True).apply(pair, repeated) == ("original", pair, None)
 
 
-def shouted(lines: Sequence[str], first: int) -> list[Answer]:
-    return [Answer(f"{line.upper()}\t{first + number}") for number, line in enumerate(lines)]
+def shouted(lines: Sequence[str], first: int) -> list[Translation]:
+    return [answer(f"{line.upper()}\t{first + number}") for number, line in enumerate(lines)]
 
 
-def killed(content: Path, after: int, lines: Sequence[str], first: int) -> list[Answer]:
+def killed(content: Path, after: int, lines: Sequence[str], first: int) -> list[Translation]:
     """Translate like `shouted`, but end the process after this number of lines, in the middle of a write."""
     if first >= after:
         with content.open("a", encoding="utf-8") as stream:

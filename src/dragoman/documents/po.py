@@ -11,17 +11,15 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.plural_expression import find_form_numbers
 from dragoman.documents.reading import check_texts
 from dragoman.errors import DataError
+from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoEntry, find_charset, read_entries
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.placeholders import find_placeholders
-
-Span = tuple[int, int]
 
 LINE_WIDTH = 79
 """Most columns of a line, as msgmerge writes it."""
@@ -45,13 +43,9 @@ _RULES_OF_FLAGS = {
     "rst-text": ("rst",),
 }
 """Optional styles that flags of gettext and Weblate declare."""
-_CHARSET = re.compile(rb"charset=([\w:.-]+)")
 _PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=(?=([^;?\n]*))([^;\n]*))?")
 _LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
-_LINE = re.compile(r'(?:(msgctxt|msgid_plural|msgid|msgstr(?:\[(\d)\])?)[ \t]*)?("(?:[^"\\]++|\\.)*+")[ \t]*')
-_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_UNESCAPED = {character: f"\\{letter}" for letter, character in _ESCAPED.items()} | {'"': '\\"', "\\": "\\\\"}
+_UNESCAPED = {character: f"\\{letter}" for letter, character in ESCAPES.items()}
 _MAX_LENGTH = re.compile(r"max-length:\s*([0-9]{1,6})")
 _WORD = re.compile(r"(?:\\.|[^\\ ]++)*+[ ]*+", re.DOTALL)
 
@@ -66,83 +60,19 @@ def _read_rules(flags: Collection[str]) -> InlineRules:
     return InlineRules(frozenset(styles), frozenset(("printf",) if has_no_format else ()), kept)
 
 
-@dataclass
-class _Entry:
-    """Entry of a catalog.
-
-    start: position of the first line that is no comment
-    flags: span of the line of flags without its end, or None
-    declared: flags but for `fuzzy`, such as `qt-format`
-    previous: span of the lines `#|`, which hold the source that a fuzzy translation belongs to, or None
-    pieces: texts of the lines by keyword, such as `msgid` and `msgstr[1]`
-    spans: positions of the quoted strings, by keyword
-    """
-
-    start: int
-    flags: Span | None
-    previous: Span | None
-    pieces: dict[str, list[str]] = field(default_factory=dict)
-    spans: dict[str, Span] = field(default_factory=dict)
-    is_fuzzy: bool = False
-    declared: frozenset[str] = frozenset()
-
-    @property
-    def rules(self) -> InlineRules:
-        """Rules that the flags declare."""
-        return _read_rules(self.declared)
-
-    @property
-    def max_length(self) -> int | None:
-        """Most characters of a translation, by Weblate's flag `max-length:N`."""
-        lengths = [match[1] for flag in self.declared if (match := _MAX_LENGTH.fullmatch(flag))]
-        return int(lengths[0]) if lengths else None
-
-    @cached_property
-    def strings(self) -> dict[str, str]:
-        """Texts by keyword, when the entry is read."""
-        return {keyword: "".join(pieces) for keyword, pieces in self.pieces.items()}
-
-    @property
-    def forms(self) -> list[str]:
-        """Keywords of the translations."""
-        return [keyword for keyword in self.pieces if keyword.startswith("msgstr")]
-
-
-@dataclass
-class _Comments:
-    """Comments before an entry; see `_Entry`."""
-
-    flags: Span | None = None
-    previous: Span | None = None
-    is_fuzzy: bool = False
-    declared: frozenset[str] = frozenset()
-
-    def add(self, line: str, start: int) -> None:
-        """Add a line, which may be blank. Of several lines of flags, the one with `fuzzy` counts. start: its position"""
-        body = line.strip()
-        if body.startswith("#,"):
-            declared = {flag.strip() for flag in body[2:].split(",")}
-            has_fuzzy = "fuzzy" in declared
-            self.declared |= declared - {"fuzzy"}
-            if has_fuzzy or not self.is_fuzzy:
-                self.flags = (start, start + len(line.rstrip("\r\n")))
-            self.is_fuzzy = self.is_fuzzy or has_fuzzy
-        elif body.startswith("#|"):
-            goes_on = self.previous is not None and self.previous[1] == start
-            self.previous = (self.previous[0] if self.previous and goes_on else start, start + len(line))
-        elif body.startswith("#~"):
-            self.flags, self.previous, self.is_fuzzy, self.declared = None, None, False, frozenset()
+def _read_max_length(flags: Collection[str]) -> int | None:
+    """Return the most characters of a translation, by Weblate's flag `max-length:N`."""
+    lengths = [match[1] for flag in flags if (match := _MAX_LENGTH.fullmatch(flag))]
+    return int(lengths[0]) if lengths else None
 
 
 def parse(content: bytes) -> Document:
     """Return the document of a PO or POT file. Raises DataError for a file that is not one."""
-    charset = _CHARSET.search(content[:65536])
-    encoding = charset[1].decode("ascii") if charset else "utf-8"
-    text = decode(content, "utf-8" if encoding == "CHARSET" else encoding)
-    entries = list(_read_entries(text.text))
+    text = decode(content, find_charset(content[:HEAD_BYTES]))
+    entries = list(read_entries(split_lines(text.text)))
     if not entries:
         raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
-    header = next((entry for entry in entries if _is_header(entry)), None)
+    header = next((entry for entry in entries if entry.is_header), None)
     header_text = header.strings["msgstr"] if header else ""
     language = _LANGUAGE.search(header_text)
     plurals = _PLURAL_FORMS.search(header_text)
@@ -167,56 +97,8 @@ def parse(content: bytes) -> Document:
     )
 
 
-def _is_header(entry: _Entry) -> bool:
-    return entry.strings["msgid"] == "" and "msgctxt" not in entry.strings
-
-
-def _read_entries(text: str) -> Iterator[_Entry]:
-    """Yield the entries that are in use. Raises DataError, with the line, for a line that belongs to no entry."""
-    entry: _Entry | None = None
-    keyword, comments = "", _Comments()
-    position = 0
-    for number, line in enumerate(split_lines(text), start=1):
-        start, position = position, position + len(line)
-        body = line.strip()
-        if not body or body.startswith("#"):
-            if entry is not None and entry.forms:
-                yield _check(entry, number)
-                entry, comments = None, _Comments()
-            keyword = ""
-            comments.add(line, start)
-            continue
-        indent = len(line) - len(line.lstrip())
-        match = _LINE.fullmatch(line.rstrip("\r\n"), indent)
-        if match is None or not (match[1] or (entry and keyword)):
-            raise DataError(f"line {number}: {body[:40]!r} is not a line of a PO file", code="invalid-format")
-        if match[1]:
-            keyword = match[1]
-            if entry is not None and entry.forms and not keyword.startswith("msgstr"):
-                yield _check(entry, number)
-                entry, comments = None, _Comments()
-            if entry is None:
-                entry = _Entry(start, comments.flags, comments.previous, is_fuzzy=comments.is_fuzzy, declared=comments.declared)
-            if keyword in entry.pieces:
-                raise DataError(f"line {number}: a second {keyword} in one entry", code="invalid-format")
-        assert entry is not None
-        entry.pieces.setdefault(keyword, []).append(_unescape(match[3][1:-1]))
-        first = entry.spans[keyword][0] if keyword in entry.spans else start + match.start(3)
-        entry.spans[keyword] = (first, start + match.end(3))
-    if entry is not None:
-        yield _check(entry, number)
-
-
-def _check(entry: _Entry, number: int) -> _Entry:
-    if "msgid" not in entry.strings or not entry.forms:
-        raise DataError(f"before line {number}: an entry without msgid or msgstr", code="invalid-format")
-    if ("msgid_plural" in entry.strings) != ("msgstr" not in entry.strings):
-        raise DataError(f"before line {number}: msgid_plural needs msgstr[0], and msgstr[0] needs it", code="invalid-format")
-    return entry
-
-
 def _list_units(
-    entry: _Entry, number: int, num_plurals: int, numbers: Mapping[int, int], *, is_for_many: bool
+    entry: PoEntry, number: int, num_plurals: int, numbers: Mapping[int, int], *, is_for_many: bool
 ) -> Iterator[tuple[Unit, str]]:
     """Yield the unit of each form of an entry, with its keyword.
 
@@ -233,8 +115,8 @@ def _list_units(
     for form in forms:
         source = singular if form == "msgstr" or (form == "msgstr[0]" and has_singular) else plural
         target = entry.strings.get(form, "")
-        state: UnitState = "untranslated" if not target else "fuzzy" if entry.is_fuzzy else "translated"
-        if "read-only" in entry.declared:
+        state: UnitState = "untranslated" if not target else "fuzzy" if entry.comments.is_fuzzy else "translated"
+        if "read-only" in entry.comments.declared:
             state = "locked"
         if source:
             name = f"{number}{form.removeprefix('msgstr')}"
@@ -246,9 +128,9 @@ def _list_units(
                     target=target,
                     state=state,
                     context=entry.strings.get("msgctxt", ""),
-                    max_length=entry.max_length,
+                    max_length=_read_max_length(entry.comments.declared),
                     plural_form="" if number_of_form is None else f"={number_of_form}",
-                    rules=entry.rules,
+                    rules=_read_rules(entry.comments.declared),
                 ),
                 form,
             )
@@ -270,7 +152,7 @@ class _EntryWriter:
 
     text: EncodedText
     is_wrapped: bool
-    places: dict[str, tuple[_Entry, str]] = field(default_factory=dict)
+    places: dict[str, tuple[PoEntry, str]] = field(default_factory=dict)
 
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         entry, form = self.places[unit.id]
@@ -284,36 +166,36 @@ class _EntryWriter:
 
     def make_flag_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
         """Return the edits that set and remove `fuzzy` and the previous source. An entry is fuzzy if one of its forms is."""
-        forms: dict[int, tuple[_Entry, list[UnitTranslation]]] = {}
+        forms: dict[int, tuple[PoEntry, list[UnitTranslation]]] = {}
         for name, (entry, _) in self.places.items():
             if name in translations:
                 forms.setdefault(entry.start, (entry, []))[1].append(translations[name])
         edits: list[Edit] = []
         for entry, texts in forms.values():
             is_fuzzy = any(text.state == "fuzzy" for text in texts)
-            if is_fuzzy and not entry.is_fuzzy:
+            if is_fuzzy and not entry.comments.is_fuzzy:
                 edits.append(self._set_fuzzy(entry))
-            elif entry.is_fuzzy and not is_fuzzy:
+            elif entry.comments.is_fuzzy and not is_fuzzy:
                 edits.append(self._remove_fuzzy(entry))
             edits += self._write_previous(entry, next((text.match.source for text in texts if text.match is not None), ""))
         return edits
 
-    def _write_previous(self, entry: _Entry, source: str) -> list[Edit]:
+    def _write_previous(self, entry: PoEntry, source: str) -> list[Edit]:
         """Return the edit of the lines `#|`, as msgmerge writes them: the source of a similar text, or nothing."""
         lines = f"msgid {self._quote(source, len('#| msgid') + 1)}".split(self.text.newline) if source else []
         written = "".join(f"#| {line}{self.text.newline}" for line in lines)
-        start, end = entry.previous or (entry.start, entry.start)
-        return [self.text.make_edit(start, end, written)] if written or entry.previous else []
+        start, end = entry.comments.previous or (entry.start, entry.start)
+        return [self.text.make_edit(start, end, written)] if written or entry.comments.previous else []
 
-    def _set_fuzzy(self, entry: _Entry) -> Edit:
-        if entry.flags is None:
+    def _set_fuzzy(self, entry: PoEntry) -> Edit:
+        if entry.comments.flags is None:
             return self.text.make_edit(entry.start, entry.start, f"#, fuzzy{self.text.newline}")
-        start = self.text.text.index("#,", entry.flags[0]) + 2
+        start = self.text.text.index("#,", entry.comments.flags[0]) + 2
         return self.text.make_edit(start, start, " fuzzy,")
 
-    def _remove_fuzzy(self, entry: _Entry) -> Edit:
-        assert entry.flags is not None
-        start, end = entry.flags
+    def _remove_fuzzy(self, entry: PoEntry) -> Edit:
+        assert entry.comments.flags is not None
+        start, end = entry.comments.flags
         line = self.text.text[start:end]
         rest = [flag for flag in line.strip()[2:].split(",") if flag.strip() != "fuzzy"]
         if rest:
@@ -347,15 +229,3 @@ def _wrap(line: str) -> Iterator[str]:
         piece += word
     if piece:
         yield piece
-
-
-def _unescape(text: str) -> str:
-    def replace(match: re.Match[str]) -> str:
-        code = match[1]
-        if code[0] in "01234567":
-            return chr(int(code, 8))
-        if code[0] == "x" and len(code) > 1:
-            return chr(int(code[1:], 16))
-        return _ESCAPED.get(code, code)
-
-    return _ESCAPE.sub(replace, text) if "\\" in text else text

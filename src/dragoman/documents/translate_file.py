@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, Unpack, cast
+from typing import TYPE_CHECKING, TextIO, Unpack, cast
 
 from dragoman.config.decoding_options import DecodingOptions
 from dragoman.documents.document import add_plural_forms
@@ -111,8 +111,8 @@ class FileTranslator:
             SubtitleLimits(options.line_length, options.reading_speed),
             resolve_glossary(options.glossary, *languages),
             options.strict_terms,
-            translator.reads_terms,
-            translator.uses_mask(options.placeholders),
+            translator.texts.reads_terms,
+            translator.texts.uses_mask(options.placeholders),
             options.any_language,
             KeyGlobs(tuple(options.keys), tuple(options.skip_keys)),
         )
@@ -158,9 +158,7 @@ class FileTranslator:
         return path.with_suffix(f".{self.options.target_language or 'translated'}{path.suffix}")
 
     def _translate_lines(self, request: LineRequest) -> Sequence[Translation]:
-        decoding: dict[str, Any] = {**self._decoding, **(self._translator.text_retry_decoding if request.is_retry else {})}
-        decoding["constraints"] = request.build_constraints()
-        return self._translator.translate(request.lines, attention=request.attention, **decoding)
+        return self._translator.texts.answer(request, self._decoding)
 
 
 def _is_same_file(output: Path, path: Path) -> bool:

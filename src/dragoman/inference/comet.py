@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -139,6 +140,7 @@ def _get_version() -> str:
         return "none"
 
 
+@lru_cache(maxsize=2)  # each call of a translator searches with the same model
 def load_comet(path: str | Path, *, device: str = "cpu") -> CometScorer:
     """Return the COMET model of a folder with `hparams.yaml` and `checkpoints/model.ckpt`, or of that checkpoint.
 

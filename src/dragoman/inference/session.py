@@ -54,6 +54,14 @@ class DeviceOptions(TypedDict, total=False):
     compile_in_background: bool
 
 
+class SessionOptions(DeviceOptions, total=False):
+    """Options of a session; see `open_session`."""
+
+    shortlist: str | Path | None
+    release_mapped_weights: bool
+    bundle_paths: Sequence[Path]
+
+
 @dataclass(eq=False)
 class InferenceSession:
     """One bundle, or an ensemble of several, on one device.

@@ -223,7 +223,7 @@ def _build_step(model: ServedModel, pair: Pair) -> Step:
     decoding = (("source_language", pair[0]), ("target_language", pair[1])) if is_multilingual else ()
     translator = model.translator
     limits = OutputLimits.read(translator.metadata, *pair)
-    return Step(model, pair, decoding, limits, translator.uses_mask(), translator.reads_terms)
+    return Step(model, pair, decoding, limits, translator.texts.uses_mask(), translator.texts.reads_terms)
 
 
 def search_lines(key: LineKey | ParseKey, lines: Sequence[str]) -> Sequence[Translation | Parse]:
@@ -232,7 +232,7 @@ def search_lines(key: LineKey | ParseKey, lines: Sequence[str]) -> Sequence[Tran
         tags = None if key.tags is None else [key.tags] * len(lines)
         return key.model.parser.parse(lines, tags=tags, constrained=key.is_constrained, **dict(key.decoding))
     translator = key.step.model.translator
-    retry_decoding = translator.text_retry_decoding if key.is_retry else {}
+    retry_decoding = translator.texts.retry_decoding if key.is_retry else {}
     decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding), **retry_decoding}
     if key.constraints is not None:
         decoding["constraints"] = [key.constraints] * len(lines)

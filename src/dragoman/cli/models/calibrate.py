@@ -57,7 +57,7 @@ def calibrate(bundle: Path, source: Path, reference: Path | None, max_sentences:
             translator.recipe,
             [sources[index] for index in indices],
             None if references is None else [references[index] for index in indices],
-            head=translator.alignment_head,
+            head=translator.metadata.alignment,
             on_progress=bar.advance,
         )
         if calibration is None:

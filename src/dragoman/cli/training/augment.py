@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from dragoman.config import TaskConfig
     from dragoman.formats.pair import Pair
     from dragoman.inference.session import DeviceOptions
+    from dragoman.inference.synthetic_data import Augmentation, PairFileFormat
     from dragoman.inference.translator import Translator
-    from dragoman.tasks.synthetic_data import Augmentation, PairFileFormat
 
 DROP_REASONS = {
     "blank": "without text",
@@ -129,7 +129,7 @@ def _augment_lines(
     tag: str,
 ) -> None:
     """Translate the lines of one file, and write them with their translations. Raises UsageError for a tag of several words."""
-    from dragoman.tasks.synthetic_data import Augmentation
+    from dragoman.inference.synthetic_data import Augmentation
 
     files, decoding = _split_arguments(arguments, 1)
     if any(letter.isspace() for letter in tag):
@@ -164,7 +164,7 @@ def distill(
     \b
     Example:  dragoman augment distill runs/wmt14-ende-big/bundle train.en train.de -o distilled.tsv --best-of 5
     """
-    from dragoman.tasks.synthetic_data import Augmentation
+    from dragoman.inference.synthetic_data import Augmentation
 
     files, decoding = _split_arguments(arguments, 2)
     context = click.get_current_context()
@@ -204,8 +204,8 @@ def _translate_and_write(
     from dragoman.formats.object_store import normalize_url
     from dragoman.inference.bundle_store import locate_bundle
     from dragoman.inference.load import load
-    from dragoman.tasks.synthetic_data import augment as write_pairs
-    from dragoman.tasks.synthetic_data import describe_request
+    from dragoman.inference.synthetic_data import augment as write_pairs
+    from dragoman.inference.synthetic_data import describe_request
 
     check_output_location(args.output, files, [bundle, *args.ensemble], overwrite=args.overwrite)
     with locate_inputs(files) as inputs:
@@ -315,7 +315,7 @@ def _summarize(
 ) -> AugmentOutput:
     from dragoman.cli.json_outputs import AugmentOutput
     from dragoman.formats.object_store import format_location
-    from dragoman.tasks.synthetic_data import TABS
+    from dragoman.inference.synthetic_data import TABS
 
     reference_pairs = status_counts.get("original", 0)
     return AugmentOutput(

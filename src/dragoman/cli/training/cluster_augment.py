@@ -18,7 +18,7 @@ from dragoman.formats.object_store import StoreFolder, check_output_is_free, nor
 
 if TYPE_CHECKING:
     from dragoman.formats.pair import Pair
-    from dragoman.tasks.synthetic_data import Augmentation, PairFileFormat
+    from dragoman.inference.synthetic_data import Augmentation, PairFileFormat
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def augment_on_cluster(
     overwrite: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Counter[str]:
-    """Write what `dragoman.tasks.synthetic_data.augment` writes, byte for byte; return the number of pairs by outcome.
+    """Write what `dragoman.inference.synthetic_data.augment` writes, byte for byte; return the number of pairs by outcome.
 
     A shard is a window of one machine. The shards are in `OUTPUT.shards` until the output is written.
 
@@ -72,7 +72,7 @@ def augment_on_cluster(
 
 
 def _split_windows(pairs: Iterable[Pair]) -> Iterator[Shard]:
-    from dragoman.tasks.synthetic_data import WINDOW_LINES
+    from dragoman.inference.synthetic_data import WINDOW_LINES
 
     iterator, start = iter(pairs), 0
     while window := list(islice(iterator, WINDOW_LINES)):

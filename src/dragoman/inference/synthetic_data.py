@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from dragoman.config import DecodingConfig
 from dragoman.errors import DataError
@@ -26,8 +26,8 @@ from dragoman.evaluation.pairwise_similarity import pairwise_bleu, pairwise_chrf
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.resumable import ResumableFile
 from dragoman.formats.text import to_data_error
+from dragoman.inference.translation_result import Translation
 from dragoman.io.storage import MANIFEST_FILE
-from dragoman.tasks.translation import TranslationStatus
 
 SynthesisMethod = Literal["back-translate", "self-train", "distill"]
 PairFileFormat = Literal["tsv", "jsonl"]
@@ -36,20 +36,7 @@ WINDOW_LINES = 512
 """Lines that are translated together; a killed process loses at most these."""
 
 
-class TranslationOutput(Protocol):
-    """Translation of a line, as the translator returns it."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def status(self) -> TranslationStatus: ...
-    @property
-    def alternatives(self) -> Sequence[TranslationOutput]: ...
-
-
-TranslateFn = Callable[[Sequence[str], int], Sequence[TranslationOutput]]
+TranslateFn = Callable[[Sequence[str], int], Sequence[Translation]]
 """(lines, index of the first line in the input) → the translation of each."""
 
 
@@ -71,7 +58,7 @@ class Augmentation:
     fallback_to_reference: bool = False
     bleu_tokenizer: str = "13a"
 
-    def apply(self, pair: Pair, output: TranslationOutput) -> tuple[str, Pair | None, TranslationOutput | None]:
+    def apply(self, pair: Pair, output: Translation) -> tuple[str, Pair | None, Translation | None]:
         """Return the outcome of a line ("written", "original", "blank" or a status), its pair, and the output in that pair.
 
         pair: its source is the translated text; its target is the reference, or empty
@@ -89,7 +76,7 @@ class Augmentation:
         return "written", Pair(tag + source, target, pair.origin), chosen
 
     def format_pairs(
-        self, pairs: Sequence[Pair], outputs: Sequence[TranslationOutput], file_format: PairFileFormat
+        self, pairs: Sequence[Pair], outputs: Sequence[Translation], file_format: PairFileFormat
     ) -> tuple[str, Counter[str]]:
         """Return the lines of the file for input pairs and their outputs, and the number of pairs by outcome."""
         counts: Counter[str] = Counter()
@@ -103,14 +90,14 @@ class Augmentation:
                 lines.append(_format_line(result, chosen, self.method, file_format))
         return "".join(lines), counts
 
-    def _is_usable(self, output: TranslationOutput) -> bool:
+    def _is_usable(self, output: Translation) -> bool:
         return _has_text(to_single_line(output.text)) and (output.status == "ok" or output.status in self.keep_statuses)
 
-    def _get_drop_reason(self, output: TranslationOutput) -> str:
+    def _get_drop_reason(self, output: Translation) -> str:
         """Return the reason why an output is dropped; "empty" for one with an accepted status but without text."""
         return "empty" if output.status == "ok" or output.status in self.keep_statuses else output.status
 
-    def _choose_most_similar(self, outputs: Sequence[TranslationOutput], reference: str) -> TranslationOutput:
+    def _choose_most_similar(self, outputs: Sequence[Translation], reference: str) -> Translation:
         """Return the output that is most similar to the reference; the first output if there is no reference."""
         if len(outputs) == 1 or not reference.strip():
             return outputs[0]
@@ -179,7 +166,7 @@ def _has_text(text: str) -> bool:
     return bool(text.replace("\ufeff", "").strip())
 
 
-def _format_line(pair: Pair, chosen: TranslationOutput | None, method: SynthesisMethod, file_format: PairFileFormat) -> str:
+def _format_line(pair: Pair, chosen: Translation | None, method: SynthesisMethod, file_format: PairFileFormat) -> str:
     """Return a line of the file: both sides for TSV; for JSON lines also the origin, the score and the status."""
     if file_format == "tsv":  # a reader would take a mark on the first line for the file's byte order mark
         source, target = (side.replace("\t", " ").lstrip("\ufeff") for side in (pair.source, pair.target))
