@@ -15,10 +15,10 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from dragoman.bundle import BundleMetadata
+from dragoman.inference.retries import CHECK_RETRY
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.translator import Translator
-from dragoman.inference.whole_texts import RETRY_DECODING
 from dragoman.serving.app import build_app
 from dragoman.serving.model_set import ModelSet, Pair, ServedModel
 from dragoman.serving.service import TranslationService
@@ -40,11 +40,7 @@ class CapitalTranslator:
         self.gate.set()
         self.metadata = BundleMetadata()
         self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
-        self.text_retry_decoding = RETRY_DECODING
-        self.reads_terms = False
-
-    def uses_mask(self) -> bool:
-        return False
+        self.texts = SimpleNamespace(retry_decoding=CHECK_RETRY, reads_terms=False, uses_mask=lambda: False)
 
     def translate(self, lines: Sequence[str], *, attention: bool = False, **decoding: Any) -> list[Translation]:
         """Return the lines in capital letters, with as many alternatives as `nbest` asks for."""

@@ -27,8 +27,9 @@ def read_memory() -> dict[str, float]:
 
 def main() -> None:
     began = time.time()
-    from dragoman import load
     from dragoman.config.decoding_options import DecodingOptions
+
+    from dragoman import load
 
     lines = sys.stdin.read().splitlines()
     translator = load(sys.argv[1], task="translation", device="cpu", precision=sys.argv[2])

@@ -9,9 +9,9 @@ from statistics import mean, stdev
 from typing import Unpack
 
 from common.results import Ratio, Section, Table
+from dragoman.config.decoding_options import DecodingOptions
 
 import dragoman
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.evaluation.bootstrap import ResampledScore, compare_resampled, resample
 from dragoman.evaluation.metrics import chrf
 

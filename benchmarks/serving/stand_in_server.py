@@ -19,9 +19,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from dragoman.bundle import BundleMetadata
+from dragoman.inference.retries import CHECK_RETRY
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.translator import Translator
-from dragoman.inference.whole_texts import RETRY_DECODING
 from dragoman.serving.model_set import ModelSet, ServedModel
 from dragoman.serving.server import serve
 from dragoman.serving.settings import ServerLimits, ServerSettings
@@ -35,13 +35,8 @@ class StandInTranslator:
         self.line_seconds = line_seconds
         self.num_lines = 0
         self.metadata = BundleMetadata()
-        self.reads_terms = False
-        self.text_retry_decoding = RETRY_DECODING
+        self.texts = SimpleNamespace(retry_decoding=CHECK_RETRY, reads_terms=False, uses_mask=lambda: False)
         self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
-
-    def uses_mask(self) -> bool:
-        """Return whether placeholders are reserved tokens of the model."""
-        return False
 
     def translate(self, lines: Sequence[str], **options: Any) -> list[Translation]:
         """Return the lines in capital letters."""

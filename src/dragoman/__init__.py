@@ -16,7 +16,6 @@ from dragoman.version import __version__
 if TYPE_CHECKING:
     from dragoman.client import AsyncClient, Client
     from dragoman.config import Recipe, read_recipe
-    from dragoman.config.decoding_options import DecodingOptions
     from dragoman.conversion.converter import ConversionResult, convert
     from dragoman.documents.translate_file import FileOptions, FileTranslation, translate_file
     from dragoman.errors import DragomanError
@@ -33,7 +32,6 @@ __all__ = [
     "AsyncClient",
     "Client",
     "ConversionResult",
-    "DecodingOptions",
     "DragomanError",
     "FileOptions",
     "FileTranslation",
@@ -57,7 +55,6 @@ _MODULES = {
     "AsyncClient": "dragoman.client",
     "Client": "dragoman.client",
     "ConversionResult": "dragoman.conversion.converter",
-    "DecodingOptions": "dragoman.config.decoding_options",
     "DragomanError": "dragoman.errors",
     "FileOptions": "dragoman.documents.translate_file",
     "FileTranslation": "dragoman.documents.translate_file",

@@ -149,7 +149,7 @@ def test_marks_that_cannot_be_kept_are_refused(translator: Translator, bundle: P
     with raises_code("invalid-constraints", "line 1: ⟦3⟧ stands twice in the text"):
         translator.translate(["⟦3⟧ one ⟦3⟧"], constraints=keep)
     with raises_code("invalid-option", "placeholders = 'masks': is not a method; choose one of auto, mask, projection"):
-        translator.translate_texts(["one"], placeholders="masks")  # type: ignore[arg-type]
+        translator.translate_texts(["one"], placeholders="masks")
     without_marks = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
     assert not without_marks.texts.uses_mask()
     with raises_code("invalid-constraints", "line 1: keep_marks needs reserved tokens"):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, Unpack, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.documents.document import add_plural_forms
 from dragoman.documents.formats import get_parser, read_document
 from dragoman.documents.subtitles import LINE_LENGTH, READING_SPEED, SubtitleLimits
@@ -94,7 +93,7 @@ class FileTranslator:
     options: options for every file
     """
 
-    def __init__(self, translator: Translator, options: FileOptions, **decoding: Unpack[DecodingOptions]) -> None:
+    def __init__(self, translator: Translator, options: FileOptions, **decoding: Any) -> None:
         """Read the memory and the glossary. Raises the errors of `translate_file`."""
         self._translator = translator
         self._decoding = decoding
@@ -177,7 +176,7 @@ def translate_file(
     *,
     overwrite: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    **decoding: Unpack[DecodingOptions],
+    **decoding: Any,
 ) -> FileTranslation:
     """Translate the texts of a file, and write a file in which every other byte is as it was. The original stays.
 

@@ -8,34 +8,22 @@ from itertools import chain, islice, repeat
 
 from torch import Tensor
 
-from dragoman.config import update_section
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.inference.configured_model import ConfiguredModel
 from dragoman.inference.detokenization import HypothesisDetails
 from dragoman.inference.phrase_encoder import PhraseEncoder
+from dragoman.inference.retries import make_repetition_retry
 from dragoman.inference.scoring import ConfidenceEstimator
 from dragoman.inference.segmentation import is_surely_short, split_line
 from dragoman.inference.translation_constraints import TranslationConstraints, tokenize_constraints
 from dragoman.inference.translation_result import Translation, merge_segments
 from dragoman.inference.unknown_words import NO_DICTIONARY, find_unknown_words, read_dictionary
 from dragoman.languages import is_spaced_language
-from dragoman.model.ctc import is_ctc
 from dragoman.tasks.mbr import UtilityFn
 from dragoman.tasks.translation import EncodedLine, LineSearch, TranslatedLine, encode_lines
 from dragoman.text.marks import to_characters, to_marks
 
-RETRY_BEAM_SIZE = 4
-# Second search of a line whose output repeated itself.
-RETRY_DECODING = {
-    "method": "beam",
-    "num_beam_groups": 1,
-    "no_repeat_ngram_size": 3,
-    "early_stopping": "best",
-    "mbr": "none",
-    "mbr_candidates": None,
-    "mbr_model": None,
-}
 # Segment j of line i samples from stream i + j · SEGMENT_ID_STRIDE, which no other line uses.
 SEGMENT_ID_STRIDE = 1 << 20
 
@@ -206,10 +194,8 @@ class LineTranslation:
         """
         final_results = list(results)
         retry_indices = [index for index, result in enumerate(results) if result.status == "repetition"]
-        if retry_indices and not is_ctc(self.model.session.models[0]):  # a CTC decoder has no other search
-            config = self.model.decoding
-            beam_size = max(RETRY_BEAM_SIZE, config.nbest, config.beam_size if config.method == "beam" else 1)
-            retry_config = update_section(config, {**RETRY_DECODING, "beam_size": beam_size}, where="decoding")
+        retry_config = make_repetition_retry(self.model.session.models[0], self.model.decoding) if retry_indices else None
+        if retry_config is not None:
             retry = LineTranslation(replace(self.model, decoding=retry_config), self.encoder)
             for index, result in zip(retry_indices, retry.search(segments.select(retry_indices)), strict=True):
                 if result.status in ("ok", "short"):

@@ -9,7 +9,6 @@ from typing import Any, Self, Unpack, get_args, overload
 
 from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
@@ -67,7 +66,7 @@ class Parser:
         return self.session.resolve_decoding(decoding)
 
     @overload
-    def parse(  # type: ignore[overload-overlap]  # a str is also a sequence of str
+    def parse(  # a str is also a sequence of str
         self,
         sentences: str,
         *,
@@ -76,7 +75,7 @@ class Parser:
         constrained: bool = ...,
         start_index: int = ...,
         on_progress: Callable[[int], None] = ...,
-        **decoding: Unpack[DecodingOptions],
+        **decoding: Any,
     ) -> Parse: ...
 
     @overload
@@ -89,7 +88,7 @@ class Parser:
         constrained: bool = ...,
         start_index: int = ...,
         on_progress: Callable[[int], None] = ...,
-        **decoding: Unpack[DecodingOptions],
+        **decoding: Any,
     ) -> list[Parse]: ...
 
     def parse(
@@ -101,7 +100,7 @@ class Parser:
         constrained: bool = True,
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
-        **decoding: Unpack[DecodingOptions],
+        **decoding: Any,
     ) -> Parse | list[Parse]:
         """Parse one text, or each of a list of texts and lists of words, in order; a sentence without words has no tree.
 
@@ -148,7 +147,7 @@ class Parser:
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
         window: int = DEFAULT_WINDOW,
-        **decoding: Unpack[DecodingOptions],
+        **decoding: Any,
     ) -> Iterator[Parse]:
         """Parse any number of sentences, in order, with at most `window` of them in memory.
 

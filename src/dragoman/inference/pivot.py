@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Any
 
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.errors import RecipeError
 from dragoman.inference.inputs import check_lines
 from dragoman.inference.translation_constraints import TranslationConstraints
@@ -38,7 +37,7 @@ class PivotTranslator:
         constraints: Sequence[TranslationConstraints | None] | None = None,
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
-        **decoding: Unpack[DecodingOptions],
+        **decoding: Any,
     ) -> list[Translation]:
         """Translate lines of text; return one result for each, in order, with the first step in `Translation.pivot`.
 
@@ -64,9 +63,9 @@ class PivotTranslator:
         )
         return list(map(join_steps, first_results, second_results))
 
-    def _split_decoding(self, decoding: DecodingOptions) -> tuple[DecodingOptions, DecodingOptions]:
+    def _split_decoding(self, decoding: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the decoding options of each step. The pivot is the target of the first step and the source of the second."""
-        first, second = decoding.copy(), decoding.copy()
+        first, second = dict(decoding), dict(decoding)
         first["nbest"] = 1
         first["target_language"] = self.language if self.first.bundle.tokenizer.languages is not None else None
         second["source_language"] = self.language if self.second.bundle.tokenizer.languages is not None else None

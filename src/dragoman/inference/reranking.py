@@ -13,11 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import numpy as np
 
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.rerank_tuning import FloatArray, TunedWeights, select_best, tune_weights
 from dragoman.inference.translator import Translator
@@ -97,7 +96,7 @@ class Reranker:
                 )
 
     def make_candidates(
-        self, sources: Sequence[str], on_progress: Callable[[int], None] = lambda _: None, **decoding: Unpack[DecodingOptions]
+        self, sources: Sequence[str], on_progress: Callable[[int], None] = lambda _: None, **decoding: Any
     ) -> list[list[ScoredCandidate]]:
         """Return the distinct hypotheses of each line with the scores of all models, the forward model's best first.
 

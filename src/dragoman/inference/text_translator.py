@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import Any, get_args
 
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.errors import RecipeError
 from dragoman.formats.glossary_file import resolve_glossary
+from dragoman.inference.retries import get_check_retry
 from dragoman.inference.session import InferenceSession
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import (
-    RETRY_DECODING,
     LineRequest,
     OutputLimits,
     PlaceholderMethod,
@@ -21,28 +20,8 @@ from dragoman.inference.whole_texts import (
     TextTranslation,
     translate_texts,
 )
-from dragoman.model.ctc import is_ctc
 from dragoman.text.glossary import Glossary
 from dragoman.text.inline_codes import Markup
-
-
-class TextCallOptions(DecodingOptions, total=False):
-    """Options of `Translator.translate_texts`.
-
-    markup: "none" for plain text; "html" and "xml" keep tags, and character references are characters
-    split_sentences: translate each sentence by itself; if false, each line, or each block of HTML
-    placeholders: "mask" keeps placeholders and tags without content by a mask on the search. "projection" places those that
-        the model changes by attention. "auto" is the mask if the model was trained with marks of placeholders.
-    glossary: terms to use, or the CSV, TSV or TBX file that has them. A sentence that lacks a term is translated once more
-        with its terms required. Each segment of a result has the use of its terms.
-    strict_terms: take that translation also if the model finds it much less likely
-    """
-
-    markup: Markup
-    split_sentences: bool
-    placeholders: PlaceholderMethod
-    glossary: Glossary | str | Path | None
-    strict_terms: bool
 
 
 @dataclass(frozen=True)
@@ -62,8 +41,8 @@ class TextTranslator:
 
     @property
     def retry_decoding(self) -> Mapping[str, Any]:
-        """Decoding options for the second search of a segment; none for a model without another search."""
-        return {} if is_ctc(self.session.models[0]) else RETRY_DECODING
+        """Decoding options to change for the second search of a segment."""
+        return get_check_retry(self.session.models[0])
 
     def uses_mask(self, placeholders: PlaceholderMethod = "auto") -> bool:
         """Return whether whole texts keep placeholders by a mask on the search; see `Translator.translate_texts`.
@@ -100,9 +79,23 @@ class TextTranslator:
         placeholders: PlaceholderMethod = "auto",
         glossary: Glossary | str | Path | None = None,
         strict_terms: bool = False,
-        **decoding: Unpack[DecodingOptions],
+        **decoding: Any,
     ) -> list[TextTranslation]:
-        """Translate whole texts; see `Translator.translate_texts`."""
+        """Translate whole texts sentence by sentence. Line breaks, spaces, tags and placeholders stay.
+
+        A sentence whose translation fails a check, such as a missing number, is translated once more with a beam.
+
+        markup: "none" for plain text; "html" and "xml" keep tags, and character references are characters
+        split_sentences: translate each sentence by itself; if false, each line, or each block of HTML
+        placeholders: "mask" keeps placeholders and tags without content by a mask on the search. "projection" places those that
+            the model changes by attention. "auto" is the mask if the model was trained with marks of placeholders.
+        glossary: terms to use, or the CSV, TSV or TBX file that has them. A sentence that lacks a term is translated once more
+            with its terms required. Each segment of a result has the use of its terms.
+        strict_terms: take that translation also if the model finds it much less likely
+        decoding: keys of the recipe's [decoding] section to change
+
+        Raises RecipeError for wrong decoding options, and DataError for a glossary that cannot be read.
+        """
         config, task = self.session.resolve_decoding(decoding), self.session.recipe.task
         languages = config.source_language or task.source_language, config.target_language or task.target_language
         options = TextOptions(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import DataError, RecipeError
@@ -24,7 +23,7 @@ from dragoman.inference.line_search import LineTranslation, SegmentedLines
 from dragoman.inference.phrase_encoder import PhraseEncoder
 from dragoman.inference.scoring import ConfidenceEstimator, PairScorer
 from dragoman.inference.session import InferenceSession, SessionOptions, open_session
-from dragoman.inference.text_translator import TextCallOptions, TextTranslator
+from dragoman.inference.text_translator import TextTranslator
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.unknown_words import read_dictionary
@@ -36,15 +35,6 @@ from dragoman.word_aligner import Link
 if TYPE_CHECKING:
     from dragoman.data.tokenization.vocabulary import TextTokenizer
     from dragoman.viz.explanation import Explanation
-
-
-class LineOptions(DecodingOptions, total=False):
-    """Options of `Translator.translate` for each line of a stream."""
-
-    adapter: str | None
-    attention: bool
-    confidence: bool
-    on_progress: Callable[[int], None]
 
 
 class Translator:
@@ -123,7 +113,7 @@ class Translator:
         confidence: bool = False,
         start_index: int = 0,
         on_progress: Callable[[int], None] = lambda _: None,
-        **decoding: Unpack[DecodingOptions],
+        **decoding: Any,
     ) -> list[Translation]:
         """Translate lines of text; return one result for each, in order. Lines without text are returned unchanged.
 
@@ -169,7 +159,7 @@ class Translator:
             translation.set_explain_fn(partial(self._explain, text, decoding))
         return translations
 
-    def _explain(self, text: str, decoding: DecodingOptions, target: str | None) -> Explanation:
+    def _explain(self, text: str, decoding: Mapping[str, Any], target: str | None) -> Explanation:
         from dragoman.inference.explain.explain_translation import explain  # translation does not need it
 
         return explain(self, text, target=target, **decoding)
@@ -181,7 +171,7 @@ class Translator:
         constraints: Iterable[TranslationConstraints | None] | None = None,
         start_index: int = 0,
         window: int = DEFAULT_WINDOW,
-        **options: Unpack[LineOptions],
+        **options: Any,
     ) -> Iterator[Translation]:
         """Translate any number of lines, in order, with at most `window` of them in memory.
 
@@ -198,28 +188,19 @@ class Translator:
             for index, lines, line_constraints in windows
         )
 
-    def translate_text(self, text: str, *, adapter: str | None = None, **options: Unpack[TextCallOptions]) -> TextTranslation:
+    def translate_text(self, text: str, **options: Any) -> TextTranslation:
         """Translate a whole text; see `translate_texts`."""
-        (result,) = self.translate_texts([text], adapter=adapter, **options)
+        (result,) = self.translate_texts([text], **options)
         return result
 
-    def translate_texts(
-        self, texts: Sequence[str], *, adapter: str | None = None, **options: Unpack[TextCallOptions]
-    ) -> list[TextTranslation]:
-        """Translate whole texts sentence by sentence. Line breaks, spaces, tags and placeholders stay.
-
-        A sentence whose translation fails a check, such as a missing number, is translated once more with a beam.
+    def translate_texts(self, texts: Sequence[str], *, adapter: str | None = None, **options: Any) -> list[TextTranslation]:
+        """Translate whole texts; see `TextTranslator.translate` for the options and errors.
 
         adapter: name of an adapter that `dragoman.load` opened
-        options: see `TextCallOptions`
-
-        Raises RecipeError for wrong decoding options, and DataError for a glossary that cannot be read.
         """
         return self.with_adapter(adapter).texts.translate(texts, **options)
 
-    def list_alternatives(
-        self, text: str, prefix: str = "", *, count: int = 5, **decoding: Unpack[DecodingOptions]
-    ) -> list[Translation]:
+    def list_alternatives(self, text: str, prefix: str = "", *, count: int = 5, **decoding: Any) -> list[Translation]:
         """Return translations that start with a prefix, one for each of the likeliest next tokens, likeliest first.
 
         Each continues with its own beam of `beam_size` hypotheses; the default 1 is greedy search.
@@ -257,7 +238,7 @@ class Translator:
         targets: Sequence[str],
         *,
         confidence: bool = False,
-        **decoding: Unpack[DecodingOptions],
+        **decoding: Any,
     ) -> list[Translation]:
         """Return each target with the score that the first model gives it as a translation of its source.
 
@@ -268,13 +249,11 @@ class Translator:
         """
         return PairScorer(self._configure(decoding)).score(sources, targets, confidence=confidence)
 
-    def find_unscorable(
-        self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]
-    ) -> dict[int, str]:
+    def find_unscorable(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> dict[int, str]:
         """Return the reason of each pair that `score` refuses, by its index: blank sources, and pairs that are too long."""
         return PairScorer(self._configure(decoding)).find_unscorable(sources, targets)
 
-    def align(self, sources: Sequence[str], targets: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[list[Link]]:
+    def align(self, sources: Sequence[str], targets: Sequence[str], **decoding: Any) -> list[list[Link]]:
         """Return, for each word of each target, a link to the source word with the most attention of the first model.
 
         A pair with an empty side has no links. Raises DataError if the numbers of lines differ, or a pair is too long.

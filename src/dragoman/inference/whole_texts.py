@@ -57,16 +57,6 @@ if TYPE_CHECKING:
 PlaceholderMethod = Literal["auto", "mask", "projection"]
 """Way to keep placeholders and tags without content: by a mask on the search or by attention; auto prefers the mask."""
 
-RETRY_DECODING = {
-    "method": "beam",
-    "beam_size": 8,
-    "nbest": 4,
-    "num_beam_groups": 1,
-    "no_repeat_ngram_size": 4,
-    "mbr": "none",
-    "mbr_candidates": None,
-}
-"""Decoding options for the second search of a segment that fails a check."""
 MAX_SENTENCE_CHARACTERS = 2000
 """Longest sentence that is translated as one. To place its codes takes time and memory that grow with its square."""
 MAX_TERM_COST = 0.5

@@ -232,8 +232,9 @@ def search_lines(key: LineKey | ParseKey, lines: Sequence[str]) -> Sequence[Tran
         tags = None if key.tags is None else [key.tags] * len(lines)
         return key.model.parser.parse(lines, tags=tags, constrained=key.is_constrained, **dict(key.decoding))
     translator = key.step.model.translator
-    retry_decoding = translator.texts.retry_decoding if key.is_retry else {}
-    decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding), **retry_decoding}
+    decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding)}
+    if key.is_retry:
+        decoding |= translator.texts.retry_decoding
     if key.constraints is not None:
         decoding["constraints"] = [key.constraints] * len(lines)
         if key.constraints.include or key.constraints.include_any or key.constraints.terms:

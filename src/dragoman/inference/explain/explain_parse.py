@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 
 import torch
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
 from dragoman.inference.explain.explain_translation import check_single_line, explain_output
 from dragoman.inference.explain.search_trace import trace_search
-from dragoman.inference.parse_result import Parse, PosTags, Sentence
+from dragoman.inference.parse_result import Parse, Sentence
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
@@ -45,14 +44,8 @@ class ExplainableParser(Protocol):
     @property
     def labels(self) -> TreeLabels: ...
     def resolve_decoding(self, decoding: Mapping[str, Any], /) -> DecodingConfig: ...
-    def parse(
-        self,
-        sentences: Sequence[Sentence],
-        /,
-        *,
-        tags: Sequence[PosTags | None] | None = ...,
-        **decoding: Unpack[DecodingOptions],
-    ) -> list[Parse]: ...
+    @property
+    def parse(self) -> Callable[..., list[Parse]]: ...
 
 
 def explain_parse(
@@ -62,7 +55,7 @@ def explain_parse(
     tags: Sequence[str] | None = None,
     layer: int | None = None,
     heads: Sequence[int] = (),
-    **decoding: Unpack[DecodingOptions],
+    **decoding: Any,
 ) -> Explanation:
     """Parse one sentence and return the attention and the predictions of the first model.
 

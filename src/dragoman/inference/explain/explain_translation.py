@@ -5,17 +5,16 @@ The translator makes the translation first. The explanation then runs the model 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Unpack
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, ModelConfig, Recipe
-from dragoman.config.decoding_options import DecodingOptions
 from dragoman.data.collate import collate
 from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
@@ -55,7 +54,8 @@ class ExplainableTranslator(Protocol):
     @property
     def recipe(self) -> Recipe: ...
     def resolve_decoding(self, decoding: Mapping[str, Any], /) -> DecodingConfig: ...
-    def translate(self, texts: Sequence[str], /, **decoding: Unpack[DecodingOptions]) -> list[Translation]: ...
+    @property
+    def translate(self) -> Callable[..., list[Translation]]: ...
 
 
 def explain(
@@ -65,7 +65,7 @@ def explain(
     target: str | None = None,
     layer: int | None = None,
     heads: Sequence[int] = (),
-    **decoding: Unpack[DecodingOptions],
+    **decoding: Any,
 ) -> Explanation:
     """Translate one line and return the attention and the predictions of the first model.
 
@@ -336,7 +336,7 @@ def _translate_and_trace(
     source: Sequence[int],
     prompt: Sequence[int],
     config: DecodingConfig,
-    decoding: DecodingOptions,
+    decoding: Mapping[str, Any],
     notes: list[str],
 ) -> tuple[Translation, list[int], bool, tuple[BeamNode, ...]]:
     """Return the translation, its output as ids, whether it is finished, and the nodes of the beam."""
