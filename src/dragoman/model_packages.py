@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from dragoman.io.storage import MANIFEST_FILE
+
 ENTRY_POINT_GROUP = "dragoman.models"
-BUNDLE_MANIFEST = "manifest.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CHECKOUT = Path(__file__).resolve().parents[2] / "models"
 
@@ -44,7 +45,7 @@ def _iter_models() -> Iterator[tuple[str, Path]]:
         # The path finder looks at the folders of sys.path. It does not run the package.
         spec = importlib.machinery.PathFinder.find_spec(entry_point.module.partition(".")[0], sys.path)
         for package in (spec.submodule_search_locations or ()) if spec is not None else ():
-            if (folder := Path(package) / entry_point.name / BUNDLE_MANIFEST).is_file():
+            if (folder := Path(package) / entry_point.name / MANIFEST_FILE).is_file():
                 yield entry_point.name, folder.parent
-    for manifest in sorted(_CHECKOUT.glob(f"*/src/*/*/{BUNDLE_MANIFEST}")):
+    for manifest in sorted(_CHECKOUT.glob(f"*/src/*/*/{MANIFEST_FILE}")):
         yield manifest.parent.name, manifest.parent

@@ -11,11 +11,12 @@ import io
 import logging
 import os
 import sys
+from typing import Any
 
 import click
 
 from dragoman.cli.options import EXIT_STATUSES, FAILURE, SuggestingGroup
-from dragoman.errors import DragomanError, InterruptedRun, RankZeroError, is_out_of_memory
+from dragoman.errors import BundleError, DragomanError, InterruptedRun, RankZeroError, is_out_of_memory
 from dragoman.version import __version__
 
 COMMAND_GROUPS = {
@@ -110,6 +111,17 @@ class LazyGroup(SuggestingGroup):
         command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. The error for a bundle that is not there also names the models that are."""
+        try:
+            return super().invoke(ctx)
+        except BundleError as error:
+            from dragoman.model_packages import list_models
+
+            if error.code != "bundle-not-found" or not (names := list_models()):
+                raise
+            raise BundleError(f"{error}, or the name of a model: {', '.join(names)}", code=error.code) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands and the exit statuses into the help."""

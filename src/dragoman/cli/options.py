@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, Any, Concatenate, TypeVar, cast
 import click
 
 from dragoman.errors import OutputError, RecipeError
-from dragoman.model_packages import resolve_model
 from dragoman.platform_features import get_signals
 
 if TYPE_CHECKING:
@@ -51,6 +50,8 @@ class BundleType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the folder. A path that exists takes precedence over a name."""
+        from dragoman.model_packages import resolve_model
+
         return resolve_model(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from dragoman.errors import BundleError, DragomanError, OutputError, RunError, WriteError
-from dragoman.model_packages import list_models
 from dragoman.platform_features import CAN_OPEN_FOLDERS, SYNC_MODE, fcntl
 
 MANIFEST_FILE = "manifest.json"
@@ -333,9 +332,7 @@ def _read_manifest(folder: Path, error_type: type[DragomanError], unreadable_typ
             message = f"{folder}: is a run folder, not a bundle; give {folder / 'bundle'}"
             raise error_type(message, code=missing_code) from None
         problem = f"holds no {MANIFEST_FILE}" if folder.is_dir() else "there is no such folder"
-        names = list_models() if issubclass(error_type, BundleError) else []
-        remedy = "give a folder that dragoman wrote" + (f", or the name of a model: {', '.join(names)}" if names else "")
-        raise error_type(f"{folder}: {problem}; {remedy}", code=missing_code) from None
+        raise error_type(f"{folder}: {problem}; give a folder that dragoman wrote", code=missing_code) from None
     except NotADirectoryError:
         raise error_type(f"{folder}: is not a folder; give a folder that dragoman wrote", code=missing_code) from None
     except OSError as error:
