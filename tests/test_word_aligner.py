@@ -86,13 +86,13 @@ def test_best_alignment_head_is_chosen(bundle: Path) -> None:
     loaded = load_bundle(bundle)
     sources = [f"{first} {second}" for first in list(WORDS)[:6] for second in list(WORDS)[6:12]]
     targets = [" ".join(WORDS[word] for word in source.split()) for source in sources]
-    head = choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe, sources, targets)
+    head = choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe.model, sources, targets)
     assert head is not None
     assert head.layer == 0  # the model has one layer
     assert head.head in (None, *range(loaded.recipe.model.num_heads))
     assert head.error_rate is not None
     assert 0 <= head.error_rate <= 1
-    assert choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe, [""], [""]) is None
+    assert choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe.model, [""], [""]) is None
 
 
 def test_translator_reads_head_from_metadata(translator: Translator) -> None:

@@ -119,7 +119,7 @@ def merge_adapter(
     notify: takes one sentence if parts of the bundle are not measured again
     """
     bundle = load_bundle(bundle_path)
-    if bundle.recipe.task.kind != "translation":
+    if not bundle.recipe.task.has_text_target:
         raise BundleError(f"{bundle_path}: is a parser, and adapters are for translators; give a translator", code="wrong-task")
     merged = apply_adapter(bundle, load_adapter(adapter_path), bundle_path=bundle_path, adapter_path=adapter_path)
     metadata = replace(without_parts(bundle.metadata), adapter=str(adapter_path))

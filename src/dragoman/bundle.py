@@ -374,7 +374,7 @@ def read_bundle(path: Path, files: dict[str, MappedFile]) -> Bundle:
                 text_may_choose=metadata.origin is not None,
             )
         )
-    if (recipe.task.kind == "translation") != tokenizer.has_text_target:
+    if recipe.task.has_text_target != tokenizer.has_text_target:
         raise BundleError(
             f"{path / CONFIG_FILE}: task.kind = {recipe.task.kind!r} does not fit the vocabulary of the target; copy the "
             "bundle again",
@@ -435,7 +435,7 @@ def _build_meta_model(
 
 def _get_parser_options(recipe: Recipe) -> dict[str, Any]:
     """Return the options of `assemble_model` that only a parser has."""
-    if recipe.task.kind == "translation":
+    if recipe.task.has_text_target:
         return {}
     from dragoman.tasks.parsing import parser_options  # imported late, because translation does not need it
 

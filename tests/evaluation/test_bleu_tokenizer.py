@@ -99,10 +99,10 @@ def test_chinese_scores_as_sacrebleu_does() -> None:
 @pytest.mark.parametrize("language", ["zh", "zh_CN", "zho_Hans"])
 def test_validation_scores_chinese(language: str) -> None:
     """Validation, early stopping, reports and the tables of the paper read this score."""
-    scores = score_translations(HYPOTHESES, REFERENCES, make_recipe({"task": {"target_language": language}}))
+    scores = score_translations(HYPOTHESES, REFERENCES, make_recipe({"task": {"target_language": language}}).task)
     assert scores["bleu"].value == pytest.approx(BLEU_ZH, abs=5e-5)
     assert "tok:zh" in scores["bleu"].signature
-    unknown = score_translations(HYPOTHESES, REFERENCES, make_recipe({}))
+    unknown = score_translations(HYPOTHESES, REFERENCES, make_recipe({}).task)
     assert unknown["bleu"].value == pytest.approx(BLEU_13A, abs=5e-5)
 
 

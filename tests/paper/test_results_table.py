@@ -171,7 +171,7 @@ def recipe_of(tiny: MakeRecipe, tmp_path: Path, language: str, *, tokenized: boo
 def test_german_has_paper_bleu(language: str, tokenized: bool, tiny: MakeRecipe, tmp_path: Path) -> None:
     """Check that a split compound with a correct second half counts two of three tokens; unsplit, it counts none of one."""
     hypotheses, references = ["das ist ein neues U-Boot hier"], ["das ist ein neues S-Boot hier"]
-    scores = score_translations(hypotheses, references, recipe_of(tiny, tmp_path, language, tokenized=tokenized))
+    scores = score_translations(hypotheses, references, recipe_of(tiny, tmp_path, language, tokenized=tokenized).task)
     # 7 of 8 tokens are correct, in runs of 4 and 3: 5 of 7 pairs, 3 of 6 triples, 1 of 5 quadruples.
     expected = 100 * (7 / 8 * 5 / 7 * 3 / 6 * 1 / 5) ** 0.25
     assert scores["paper_bleu"].value == pytest.approx(expected)
@@ -182,7 +182,7 @@ def test_german_has_paper_bleu(language: str, tokenized: bool, tiny: MakeRecipe,
 
 def test_compounds_are_split_only_in_german(tiny: MakeRecipe, tmp_path: Path) -> None:
     lines, references = ["c'est-à-dire un porte-clés"], ["c'est-à-dire deux porte-clés ici"]
-    assert "paper_bleu" not in score_translations(lines, references, recipe_of(tiny, tmp_path, "fr", tokenized=True))
+    assert "paper_bleu" not in score_translations(lines, references, recipe_of(tiny, tmp_path, "fr", tokenized=True).task)
     assert paper_bleu(lines, [references], "fr").name == "Moses BLEU"
     assert "compounds" not in paper_bleu(lines, [references], "fr", tokenized=True).signature
 
@@ -190,8 +190,8 @@ def test_compounds_are_split_only_in_german(tiny: MakeRecipe, tmp_path: Path) ->
 def test_paper_bleu_is_left_out_without_sacremoses(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a run does not fail without the extra. `table2 --score` and `evaluate` name what is missing."""
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    assert "paper_bleu" not in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenized=False))
-    assert "paper_bleu" in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenized=True))
+    assert "paper_bleu" not in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenized=False).task)
+    assert "paper_bleu" in score_translations(["a"], ["a"], recipe_of(tiny, tmp_path, "de", tokenized=True).task)
 
 
 def test_report_and_table_2_have_both_bleus(trained: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from dragoman.cleaning.decontamination import EvaluationTexts
 from dragoman.cleaning.deduplication import DuplicateFinder, digest_pairs, digest_sources
 from dragoman.cleaning.enabled_filters import PairFilter, build_filters
 from dragoman.cleaning.statistics import CleaningStats, apply_filters
-from dragoman.config import CleaningConfig, CorpusConfig, FilterName, Recipe
+from dragoman.config import CleaningConfig, CorpusConfig, Direction, FilterName, Recipe
 from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import list_corpus_files, read_pairs
@@ -376,7 +376,8 @@ def build_filter_pipelines(recipe: Recipe) -> dict[str, FilterPipeline]:
         )
     filter_pipeline = FilterPipeline(recipe.data.cleaning)
     if recipe.data.cleaning.eval_overlap:
-        pairs = _read_evaluation_pairs(recipe, Path(recipe.data.root))
+        directions = [*recipe.evaluation_directions("valid").values(), *recipe.evaluation_directions("test").values()]
+        pairs = _read_evaluation_pairs(directions, Path(recipe.data.root))
         filter_pipeline = replace(filter_pipeline, evaluation=EvaluationTexts.from_pairs(pairs))
     return {
         name: replace(
@@ -389,10 +390,8 @@ def build_filter_pipelines(recipe: Recipe) -> dict[str, FilterPipeline]:
     }
 
 
-def _read_evaluation_pairs(recipe: Recipe, root: Path) -> Iterator[Pair]:
-    splits: tuple[Literal["valid", "test"], ...] = ("valid", "test")
-    for split in splits:
-        for direction in recipe.evaluation_directions(split).values():
-            if not direction.is_reversed:  # the filter compares both sides with both sides
-                languages = {"source_language": direction.source_language, "target_language": direction.target_language}
-                yield from read_pairs(direction.corpus, root, **languages)
+def _read_evaluation_pairs(directions: Iterable[Direction], root: Path) -> Iterator[Pair]:
+    for direction in directions:
+        if not direction.is_reversed:  # the filter compares both sides with both sides
+            languages = {"source_language": direction.source_language, "target_language": direction.target_language}
+            yield from read_pairs(direction.corpus, root, **languages)

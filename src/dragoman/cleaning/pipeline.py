@@ -39,7 +39,7 @@ def clean_corpora(
             "format tmx: its files name both languages; give task.source_language and target_language",
             code="missing-key",
         )
-    check_files_exist(recipe, recipe.data.training_corpora().values())
+    check_files_exist(recipe.data.root, recipe.name, recipe.data.training_corpora().values())
     with atomic_dir(folder, overwrite=overwrite) as unfinished_folder:
         if clean_training is None:
             cleaned_corpora = clean_training_corpora(

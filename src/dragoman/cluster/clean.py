@@ -37,7 +37,7 @@ from dragoman.cleaning.pipeline import clean_corpora
 from dragoman.cleaning.statistics import CleaningStats
 from dragoman.cluster.shards import Executor, Shard, ShardRecord, open_request, read_output, run_shards
 from dragoman.cluster.versions import get_versions
-from dragoman.config import CorpusConfig, FilterName, Recipe
+from dragoman.config import CorpusConfig, DataConfig, FilterName, Recipe
 from dragoman.errors import DataError
 from dragoman.formats.corpus_copies import copy_corpora, list_corpus_names
 from dragoman.formats.object_store import StoreFolder, check_output_is_free, exists, is_url, normalize_url, upload_folder
@@ -154,8 +154,8 @@ def clean_on_cluster(
         # An upload that was interrupted has no cleaning.json, which is written last, and its shards are still there.
         is_interrupted = is_remote and exists(shard_folder.url) and not exists(f"{url}/{LAST_FILE}")
         check_output_is_free(url, overwrite=overwrite or is_interrupted)
-        recipe = copy_corpora(recipe, list_corpus_names(list_filter_corpora(recipe)), temporary_folder / "input")
-        check_files_exist(recipe, recipe.data.training_corpora().values())
+        recipe = copy_corpora(recipe, list_corpus_names(list_filter_corpora(recipe.data)), temporary_folder / "input")
+        check_files_exist(recipe.data.root, recipe.name, recipe.data.training_corpora().values())
         open_request(shard_folder, request, overwrite=overwrite)
 
         def clean_training() -> list[CleanedCorpus]:
@@ -176,12 +176,12 @@ def clean_on_cluster(
     return stats_by_corpus
 
 
-def list_filter_corpora(recipe: Recipe) -> list[CorpusConfig]:
+def list_filter_corpora(data: DataConfig) -> list[CorpusConfig]:
     """Return the corpora that the filters read: the training corpora, and those of the evaluation if they count as overlap."""
-    corpora = [*recipe.data.training_corpora().values()]
-    if recipe.data.cleaning.eval_overlap:
+    corpora = [*data.training_corpora().values()]
+    if data.cleaning.eval_overlap:
         for split in EVALUATION_SPLITS:
-            corpora += recipe.data.evaluation_corpora(split).values()
+            corpora += data.evaluation_corpora(split).values()
     return corpora
 
 

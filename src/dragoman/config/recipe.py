@@ -60,6 +60,11 @@ class TaskConfig(RecipeSection):
     """Parsing: weight of a tag's loss relative to the loss of an output token; used if pos_tags = 'head'."""
 
     @property
+    def has_text_target(self) -> bool:
+        """Whether the model outputs text, and not trees."""
+        return self.kind == "translation"
+
+    @property
     def has_tagging_head(self) -> bool:
         """Return whether a layer on the encoder predicts the tags."""
         return self.kind == "parsing" and self.pos_tags == "head"

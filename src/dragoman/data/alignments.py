@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.cleaning.cleaned_corpus import CleanedCorpus, ProgressCallback
-from dragoman.config import CorpusConfig, Recipe, as_list
+from dragoman.config import CorpusConfig, DataConfig, as_list
 from dragoman.data.encode import MAX_LISTED_ORIGINS
 from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.link_table import write_links
@@ -27,7 +27,7 @@ def list_alignment_files(corpus: CorpusConfig, root: Path) -> list[Path]:
 
 
 def align_training_corpus(
-    recipe: Recipe,
+    config: DataConfig,
     cleaned_corpus: CleanedCorpus,
     corpus: Corpus,
     tokenizer: PairTokenizer,
@@ -37,12 +37,12 @@ def align_training_corpus(
     notify: Callable[[str], None],
     on_progress: ProgressCallback = lambda *_: None,
 ) -> None:
-    """Write the word alignment of a training corpus to `path`, from the recipe's files or by dragoman's aligner.
+    """Write the word alignment of a training corpus to `path`, from the files of the section or by dragoman's aligner.
 
     An existing `path` is complete, so it is kept.
 
     Args:
-        recipe: the recipe that names the corpus and perhaps alignment files
+        config: section that names the corpus and perhaps alignment files
         cleaned_corpus: the text of the corpus
         corpus: the encoded pairs of the corpus
         tokenizer: the tokenizers of the encoded pairs
@@ -56,7 +56,7 @@ def align_training_corpus(
     """
     if path.exists():
         return
-    files = list_alignment_files(recipe.data.training_corpora()[cleaned_corpus.name], Path(recipe.data.root))
+    files = list_alignment_files(config.training_corpora()[cleaned_corpus.name], Path(config.root))
     if not files:
         task_name = f"aligning {cleaned_corpus.name}"
         notify(f"aligning the words of {cleaned_corpus.name}")
@@ -68,9 +68,7 @@ def align_training_corpus(
             on_progress=lambda done: on_progress(task_name, done, len(corpus)),
         )
         return
-    alignments = AlignmentFiles(
-        files, cleaned_corpus, recipe.data.max_length if recipe.data.overlong_pairs == "truncate" else None
-    )
+    alignments = AlignmentFiles(files, cleaned_corpus, config.max_length if config.overlong_pairs == "truncate" else None)
     if skipped := alignments.import_links(corpus, tokenizer, path):
         examples = ", ".join(skipped[:MAX_LISTED_ORIGINS]) + (", …" if skipped[MAX_LISTED_ORIGINS:] else "")
         notify(

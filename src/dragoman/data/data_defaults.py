@@ -82,7 +82,7 @@ def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Rec
         or any(corpus.reads_standard_input for corpus in corpora.values())
     ):
         return recipe, None
-    check_files_exist(recipe, corpora.values())
+    check_files_exist(recipe.data.root, recipe.name, corpora.values())
     corpus_size = measure_corpora(recipe)
     size = recipe.size if "size" in recipe.model_fields_set else choose_size(corpus_size.pairs)
     chosen = choose_defaults(corpus_size, size, max_length=recipe.data.max_length)

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from dragoman.config import CorpusConfig, Recipe, locate_initial_bundle
+from dragoman.config import CorpusConfig, DataConfig, Recipe, locate_initial_bundle
 from dragoman.data.alignments import list_alignment_files
 from dragoman.data.encode import PairStats
 from dragoman.data.tokenization.pair_tokenizer import LABELS_FILE, list_tokenizer_files
@@ -90,12 +90,11 @@ def _list_input_files(recipe: Recipe) -> list[list[Path]]:
     if recipe.training.init_from is not None:
         models += list_tokenizer_files(locate_initial_bundle(recipe.training.init_from, recipe.run))
     links = [path for corpus in data.training_corpora().values() for path in list_alignment_files(corpus, root)]
-    return [*(list_corpus_files(corpus, root) for corpus in list_corpora(recipe)), models, *([links] if links else [])]
+    return [*(list_corpus_files(corpus, root) for corpus in list_corpora(recipe.data)), models, *([links] if links else [])]
 
 
-def list_corpora(recipe: Recipe) -> list[CorpusConfig]:
+def list_corpora(data: DataConfig) -> list[CorpusConfig]:
     """Return the corpora that a preparation reads."""
-    data = recipe.data
     splits: tuple[Literal["valid", "test"], ...] = ("valid", "test") if data.cleaning.eval_overlap else ("valid",)
     evaluation_corpora = [corpus for split in splits for corpus in data.evaluation_corpora(split).values()]
     return [*data.training_corpora().values(), *evaluation_corpora]
@@ -115,7 +114,7 @@ def hash_inputs(recipe: Recipe, previous_inputs: dict[str, Any]) -> dict[str, di
     Raises:
         DataError: a file cannot be read.
     """
-    check_files_exist(recipe, list_corpora(recipe))
+    check_files_exist(recipe.data.root, recipe.name, list_corpora(recipe.data))
     inputs: dict[str, dict[str, Any]] = {}
     for path in chain.from_iterable(_list_input_files(recipe)):
         name = _get_input_name(path)
@@ -159,6 +158,6 @@ def compute_request_digest(recipe: Recipe, inputs: dict[str, dict[str, Any]]) ->
     }
     if recipe.aligns_words:
         settings["links"] = [corpus.alignments is not None for corpus in data.training_corpora().values()]
-    if recipe.task.kind == "parsing":
+    if not recipe.task.has_text_target:
         settings["trees"] = [recipe.task.linearization, recipe.task.function_tags, recipe.task.traces]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

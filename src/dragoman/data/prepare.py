@@ -9,7 +9,7 @@ continues after the last complete chunk of a file.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -26,7 +26,15 @@ from dragoman.cleaning.cleaned_corpus import (
     clean_training_corpora,
 )
 from dragoman.cleaning.cleaning_report import render_cleaning_report
-from dragoman.config import CleaningConfig, CorpusConfig, Direction, Recipe, locate_initial_bundle
+from dragoman.config import (
+    CleaningConfig,
+    CorpusConfig,
+    DataConfig,
+    Direction,
+    Recipe,
+    TaskConfig,
+    locate_initial_bundle,
+)
 from dragoman.data.alignments import align_training_corpus
 from dragoman.data.encode import MAX_LISTED_ORIGINS, PairEncoder, PairStats, encode_corpus
 from dragoman.data.encoded_corpus import Corpus, get_lengths_file, list_pair_files, write_lengths
@@ -143,7 +151,7 @@ def prepare(
         raise RecipeError(
             "data.train: is not set; name the training files, or those of a mixture in data.corpora", code="missing-key"
         )
-    check_task_formats(recipe)
+    check_task_formats(recipe.task, recipe.data)
     work_dir = folder.with_name(f".{folder.name}.partial")
     try:
         manifest = read_manifest(folder)
@@ -185,22 +193,22 @@ def _tidy_up(folder: Path, work_dir: Path, manifest: dict[str, Any], inputs: dic
             shutil.rmtree(work_dir)
 
 
-def check_task_formats(recipe: Recipe) -> None:
+def check_task_formats(task: TaskConfig, data: DataConfig) -> None:
     """Raise RecipeError if a file holds trees and the task is translation, or the reverse.
 
     The recipe has already checked the formats that it names.
     """
-    is_parsing = recipe.task.kind == "parsing"
+    is_parsing = not task.has_text_target
     expectation = "needs trees; give format = 'brackets'" if is_parsing else "does not use trees; set task.kind = 'parsing'"
-    corpora = [*recipe.data.training_corpora().values()]
-    corpora += [corpus for split in ("valid", "test") for corpus in recipe.data.evaluation_corpora(split).values()]
+    corpora = [*data.training_corpora().values()]
+    corpora += [corpus for split in ("valid", "test") for corpus in data.evaluation_corpora(split).values()]
     for corpus in corpora:
         if corpus.file is None:
             continue
-        for path in list_corpus_files(corpus.model_copy(update={"source": None, "target": None}), Path(recipe.data.root)):
+        for path in list_corpus_files(corpus.model_copy(update={"source": None, "target": None}), Path(data.root)):
             if ((file_format := detect_format(path, corpus.format)) == "brackets") != is_parsing:
                 raise RecipeError(
-                    f"{path}: is read as {file_format}, but task.kind = {recipe.task.kind!r} {expectation}",
+                    f"{path}: is read as {file_format}, but task.kind = {task.kind!r} {expectation}",
                     code="format-mismatch",
                 )
 
@@ -280,7 +288,7 @@ def _build(
             name = get_training_prefix(direction.name)
             encoded_corpus = Corpus(list_pair_files(work_dir, name))
             align_training_corpus(
-                recipe,
+                recipe.data,
                 cleaned_training_corpora[direction.corpus_name],
                 encoded_corpus,
                 tokenizer,
@@ -321,7 +329,7 @@ def _train_or_load_tokenizer(
         folder = locate_initial_bundle(recipe.training.init_from, recipe.run)
         notify(f"using the tokenizer of {folder}")
         tokenizer = read_tokenizer(folder, config, append_source_eos=recipe.model.append_source_eos)
-    elif recipe.task.kind == "parsing":
+    elif not recipe.task.has_text_target:
         tokenizer = _train_parser_tokenizer(recipe, cleaned_corpora, notify)
     elif config.model_file is not None:
         tokenizer = import_tokenizer(
@@ -345,15 +353,15 @@ def _train_or_load_tokenizer(
             notify=notify,
         )
     tokenizer = add_extra_tokens(tokenizer, config.extra_tokens)
-    _check_language_tokens(recipe, tokenizer)
+    _check_language_tokens(map(recipe.tokenizer.format_language_token, recipe.languages), tokenizer)
     write_tokenizer(work_dir, tokenizer)
     write_lines(work_dir / TOKENIZER_MARKER, [])
     return with_recipe_languages(tokenizer, recipe)
 
 
-def _check_language_tokens(recipe: Recipe, tokenizer: PairTokenizer) -> None:
+def _check_language_tokens(tokens: Iterable[str], tokenizer: PairTokenizer) -> None:
     """Raise RecipeError if the vocabulary of an initial bundle lacks the token of a language."""
-    for token in map(recipe.tokenizer.format_language_token, recipe.languages):
+    for token in tokens:
         if tokenizer.source.piece_to_id(token) is None:
             raise RecipeError(
                 f"data.corpora: the vocabulary has no language token {token}; add it to tokenizer.extra_tokens",

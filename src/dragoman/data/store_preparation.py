@@ -77,7 +77,7 @@ def prepare_with_stores(
 
 def copy_inputs(recipe: Recipe, run: Path) -> Recipe:
     """Return the recipe for a local run folder, into which the files below a `data.root` in an object store are copied."""
-    names = list_corpus_names(list_corpora(recipe))
+    names = list_corpus_names(list_corpora(recipe.data))
     names += [name for corpus in recipe.data.training_corpora().values() for name in as_list(corpus.alignments)]
     names += [*recipe.tokenizer.files, *as_list(recipe.data.term_file)]
     return copy_corpora(recipe, names, run / CORPORA_DIR).model_copy(update={"run": str(run)})

@@ -60,7 +60,7 @@ def get_task_bleu_tokenizer(task: TaskConfig) -> str:
 
 def check_bleu_tokenizer(task: TaskConfig) -> None:
     """Raise RecipeError if the tokenizer of the task cannot run, because a package or a download is missing."""
-    if task.kind == "translation":
+    if task.has_text_target:
         bleu_metric(get_task_bleu_tokenizer(task))
 
 

@@ -49,7 +49,7 @@ def check_layers(config: ModelConfig, engine: str) -> None:
 
 def check_is_translator(bundle: Bundle, engine: str) -> None:
     """Raise BundleError for a parser."""
-    if bundle.recipe.task.kind != "translation":
+    if not bundle.recipe.task.has_text_target:
         raise BundleError(
             f"{bundle.recipe.name}: is a parser, and {engine} cannot run it; use dragoman parse", code="wrong-task"
         )

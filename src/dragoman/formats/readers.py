@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dragoman.config import STANDARD_INPUT, CorpusConfig, Format, Recipe, as_list, find_builtin_recipe
+from dragoman.config import STANDARD_INPUT, CorpusConfig, Format, as_list, find_builtin_recipe
 from dragoman.errors import DataError, RecipeError
 from dragoman.formats.jsonl import read_jsonl
 from dragoman.formats.object_store import is_url
@@ -47,17 +47,19 @@ def list_corpus_files(corpus: CorpusConfig, root: Path) -> list[Path]:
     return _list_side_files(corpus.source, root) + _list_side_files(corpus.target, root) + _list_bilingual_files(corpus, root)
 
 
-def check_files_exist(recipe: Recipe, corpora: Iterable[CorpusConfig]) -> None:
+def check_files_exist(data_root: str, recipe_name: str, corpora: Iterable[CorpusConfig]) -> None:
     """Raise DataError for the first missing file. The message names the folder and, for built-in recipes, how to get it.
+
+    data_root: `data.root` of the recipe
 
     Raises RecipeError for a root in an object store, of which the readers need copies.
     """
-    if is_url(recipe.data.root):
+    if is_url(data_root):
         raise RecipeError(
-            f"data.root = {recipe.data.root!r}: only prepare and clean --cluster read object stores; copy the files",
+            f"data.root = {data_root!r}: only prepare and clean --cluster read object stores; copy the files",
             code="invalid-option",
         )
-    root, builtin_file = Path(recipe.data.root), find_builtin_recipe(recipe.name)
+    root, builtin_file = Path(data_root), find_builtin_recipe(recipe_name)
     hint = "check its name" if builtin_file is None else f"the first lines of {builtin_file} describe how to get it"
     for path in (path for corpus in corpora for path in list_corpus_files(corpus, root)):
         if path == STDIN_PATH:
@@ -65,7 +67,7 @@ def check_files_exist(recipe: Recipe, corpora: Iterable[CorpusConfig]) -> None:
         try:
             path.stat()
         except FileNotFoundError:
-            root_hint = f" (data.root = {recipe.data.root!r})" if path.is_relative_to(root) else ""
+            root_hint = f" (data.root = {data_root!r})" if path.is_relative_to(root) else ""
             raise DataError(f"{path}: there is no such file{root_hint}; {hint}", code="file-not-found") from None
         except OSError:
             continue  # the reader reports it

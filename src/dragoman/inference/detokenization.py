@@ -8,7 +8,7 @@ from itertools import repeat
 
 from torch import Tensor
 
-from dragoman.config import DecodingConfig, Recipe
+from dragoman.config import DecodingConfig, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.alignment import AttentionAligner
@@ -39,7 +39,7 @@ class Detokenizer:
     """Converter from hypotheses to translations."""
 
     tokenizer: PairTokenizer
-    recipe: Recipe
+    task: TaskConfig
     aligner: AttentionAligner
 
     def to_translation(
@@ -99,7 +99,7 @@ class Detokenizer:
 
     def _mark_copy(self, text: str, translation: Translation) -> Translation:
         """Set the status `copied` if source and target language differ and the translation copies the source."""
-        task = self.recipe.task
+        task = self.task
         if (
             translation.status != "ok"
             or is_same_language(task.source_language, task.target_language)

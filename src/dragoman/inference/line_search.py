@@ -165,7 +165,13 @@ class LineTranslation:
         if return_alternatives:
             inference_model = replace(inference_model, restrict_vocabulary=None)
         search = LineSearch(
-            inference_model, model.tokenizer, model.recipe, model.decoding, session.models[0], self._build_utility(segments)
+            inference_model,
+            model.tokenizer,
+            model.recipe.task,
+            model.decoding,
+            model.start_id,
+            session.models[0],
+            self._build_utility(segments),
         )
         return search.run(
             segments.encoded_lines,

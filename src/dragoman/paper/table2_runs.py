@@ -122,7 +122,7 @@ def _train_runs(recipes: Mapping[tuple[str, int], Recipe], make_callback: Callab
         train_parallel(runs, processes=processes, on_start=lambda name: make_callback(name)(RunClosed()), reuse_plan=reuse_plan)
         return
     for key in unfinished:
-        share_data(recipes[key], list_run_dirs(recipes, key[1]))
+        share_data(recipes[key].run, list_run_dirs(recipes, key[1]))
         train(recipes[key], make_callback(names[key]), reuse_plan=reuse_plan)
 
 

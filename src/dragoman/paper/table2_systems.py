@@ -135,7 +135,7 @@ def make_system_recipe(
     Raises RecipeError if the recipe is no translation recipe, or has no single test or validation set.
     """
     corpus_recipe = read_recipe(corpus)
-    if corpus_recipe.task.kind != "translation":
+    if not corpus_recipe.task.has_text_target:
         raise RecipeError(f"{corpus}: is a parsing recipe, and Table 2 is for translation; give another --corpus")
     document = corpus_recipe.model_dump(mode="json")
     system_recipe = read_recipe(Path(system.recipe)).model_dump(mode="json")

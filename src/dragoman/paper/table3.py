@@ -95,7 +95,7 @@ def train_table3(
         recipe = recipes[row.name, seed]
         report = read_finished_report(Path(recipe.run))
         if report is None:
-            share_data(recipe, list_run_dirs(recipes, seed))
+            share_data(recipe.run, list_run_dirs(recipes, seed))
             report = train(recipe, make_callback(run_names[row.name, seed]), reuse_plan=reuse_plan)
         trained_by_row[row.name].append(read_trained_row(row.name, seed, report, budget))
     resamples_by_row, remarks = (
@@ -118,7 +118,7 @@ def prepare_shared_data(recipes: Mapping[tuple[str, int], Recipe], unfinished: S
     """Prepare the data of the first run of each seed, and share them with the other rows of the seed."""
     for key in unfinished:
         recipe = recipes[key]
-        share_data(recipe, list_run_dirs(recipes, key[1]))
+        share_data(recipe.run, list_run_dirs(recipes, key[1]))
         if not (Path(recipe.run) / "data" / MANIFEST).is_file():
             prepare(recipe, Path(recipe.run) / "data")
 
@@ -204,9 +204,9 @@ def list_run_dirs(recipes: Mapping[tuple[str, int], Recipe], seed: int) -> list[
     return [Path(recipe.run) for (_, recipe_seed), recipe in recipes.items() if recipe_seed == seed]
 
 
-def share_data(recipe: Recipe, other_run_dirs: Sequence[Path]) -> None:
+def share_data(run: str, other_run_dirs: Sequence[Path]) -> None:
     """Copy the prepared data of another row of this seed. The run verifies them as its own."""
-    data_dir = Path(recipe.run) / "data"
+    data_dir = Path(run) / "data"
     prepared_dir = next((run_dir / "data" for run_dir in other_run_dirs if (run_dir / "data" / MANIFEST).is_file()), None)
     if prepared_dir is None or data_dir.exists():
         return

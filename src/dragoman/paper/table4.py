@@ -136,7 +136,7 @@ def find_run_files(folder: Path) -> tuple[Path, list[Path], list[Path]]:
     Raises RunError if the folder holds no run of a parser with a bundle and trees to score.
     """
     recipe = read_run_status(folder).recipe
-    if recipe.task.kind != "parsing":
+    if recipe.task.has_text_target:
         raise RunError(f"{folder}: is a run of {recipe.task.kind}; give one of task.kind = 'parsing'")
     if not (folder / "bundle").is_dir():
         raise RunError(f"{folder}: has no bundle to parse with; finish the run first", code="run-unfinished")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.config import Recipe
+from dragoman.config import ModelConfig, Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.evaluation.aer import score_alignments
@@ -60,7 +60,7 @@ def get_guided_head(recipe: Recipe) -> AlignmentHead | None:
 def choose_alignment_head(
     model: Transformer,
     tokenizer: PairTokenizer,
-    recipe: Recipe,
+    config: ModelConfig,
     sources: Sequence[str],
     targets: Sequence[str],
     *,
@@ -76,12 +76,10 @@ def choose_alignment_head(
         if has_text(source, tokenizer.encode_source(source)) and tokenizer.encode_target(target)
     ]
     gold = align_pairs([source.split() for source, *_ in pairs], [target.split() for _, target, *_ in pairs])
-    if not any(gold) or not recipe.model.num_cross_attentions:
+    if not any(gold) or not config.num_cross_attentions:
         return None
     heads = candidates or [
-        AlignmentHead(layer, head)
-        for layer in range(recipe.model.num_cross_attentions)
-        for head in (None, *range(recipe.model.num_heads))
+        AlignmentHead(layer, head) for layer in range(config.num_cross_attentions) for head in (None, *range(config.num_heads))
     ]
     links_by_head: dict[AlignmentHead, list[list[Link]]] = {head: [] for head in heads}
     for start in range(0, len(pairs), PAIR_BATCH_SIZE):
@@ -91,7 +89,7 @@ def choose_alignment_head(
             model,
             sources_ids,
             targets_ids,
-            start_id=get_decoder_start_id(recipe.model),
+            start_id=get_decoder_start_id(config),
             prompt=tokenizer.decoder_prompt,
             finished=[True] * len(batch),
         )

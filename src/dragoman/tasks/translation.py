@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
-from dragoman.config import DecodingConfig, Recipe
+from dragoman.config import DecodingConfig, Recipe, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
@@ -89,7 +89,8 @@ def translate_lines(
     on_progress: OnProgress = lambda _: None,
 ) -> list[TranslatedLine]:
     """Encode and search each line, in order. decoding: options to use instead of those of the recipe"""
-    search = LineSearch(inference_model, tokenizer, recipe, decoding or recipe.decoding, attention_model)
+    start_id = get_decoder_start_id(recipe.model)
+    search = LineSearch(inference_model, tokenizer, recipe.task, decoding or recipe.decoding, start_id, attention_model)
     source_limit = get_source_limit(inference_model.max_positions, search.decoding)
     return search.run(encode_lines(tokenizer, lines, source_limit=source_limit), on_progress=on_progress)
 
@@ -112,14 +113,16 @@ def encode_lines(tokenizer: PairTokenizer, lines: Sequence[str], *, source_limit
 class LineSearch:
     """Search for the hypotheses of lines, with one model and the same options.
 
+    start_id: first decoder input
     attention_model: model whose attention the coverage penalty reads; needed if `decoding.coverage_penalty` is set
     compute_utility: utility of minimum Bayes risk for a metric that is neither chrF nor BLEU
     """
 
     inference_model: InferenceModel
     tokenizer: PairTokenizer
-    recipe: Recipe
+    task: TaskConfig
     decoding: DecodingConfig
+    start_id: int
     attention_model: Transformer | None = None
     compute_utility: UtilityFn | None = None
 
@@ -140,7 +143,7 @@ class LineSearch:
         return_alternatives, on_progress, map_fn: see `BatchSearch` and `generate`
         """
         if self.decoding.mbr == "bleu":
-            check_bleu_tokenizer(self.recipe.task)
+            check_bleu_tokenizer(self.task)
         searched = [index for index, line in enumerate(lines) if line.skip_status is None]
         line_constraints = _allow_repetitions(
             [lines[index].source for index in searched],
@@ -152,7 +155,7 @@ class LineSearch:
             BatchSearch(
                 self.inference_model,
                 build_candidate_search(self.decoding),
-                start_id=get_decoder_start_id(self.recipe.model),
+                start_id=self.start_id,
                 prompt=tuple(self.tokenizer.decoder_prompt),
                 decoding_constraints=build_decoding_constraints(self.decoding, self.tokenizer.target),
                 return_alternatives=return_alternatives,
@@ -171,7 +174,7 @@ class LineSearch:
                 [lines[index].source for index in searched],
                 results,
                 self.decoding,
-                start_id=get_decoder_start_id(self.recipe.model),
+                start_id=self.start_id,
                 prompt=self.tokenizer.decoder_prompt,
             )
         if self.decoding.mbr != "none":
@@ -180,7 +183,7 @@ class LineSearch:
                     line_hypotheses,
                     [self.tokenizer.target.decode(hypothesis.tokens) for hypothesis in line_hypotheses],
                     self.decoding,
-                    bleu_tokenizer=get_task_bleu_tokenizer(self.recipe.task),
+                    bleu_tokenizer=get_task_bleu_tokenizer(self.task),
                     compute_utility=None if self.compute_utility is None else partial(self.compute_utility, index),
                 )
                 for index, line_hypotheses in zip(searched, results, strict=True)
@@ -284,12 +287,11 @@ def decode_best(translated_lines: Sequence[TranslatedLine], tokenizer: PairToken
     return [tokenizer.target.decode(line.hypotheses[0].tokens) if line.hypotheses else "" for line in translated_lines]
 
 
-def score_translations(hypotheses: Sequence[str], references: Sequence[str], recipe: Recipe) -> dict[str, Score]:
+def score_translations(hypotheses: Sequence[str], references: Sequence[str], task: TaskConfig) -> dict[str, Score]:
     """Return BLEU with the tokenizer of the target language, chrF and exact match.
 
     German also has BLEU as in the paper, with split compounds, unless plain text needs a Moses tokenizer that is missing.
     """
-    task = recipe.task
     scores = {
         "bleu": bleu_with_tokenizer(hypotheses, [references], get_task_bleu_tokenizer(task)),
         "chrf": chrf(hypotheses, [references]),

@@ -78,7 +78,7 @@ def read_pairs_of_run(recipe: Recipe, prepared: PreparedData, max_pairs: int) ->
     with suppress(DataError):
         return read_validation_pairs(recipe, max_pairs=max_pairs)
     # Prepared trees have lost their words, and prepared pairs of many languages do not tell which languages they are of.
-    if recipe.task.kind == "parsing" or recipe.tokenizer.language_token is not None:
+    if not recipe.task.has_text_target or recipe.tokenizer.language_token is not None:
         return []
     corpus, tokenizer = prepared.corpus(VALID), prepared.tokenizer
     num_pairs = min(len(corpus), max_pairs)
@@ -100,7 +100,7 @@ def _choose_alignment(
     A model of many languages has one head for all: that of the first pair of languages.
     """
     guided_head_ref, pairs = get_guided_head(recipe), pairs[:NUM_ALIGNMENT_PAIRS]
-    if not pairs or recipe.task.kind == "parsing":
+    if not pairs or not recipe.task.has_text_target:
         return guided_head_ref
     languages, indices = next(iter(group_by_languages(pairs).items()))
     if languages is not None:
@@ -109,7 +109,7 @@ def _choose_alignment(
     model = _build_model(recipe, tokenizer, weights, location=location)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     candidates = None if guided_head_ref is None else [guided_head_ref]
-    return choose_alignment_head(model, tokenizer, recipe, sources, targets, candidates=candidates)
+    return choose_alignment_head(model, tokenizer, recipe.model, sources, targets, candidates=candidates)
 
 
 def _calibrate_confidence(
@@ -126,7 +126,7 @@ def _calibrate_confidence(
     A model of many languages has none, because the signals of its pairs of languages differ. A model without cross-attention
     lacks one of the signals.
     """
-    has_one_pair = recipe.task.kind == "translation" and recipe.tokenizer.language_token is None
+    has_one_pair = recipe.task.has_text_target and recipe.tokenizer.language_token is None
     if not has_one_pair or not recipe.model.num_cross_attentions:
         return None
     pairs = read_pairs_of_run(recipe, prepared, MAX_CALIBRATION_SENTENCES)
@@ -139,7 +139,7 @@ def _calibrate_confidence(
 
 def measure_corpus_lengths(recipe: Recipe, prepared: PreparedData) -> list[LengthRatios] | None:
     """Return the usual lengths of translations for each pair of languages, by a sample of the training pairs."""
-    if recipe.task.kind == "parsing":
+    if not recipe.task.has_text_target:
         return None
     lengths: dict[tuple[str, str], list[tuple[int, int]]] = {}
     tokenizer, skipped = prepared.tokenizer, prepared.tokenizer.prefix_lengths

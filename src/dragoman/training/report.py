@@ -293,7 +293,7 @@ def draw_attention(bundle: Bundle, sample: Sample) -> str:
 def _encode_sample(bundle: Bundle, sample: Sample) -> tuple[list[int], list[int]]:
     """Return the encoder input and the decoder output as token ids."""
     tokenizer = bundle.tokenizer
-    if bundle.recipe.task.kind == "translation":
+    if bundle.recipe.task.has_text_target:
         return tokenizer.encode_source(sample.source), tokenizer.encode_target(sample.translation)
     labels = get_labels(tokenizer)
     return encode_words(tokenizer, sample.source.split(" ")), labels.hide_tags(

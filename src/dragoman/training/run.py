@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from dragoman.config import Recipe
@@ -49,8 +50,10 @@ def train(
         with distributed.rank_zero_first():
             if distributed.is_rank_zero:
                 test_sets = read_test_sets(recipe)
-                exit_stack.enter_context(lock_run_folder(recipe))
-                callback = with_uploads(recipe, with_loggers(recipe, callback))
+                exit_stack.enter_context(lock_run_folder(recipe.run))
+                run = Path(recipe.run)
+                callback = with_loggers(run, recipe.training.loggers, callback)
+                callback = with_uploads(run, recipe.training.checkpoint_url, callback)
         check_same_recipe(recipe, distributed)
         callback = callback if distributed.is_rank_zero else ignore_event
         exit_stack.callback(callback, RunClosed())

@@ -36,14 +36,14 @@ from dragoman.training.validation import build_validator, read_direction
 
 
 @contextmanager
-def lock_run_folder(recipe: Recipe) -> Iterator[None]:
+def lock_run_folder(run: str) -> Iterator[None]:
     """Keep other runs out of the run folder. Raise OutputError if another process uses it."""
-    if is_url(recipe.run):
+    if is_url(run):
         raise RecipeError(
-            f"run = {recipe.run!r}: training writes to a folder; give one, and the URL as training.checkpoint_url",
+            f"run = {run!r}: training writes to a folder; give one, and the URL as training.checkpoint_url",
             code="invalid-option",
         )
-    folder = Path(recipe.run)
+    folder = Path(run)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -59,7 +59,7 @@ def lock_run_folder(recipe: Recipe) -> Iterator[None]:
 def read_test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
     """Read the test sets by name, so that an error in one appears before training. That of data.test is named test."""
     corpora = recipe.data.evaluation_corpora("test")
-    check_files_exist(recipe, corpora.values())
+    check_files_exist(recipe.data.root, recipe.name, corpora.values())
     directions = recipe.evaluation_directions("test")
     test_sets = {name: read_direction(direction, recipe) for name, direction in directions.items()}
     for name, pairs in test_sets.items():

@@ -63,7 +63,7 @@ def build_test_set_report(
     """
     recipe = with_pair_languages(recipe, pairs)
     scores = {name: round(score.value, 2) for name, score in after.scores.items()}
-    if before is None or recipe.task.kind == "parsing" or len(pairs) < 2:
+    if before is None or not recipe.task.has_text_target or len(pairs) < 2:
         return TestSetReport(len(pairs), scores)
     references = [get_references(pairs, recipe)]
     new, old = ([sample.translation for sample in result.samples] for result in (after, before))

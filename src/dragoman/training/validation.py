@@ -272,7 +272,7 @@ def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | No
     Raises DataError if a tree cannot be scored.
     """
     task = recipe.task
-    check_task_formats(recipe)
+    check_task_formats(recipe.task, recipe.data)
     languages = {"source_language": task.source_language, "target_language": task.target_language}
     pairs = list(read_pairs(corpus, Path(recipe.data.root), **languages))
     # A corpus is often a sequence of documents, some harder than others.
@@ -394,7 +394,7 @@ def _evaluate_translations(
         on_progress=on_progress,
     )
     texts = decode_best(translations, tokenizer)
-    scores = score_translations(texts, get_references(pairs, recipe), recipe)
+    scores = score_translations(texts, get_references(pairs, recipe), recipe.task)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
     incomplete_outputs: Counter[str] = Counter()
     for sample, translation in zip(samples, translations, strict=True):

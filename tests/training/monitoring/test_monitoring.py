@@ -362,7 +362,7 @@ def recipe_with_loggers(folder: Path, *names: str) -> Recipe:
 
 
 def test_callback_without_loggers_is_not_wrapped(tmp_path: Path) -> None:
-    assert with_loggers(recipe_with_loggers(tmp_path), ignore_event) is ignore_event
+    assert with_loggers(tmp_path, [], ignore_event) is ignore_event
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
@@ -383,8 +383,8 @@ def test_tensorboard_holds_each_step_once_after_resume(tmp_path: Path) -> None:
 
     own = FailingRecorder()
     recipe = recipe_with_loggers(tmp_path, "tensorboard")
-    play(with_loggers(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"), last=4)
-    play(with_loggers(recipe, own), tmp_path, first=3, last=6)
+    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, recipe=recipe.model_dump(mode="json"), last=4)
+    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, first=3, last=6)
     assert own.notices == []
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -480,8 +480,14 @@ def test_mlflow_resumes_the_same_run(
     install("mlflow.entities", {"Metric": metric, "Param": lambda key, value: (key, value)})
     install("mlflow.tracking", {"MlflowClient": Client})
     recipe, own = recipe_with_loggers(tmp_path, "mlflow"), FailingRecorder()
-    play(with_loggers(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"))
-    play(with_loggers(recipe, own), tmp_path, recipe=recipe.model_dump(mode="json"), first=3, last=3)
+    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, recipe=recipe.model_dump(mode="json"))
+    play(
+        with_loggers(tmp_path, recipe.training.loggers, own),
+        tmp_path,
+        recipe=recipe.model_dump(mode="json"),
+        first=3,
+        last=3,
+    )
     assert own.notices == []
     assert list(Client.stores) == [uri or f"sqlite:///{tmp_path / 'mlflow.db'}"]
     store = next(iter(Client.stores.values()))
@@ -517,8 +523,8 @@ def test_wandb_resumes_the_same_run(
 
     install("wandb", {"init": init, "Table": lambda columns, data: {"columns": columns, "data": data}})
     recipe, own = recipe_with_loggers(tmp_path, "wandb"), FailingRecorder()
-    play(with_loggers(recipe, own), tmp_path)
-    play(with_loggers(recipe, own), tmp_path, first=2, last=3)
+    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path)
+    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, first=2, last=3)
     assert own.notices == []
     assert init_settings[0]["id"] == init_settings[1]["id"] == json.loads((tmp_path / "loggers.json").read_text())["wandb"]
     assert {(settings["mode"], settings["resume"], settings["project"]) for settings in init_settings} == {

@@ -68,7 +68,7 @@ def shortlist(
     check_output_paths(output, overwrite=overwrite, input_paths=[source, target, bundle])
     sources, targets = read_parallel_lines(source, target)
     loaded_bundle = load_bundle(bundle)
-    if loaded_bundle.recipe.task.kind != "translation":
+    if not loaded_bundle.recipe.task.has_text_target:
         raise BundleError(f"{bundle}: is a parser, which needs no shortlist; use dragoman parse")
     tokenizer = loaded_bundle.tokenizer.select_languages(source_language, target_language)
     loaded_bundle = replace(loaded_bundle, tokenizer=tokenizer)

@@ -12,17 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dragoman.config import Recipe
 from dragoman.errors import DragomanError
 from dragoman.formats.object_store import StoreFolder, normalize_url, upload_folder, write_pieces
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.training.monitoring.events import Callback, Notice, RunEvent, RunFinished, TrainingEvent
 
 
-def with_uploads(recipe: Recipe, callback: Callback) -> Callback:
-    """Return the callback with uploads to `training.checkpoint_url`, or unchanged if it is not set."""
-    url = recipe.training.checkpoint_url
-    return callback if url is None else CheckpointUploader(callback, Path(recipe.run), url)
+def with_uploads(run: Path, url: str | None, callback: Callback) -> Callback:
+    """Return the callback with uploads of a run to `training.checkpoint_url`, or unchanged if it is not set."""
+    return callback if url is None else CheckpointUploader(callback, run, url)
 
 
 class CheckpointUploader:

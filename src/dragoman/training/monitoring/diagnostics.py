@@ -85,7 +85,7 @@ def diagnose_ignored_source(status: RunStatus) -> Diagnosis | None:
     epochs_seen = max((epoch for epoch_step, epoch in status.points("train", "epoch") if epoch_step <= step), default=0.0)
     if epochs_seen < 2.0 or shuffled_source_nll - own_nll > 0.02 * own_nll:
         return None
-    is_parsing = status.recipe.task.kind == "parsing"
+    is_parsing = not status.recipe.task.has_text_target
     pointer_remedy = "model.pointer = true; " if is_parsing and not status.recipe.model.pointer else ""
     return Diagnosis(
         "ignores the source",

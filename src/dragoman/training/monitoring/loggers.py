@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Recipe, flatten_settings
+from dragoman.config import flatten_settings
 from dragoman.errors import MissingDependencyError
 from dragoman.io.storage import write_json
 from dragoman.training.monitoring.events import (
@@ -40,15 +40,14 @@ LOGGER_RUNS_FILE = "loggers.json"
 _MAX_BATCH_PARAMETERS = 100
 
 
-def with_loggers(recipe: Recipe, callback: Callback) -> Callback:
-    """Return the callback with the recipe's loggers. Raise MissingDependencyError if a library is not installed."""
-    names = list(dict.fromkeys(recipe.training.loggers))
+def with_loggers(run: Path, loggers: Sequence[str], callback: Callback) -> Callback:
+    """Return the callback with the loggers of a run. Raise MissingDependencyError if a library is not installed."""
+    names = list(dict.fromkeys(loggers))
     for name in names:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of this name is not a library
             raise MissingDependencyError(name, name, f"training.loggers = ['{name}']")
-    folder = Path(recipe.run)
-    return CallbackList(callback, {name: _LOGGERS[name](folder) for name in names}) if names else callback
+    return CallbackList(callback, {name: _LOGGERS[name](run) for name in names}) if names else callback
 
 
 class TensorBoardLogger:
