@@ -23,10 +23,10 @@ from pydantic import BaseModel, TypeAdapter
 from dragoman.bundle import BundleMetadata
 from dragoman.cli import json_outputs
 from dragoman.cli.main import COMMANDS, cli
+from dragoman.cli.translation import translation_line
 from dragoman.config import Recipe
 from dragoman.config.reference import read_sentences
 from dragoman.inference.parse_result import Parse
-from dragoman.inference.translation_result import Translation
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
 from dragoman.training.report import TrainingReport
 
@@ -45,7 +45,7 @@ PAGE_MODULES = {
     "reference/backends.md": "dragoman.inference.backends.support_table",
 }
 # Classes of the Python API whose fields the lines of `--json` repeat.
-DESCRIBED_BY: dict[str, type] = {"TranslationLine": Translation, "ParseLine": Parse}
+DESCRIBED_BY: dict[str, type] = {"ParseLine": Parse}
 EXIT_STATUSES = """\
 | status | meaning |
 | --- | --- |
@@ -148,7 +148,7 @@ def list_schema_types() -> dict[str, Any]:
         "metrics.jsonl, type event": RunEvent,
         "config.json of a bundle, metadata": BundleMetadata,
     }
-    for name, kind in vars(json_outputs).items():
+    for name, kind in {**vars(translation_line), **vars(json_outputs)}.items():
         command = re.search(r"`(dragoman [\w …-]+ --json)`", inspect.getdoc(kind) or "") if inspect.isclass(kind) else None
         if command and name.endswith(("Line", "Output", "Scores")):
             types.setdefault(command[1], kind)

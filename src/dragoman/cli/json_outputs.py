@@ -1,17 +1,18 @@
 """Types of the JSON that the commands print with `--json`. `pydantic.TypeAdapter` makes JSON schemas of them.
 
-A field that `optional` makes is left out of the JSON if it is None.
+Results whose classes import torch have their JSON beside their commands.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar, cast
 
+from dragoman.evaluation.bootstrap import SystemComparison
 from dragoman.evaluation.evalb_scorer import EvalbTotals, SentenceScore
 from dragoman.evaluation.metrics import Score
+from dragoman.io.json_fields import OPTIONAL
 from dragoman.training.monitoring.diagnostics import Diagnosis
 from dragoman.training.monitoring.run_status import RunSummary
 from dragoman.viz.explanation import BeamNode, ExplanationTree, TokenPrediction
@@ -19,103 +20,10 @@ from dragoman.viz.explanation import BeamNode, ExplanationTree, TokenPrediction
 OutputT = TypeVar("OutputT")
 
 
-def optional() -> Any:
-    """Return a field that is left out of the JSON if it is None."""
-    return field(default=None, kw_only=True, metadata={"optional": True})
-
-
 def copy_fields(kind: type[OutputT], source: object, /, **values: Any) -> OutputT:
     """Return an output of this class. The attributes of `source` give the fields that are not among the values."""
     names = [item.name for item in fields(cast(Any, kind)) if item.name not in values]
     return kind(**{name: getattr(source, name) for name in names}, **values)
-
-
-def to_json_line(output: Any) -> str:
-    """Return a dataclass as JSON on one line."""
-    return json.dumps(to_json_dict(output), ensure_ascii=False)
-
-
-def to_json_dict(output: Any) -> Any:
-    """Return a dataclass as a dictionary for JSON, without the optional fields that are None."""
-    if is_dataclass(output) and not isinstance(output, type):
-        return {
-            item.name: to_json_dict(value)
-            for item in fields(output)
-            if not ((value := getattr(output, item.name)) is None and item.metadata.get("optional"))
-        }
-    if isinstance(output, Mapping):
-        return {key: to_json_dict(value) for key, value in output.items()}
-    if isinstance(output, list | tuple):
-        return [to_json_dict(value) for value in output]
-    return output
-
-
-@dataclass(frozen=True)
-class TranslationAlternative:
-    """One hypothesis of `dragoman translate --json`.
-
-    score: log-probability over the length penalty; higher is better
-    status: ok, truncated, short, repetition, copied, empty or too_long
-    token_log_probs: natural logarithms, one for each token, and one for the end token if the output has it
-    unmet_constraints: required phrases that the text does not hold, and excluded ones that it holds
-    mbr_score: similarity to the other candidates in percent, with decoding.mbr
-    confidence: share of the bundle's calibration translations that are no better, with --confidence
-    """
-
-    text: str
-    score: float
-    status: str
-    tokens: Sequence[str]
-    token_log_probs: Sequence[float]
-    unmet_constraints: Sequence[str]
-    mbr_score: float | None = optional()
-    confidence: float | None = optional()
-
-
-@dataclass(frozen=True)
-class TranslationPivot:
-    """First step of a pivot translation in `dragoman translate --json`. The score and status of the line are those of both."""
-
-    text: str
-    score: float
-    status: str
-
-
-@dataclass(frozen=True)
-class TermOutput:
-    """Term of a glossary in a source, with --glossary.
-
-    source: the term as the source has it
-    targets: forms that its translation may have; empty for a term that is not translated
-    form: the form that the translation has; null if it has none
-    """
-
-    source: str
-    targets: Sequence[str]
-    form: str | None
-
-
-@dataclass(frozen=True)
-class TranslationLine:
-    """One line of `dragoman translate --json`. Lines count from 1.
-
-    terms: those of --glossary
-    """
-
-    line: int
-    source: str
-    num_segments: int
-    text: str
-    score: float
-    status: str
-    tokens: Sequence[str]
-    token_log_probs: Sequence[float]
-    unmet_constraints: Sequence[str]
-    alternatives: Sequence[TranslationAlternative]
-    pivot: TranslationPivot | None = optional()
-    mbr_score: float | None = optional()
-    confidence: float | None = optional()
-    terms: Sequence[TermOutput] | None = optional()
 
 
 @dataclass(frozen=True)
@@ -201,8 +109,8 @@ class ModelScores:
 class ScoreOutput:
     """Output of `dragoman score --json`."""
 
-    scores: Sequence[Score] | None = optional()
-    model: ModelScores | None = optional()
+    scores: Annotated[Sequence[Score] | None, OPTIONAL] = None
+    model: Annotated[ModelScores | None, OPTIONAL] = None
 
 
 @dataclass(frozen=True)
@@ -235,22 +143,13 @@ class EvaluateOutput:
     copied: int
     empty: int
     too_long: int
-    pairs: Sequence[PairEvaluation] | None = optional()
+    pairs: Annotated[Sequence[PairEvaluation] | None, OPTIONAL] = None
 
 
 @dataclass(frozen=True)
-class CompareOutput:
+class CompareOutput(SystemComparison):
     """Output of `dragoman compare --json`."""
 
-    a: Score
-    b: Score
-    difference: float
-    interval: Sequence[float]
-    p_value: float
-    resamples: int
-    seed: int
-    signature: str
-    lower_is_better: bool
     significant: bool
 
 
@@ -314,8 +213,8 @@ class RerankCandidate:
     score: float
     forward: float
     length: int
-    reverse: float | None = optional()
-    right_to_left: float | None = optional()
+    reverse: Annotated[float | None, OPTIONAL] = None
+    right_to_left: Annotated[float | None, OPTIONAL] = None
 
 
 @dataclass(frozen=True)
@@ -338,7 +237,7 @@ class CalibrateOutput:
 
     bundle: str
     sentences: int
-    chrf_correlation: float | None = optional()
+    chrf_correlation: Annotated[float | None, OPTIONAL] = None
 
 
 @dataclass(frozen=True)
@@ -350,8 +249,8 @@ class AverageOutput:
     """
 
     bundle: str
-    averaged_checkpoints: Sequence[str] | None = optional()
-    interpolated_bundles: Mapping[str, float] | None = optional()
+    averaged_checkpoints: Annotated[Sequence[str] | None, OPTIONAL] = None
+    interpolated_bundles: Annotated[Mapping[str, float] | None, OPTIONAL] = None
 
 
 @dataclass(frozen=True)
@@ -485,7 +384,7 @@ class ExplainOutput:
     predictions: Sequence[TokenPrediction]
     beam: Sequence[BeamNode]
     notes: Sequence[str]
-    tree: ExplanationTree | None = optional()
+    tree: Annotated[ExplanationTree | None, OPTIONAL] = None
 
 
 @dataclass(frozen=True)
@@ -554,7 +453,7 @@ class EvalbOutput:
     failures: Sequence[EvalbFailure]
     failures_zero: Mapping[str, EvalbTotals]
     failures_dropped: Mapping[str, EvalbTotals]
-    sentences: Sequence[SentenceScore] | None = optional()
+    sentences: Annotated[Sequence[SentenceScore] | None, OPTIONAL] = None
 
 
 @dataclass(frozen=True)

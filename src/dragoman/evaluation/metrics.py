@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dragoman.errors import DataError, MissingDependencyError, RecipeError
+from dragoman.io.json_fields import OPTIONAL
 from dragoman.languages import get_language
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Score:
     name: str
     value: float
     signature: str
-    note: str | None = field(default=None, metadata={"optional": True})
+    note: Annotated[str | None, OPTIONAL] = None
     """Reason why the value says nothing about the outputs, in one sentence."""
 
     def format(self, digits: int = 2) -> str:

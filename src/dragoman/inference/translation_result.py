@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError
 from dragoman.inference.segmentation import join_segments
+from dragoman.io.json_fields import HIDDEN, OPTIONAL
 from dragoman.io.storage import write_lines
 from dragoman.languages import is_spaced_language
 from dragoman.tasks.translation import TranslationStatus
@@ -58,7 +59,7 @@ class _Explainable:
 
 @dataclass(frozen=True)
 class Translation(_Explainable):
-    """One translation of one line.
+    """One translation of one line. Its JSON leaves out the hidden fields.
 
     score: log-probability over the length penalty, higher is better; 0 if nothing was translated; the sum over the segments
         of a line in several segments
@@ -84,15 +85,15 @@ class Translation(_Explainable):
     tokens: tuple[str, ...] = ()
     token_log_probs: tuple[float, ...] = ()
     status: TranslationStatus = "ok"
-    source_tokens: tuple[str, ...] = ()
+    source_tokens: Annotated[tuple[str, ...], HIDDEN] = ()
     num_segments: int = 1
-    attention: AttentionRows | None = None
-    alignment: tuple[Link, ...] | None = None
+    attention: Annotated[AttentionRows | None, HIDDEN] = None
+    alignment: Annotated[tuple[Link, ...] | None, HIDDEN] = None
     unmet_constraints: tuple[str, ...] = ()
-    mbr_score: float | None = None
-    confidence: float | None = None
+    mbr_score: Annotated[float | None, OPTIONAL] = None
+    confidence: Annotated[float | None, OPTIONAL] = None
     alternatives: tuple[Translation, ...] = field(default=(), repr=False)
-    pivot: Translation | None = field(default=None, repr=False)
+    pivot: Annotated[Translation | None, OPTIONAL] = field(default=None, repr=False)
 
     def set_explain_fn(self, explain: ExplainFn) -> None:
         """Set the function that `show` calls, for this translation and its alternatives."""

@@ -291,7 +291,8 @@ def _format_parse(line_number: int, result: Parse, *, as_json: bool, with_ranks:
 
 
 def _to_json_line(line_number: int, result: Parse) -> str:
-    from dragoman.cli.json_outputs import LabeledSpan, ParseAlternative, ParseLine, copy_fields, to_json_line
+    from dragoman.cli.json_outputs import LabeledSpan, ParseAlternative, ParseLine, copy_fields
+    from dragoman.io.json_fields import to_json_line
 
     def get_tree_fields(tree_parse: Parse) -> dict[str, Any]:
         return {"tree": tree_parse.brackets, "brackets": [LabeledSpan(*span) for span in tree_parse.spans]}

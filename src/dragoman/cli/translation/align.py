@@ -175,7 +175,8 @@ def _align_with_model(
 
 
 def _to_json_line(line_number: int, source_line: str, target_line: str, links: list[tuple[int, int]]) -> str:
-    from dragoman.cli.json_outputs import AlignmentLine, to_json_line
+    from dragoman.cli.json_outputs import AlignmentLine
+    from dragoman.io.json_fields import to_json_line
 
     source, target = source_line.split(), target_line.split()
     words = [[source[i], target[j]] for i, j in links if i < len(source) and j < len(target)]

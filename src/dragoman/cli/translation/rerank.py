@@ -130,7 +130,8 @@ def rerank(args: RerankOptions) -> None:
 def _to_json_line(
     line_number: int, source: str, candidates: Sequence[ScoredCandidate], best: ScoredCandidate, weights: RerankWeights
 ) -> str:
-    from dragoman.cli.json_outputs import RerankCandidate, RerankLine, copy_fields, to_json_line
+    from dragoman.cli.json_outputs import RerankCandidate, RerankLine, copy_fields
+    from dragoman.io.json_fields import to_json_line
 
     ranked = sorted(candidates, key=lambda candidate: -candidate.compute_score(weights))
     outputs = [copy_fields(RerankCandidate, candidate, score=candidate.compute_score(weights)) for candidate in ranked]

@@ -171,7 +171,8 @@ def serve(args: ServeOptions) -> None:
             from dragoman.serving.server_processes import serve_in_processes
     except ImportError as error:
         raise MissingDependencyError(error.name or "fastapi", "serve", "dragoman serve") from error
-    from dragoman.cli.json_outputs import ServeOutput, to_json_line
+    from dragoman.cli.json_outputs import ServeOutput
+    from dragoman.io.json_fields import to_json_line
 
     intra_threads, inter_threads = args.intra_threads, args.inter_threads
     if args.processes > 1:

@@ -6,9 +6,9 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -34,6 +34,7 @@ from dragoman.cli.options import (
     with_options,
 )
 from dragoman.errors import DragomanError, OutOfMemoryError, is_out_of_memory
+from dragoman.io.json_fields import OPTIONAL
 from dragoman.runtime.counts import format_count
 
 if TYPE_CHECKING:
@@ -99,9 +100,9 @@ class FileReport:
     from_memory: int = 0
     fuzzy_matches: int = 0
     flagged: Sequence[FlaggedText] = ()
-    terms: Sequence[TermReport] | None = field(default=None, metadata={"optional": True})
-    error: str | None = field(default=None, metadata={"optional": True})
-    code: str | None = field(default=None, metadata={"optional": True})
+    terms: Annotated[Sequence[TermReport] | None, OPTIONAL] = None
+    error: Annotated[str | None, OPTIONAL] = None
+    code: Annotated[str | None, OPTIONAL] = None
 
 
 def scope_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -42,25 +42,9 @@ def write_translations(
 
 
 def _to_json_line(line_number: int, line: str, result: Translation, terms: Sequence[TermUse] | None) -> str:
-    from dragoman.cli.json_outputs import (
-        TermOutput,
-        TranslationAlternative,
-        TranslationLine,
-        TranslationPivot,
-        copy_fields,
-        to_json_line,
-    )
+    from dragoman.cli.json_outputs import copy_fields
+    from dragoman.cli.translation.translation_line import TermOutput, TranslationLine
+    from dragoman.io.json_fields import to_json_line
 
-    alternatives = [copy_fields(TranslationAlternative, alternative) for alternative in result.alternatives]
-    pivot = None if result.pivot is None else copy_fields(TranslationPivot, result.pivot)
-    return to_json_line(
-        copy_fields(
-            TranslationLine,
-            result,
-            line=line_number,
-            source=line,
-            alternatives=alternatives,
-            pivot=pivot,
-            terms=None if terms is None else [TermOutput(use.source, use.entry.targets, use.form) for use in terms],
-        )
-    )
+    outputs = None if terms is None else [TermOutput(use.source, use.entry.targets, use.form) for use in terms]
+    return to_json_line(copy_fields(TranslationLine, result, line=line_number, source=line, terms=outputs))
