@@ -19,12 +19,14 @@ import pytest
 from corpus_files import COMPRESSORS
 from dragoman.config import CorpusConfig, Format, make_recipe
 from dragoman.documents.po import parse as parse_po
+from dragoman.documents.tmx_document import parse_tmx
+from dragoman.documents.xliff_document import parse_xliff
 from dragoman.errors import DataError, MissingDependencyError, RecipeError
 from dragoman.formats.pair import Pair, to_single_line
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files, read_file, read_pairs, read_sides
 from dragoman.formats.text import MAX_LINE_BYTES, read_lines
 from dragoman.formats.writers import write_pairs
-from expected_errors import error_message
+from expected_errors import error_message, raises_code
 
 CRAFT = Path(__file__).parents[3] / "shared" / "data" / "craft"
 
@@ -474,6 +476,34 @@ def test_corpus_and_document_read_the_same_po(charset: str, tmp_path: Path) -> N
     [unit] = parse_po(content).units
     [pair] = read(write_file(tmp_path / "a.po", content))
     assert (pair.source, pair.target) == (unit.source, to_single_line(unit.target)) == ("J\xfcrgen", "Gr\xfc\xdfe \xe9")
+
+
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        ("tmx", tmx(tu(("en-GB", "colour"), ("en", "color"), ("de-AT", "Farbe &#228;")))),
+        ("tmx", tmx(tu(("en", "a&nbsp;b &eacute;"), ("de", "c<![CDATA[&]]>")), head='<!DOCTYPE tmx SYSTEM "tmx14.dtd">')),
+        (
+            "xlf",
+            xliff1('<trans-unit id="a"><source>one</source><target>eins</target></trans-unit>').replace(' version="1.2"', ""),
+        ),
+        ("xlf", xliff1('<trans-unit id="a"><source>one</source><target state="new">one</target></trans-unit>')),
+        ("xlf", xliff2('<unit id="u"><segment><source>one</source><target>eins</target></segment></unit>', version="2.1")),
+    ],
+)
+def test_corpus_and_document_read_the_same_xml(ending: str, content: str, tmp_path: Path) -> None:
+    [unit] = (parse_tmx if ending == "tmx" else parse_xliff)(content.encode()).units
+    [pair] = read(write_file(tmp_path / f"a.{ending}", content))
+    assert (pair.source, pair.target) == (unit.source, "" if unit.state == "untranslated" else unit.target)
+
+
+@pytest.mark.parametrize("version", ["", "1.9", "2", "3.0"])
+def test_corpus_and_document_refuse_the_same_xliff(version: str, tmp_path: Path) -> None:
+    content = f'<xliff version="{version}"/>'
+    with raises_code("unknown-format", f"is XLIFF of version {version!r}"):
+        parse_xliff(content.encode())
+    with raises_code("unknown-format", f"is XLIFF of version {version!r}"):
+        read(write_file(tmp_path / "a.xlf", content))
 
 
 def test_po_in_unknown_encoding_is_refused(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class TaskConfig(RecipeSection):
 
     @property
     def has_text_target(self) -> bool:
-        """Whether the model outputs text, and not trees."""
+        """Return whether the model outputs text, and not trees."""
         return self.kind == "translation"
 
     @property

@@ -24,6 +24,7 @@ from dragoman.documents.xml_units import (
     read_parts,
 )
 from dragoman.errors import DataError
+from dragoman.formats.tmx import choose_variants
 from dragoman.languages import is_same_language
 
 _MACHINE = "MT!"
@@ -69,7 +70,7 @@ def parse_tmx(content: bytes) -> Document:
     for number, element in enumerate(source.iter_elements(("tu",)), start=1):
         num_before = len(units.units)
         units.read(source, element, partial(_add_unit, source, number, (source_language, target_language)))
-        if len(units.units) > num_before and _find_variant(element, target_language) is None:
+        if len(units.units) > num_before and _find_variants(element, (source_language, target_language))[1] is None:
             missing[units.units[-1].id] = source.get_place(element)
 
     def write_missing(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
@@ -98,14 +99,16 @@ def _get_language(element: XmlElement) -> str:
     return element.attributes.get("xml:lang") or element.attributes.get("lang", "")
 
 
-def _find_variant(element: XmlElement, language: str) -> XmlElement | None:
-    """Return the first `tuv` of a language."""
-    return next((tuv for tuv in element.find_all("tuv") if is_same_language(_get_language(tuv), language)), None)
+def _find_variants(element: XmlElement, languages: tuple[str, str]) -> tuple[XmlElement | None, XmlElement | None]:
+    """Return the `tuv` of both languages."""
+    variants = element.find_all("tuv")
+    source, target = choose_variants(list(map(_get_language, variants)), languages)
+    return None if source is None else variants[source], None if target is None else variants[target]
 
 
 def _make_place(source: XmlSource, element: XmlElement, languages: tuple[str, str]) -> _TmxPlace | None:
     """Return the elements of a unit; None for one without a text of the source language."""
-    original, target = (_find_variant(element, language) for language in languages)
+    original, target = _find_variants(element, languages)
     segment = original.find("seg") if original is not None else None
     if original is None or segment is None or not segment.text.strip():
         return None

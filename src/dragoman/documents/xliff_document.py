@@ -30,6 +30,7 @@ from dragoman.documents.xml_units import (
     write_content,
 )
 from dragoman.errors import DataError
+from dragoman.formats.xliff import find_version
 from dragoman.languages import is_same_language
 
 TOOL = "dragoman"
@@ -67,13 +68,13 @@ def parse_xliff(content: bytes) -> Document:
     """Return the document of an XLIFF file. Raises DataError for other files and other versions."""
     source = XmlSource(content)
     root: XmlElement | None = None
+    version = ""
     files: list[XmlElement] = []
 
     def read_start(element: XmlElement) -> None:
-        nonlocal root
+        nonlocal root, version
         if root is None:
-            root = element
-            _check_root(element)
+            root, version = element, _read_version(element)
         if element.name == "file":
             files.append(element)
             check_parts(len(files))
@@ -95,7 +96,7 @@ def parse_xliff(content: bytes) -> Document:
         languages = [files[0].attributes.get(name, "") for name in ("source-language", "target-language")]
 
     def edit_file(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
-        holders, name = (files, "target-language") if root.attributes["version"].startswith("1.") else ([root], "trgLang")
+        holders, name = (files, "target-language") if version.startswith("1.") else ([root], "trgLang")
         edits = [edit for holder in holders for edit in _edit_language(source, holder, name, language)]
         return edits + _write_matches(source, segments, translations)
 
@@ -113,12 +114,10 @@ def _edit_language(source: XmlSource, element: XmlElement, name: str, language: 
     return [Edit(element.start, element.content_start, source.encode(tag))]
 
 
-def _check_root(element: XmlElement) -> None:
+def _read_version(element: XmlElement) -> str:
     if element.name != "xliff":
         raise DataError(f"its first element is {element.name[:40]!r}; expected 'xliff'", code="invalid-format")
-    version = element.attributes.get("version", "")
-    if version not in ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2"):
-        raise DataError(f"is XLIFF of version {version[:20]!r}; 1.0 to 1.2 and 2.0 to 2.2 can be read", code="unknown-format")
+    return find_version(element.attributes.get("version", ""), element.namespace)
 
 
 def _get_file_name(files: list[XmlElement]) -> str:

@@ -37,7 +37,7 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
                 f"{name}: holds {quote_names([*seen_languages])}; choose two in task.source_language and task.target_language",
                 code="unknown-column",
             )
-        source_index, target_index = _choose_variants(languages, (source_language, target_language))
+        source_index, target_index = choose_variants(languages, (source_language, target_language))
         has_language = [has_language[0] or source_index is not None, has_language[1] or target_index is not None]
         origin = make_unit_origin(name, unit.get("tuid"), number)
         source, target = (
@@ -52,7 +52,7 @@ def read_tmx(path: Path | None, *, source_language: str, target_language: str) -
             )
 
 
-def _choose_variants(languages: list[str], expected_languages: tuple[str, str]) -> tuple[int | None, int | None]:
+def choose_variants(languages: list[str], expected_languages: tuple[str, str]) -> tuple[int | None, int | None]:
     """Return the indices of source and target: the first equal codes, or else the first of the same language."""
     indices: list[int | None] = [None, None]
     for is_match in (_is_same_code, is_same_language):

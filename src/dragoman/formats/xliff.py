@@ -16,6 +16,8 @@ from dragoman.languages import is_same_language
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
+VERSIONS = ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2")
+_NAMESPACE_VERSION = re.compile(r"(?<![\d.])[\d.]++$")
 # States of a target that is not translated yet. A missing state counts as translated, although XLIFF 2 takes it for `initial`.
 _UNFINISHED_STATES = frozenset({"new", "needs-translation", "initial"})
 
@@ -50,15 +52,26 @@ def read_xliff(path: Path | None, *, source_language: str = "", target_language:
 def _find_unit_tag(root: _Element, name: str, expected_languages: tuple[str, str]) -> str:
     """Return the tag of units in the file's version, which the root names in an attribute or in its namespace."""
     prefix = get_namespace_prefix(root)
-    version = root.get("version") or (re.findall(r"[\d.]+$", prefix.rstrip("}")) or [""])[0]
-    if version.startswith("1."):
+    if find_version(root.get("version", ""), prefix.strip("{}"), f"{name}: ").startswith("1."):
         return f"{prefix}trans-unit"
-    if not version.startswith("2."):
-        raise DataError(
-            f"{name}: is XLIFF of version {version[:20]!r}; 1.0 to 1.2 and 2.0 to 2.2 can be read", code="unknown-format"
-        )
     _check_languages((root.get("srcLang", ""), root.get("trgLang", "")), expected_languages, name)
     return f"{prefix}unit"
+
+
+def find_version(stated: str, namespace: str, prefix: str = "") -> str:
+    """Return the version of a file: the one that its root states, or else that of the namespace.
+
+    prefix: start of the error message
+
+    Raises DataError for a version that cannot be read.
+    """
+    namespace_version = _NAMESPACE_VERSION.search(namespace)
+    version = stated or (namespace_version[0] if namespace_version else "")
+    if version not in VERSIONS:
+        raise DataError(
+            f"{prefix}is XLIFF of version {version[:20]!r}; 1.0 to 1.2 and 2.0 to 2.2 can be read", code="unknown-format"
+        )
+    return version
 
 
 def _check_languages(file_languages: tuple[str, str], expected_languages: tuple[str, str], name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,7 +138,8 @@ def get_namespace_prefix(element: _Element) -> str:
 def extract_text(element: _Element, location: str) -> str:
     """Return the text of an element without native codes. Text between paired codes and in <sub> is kept.
 
-    Raises DataError for a reference to an entity, which would be lost, and for a <cp> without a valid character.
+    A named character of HTML is a character. Raises DataError for a reference to another entity, which would be lost, and for a
+    <cp> without a valid character.
     """
     return "".join(_iter_texts(element, location, is_in_code=False))
 
@@ -146,17 +148,25 @@ def _iter_texts(element: _Element, location: str, *, is_in_code: bool) -> Iterat
     if element.text and not is_in_code:
         yield element.text
     for child in element:
-        if not isinstance(child.tag, str):
-            raise DataError(
-                f"{location}: refers to the entity {str(child.text)[:40]!r}, which is not declared; write the text itself",
-                code="invalid-format",
-            )
-        name = get_local_name(child)
-        if name == "cp" and not is_in_code:
-            yield _decode_cp(child, location)
-        yield from _iter_texts(child, location, is_in_code=name in _INLINE_CODES or (is_in_code and name != "sub"))
+        if isinstance(child.tag, str):
+            name = get_local_name(child)
+            if name == "cp" and not is_in_code:
+                yield _decode_cp(child, location)
+            yield from _iter_texts(child, location, is_in_code=name in _INLINE_CODES or (is_in_code and name != "sub"))
+        elif not is_in_code:
+            yield _decode_entity(str(child.text), location)
         if child.tail and not is_in_code:
             yield child.tail
+
+
+def _decode_entity(reference: str, location: str) -> str:
+    """Return the character of a reference such as `&nbsp;`, which only a DTD outside would declare."""
+    if (character := html.unescape(reference)) == reference:
+        raise DataError(
+            f"{location}: refers to the entity {reference[:40]!r}, which is not declared; write the text itself",
+            code="invalid-format",
+        )
+    return character
 
 
 def _decode_cp(element: _Element, location: str) -> str:

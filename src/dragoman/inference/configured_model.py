@@ -38,7 +38,7 @@ class ConfiguredModel:
 
     @cached_property
     def marked_tokenizer(self) -> PairTokenizer | None:
-        """The same tokenizers with marks of placeholders; None if the vocabulary has no reserved tokens for them."""
+        """Return the tokenizers with marks of placeholders; None if the vocabulary has no reserved tokens for them."""
         marked = self.bundle.tokenizer.marked
         return None if marked is None else marked.with_languages(self.tokenizer.languages)
 

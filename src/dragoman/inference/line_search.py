@@ -251,7 +251,7 @@ class LineTranslation:
         if attention:
             weights = aligner.compute_line_weights(results, config.batch_tokens)
         if estimator is not None:
-            outputs = [(line.source, found.tokens, found.finished) for line in results for found in line.hypotheses]
+            outputs = [(line.source, output.tokens, output.finished) for line in results for output in line.hypotheses]
             values = iter(estimator.estimate(outputs))
             confidences = [list(islice(values, len(line.hypotheses))) for line in results]
         if config.replace_unknowns:
