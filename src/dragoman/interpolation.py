@@ -83,10 +83,11 @@ def _check_shares(paths: Sequence[Path], shares: Sequence[float]) -> None:
 
 def _check_same_structure(first_path: Path, first: Bundle, path: Path, bundle: Bundle) -> None:
     first_section, section = (item.recipe.model.model_dump(mode="json") for item in (first, bundle))
-    for key in section.keys() - CHANGEABLE_KEYS["model"]:
-        if section[key] != first_section[key]:
+    for key in (section | first_section).keys() - CHANGEABLE_KEYS["model"]:
+        value, first_value = section.get(key), first_section.get(key)
+        if value != first_value:
             raise BundleError(
-                f"{path}: model.{key} = {format_value(section[key])}, but {first_path} has {format_value(first_section[key])}; "
+                f"{path}: model.{key} = {format_value(value)}, but {first_path} has {format_value(first_value)}; "
                 "give bundles of one structure, such as one and its fine-tuned version",
                 code="structure-mismatch",
             )

@@ -14,6 +14,7 @@ from conftest import MakeRecipe
 from dragoman.cli.main import cli
 from dragoman.config import Recipe, flatten_settings
 from dragoman.errors import RecipeError, RunError
+from dragoman.experiments.normalization.options import NormalizationOptions
 from dragoman.paper import ablations
 from dragoman.paper.ablations import (
     ABLATION_ROWS,
@@ -43,8 +44,8 @@ def test_a_row_changes_its_keys_of_the_model_alone(row: Any, tiny: MakeRecipe, t
     base = tiny(tmp_path / "run")
     recipe = make_ablation_recipe(base, row, seed=2, budget=Budget(steps=40), run=tmp_path / "row")
     old, new = (dict(flatten_settings({"model": r.model.model_dump(mode="json")})) for r in (base, recipe))
-    assert {key.removeprefix("model.") for key in new if new[key] != old[key]} <= set(row.settings)
-    assert all(getattr(recipe.model, key) == value for key, value in row.settings.items())
+    assert {key.removeprefix("model.") for key in new if new[key] != old.get(key)} <= set(row.settings)
+    assert all(new.get(f"model.{key}", value) == value for key, value in row.settings.items())
     assert (recipe.training.seed, recipe.training.max_steps, recipe.training.validate_every_steps) == (2, 40, 2)
 
 
@@ -60,10 +61,10 @@ def test_diverged_row_stays_in_the_table(tiny: MakeRecipe, tmp_path: Path, monke
         folder = Path(recipe.run)
         folder.mkdir(parents=True)
         (folder / "recipe.json").write_text(recipe.model_dump_json(), encoding="utf-8")
-        seed, nll = recipe.training.seed, 1.0 if recipe.model.residual else 2.0
+        seed, nll = recipe.training.seed, 1.0 if recipe.model.get_extension(NormalizationOptions).residual else 2.0
         lines = [{"type": "valid", "step": step, "nll": nll + seed - step / 10} for step in (1, 2)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        if not recipe.model.residual and seed == 2:
+        if not recipe.model.get_extension(NormalizationOptions).residual and seed == 2:
             raise RunError("step 2: diverged", code="run-diverged")
         return {"valid": {"perplexity": math.exp(nll)}, "bleu": 10.0 * seed, "parameters": 7}
 

@@ -111,7 +111,7 @@ def test_longest_path_equals_the_counts_of_table_1() -> None:
     """Check 31 steps of distance: ⌈31 / 1⌉ layers of kernel 3, and dilations of 1 + 2 + 4 + 8 + 16."""
     paths = {system.name: count_longest_path(read_recipe(Path(system.recipe)).model, 32) for system in SYSTEMS}
     assert paths == {"transformer": 1, "gnmt": 31, "deep-att": 31, "convs2s": 31, "bytenet": 5, "moe": 31}
-    assert count_longest_path(ModelConfig(encoder_mixer="convolution", kernel_size=5), 32) == 16
+    assert count_longest_path(ModelConfig.model_validate({"encoder_mixer": "convolution", "kernel_size": 5}), 32) == 16
     assert count_longest_path(ModelConfig(attention_window=10), 32) == 4
     assert count_longest_path(ModelConfig(), 1) == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +28,15 @@ from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.distributed.parallelize import ModelLoss
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer, alignment_loss, record_head_weights
+from dragoman.training.losses.label_smoothing import batch_loss
+from dragoman.training.losses.rdrop import r_drop_loss
 from dragoman.training.run import train
 from expected_errors import raises_code
 from rank_processes import find_free_port, run_ranks, train_all
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
+SMOOTHED_LOSS = partial(batch_loss, epsilon=0.1, smoothing_mode="uniform")
 GUIDED = "training.guided_alignment_weight=0.5"
 
 
@@ -255,10 +259,7 @@ def test_loss_is_cross_entropy_of_head_weights(model: Transformer, batch: Batch)
     # The shares of a position sum to one, and most positions are guided.
     assert sorted(set(shares.sum(dim=2).round(decimals=5).flatten().tolist())) == [0.0, 1.0]
     with torch.no_grad():
-        both = [
-            ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=config)(batch)
-            for config in (None, alignment_config)
-        ]
+        both = [ModelLoss(model, SMOOTHED_LOSS, alignment_config=config)(batch) for config in (None, alignment_config)]
     assert float(both[1][0] - both[0][0]) == pytest.approx(0.5 * expected, rel=1e-4)
     assert torch.equal(both[0][1], both[1][1])  # recording changes no bit of the output
 
@@ -281,7 +282,7 @@ def test_gradient_reaches_the_guided_head_only(model: Transformer, batch: Batch)
 
 def test_losses_of_halves_sum_to_whole(model: Transformer, batch: Batch) -> None:
     model.eval()
-    loss = ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=AlignmentLossConfig(0.7, 1, 0))
+    loss = ModelLoss(model, SMOOTHED_LOSS, alignment_config=AlignmentLossConfig(0.7, 1, 0))
     parts = [quarter for half in split_in_half(batch) for quarter in split_in_half(half)]
     assert all(part.alignment_targets is not None and part.alignment_targets.num_rows == len(part.source_BS) for part in parts)
     with torch.no_grad():
@@ -290,10 +291,9 @@ def test_losses_of_halves_sum_to_whole(model: Transformer, batch: Batch) -> None
 
 def test_two_passes_have_the_mean_loss(tiny: MakeRecipe, tmp_path: Path, model: Transformer, batch: Batch) -> None:
     model.eval()  # without dropout both passes are equal, and R-Drop's own term is 0
-    once = ModelLoss(model, epsilon=0.1, smoothing_mode="uniform", alignment_config=AlignmentLossConfig(0.7, 1, 0))
-    twice = ModelLoss(
-        model, epsilon=0.1, smoothing_mode="uniform", r_drop_alpha=1.0, alignment_config=AlignmentLossConfig(0.7, 1, 0)
-    )
+    once = ModelLoss(model, SMOOTHED_LOSS, alignment_config=AlignmentLossConfig(0.7, 1, 0))
+    both_passes = partial(r_drop_loss, epsilon=0.1, smoothing_mode="uniform", alpha=1.0)
+    twice = ModelLoss(model, both_passes, alignment_config=AlignmentLossConfig(0.7, 1, 0))
     with torch.no_grad():
         assert twice(batch)[0].item() == pytest.approx(once(batch)[0].item(), rel=1e-4)
 

@@ -23,13 +23,13 @@ from dragoman.data.collate import collate
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from dragoman.errors import RecipeError
 from dragoman.evaluation.bootstrap import paired_bootstrap
+from dragoman.experiments.kl_to_initial.loss import kl_regularized_loss
 from dragoman.interpolation import interpolate_bundles
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.runtime.cpu_support import supports_bf16_matmul
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
-from dragoman.training.losses.kl_to_initial import kl_regularized_loss
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.run import train
 from expected_errors import raises_code

@@ -57,6 +57,7 @@ from dragoman.training.checkpoints.checkpoint import (
 )
 from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.finalize import average_run
+from dragoman.training.losses.function import build_validation_loss
 from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_loss
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import LogLine, RunEvent, Sample, StepDone
@@ -186,9 +187,9 @@ def test_loss_without_gradients_allocates_none(outputs_XD: Tensor, output_VD: Te
 
 def test_validation_allocates_no_gradient(trained: Path) -> None:
     bundle, corpus = load_bundle(trained / "bundle"), Corpus(list_pair_files(trained / "data", "valid"))
-    model, config = bundle.model, bundle.recipe.training
+    model, loss, plan = bundle.model, build_validation_loss(bundle.recipe), ComputePlan(torch.device("cpu"), torch.float32)
     with ShapeRecorder() as no_grad_shapes:
-        compute_mean_loss(model, corpus, ComputePlan(torch.device("cpu"), torch.float32), config, start_id=2)
+        compute_mean_loss(model, corpus, plan, loss, batch_tokens=4096, start_id=2)
     with ShapeRecorder() as grad_shapes:
         batch_loss(
             model, next(iter_batches_by_length(corpus, batch_tokens=99, start_id=2)), epsilon=0.1, smoothing_mode="uniform"

@@ -17,9 +17,10 @@ from dragoman.config.data_config import (
     as_list,
 )
 from dragoman.config.decoding_config import DecodingConfig
+from dragoman.config.extension import Extension
 from dragoman.config.fields import FilterName, RecipeSection
 from dragoman.config.initial_bundle import INITIAL_DIR, locate_initial_bundle
-from dragoman.config.model_config import ModelConfig
+from dragoman.config.model_config import ModelConfig, ModelExtension
 from dragoman.config.recipe import (
     Recipe,
     TaskConfig,
@@ -32,9 +33,8 @@ from dragoman.config.recipe import (
     recipe_from_dict,
     update_section,
 )
-from dragoman.config.sequence_loss_config import SequenceLossConfig
 from dragoman.config.tokenizer_config import Normalization, TokenizerConfig
-from dragoman.config.training_config import LoraConfig, TrainingConfig
+from dragoman.config.training_config import LoraConfig, LossExtension, TrainingConfig
 
 __all__ = [
     "INITIAL_DIR",
@@ -45,16 +45,18 @@ __all__ = [
     "DataConfig",
     "DecodingConfig",
     "Direction",
+    "Extension",
     "FilterName",
     "Format",
     "LanguagePair",
     "LoraConfig",
+    "LossExtension",
     "ModelConfig",
+    "ModelExtension",
     "NoiseConfig",
     "Normalization",
     "Recipe",
     "RecipeSection",
-    "SequenceLossConfig",
     "TaskConfig",
     "TokenizerConfig",
     "TrainingConfig",

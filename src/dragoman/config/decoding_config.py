@@ -140,22 +140,6 @@ class DecodingConfig(RecipeSection):
                 f"nbest = {self.nbest} is more than the {self.effective_mbr_candidates} candidates that mbr compares"
             )
 
-    def find_ctc_problem(self) -> str | None:
-        """Return the first option that does not fit a CTC decoder, as an error message, or None."""
-        for is_invalid, message in (
-            (
-                self.method != "greedy",
-                f"method = {self.method!r}: model.decoder = 'ctc' predicts all tokens at once; set method = 'greedy'",
-            ),
-            (self.min_length, "min_length: model.decoder = 'ctc' has no end token to delay; drop it"),
-            (self.no_repeat_ngram_size, "no_repeat_ngram_size: model.decoder = 'ctc' does not see its own output; drop it"),
-            (self.repetition_penalty != 1.0, "repetition_penalty: model.decoder = 'ctc' does not see its own output; drop it"),
-            (self.replace_unknowns, "replace_unknowns: model.decoder = 'ctc' has no alignment; drop it"),
-        ):
-            if is_invalid:
-                return message
-        return None
-
     def find_parsing_problem(self) -> str | None:
         """Return the first option that does not fit a search for trees, as an error message, or None."""
         for is_invalid, message in (

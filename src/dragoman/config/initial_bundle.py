@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dragoman.config.extension import get_extension_defaults
 from dragoman.config.section_validation import format_value
 from dragoman.errors import BundleError, RecipeError
 
@@ -89,9 +90,11 @@ def _iter_fixed_keys(settings: Mapping[str, Any], initial: Mapping[str, Any]) ->
         yield "size", settings["size"], initial.get("size", "base")
     for section, changeable_keys in CHANGEABLE_KEYS.items():
         stated = settings.get(section, {})
+        # A bundle has no keys of architectures that it does not use.
+        known = (get_extension_defaults("architectures") if section == "model" else {}) | initial[section]
         for key, value in stated.items() if isinstance(stated, Mapping) else ():
-            if key in initial[section] and key not in changeable_keys:
-                yield f"{section}.{key}", value, initial[section][key]
+            if key in known and key not in changeable_keys:
+                yield f"{section}.{key}", value, known[key]
 
 
 def merge_extra_tokens(settings: Mapping[str, Any], initial: Mapping[str, Any], where: str) -> list[str] | None:

@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from dragoman.config.fields import Dimension, Integer, PositiveFloat, PositiveInt, Probability, RecipeSection, SmallPositiveInt
+from dragoman.config.decoding_config import DecodingConfig
+from dragoman.config.extension import ExtensibleSection, Extension
+from dragoman.config.fields import Dimension, Integer, PositiveFloat, PositiveInt, Probability, SmallPositiveInt
 
 
-class ModelConfig(RecipeSection):
+class ModelExtension(Extension):
+    """Keys that an architecture adds to the section `model`, and the changes that it makes to a model.
+
+    Parts, models and operations are those of `dragoman.model.parts`, `dragoman.model.transformer` and
+    `dragoman.training.monitoring.layer_macs`, which this module does not import.
+    """
+
+    def change_parts(self, parts: Any, config: ModelConfig) -> Any:
+        """Return the `ModelParts` with those of this architecture, as `dataclasses.replace` makes them."""
+        return parts
+
+    def change_model(self, model: Any) -> None:
+        """Change a model that is built from the parts, in place and before its weights are initialized."""
+
+    def change_loss(self, loss: Any, recipe: Any) -> Any:
+        """Return the `LossFunction` of this architecture, in training and in validation, for the function without it."""
+        return loss
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token."""
+        return True
+
+    def check_decoding(self, decoding: DecodingConfig) -> None:
+        """Raise ValueError if the model does not have such a search."""
+
+    def describe_attention(self) -> str | None:
+        """Return a note for the page that shows the attention, or None."""
+        return None
+
+    def change_macs(self, macs: Any, config: ModelConfig) -> Any:
+        """Return the `LayerMacs` of this architecture, for reports and budgets."""
+        return macs
+
+    def count_cross_attentions(self, config: ModelConfig) -> int | None:
+        """Return the number of decoder layers in which output tokens attend to the source; None for the Transformer's."""
+        return None
+
+
+class ModelConfig(ExtensibleSection):
     """Architecture of the Transformer. Section numbers are those of "Attention Is All You Need"."""
+
+    hook: ClassVar[str] = "architectures"
 
     encoder_layers: SmallPositiveInt = 6
     """Number of encoder layers, N (section 3.1)."""
@@ -26,42 +69,6 @@ class ModelConfig(RecipeSection):
     """Width of queries and keys of one head, by default d_model / num_heads."""
     d_v: Dimension | None = None
     """Width of values of one head, by default d_model / num_heads."""
-    encoder_mixer: Literal["attention", "recurrent", "convolution", "dilated"] = "attention"
-    """Layer that combines positions in the encoder: self-attention, LSTMs (GNMT, Deep-Att), gated convolutions (ConvS2S), or
-    dilated convolutions (ByteNet)."""
-    decoder: Literal["autoregressive", "ctc"] = "autoregressive"
-    """Decoder: one token after the other, or `ctc`: all tokens at once, trained by connectionist temporal classification
-    (Libovický and Helcl 2018)."""
-    ctc_upsampling: Annotated[Integer, Field(ge=1, le=8)] = 2
-    """Positions that a CTC decoder has for each source token; an output has at most as many tokens."""
-    decoder_mixer: Literal["attention", "recurrent", "convolution", "dilated"] = "attention"
-    """Layer that combines positions in the decoder, with the choices of encoder_mixer."""
-    cross_attention: Literal["every", "multi_step", "first", "unfold"] = "every"
-    """How the decoder reads the source: by attention in every layer, with the input's embedding in its query (`multi_step`), in
-    the `first` layer, or position by position (`unfold`)."""
-    kernel_size: Annotated[Integer, Field(ge=1, le=63)] = 3
-    """Positions that a convolution reads, k; odd in an encoder."""
-    max_dilation: Annotated[Integer, Field(ge=1, le=1_024)] = 16
-    """Largest dilation; it doubles from layer to layer, and begins again with 1 after this one (ByteNet)."""
-    recurrent_directions: Literal["forward", "bidirectional", "first", "interleaved"] = "first"
-    """Directions of a recurrent encoder: left to right, both in each layer, both in the `first` layer (GNMT), or two columns
-    with alternating directions (Deep-Att)."""
-    fast_forward: bool = False
-    """Whether each LSTM also reads half of the gates' inputs of the LSTM below (Deep-Att)."""
-    feed_forward: Literal["dense", "moe", "none"] = "dense"
-    """Feed-forward network of each layer: the paper's, a mixture of experts with noisy top-k gating, or none."""
-    num_experts: Annotated[Integer, Field(ge=2, le=1_024)] = 8
-    """Experts of each mixture, each with width d_ff."""
-    experts_per_token: Annotated[Integer, Field(ge=1, le=64)] = 2
-    """Experts that compute each token, k of noisy top-k gating."""
-    attention_score: Literal["scaled-dot", "dot", "additive", "multiplicative"] = "scaled-dot"
-    """Score of a query and a key: q·k / √d_k (section 3.2.1); q·k; v·tanh(q + k) (Bahdanau); or q·W·k (Luong)."""
-    residual: bool = True
-    """Whether each sub-layer has a residual connection (section 3.1)."""
-    residual_scale: PositiveFloat = 1.0
-    """Factor of each residual sum; ConvS2S has √0.5."""
-    normalization: Literal["layer", "batch", "weight", "none"] = "layer"
-    """Normalization: of each position (section 3.1), over the tokens of a batch, of the weights (ConvS2S), or none."""
     norm: Literal["post", "pre"] = "post"
     """Position of layer normalization: after the residual sum, as in the paper's text, or before the sub-layer."""
     final_norm: bool | None = None
@@ -95,7 +102,7 @@ class ModelConfig(RecipeSection):
     attention_dropout: Probability = 0.0
     """Dropout on the attention weights."""
     activation_dropout: Probability = 0.0
-    """Dropout after the activation of the feed-forward networks, and on the input of recurrent and convolutional layers."""
+    """Dropout after the activation of the feed-forward networks, and on the input of layers in the place of self-attention."""
     decoder_start_token: Literal["bos", "eos", "zero"] = "bos"
     """First input of the decoder: the begin token, the end token, or a zero vector."""
     append_source_eos: bool = True
@@ -118,94 +125,31 @@ class ModelConfig(RecipeSection):
         return self.d_v or self.d_model // self.num_heads
 
     @property
+    def has_final_norm(self) -> bool:
+        """Return whether each stack ends with a normalization."""
+        return self.final_norm if self.final_norm is not None else self.norm == "pre"
+
+    @property
     def num_cross_attentions(self) -> int:
-        """Return the number of decoder layers in which output tokens attend to the source; a CTC decoder has none."""
-        if self.decoder == "ctc":
-            return 0
-        return {"first": 1, "unfold": 0}.get(self.cross_attention, self.decoder_layers)
+        """Return the number of decoder layers in which output tokens attend to the source."""
+        counts = (extension.count_cross_attentions(self) for extension in self.model_extensions)
+        return min((count for count in counts if count is not None), default=self.decoder_layers)
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token."""
+        return all(extension.is_autoregressive for extension in self.model_extensions)
+
+    @property
+    def model_extensions(self) -> tuple[ModelExtension, ...]:
+        """Return the extensions of this section: the architectures that change its layers."""
+        return cast(tuple[ModelExtension, ...], self.extensions)
 
     def find_unusual_layers(self) -> list[str]:
-        """Return the keys that change the layers of the Transformer, with their values, such as "residual = False"."""
-        names = [
-            "decoder",
-            "encoder_mixer",
-            "decoder_mixer",
-            "feed_forward",
-            "attention_score",
-            "residual",
-            "residual_scale",
-            "normalization",
-        ]
-        changed = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
-        changed += ["position_encoding"] if self.position_encoding == "none" else []
-        return [f"model.{name} = {getattr(self, name)!r}" for name in changed]
-
-    @model_validator(mode="after")
-    def _check_mixers(self) -> Self:
-        mixers = {self.encoder_mixer, self.decoder_mixer}
-        if self.decoder_mixer == "attention" and self.cross_attention != "every":
-            raise ValueError(
-                f"cross_attention = {self.cross_attention!r} is for a decoder without self-attention: set decoder_mixer, or "
-                "drop it"
-            )
-        if self.cross_attention == "multi_step" and self.encoder_mixer == "attention":
-            raise ValueError(
-                "cross_attention = 'multi_step' is for an encoder without self-attention: set encoder_mixer, or drop it"
-            )
-        if self.cross_attention == "first" and self.decoder_layers < 2:
-            raise ValueError("cross_attention = 'first': no layer follows the first one; set decoder_layers = 2 or more")
-        if self.cross_attention == "unfold" and self.pointer:
-            raise ValueError(
-                "pointer = true needs cross-attention, which cross_attention = 'unfold' has not: drop one of the two"
-            )
-        if self.kernel_size % 2 == 0 and self.encoder_mixer in ("convolution", "dilated"):
-            raise ValueError(
-                f"kernel_size = {self.kernel_size} has no middle: give an odd number, such as {self.kernel_size + 1}"
-            )
-        if self.fast_forward and "recurrent" not in mixers:
-            raise ValueError("fast_forward = true is for LSTMs: set encoder_mixer or decoder_mixer = 'recurrent', or drop it")
-        if self.attention_window is not None and "attention" not in mixers:
-            raise ValueError(f"attention_window = {self.attention_window} is for self-attention, which no layer has: drop it")
-        if self.feed_forward == "moe" and self.experts_per_token > self.num_experts:
-            raise ValueError(
-                f"experts_per_token = {self.experts_per_token} is more than num_experts = {self.num_experts}: lower it"
-            )
-        is_halved = mixers & {"dilated"} or (self.encoder_mixer == "recurrent" and self.recurrent_directions != "forward")
-        if self.d_model % 2 and is_halved:
-            raise ValueError(f"d_model = {self.d_model} is odd, but its layers have parts of half the width; make it even")
-        if self.final_norm and self.normalization in ("weight", "none"):
-            raise ValueError(f"final_norm = true has no effect with normalization = {self.normalization!r}: drop it")
-        return self
-
-    @model_validator(mode="after")
-    def _check_ctc(self) -> Self:
-        if self.decoder != "ctc":
-            if (
-                "ctc_upsampling" in self.model_fields_set
-                and self.ctc_upsampling != type(self).model_fields["ctc_upsampling"].default
-            ):
-                raise ValueError(
-                    f"ctc_upsampling = {self.ctc_upsampling} is for decoder = 'ctc': set it, or drop ctc_upsampling"
-                )
-            return self
-        for is_invalid, message in (
-            (
-                self.decoder_mixer != "attention",
-                f"decoder_mixer = {self.decoder_mixer!r}: a CTC decoder has self-attention; drop it",
-            ),
-            (self.pointer, "pointer = true: a CTC decoder reads no words; drop one of the two"),
-            (
-                self.position_encoding == "learned",
-                "position_encoding = 'learned': a CTC decoder has more positions than its source; choose sinusoids or none",
-            ),
-            (
-                self.tie_embeddings == "none",
-                "tie_embeddings = 'none': a CTC decoder reads no target tokens, so it has no embedding; set 'all' or 'decoder'",
-            ),
-        ):
-            if is_invalid:
-                raise ValueError(f"decoder = 'ctc' with {message}")
-        return self
+        """Return the keys that change the layers of the Transformer, with their values, such as "model.residual = False"."""
+        changes = {name: value for extension in self.extensions for name, value in extension.get_changes().items()}
+        changes |= {"position_encoding": "none"} if self.position_encoding == "none" else {}
+        return [f"model.{name} = {value!r}" for name, value in changes.items()]
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

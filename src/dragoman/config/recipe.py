@@ -103,6 +103,12 @@ class Recipe(RecipeSection):
     decoding: DecodingConfig = DecodingConfig()
 
     @model_validator(mode="after")
+    def _check_extensions(self) -> Self:
+        for extension in (*self.model.extensions, *self.training.extensions):
+            extension.check_recipe(self)
+        return self
+
+    @model_validator(mode="after")
     def _check_training(self) -> Self:
         if self.decoding.mbr == "comet":
             raise ValueError("decoding.mbr = 'comet' needs a model on this machine: give it to translate or evaluate instead")
@@ -141,22 +147,6 @@ class Recipe(RecipeSection):
                 raise ValueError(f"data.cleaning.{option} needs task.source_language and task.target_language; give both")
         if cleaning.eval_overlap and not self.data.evaluation_corpora("valid") and not self.data.evaluation_corpora("test"):
             raise ValueError("data.cleaning.eval_overlap needs evaluation data: give data.valid, data.test or both")
-        return self
-
-    @model_validator(mode="after")
-    def _check_sequence_loss(self) -> Self:
-        if self.training.sequence_loss is None:
-            return self
-        if self.tokenizer.sampling_alpha:
-            raise ValueError(
-                f"training.sequence_loss compares pieces, but tokenizer.sampling_alpha = {self.tokenizer.sampling_alpha:g} "
-                "changes them: set tokenizer.sampling_alpha = 0"
-            )
-        if self.tokenizer.language_token is not None and self.tokenizer.language_token_placement == "both":
-            raise ValueError(
-                "training.sequence_loss: its outputs begin without a language token, but tokenizer.language_token_placement "
-                "= 'both'; drop one of the two"
-            )
         return self
 
     @model_validator(mode="after")
@@ -233,37 +223,6 @@ class Recipe(RecipeSection):
         return self
 
     @model_validator(mode="after")
-    def _check_ctc(self) -> Self:
-        if self.model.decoder != "ctc":
-            return self
-        training = self.training
-        for is_invalid, message in (
-            (self.task.kind == "parsing", "task.kind = 'parsing': trees need a decoder that sees its own output"),
-            (
-                training.label_smoothing,
-                f"training.label_smoothing = {training.label_smoothing:g}: the CTC loss has none; set label_smoothing = 0",
-            ),
-            (training.r_drop_alpha, "training.r_drop_alpha compares next tokens; drop it"),
-            (training.kl_to_init, "training.kl_to_init compares next tokens; drop it"),
-            (training.sequence_loss is not None, "training.sequence_loss scores outputs token by token; drop it"),
-            (training.guided_alignment_weight, "training.guided_alignment_weight needs an attention of output tokens; drop it"),
-            (
-                training.lora is not None,
-                "training.lora is for decoders that predict token by token; drop it, and train all weights",
-            ),
-            (self.data.noise.terminology, "data.noise.terminology needs searches with constraints; drop it"),
-            (self.data.noise.placeholders, "data.noise.placeholders needs searches with constraints; drop it"),
-            (
-                self.tokenizer.language_token is not None and self.tokenizer.language_token_placement == "both",
-                "tokenizer.language_token_placement = 'both': a CTC decoder reads no tokens; set 'source'",
-            ),
-            (problem := self.decoding.find_ctc_problem(), f"decoding.{problem}"),
-        ):
-            if is_invalid:
-                raise ValueError(message if "model.decoder" in message else f"model.decoder = 'ctc' with {message}")
-        return self
-
-    @model_validator(mode="after")
     def _check_guided_alignment(self) -> Self:
         training, model = self.training, self.model
         corpora = {f"data.corpora.{name}": corpus for name, corpus in self.data.corpora.items()}
@@ -288,8 +247,8 @@ class Recipe(RecipeSection):
             )
         if not model.num_cross_attentions:
             raise ValueError(
-                "training.guided_alignment_weight needs cross-attention, which model.cross_attention = "
-                f"{model.cross_attention!r} has not: drop one of the two"
+                "training.guided_alignment_weight needs cross-attention, which this decoder has not: drop it, or choose "
+                "another decoder"
             )
         for option, value, limit in (
             ("alignment_layer", training.alignment_layer or 1, model.num_cross_attentions),
@@ -302,18 +261,12 @@ class Recipe(RecipeSection):
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:
-        training, model = self.training, self.model
         for option in ("coverage_penalty", "replace_unknowns"):
             value = getattr(self.decoding, option)
-            if value and not model.num_cross_attentions:
+            if value and not self.model.num_cross_attentions:
                 raise ValueError(
-                    f"decoding.{option} = {str(value).lower()} needs cross-attention, which "
-                    f"model.cross_attention = {model.cross_attention!r} has not: drop it"
+                    f"decoding.{option} = {str(value).lower()} needs cross-attention, which this decoder has not: drop it"
                 )
-        if training.lora is not None and model.normalization == "weight":
-            raise ValueError("training.lora is not for model.normalization = 'weight': drop it, and train all weights")
-        if training.parallel == "fsdp" and model.normalization == "batch":
-            raise ValueError("training.parallel = 'fsdp' is not for model.normalization = 'batch': set parallel = 'ddp'")
         return self
 
     @model_validator(mode="after")
@@ -429,9 +382,7 @@ class Recipe(RecipeSection):
                 self.model.pointer and not self.model.append_source_eos,
                 "model.pointer = true needs model.append_source_eos = true",
             ),
-            (self.training.kl_to_init, "training.kl_to_init is for translation; drop it"),
             (self.training.lora is not None, "training.lora is for translation; drop it"),
-            (self.training.sequence_loss is not None, "training.sequence_loss is for translation; drop it"),
             (tokenizer.extra_tokens, "tokenizer.extra_tokens is for translation; drop it"),
             (
                 self.task.has_tagging_head and self.training.r_drop_alpha,

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from dragoman.config.data_config import FileNames
+from dragoman.config.extension import ExtensibleSection, iter_extension_types
 from dragoman.config.presets import PRESETS, SIZES, SectionValues
 from dragoman.config.recipe import Recipe
 
@@ -56,9 +57,13 @@ def iter_recipe_keys(section: type[BaseModel] = Recipe, path: str = "") -> Itera
 
     A section in a list is named `[N]`, and a section that the user names is `NAME`, such as `data.corpora.NAME.weight`.
     """
-    sentences = read_sentences(section)
+    sentences = dict(read_sentences(section))
+    fields = dict(section.model_fields)
+    for extension_type in iter_extension_types(section.hook) if issubclass(section, ExtensibleSection) else ():
+        sentences |= read_sentences(extension_type)
+        fields |= extension_type.model_fields
     inner_sections = []
-    for name, field in section.model_fields.items():
+    for name, field in fields.items():
         inner_section, suffix = _find_section(field.annotation)
         if inner_section is not None:
             inner_sections.append((inner_section, f"{path}.{name}".removeprefix(".") + suffix))

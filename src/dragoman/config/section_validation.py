@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from dragoman.config.extension import ExtensibleSection, get_extension_defaults
 from dragoman.errors import RecipeError
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
@@ -93,4 +94,5 @@ def _list_section_keys(section: type[BaseModel], location: Location) -> list[str
                 annotation = next(argument for argument in get_args(annotation) if argument is not NoneType)
         else:  # a list of sections, or sections by name
             annotation = get_args(annotation)[-1]
-    return list(annotation.model_fields)
+    further_keys = get_extension_defaults(annotation.hook) if issubclass(annotation, ExtensibleSection) else ()
+    return [*annotation.model_fields, *further_keys]

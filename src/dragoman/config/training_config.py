@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
+from dragoman.config.extension import ExtensibleSection, Extension
 from dragoman.config.fields import (
     FileName,
     NonNegativeInt,
@@ -14,9 +15,7 @@ from dragoman.config.fields import (
     Probability,
     RecipeSection,
     SmallPositiveInt,
-    Weight,
 )
-from dragoman.config.sequence_loss_config import SequenceLossConfig
 
 
 class LoraConfig(RecipeSection):
@@ -30,8 +29,31 @@ class LoraConfig(RecipeSection):
     """Patterns of the linear layers that get an adapter, such as `*attention.query`; `*` is all, as in QLoRA."""
 
 
-class TrainingConfig(RecipeSection):
+class LossExtension(Extension):
+    """Keys that a loss adds to the section `training`, and the change that it makes to the loss of a batch.
+
+    Functions and contexts are those of `dragoman.training.losses.function`, which this module does not import.
+    """
+
+    @property
+    def has_teacher(self) -> bool:
+        """Return whether another model of equal size reads each pair, too, for reports and budgets."""
+        return False
+
+    @property
+    def num_candidates(self) -> int:
+        """Return the number of outputs of each sentence that a step decodes and trains on, for reports and budgets."""
+        return 0
+
+    def change_loss(self, loss: Any, context: Any) -> Any:
+        """Return the `LossFunction` of this loss, for a `LossContext` and the function without it."""
+        return loss
+
+
+class TrainingConfig(ExtensibleSection):
     """Training options. A step is one update of the weights."""
+
+    hook: ClassVar[str] = "losses"
 
     seed: NonNegativeInt = 1
     """Seed of initial weights, batch order, dropout and noise."""
@@ -41,12 +63,8 @@ class TrainingConfig(RecipeSection):
     """Moments of Adam with init_from: zeros, or those of the newest checkpoint of the bundle's run."""
     freeze: list[FileName] = []
     """Patterns of parameters that keep the values of init_from, such as `encoder.*`; `*` matches any characters."""
-    kl_to_init: Weight = 0.0
-    """Weight of KL(old‖new) in the loss of a token, which keeps outputs near those of init_from; 0 turns it off."""
     lora: LoraConfig | None = None
     """Low-rank adapters that are trained instead of the weights of init_from; none by default."""
-    sequence_loss: SequenceLossConfig | None = None
-    """Training on the risk of whole outputs, which starts from init_from; none by default."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Number format of matrix products; `auto` measures whether bfloat16 is faster, and weights stay float32."""
     batch_tokens: PositiveInt = 4096
@@ -93,8 +111,6 @@ class TrainingConfig(RecipeSection):
     """Tokens that share ε_ls: all V (PyTorch), all but the target (tensor2tensor), or all but target and padding (JoeyNMT)."""
     r_drop_alpha: Annotated[float, Field(ge=0.0, le=1e3)] = 0.0
     """α of R-Drop, which passes each pair through the model twice at twice the cost; 0 turns it off."""
-    load_balancing_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.01
-    """Weight of the load-balancing loss of mixtures of experts, for importance and load alike."""
     guided_alignment_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.0
     """Weight of the guided alignment loss, which trains one decoder head to attend to aligned source words; 0 turns it off."""
     alignment_layer: PositiveInt | None = None
@@ -145,19 +161,26 @@ class TrainingConfig(RecipeSection):
         return 2 if self.r_drop_alpha else 1
 
     @property
-    def num_sequence_candidates(self) -> int:
+    def loss_extensions(self) -> tuple[LossExtension, ...]:
+        """Return the extensions of this section: the losses that change that of the references."""
+        return cast(tuple[LossExtension, ...], self.extensions)
+
+    @property
+    def has_teacher(self) -> bool:
+        """Return whether another model of equal size reads each pair, too."""
+        return any(extension.has_teacher for extension in self.loss_extensions)
+
+    @property
+    def num_candidates(self) -> int:
         """Return the number of outputs of each sentence that a step decodes and trains on."""
-        sequence_loss = self.sequence_loss
-        return sequence_loss.num_candidates if sequence_loss is not None and sequence_loss.weight else 0
+        return sum(extension.num_candidates for extension in self.loss_extensions)
 
     @model_validator(mode="after")
     def _check_fine_tuning(self) -> Self:
         options = {
             "init_optimizer = 'keep'": self.init_optimizer == "keep",
             "freeze": bool(self.freeze),
-            "kl_to_init": bool(self.kl_to_init),
             "lora": self.lora is not None,
-            "sequence_loss": self.sequence_loss is not None,
         }
         used = [name for name, is_used in options.items() if is_used]
         if used and self.init_from is None:
@@ -165,23 +188,6 @@ class TrainingConfig(RecipeSection):
         if self.lora is not None and (self.freeze or self.init_optimizer == "keep"):
             excluded = "freeze" if self.freeze else "init_optimizer = 'keep'"
             raise ValueError(f"lora and {excluded} are given, but lora trains no weight of the bundle: drop one of the two")
-        if self.kl_to_init and self.r_drop_alpha:
-            raise ValueError("kl_to_init and r_drop_alpha are given: drop one of the two")
-        return self
-
-    @model_validator(mode="after")
-    def _check_sequence_loss(self) -> Self:
-        if self.sequence_loss is None:
-            return self
-        for is_used, option, reason in (
-            (self.r_drop_alpha, "r_drop_alpha", "r_drop_alpha compares two passes over the reference"),
-            (self.kl_to_init, "kl_to_init", "kl_to_init is a loss of the tokens of the reference"),
-            (self.guided_alignment_weight, "guided_alignment_weight", "only references have a word alignment"),
-            (self.compile, "compile = true", "each step decodes outputs of other lengths"),
-            (self.parallel == "fsdp", "parallel = 'fsdp'", "a search needs the whole model on each device"),
-        ):
-            if is_used:
-                raise ValueError(f"sequence_loss and {option} are given, but {reason}: drop one of the two")
         return self
 
     @model_validator(mode="after")

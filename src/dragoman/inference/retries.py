@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.config import DecodingConfig, update_section
-from dragoman.model.ctc import is_ctc
 from dragoman.model.transformer import Transformer
 
 _BEAM = {"method": "beam", "num_beam_groups": 1, "mbr": "none", "mbr_candidates": None, "mbr_model": None}
@@ -22,7 +21,7 @@ CHECK_RETRY = {**_BEAM, "no_repeat_ngram_size": 4, "beam_size": 8, "nbest": 4}
 
 def make_repetition_retry(model: Transformer, config: DecodingConfig) -> DecodingConfig | None:
     """Return the options for an output that repeats itself: a beam at least as large as before; None for no other search."""
-    if is_ctc(model):
+    if not model.is_autoregressive:
         return None
     beam_size = max(_REPETITION_BEAM_SIZE, config.nbest, config.beam_size if config.method == "beam" else 1)
     return update_section(config, {**_REPETITION, "beam_size": beam_size}, where="decoding")
@@ -30,4 +29,4 @@ def make_repetition_retry(model: Transformer, config: DecodingConfig) -> Decodin
 
 def get_check_retry(model: Transformer) -> Mapping[str, Any]:
     """Return the options to change for a translation that fails a check; none without another search."""
-    return {} if is_ctc(model) else CHECK_RETRY
+    return CHECK_RETRY if model.is_autoregressive else {}

@@ -27,7 +27,6 @@ from dragoman.inference.backends.shared import Precision
 from dragoman.inference.lexical_shortlist import Shortlist, read_shortlist
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
-from dragoman.model.ctc import is_ctc
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 
@@ -144,8 +143,11 @@ class InferenceSession:
         config = update_section(self.recipe.decoding, decoding, where="decoding")
         if self.task == "parsing" and (problem := config.find_parsing_problem()):
             raise RecipeError(f"decoding.{problem}")
-        if self.recipe.model.decoder == "ctc" and (problem := config.find_ctc_problem()):
-            raise RecipeError(f"decoding.{problem}")
+        for extension in self.recipe.model.model_extensions:
+            try:
+                extension.check_decoding(config)
+            except ValueError as error:
+                raise RecipeError(str(error)) from None
         return config
 
 
@@ -231,9 +233,9 @@ def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:
 def _check_ensemble(bundles: Sequence[Bundle], task: TaskKind) -> None:
     """Raise BundleError for a bundle that reads or writes other ids than the first."""
     first, *members = bundles
-    if members and (ctc_names := [bundle.recipe.name for bundle in bundles if is_ctc(bundle.model)]):
+    if members and (names := [bundle.recipe.name for bundle in bundles if not bundle.model.is_autoregressive]):
         raise BundleError(
-            f"{ctc_names[0]}: model.decoder = 'ctc' predicts all tokens at once, so it has no probabilities of the next token "
+            f"{names[0]}: predicts all tokens at once, so it has no probabilities of the next token "
             "to average; translate with it alone",
             code="ensemble-mismatch",
         )

@@ -28,7 +28,7 @@ from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.unknown_words import read_dictionary
 from dragoman.inference.whole_texts import TextTranslation
-from dragoman.model.ctc import check_predicts_by_steps
+from dragoman.model.transformer import check_predicts_by_steps
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.word_aligner import Link
 

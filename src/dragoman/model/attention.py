@@ -2,7 +2,7 @@
 
 `explicit_attention` is equation 1, one operation a term; tests compare the others with it. `fused_attention` is PyTorch's own
 kernel. `cpu_attention` has a hand-written gradient and is the fastest on a CPU. `set_attention_impl` selects one from outside;
-the layers do not depend on the choice. Scores other than the paper's (`attention_scores`) are computed term by term.
+the layers do not depend on the choice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.model.attention_scores import AttentionScore
 from dragoman.model.dropout import apply_keep_mask, compute_threshold, draw_keep_mask, dropout
 from dragoman.model.linear import Linear, fused_linear
 from dragoman.model.local_attention import LocalMask, Mask, local_attention
@@ -25,6 +24,8 @@ from dragoman.model.local_attention import LocalMask, Mask, local_attention
 SIMD_LANES = 16
 # PyTorch's kernel is faster from this number of keys on.
 FUSED_MIN_KEYS = 256
+
+ALL_HEADS = slice(None)
 
 AttentionImpl = Callable[[Tensor, Tensor, Tensor, Mask | None, float], Tensor]
 """(query_BHTK, key_BHSK, value_BHSU, mask, dropout probability) → heads_BHTU."""
@@ -169,22 +170,9 @@ class _CpuAttention(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2); d_k and d_v are independent of d_model.
+    """MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2); d_k and d_v are independent of d_model."""
 
-    score: score of a query and a key; None for the paper's q·k / √d_k
-    """
-
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        num_heads: int,
-        d_k: int,
-        d_v: int,
-        bias: bool,
-        dropout: float,
-        score: AttentionScore | None = None,
-    ) -> None:
+    def __init__(self, *, d_model: int, num_heads: int, d_k: int, d_v: int, bias: bool, dropout: float) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.dropout = dropout
@@ -192,7 +180,6 @@ class Attention(nn.Module):
         self.key = Linear(d_model, num_heads * d_k, bias=bias)
         self.value = Linear(d_model, num_heads * d_v, bias=bias)
         self.output = Linear(num_heads * d_v, d_model, bias=bias)
-        self.score = score
         self.attention_impl: AttentionImpl = fused_attention
         self.observer: AttentionObserver | None = None
 
@@ -218,19 +205,17 @@ class Attention(nn.Module):
         """Return Concat(head₁, …, head_h)·W^O for these queries. → (B, T, D)"""
         if self.observer is not None:
             self.observer(query_BHTK, key_value, mask)
-        dropout_p = self.dropout if self.training else 0.0
-        if self.score is None:
-            heads_BHTU = self.attention_impl(query_BHTK, key_value.key, key_value.value, mask, dropout_p)
-        else:
-            weights_BHTS = dropout(self.compute_weights(query_BHTK, key_value.key, mask), dropout_p)
-            heads_BHTU = torch.matmul(weights_BHTS.to(key_value.value.dtype), key_value.value)
+        heads_BHTU = self.compute_heads(query_BHTK, key_value, mask, self.dropout if self.training else 0.0)
         result: Tensor = self.output(heads_BHTU.transpose(1, 2).flatten(-2))
         return result
 
-    def compute_scores(self, query_BHTK: Tensor, key_BHSK: Tensor) -> Tensor:
-        """Return the score of each query and key before the mask. → (B, H, T, S)"""
-        scores_BHTS: Tensor = (self.score or scaled_dot_scores)(query_BHTK, key_BHSK)
-        return scores_BHTS
+    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None, dropout_p: float) -> Tensor:
+        """Return head₁, …, head_h of these queries. → (B, H, T, U)"""
+        return self.attention_impl(query_BHTK, key_value.key, key_value.value, mask, dropout_p)
+
+    def compute_scores(self, query_BHTK: Tensor, key_BHSK: Tensor, heads: slice = ALL_HEADS) -> Tensor:
+        """Return the score of each query and key before the mask, for some heads alone. → (B, H, T, S)"""
+        return scaled_dot_scores(query_BHTK[:, heads], key_BHSK[:, heads])
 
     def compute_weights(self, query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
         """Return the attention weights before dropout. → (B, H, T, S)"""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
-from dragoman.model.attention_scores import AdditiveScore, DotScore, MultiplicativeScore
-from dragoman.model.experts import Experts
-from dragoman.model.mixers.convolution import GatedConvolution
-from dragoman.model.normalization import WeightNormLinear
+from dragoman.model.linear import Linear
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
 
@@ -21,19 +19,25 @@ CONVS2S_EMBEDDING_STD = 0.1
 """Standard deviation of embeddings (Gehring et al. 2017, section 4.2)."""
 
 
+@runtime_checkable
+class HasOwnInitialWeights(Protocol):
+    """Module that sets its initial weights itself, after those of the linear layers in it."""
+
+    def set_initial_weights(self) -> None: ...
+
+
 @torch.no_grad()
 def initialize(model: Transformer, config: ModelConfig) -> None:
     """Draw the weights from PyTorch's generator, in place.
 
     Embeddings are N(0, 1/√d), or N(0, 0.02) for "normal", uniform for "gnmt", and N(0, 0.1) for "convs2s", where positions have
     the same deviation. Matrices follow `initialization`. Biases are zero, but uniform for "gnmt", and PyTorch's own draws for
-    "torch". Gates of experts begin with zeros.
+    "torch". A module with a method `set_initial_weights` has the last word.
 
     GNMT's limit is for its width of 1024. For another width it is multiplied by √(1024 / d_model), so that a product has the
     same variance. With ±0.04 at a width of 64, the gradient of the attention's keys is a thousandth of that at 1024.
     """
     gnmt_limit = GNMT_LIMIT * math.sqrt(GNMT_WIDTH / config.d_model)
-    gated = {id(module.convolution.linear) for module in model.modules() if isinstance(module, GatedConvolution)}
     for module in model.modules():
         if isinstance(module, nn.Linear):
             match config.initialization:
@@ -44,18 +48,15 @@ def initialize(model: Transformer, config: ModelConfig) -> None:
                 case "gnmt":
                     nn.init.uniform_(module.weight, -gnmt_limit, gnmt_limit)
                 case "convs2s":
-                    # A gated unit keeps a quarter of the variance, and dropout of its input changes it (section 3.5).
-                    gain = 4.0 * (1.0 - config.activation_dropout) if id(module) in gated else 1.0
+                    gain = module.variance_gain if isinstance(module, Linear) else 1.0
                     nn.init.normal_(module.weight, std=math.sqrt(gain / module.in_features))
             if module.bias is not None and config.initialization == "gnmt":
                 nn.init.uniform_(module.bias, -gnmt_limit, gnmt_limit)
             elif module.bias is not None and config.initialization != "torch":
                 nn.init.zeros_(module.bias)
     for module in model.modules():
-        if isinstance(module, Experts | DotScore | AdditiveScore | MultiplicativeScore):
-            module.reset_parameters()
-        elif isinstance(module, WeightNormLinear):
-            module.reset_gain()
+        if isinstance(module, HasOwnInitialWeights):
+            module.set_initial_weights()
         elif isinstance(module, LearnedPositionalEmbedding) and config.initialization == "convs2s":
             nn.init.normal_(module.weight, std=CONVS2S_EMBEDDING_STD / module.scale)  # larger positions would hide the tokens
     if model.output_bias is not None:

@@ -33,10 +33,14 @@ def torch_matmul(x: Tensor, weight: Tensor, bias: Tensor | None, *, relu: bool =
 
 
 class Linear(nn.Linear):
-    """Linear layer x·Wᵀ + b whose matrix product has a replaceable implementation."""
+    """Linear layer x·Wᵀ + b whose matrix product has a replaceable implementation.
+
+    variance_gain: factor of the variance of the weights that `initialization = "convs2s"` draws
+    """
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
         super().__init__(in_features, out_features, bias=bias)
+        self.variance_gain = 1.0
         self.matmul: MatMul = torch_matmul
 
     def compute_weight(self) -> Tensor:

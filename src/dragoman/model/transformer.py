@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
 
+from dragoman.errors import BundleError
 from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.linear import Linear, MatMul, torch_matmul
 from dragoman.model.local_attention import LocalMask, Mask
 from dragoman.model.masks import causal_mask, padding_mask, window_mask
-from dragoman.model.normalization import normalize
 from dragoman.model.pointer import Pointer, PointerState, TagHead, WordTables
 from dragoman.model.positional_encoding import (
     LearnedPositionalEmbedding,
@@ -103,11 +103,10 @@ class Encoder(nn.Module):
     def forward(self, source_BS: Tensor) -> Tensor:
         """Return the memory: the encodings of source ids, which are padded on the right. → (B, S, D)"""
         mask = self._build_mask(source_BS)
-        token_mask_BS = source_BS != self.embedding.padding_id if self.training else None
         x_BSD = self.embedding(source_BS)
         for layer in self.layers:
-            x_BSD = layer(x_BSD, mask, token_mask_BS)
-        return normalize(self.norm, x_BSD, token_mask_BS)
+            x_BSD = layer(x_BSD, mask)
+        return cast(Tensor, self.norm(x_BSD))
 
     def _build_mask(self, source_BS: Tensor) -> Mask:
         """Return which positions each position attends to: all tokens, or those within the window."""
@@ -118,7 +117,12 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Stack of decoder layers over the target and the memory (section 3.1), with an optional pointer to the next word."""
+    """Stack of decoder layers over the target and the memory (section 3.1), with an optional pointer to the next word.
+
+    is_autoregressive: whether the decoder predicts token by token; another decoder has a method `search` in place of steps
+    """
+
+    is_autoregressive: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -151,13 +155,11 @@ class Decoder(nn.Module):
         if self.pointer is not None and pointer is not None:
             word_NTD, pointer = self.pointer(inputs_NT, pointer)
             x_NTD = x_NTD + word_NTD
-        token_mask_NT = find_target_tokens(inputs_NT, self.embedding.padding_id) if self.training else None
         self_kv: list[KeyValue] = []
         for layer, past_kv, cross_kv in zip(self.layers, past, state.cross_kv, strict=True):
-            x_NTD, layer_kv = layer(x_NTD, past_kv, cross_kv, mask, state.memory_mask, token_mask_NT)
+            x_NTD, layer_kv = layer(x_NTD, past_kv, cross_kv, mask, state.memory_mask)
             self_kv.append(layer_kv if self.window is None else layer_kv.tail(self.window))
-        x_NTD = normalize(self.norm, x_NTD, token_mask_NT)
-        return x_NTD, replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
+        return self.norm(x_NTD), replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
 
     def _build_mask(self, length: int, past_length: int, device: torch.device) -> Mask:
         """Return which of the past and new positions each of `length` new positions attends to."""
@@ -167,13 +169,6 @@ class Decoder(nn.Module):
         if self.window is not None:
             mask = mask & window_mask(length, past_length + length, self.window, device=device)
         return mask
-
-
-def find_target_tokens(inputs_NT: Tensor, padding_id: int) -> Tensor:
-    """Return true for tokens, and false for padding. The first input is a token, even a zero vector. → (N, T)"""
-    is_token_NT = inputs_NT != padding_id
-    is_token_NT[:, 0] = True
-    return is_token_NT
 
 
 class Transformer(nn.Module):
@@ -220,9 +215,31 @@ class Transformer(nn.Module):
         """Return the logits of decoder outputs. (…, D) → (…, V)"""
         return self.matmul(outputs_XD, self.output, self.output_bias)
 
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token."""
+        return self.decoder.is_autoregressive
+
     def num_parameters(self) -> int:
         """Return the number of parameters; a shared matrix counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def check_predicts_by_steps(model: Transformer, feature: str) -> None:
+    """Raise BundleError if the model predicts all tokens at once.
+
+    feature: what needs a prediction token by token, such as "explain"
+    """
+    if not model.is_autoregressive:
+        refuse_steps(feature)
+
+
+def refuse_steps(feature: str) -> NoReturn:
+    """Raise BundleError for a feature that needs a prediction token by token."""
+    raise BundleError(
+        f"{feature}: needs a model that predicts token by token, but this one predicts all tokens at once; use another model",
+        code="not-autoregressive",
+    )
 
 
 def set_matmul_impl(model: Transformer, matmul: MatMul) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from dragoman.errors import BundleError, DataError, RecipeError
+from dragoman.experiments.mixers.options import MixerOptions
 from dragoman.inference.explain.explain_translation import encode_source_line, number_words
 from dragoman.model.attention import record_attention
 from dragoman.model.layers import EncoderLayer
@@ -154,7 +155,7 @@ def _build_panels(
 def record_encoder_attention(translator: Translator, sentence: str) -> EncoderAttention:
     """Encode a sentence and record the attention. Raises DataError if it is empty or longer than the model reads."""
     bundle = translator.bundle
-    if (mixer := translator.recipe.model.encoder_mixer) != "attention":
+    if (mixer := translator.recipe.model.get_extension(MixerOptions).encoder_mixer) != "attention":
         raise BundleError(
             f"model.encoder_mixer = {mixer!r}: the encoder has no self-attention, which the figures show; give another model",
             code="no-self-attention",

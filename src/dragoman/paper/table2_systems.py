@@ -15,6 +15,7 @@ from typing import Any, Literal
 from dragoman.config import ModelConfig, Recipe, make_recipe, parse_setting, read_recipe
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.errors import RecipeError
+from dragoman.experiments.mixers.options import MixerOptions
 from dragoman.runtime.counts import format_count
 
 Clock = Literal["wall", "processor"]
@@ -140,8 +141,9 @@ def make_system_recipe(
     document = corpus_recipe.model_dump(mode="json")
     system_recipe = read_recipe(Path(system.recipe)).model_dump(mode="json")
     document["model"] = system_recipe["model"]
-    document["training"] |= {key: system_recipe["training"][key] for key in SYSTEM_TRAINING_KEYS}
-    document["training"] |= {**budget.to_training_settings(), "seed": seed}
+    training = {key: value for key, value in document["training"].items() if key not in SYSTEM_TRAINING_KEYS}
+    training |= {key: value for key, value in system_recipe["training"].items() if key in SYSTEM_TRAINING_KEYS}
+    document["training"] = {**training, **budget.to_training_settings(), "seed": seed}
     document |= {"name": f"{document['name']}, {system.name}", "run": str(run)}
     where = f"{corpus}, {system.name}"
     recipe = make_recipe(document, overrides, where=where)
@@ -161,11 +163,11 @@ def count_longest_path(model: ModelConfig, length: int) -> int:
     An LSTM crosses each position. A convolution needs as many layers as their reach asks for, whether the model has them or not
     (Table 1). Self-attention needs one layer.
     """
-    distance = length - 1
-    if distance <= 0 or (model.encoder_mixer == "attention" and model.attention_window is None):
+    distance, options = length - 1, model.get_extension(MixerOptions)
+    if distance <= 0 or (options.encoder_mixer == "attention" and model.attention_window is None):
         return min(distance, 1)
-    half = (model.kernel_size - 1) // 2
-    match model.encoder_mixer:
+    half = (options.kernel_size - 1) // 2
+    match options.encoder_mixer:
         case "attention":
             return math.ceil(distance / (model.attention_window or distance))
         case "recurrent":
@@ -176,5 +178,5 @@ def count_longest_path(model: ModelConfig, length: int) -> int:
             reach, dilation, layers = 0, 1, 0
             while reach < distance:
                 reach, layers = reach + max(half, 1) * dilation, layers + 1
-                dilation = 1 if dilation >= model.max_dilation else 2 * dilation
+                dilation = 1 if dilation >= options.max_dilation else 2 * dilation
             return layers

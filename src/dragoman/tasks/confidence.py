@@ -28,8 +28,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.evaluation.correlation import spearman_correlation
 from dragoman.evaluation.metrics import sentence_chrf
-from dragoman.model.ctc import check_predicts_by_steps
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Transformer, check_predicts_by_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import OnProgress, compute_cross_attentions, score_pairs
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id

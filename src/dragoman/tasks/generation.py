@@ -18,7 +18,6 @@ from dragoman.data.collate import collate, pad_sequences
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokensFn, DecodingConstraints, SentenceConstraints
-from dragoman.decoding.ctc import merge_path
 from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty, score_targets
@@ -26,9 +25,8 @@ from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import NativeSearch, SearchRequest, build_request
 from dragoman.errors import BundleError
 from dragoman.model.attention import Attention, record_attention
-from dragoman.model.ctc import check_predicts_by_steps, refuse_steps
-from dragoman.model.transformer import Transformer
-from dragoman.tasks.inference_model import FramePredictor, InferenceModel, prompt_decoder
+from dragoman.model.transformer import Transformer, check_predicts_by_steps, refuse_steps
+from dragoman.tasks.inference_model import InferenceModel, OwnSearch, prompt_decoder
 
 FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
 # Sample i draws from stream seed · SEED_STRIDE + i, so that its number, and not its batch, determines the draws.
@@ -239,8 +237,8 @@ class BatchSearch:
             decoding_constraints=decoding_constraints,
             repetition_penalty=self.config.repetition_penalty,
         )
-        if inference_model.predict_frames is not None:
-            return self._search_all_at_once(inference_model.predict_frames, source_BS, limits, settings, constraints)
+        if inference_model.own_search is not None:
+            return self._search_all_at_once(inference_model.own_search, source_BS, limits, settings, constraints)
         if inference_model.native_search is not None and self.is_native:
             request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
             if request is not None:
@@ -273,7 +271,7 @@ class BatchSearch:
 
     def _search_all_at_once(
         self,
-        predict_frames: FramePredictor,
+        own_search: OwnSearch,
         source_BS: Tensor,
         limits: Sequence[int],
         settings: SearchSettings,
@@ -284,23 +282,9 @@ class BatchSearch:
             refuse_steps("this search")
         if self.constraint_factory is not None or not all(constraint.is_supported for constraint in constraints):
             refuse_steps("constraints")
-        suppressed = [BEGIN_ID, END_ID, *settings.decoding_constraints.suppress_tokens]
-        frames = predict_frames(source_BS.to(self.inference_model.device), suppressed)
-        tokens, log_probs, num_frames = (tensor.tolist() for tensor in frames)
         may_repeat = [constraint.allow_repetition for constraint in constraints] or [False] * len(limits)
-        return [
-            [
-                merge_path(
-                    tokens[row][:length],
-                    log_probs[row][:length],
-                    blank_id=PADDING_ID,
-                    max_length=limits[row],
-                    allow_repetition=may_repeat[row],
-                    settings=settings,
-                )
-            ]
-            for row, length in enumerate(num_frames)
-        ]
+        source_BS = source_BS.to(self.inference_model.device)
+        return [[output] for output in own_search(source_BS, limits=limits, settings=settings, may_repeat=may_repeat)]
 
     def _search_natively(
         self, native_search: NativeSearch, source_BS: Tensor, request: SearchRequest
@@ -445,8 +429,7 @@ def compute_cross_attentions(
     attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
     if not attentions:
         raise BundleError(
-            "model.cross_attention = 'unfold': the decoder has no attention to the source, so there are no alignments; use "
-            "another model",
+            "this model: the decoder has no attention to the source, so there are no alignments; use another model",
             code="no-cross-attention",
         )
     outputs = [target if has_end else target[:-1] for target, has_end in zip(targets, finished, strict=True)]

@@ -5,22 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.decoding.interface import EnsembleState, SearchState, StepFn, ensemble_step
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.interface import EnsembleState, SearchSettings, SearchState, StepFn, ensemble_step
 from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.prompt import PromptedState, prompted_step
 from dragoman.decoding.topk import TopK, TorchTopK
-from dragoman.model.ctc import is_ctc, predict_frames
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
 
-FramePredictor = Callable[[Tensor, Sequence[int]], tuple[Tensor, Tensor, Tensor]]
-"""(source_BS, suppressed ids) → predictions (B, F), their log-probabilities (B, F), positions of each sentence (B,)."""
+
+class OwnSearch(Protocol):
+    """Search of a model that predicts all tokens at once."""
+
+    def __call__(
+        self, source_BS: Tensor, *, limits: Sequence[int], settings: SearchSettings, may_repeat: Sequence[bool]
+    ) -> list[Hypothesis]:
+        """Return the output of each source.
+
+        limits: maximum output length of each source in tokens
+        may_repeat: whether the output of each source may contain a degenerate repetition
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,8 +44,7 @@ class InferenceModel:
     max_positions: number of tokens that the model has positions for; None if positions never end
     make_topk: makes the object that finds the likeliest tokens of a search
     native_search: search in machine code for common requests; None if Python does every search
-    predict_frames: maps source ids and suppressed ids to the prediction of each position, as `ctc.predict_frames` does; None
-        for a model that predicts token by token
+    own_search: search of a model that predicts all tokens at once; None for a model that predicts token by token
     restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to the token
         ids (W,) of that vocabulary, special tokens first. It is None without a shortlist.
     """
@@ -44,7 +55,7 @@ class InferenceModel:
     max_positions: int | None
     make_topk: Callable[[], TopK] = TorchTopK
     native_search: NativeSearch | None = None
-    predict_frames: FramePredictor | None = None
+    own_search: OwnSearch | None = None
     restrict_vocabulary: Callable[[Tensor, Sequence[int]], tuple[InferenceModel, Tensor]] | None = None
 
 
@@ -52,8 +63,10 @@ def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
     """Return an inference model that calls these models unchanged; several form an ensemble."""
     device, max_positions = models[0].output.device, get_max_positions(models)
     if len(models) == 1:
-        frame_predictor = partial(predict_frames, models[0]) if is_ctc(models[0]) else None
-        return InferenceModel(models[0].start, models[0].step, device, max_positions, predict_frames=frame_predictor)
+        model = models[0]
+        # A decoder that predicts all tokens at once has this method, as `Decoder.is_autoregressive` says.
+        own_search = None if model.is_autoregressive else partial(cast(Any, model.decoder).search, model)
+        return InferenceModel(model.start, model.step, device, max_positions, own_search=own_search)
     return ensemble([InferenceModel(model.start, model.step, device, max_positions) for model in models])
 
 

@@ -280,7 +280,7 @@ def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> Bundle
         mfu=round(trainer_state.flops / positive_seconds / trainer.peak_flops, 4) if trainer.peak_flops else None,
         data_wait_fraction=round(trainer_state.data_wait_minutes * 60.0 / positive_seconds, 4),
         skipped_steps=trainer_state.skipped_steps,
-        infeasible_pairs=trainer_state.infeasible_pairs if recipe.model.decoder == "ctc" else None,
+        infeasible_pairs=trainer_state.infeasible_pairs if not trainer.model.is_autoregressive else None,
         averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
         paper_deviations=_list_deviations(recipe),
         dragoman=__version__,

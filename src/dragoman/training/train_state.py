@@ -32,8 +32,8 @@ from dragoman.training.initial_model import (
     load_initial_weights,
     read_initial_optimizer,
 )
+from dragoman.training.losses.function import LossContext, build_training_loss
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer
-from dragoman.training.losses.sequence_candidates import SequenceLossSettings
 
 
 class TrainState:
@@ -150,18 +150,8 @@ def build_train_state(
     alignment_config = AlignmentLossConfig.from_recipe(recipe)
     if config.compile:
         compile_layers(model, exclude=None if alignment_config is None else alignment_layer(model, alignment_config))
-    loss = ModelLoss(
-        model,
-        epsilon=config.label_smoothing,
-        smoothing_mode=config.label_smoothing_mode,
-        r_drop_alpha=config.r_drop_alpha,
-        pos_loss_weight=recipe.task.pos_loss_weight if recipe.task.has_tagging_head else 0.0,
-        alignment_config=alignment_config,
-        kl_weight=config.kl_to_init,
-        initial_model=build_initial_model(recipe, tokenizer, plan) if config.kl_to_init else None,
-        sequence_loss=SequenceLossSettings.from_recipe(recipe),
-        load_balancing_weight=config.load_balancing_weight if recipe.model.feed_forward == "moe" else 0.0,
-    )
+    context = LossContext(recipe, tokenizer, lambda: build_initial_model(recipe, tokenizer, plan))
+    loss = ModelLoss(model, build_training_loss(context), alignment_config=alignment_config)
     parallel_loss = parallelize_loss(loss, distributed, plan.device, config.parallel)
     train_state = TrainState(
         recipe,

@@ -31,7 +31,7 @@ from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.distributed.signals import stop_on_signals
 from dragoman.training.divergence import find_divergence
 from dragoman.training.early_stopping import EarlyStopping, ValidationOutcome
-from dragoman.training.losses.ctc import count_learned
+from dragoman.training.losses.function import count_learned
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import (
     Callback,
@@ -291,14 +291,14 @@ class Trainer:
         return norm
 
     def _report_infeasible_pairs(self) -> None:
-        """Report the pairs that a CTC decoder could not learn since the last report, if there are any."""
+        """Report the pairs without a loss since the last report, if there are any."""
         num_pairs = self.state.infeasible_pairs
         if num_pairs == self._infeasible_logged:
             return
         self.log_event(
             "infeasible_pairs",
             f"step {self.state.step}: {num_pairs - self._infeasible_logged} pairs had no loss, because their targets have more "
-            f"tokens than the CTC decoder has positions; {num_pairs} so far; raise model.ctc_upsampling to learn them",
+            f"tokens than the decoder has positions; {num_pairs} so far; raise model.ctc_upsampling to learn them",
         )
         self._infeasible_logged = num_pairs
 
@@ -308,8 +308,8 @@ class Trainer:
             len(self.prepared.tokenizer.target),
             batch,
             num_forward_passes=self.config.num_forward_passes,
-            has_teacher=self.config.kl_to_init > 0,
-            num_candidates=self.config.num_sequence_candidates,
+            has_teacher=self.config.has_teacher,
+            num_candidates=self.config.num_candidates,
             training_macs=self.training_macs,
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dragoman.config import CorpusConfig, DecodingConfig, Direction, LanguagePair, Recipe, TrainingConfig, update_section
+from dragoman.config import CorpusConfig, DecodingConfig, Direction, LanguagePair, Recipe, update_section
 from dragoman.data.collate import Batch, collate, iter_batches_by_length, split_by_tokens
 from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.prepare import VALID, PreparedData, check_task_formats
@@ -26,14 +26,12 @@ from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.metrics import Score, mean_score
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.formats.readers import read_pairs
-from dragoman.model.ctc import is_ctc
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
 from dragoman.tasks.parsing import SentenceParser, read_gold_tree, score_parses
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
 from dragoman.training.compute_plan import ComputePlan
-from dragoman.training.losses.ctc import count_learned, ctc_loss
-from dragoman.training.losses.label_smoothing import batch_loss
+from dragoman.training.losses.function import LossFunction, build_validation_loss, count_learned
 from dragoman.training.monitoring.events import Sample
 from dragoman.trees.ptb import format_tree
 from dragoman.trees.tree import get_leaves
@@ -77,12 +75,12 @@ class Validator:
     def validate(self, model: Transformer, on_progress: OnProgress = ignore_progress) -> ValidationResult:
         """Return the loss over the whole set, and BLEU or F1 of a subset if the recipe asks for it."""
         config = self.recipe.training
-        pos_loss_weight = self.recipe.task.pos_loss_weight if self.recipe.task.has_tagging_head else 0.0
         start_token_id = get_decoder_start_id(self.recipe.model)
         model.eval()
         try:
+            loss_function = build_validation_loss(self.recipe)
             loss, nll = compute_mean_loss(
-                model, self.corpus, self.plan, config, start_id=start_token_id, pos_loss_weight=pos_loss_weight
+                model, self.corpus, self.plan, loss_function, batch_tokens=config.batch_tokens, start_id=start_token_id
             )
             own_nll, shuffled_nll = self._compare_source_nll(model) if math.isfinite(nll) else (None, None)
             if not config.num_validation_translations or not math.isfinite(nll):
@@ -115,10 +113,11 @@ class Validator:
     def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
         """Return the negative log-likelihood per token of a subset, with its own sources and with shuffled ones.
 
-        Both are None if the set has only one pair, and for a CTC decoder.
+        Both are None if the set has only one pair, and for a decoder that reads no target tokens and cannot ignore its source.
         """
-        config, rows = self.recipe.training, [pair for pair in self.shuffled_pairs if pair[0] != pair[1]]
-        if not rows or is_ctc(model):  # a CTC decoder reads no target tokens, so it cannot ignore its source
+        config, loss_function = self.recipe.training, build_validation_loss(self.recipe)
+        rows = [pair for pair in self.shuffled_pairs if pair[0] != pair[1]]
+        if not rows or not model.is_autoregressive:
             return None, None
 
         def compute_nll(column: int) -> float:
@@ -131,7 +130,7 @@ class Validator:
                 )
                 for part in split_by_tokens(lengths, config.batch_tokens)
             )
-            return _average_loss(model, batches, self.plan, config, 0.0)[1]
+            return _average_loss(model, batches, self.plan, loss_function)[1]
 
         return compute_nll(0), compute_nll(1)
 
@@ -206,41 +205,33 @@ def compute_mean_loss(
     model: Transformer,
     corpus: Corpus,
     plan: ComputePlan,
-    config: TrainingConfig,
+    loss_function: LossFunction,
     *,
+    batch_tokens: int,
     start_id: int,
-    pos_loss_weight: float = 0.0,
 ) -> tuple[float, float]:
-    """Return the smoothed loss and the negative log-likelihood per target token, end tokens included, in nats."""
-    batches = iter_batches_by_length(corpus, batch_tokens=config.batch_tokens, start_id=start_id)
-    return _average_loss(model, batches, plan, config, pos_loss_weight)
+    """Return the loss and the negative log-likelihood per target token, end tokens included, in nats."""
+    return _average_loss(
+        model, iter_batches_by_length(corpus, batch_tokens=batch_tokens, start_id=start_id), plan, loss_function
+    )
 
 
 @torch.no_grad()
 def _average_loss(
-    model: Transformer, batches: Iterable[Batch], plan: ComputePlan, config: TrainingConfig, pos_loss_weight: float
+    model: Transformer, batches: Iterable[Batch], plan: ComputePlan, loss_function: LossFunction
 ) -> tuple[float, float]:
     loss_sum = nll_sum = 0.0
     num_tokens = 0
     for cpu_batch in batches:
         batch = cpu_batch.to(plan.device)
         with plan.autocast():
-            if is_ctc(model):
-                loss, nll = ctc_loss(model, batch)
-            else:
-                loss, nll = batch_loss(
-                    model,
-                    batch,
-                    epsilon=config.label_smoothing,
-                    smoothing_mode=config.label_smoothing_mode,
-                    pos_loss_weight=pos_loss_weight,
-                )
+            loss, nll = loss_function(model, batch)
         loss_sum += loss.item()
         nll_sum += nll.item()
         num_tokens += count_learned(model, cpu_batch)[0]
     if not num_tokens:
         raise DataError(
-            "data.valid: no target fits into the positions of the CTC decoder; raise model.ctc_upsampling, or give other pairs",
+            "data.valid: no target fits into the positions of the decoder; raise model.ctc_upsampling, or give other pairs",
             code="empty-data",
         )
     return loss_sum / num_tokens, nll_sum / num_tokens

@@ -37,11 +37,11 @@ from dragoman.cli.training.dashboard import dashboard
 from dragoman.config import ModelConfig, Recipe, make_recipe
 from dragoman.data.collate import collate
 from dragoman.errors import OutputError, RunError
+from dragoman.experiments.kl_to_initial.loss import kl_regularized_loss
 from dragoman.model.attention import explicit_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.masks import causal_mask, window_mask
-from dragoman.training.losses.kl_to_initial import kl_regularized_loss
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.diagnostics import DIAGNOSTIC_RULES, diagnose
 from dragoman.training.monitoring.events import (

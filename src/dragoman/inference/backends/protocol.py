@@ -10,11 +10,17 @@ from torch import nn
 
 from dragoman.inference.backends.shared import Precision
 from dragoman.model.attention import Attention
-from dragoman.model.ctc import is_ctc
+from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
-from dragoman.model.normalization import WeightNormLinear
+from dragoman.model.linear import Linear
+from dragoman.model.lora import LoraLinear
 from dragoman.model.positional_encoding import NoPositionalEmbedding
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Decoder, Encoder, Transformer
+
+PAPER_MODULES = frozenset(
+    [Attention, DecoderLayer, Dropout, EncoderLayer, FeedForward, Linear, LoraLinear, PostNorm, PreNorm, nn.LayerNorm]
+)
+"""Types of the modules in the paper's layers."""
 
 
 class SupportStatus(Enum):
@@ -111,23 +117,13 @@ class ModelTraits:
 
 def has_unusual_layers(model: Transformer) -> bool:
     """Return whether a layer differs from the paper's, which no back end but the eager one computes."""
-    layers = [*model.encoder.layers, *model.decoder.layers]
-    if is_ctc(model):
-        return True
-    if not all(isinstance(layer, EncoderLayer | DecoderLayer) for layer in layers):
-        return True
     positions = (model.encoder.embedding.positions, model.decoder.embedding.positions)
+    if type(model.encoder) is not Encoder or type(model.decoder) is not Decoder:
+        return True
     if any(isinstance(table, NoPositionalEmbedding) for table in positions):
         return True
-    modules = [module for layer in layers for module in layer.modules()]
-    residuals = [module for module in modules if isinstance(module, PostNorm | PreNorm)]
-    return (
-        any(not isinstance(cast(EncoderLayer | DecoderLayer, layer).feed_forward, FeedForward) for layer in layers)
-        or any(isinstance(module, WeightNormLinear) for module in modules)
-        or any(isinstance(module, Attention) and module.score is not None for module in modules)
-        or any(not isinstance(residual.norm, nn.LayerNorm) for residual in residuals)
-        or any(not residual.residual or residual.scale != 1.0 for residual in residuals)
-    )
+    modules = [module for stack in (model.encoder, model.decoder) for layer in stack.layers for module in layer.modules()]
+    return any(type(module) not in PAPER_MODULES for module in modules)
 
 
 @dataclass(frozen=True)

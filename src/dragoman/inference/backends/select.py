@@ -30,7 +30,6 @@ from dragoman.inference.backends.protocol import (
 )
 from dragoman.inference.backends.shared import Precision
 from dragoman.inference.lexical_shortlist import Shortlist
-from dragoman.model.ctc import is_ctc
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble, get_max_positions
@@ -101,8 +100,6 @@ def find_float32_reason(models: Sequence[Transformer], device: torch.device) -> 
     """Return what makes the models compute in float32 on this device, such as recurrent layers; None if nothing does."""
     if uses_pointer_on_gpu(models, device):
         return "model.pointer"
-    if any(map(is_ctc, models)):
-        return "model.decoder = 'ctc'"
     return "a layer that the paper's Transformer has not" if any(map(has_unusual_layers, models)) else None
 
 
@@ -135,7 +132,7 @@ def build_inference_model(
     names = [choose_backend(request).name for request in requests]
     if device.type == "cpu":
         tune_malloc()
-    if is_ctc(models[0]):
+    if not models[0].is_autoregressive:
         return as_inference_model(models)
     if device.type == "cpu":
         if is_stand_in:

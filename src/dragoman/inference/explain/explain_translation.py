@@ -23,9 +23,8 @@ from dragoman.errors import BundleError, DataError
 from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
 from dragoman.model.attention import Attention, AttentionObserver, KeyValue, observe_attention
-from dragoman.model.ctc import check_predicts_by_steps
 from dragoman.model.local_attention import Mask
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Transformer, check_predicts_by_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id, get_max_positions
@@ -185,17 +184,15 @@ def check_has_attention(config: ModelConfig) -> None:
     """Raise BundleError for a model whose decoder does not attend to the source."""
     if not config.num_cross_attentions:
         raise BundleError(
-            f"model.cross_attention = {config.cross_attention!r}: the decoder has no attention to the source, so there is "
-            "nothing to show; explain another model",
+            "this model: the decoder has no attention to the source, so there is nothing to show; explain another model",
             code="no-cross-attention",
         )
 
 
 def _describe_score(config: ModelConfig) -> list[str]:
     """Return a note on the equation that the page shows for one head, if the model's attention has another one."""
-    if config.attention_score == "scaled-dot":
-        return []
-    return [f"The weights are those of attention_score = {config.attention_score!r}, not of q · k ÷ √d_k inside one head."]
+    notes = [extension.describe_attention() for extension in config.model_extensions]
+    return [note for note in notes if note is not None]
 
 
 def encode_source_line(translator: ExplainableTranslator, text: str, config: DecodingConfig) -> list[int]:

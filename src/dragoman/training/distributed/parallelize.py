@@ -13,19 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.data.collate import Batch
-from dragoman.model.ctc import is_ctc
-from dragoman.model.experts import record_balance_losses
-from dragoman.model.layers import DecoderLayer, EncoderLayer
-from dragoman.model.mixers.stacks import MixerDecoderLayer, MixerEncoderLayer
+from dragoman.model.attention import Attention
 from dragoman.model.transformer import Transformer
 from dragoman.training.distributed.process_group import DistributedContext
-from dragoman.training.losses.ctc import ctc_loss
+from dragoman.training.losses.function import LossFunction
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_loss, record_head_weights
-from dragoman.training.losses.kl_to_initial import kl_regularized_loss
-from dragoman.training.losses.label_smoothing import batch_loss, strip_tags
-from dragoman.training.losses.rdrop import r_drop_loss
-from dragoman.training.losses.sequence_candidates import SequenceLossSettings
-from dragoman.training.losses.sequence_level import sequence_level_loss
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -36,85 +28,24 @@ if TYPE_CHECKING:
 class ModelLoss(nn.Module):
     """Module of a model with its loss, for DDP and FSDP2 to wrap.
 
-    kl_weight: weight of KL(old‖new)
-    initial_model: old model of that term, which each rank holds as a whole and which is no part of this module
-    sequence_loss: settings of a loss of whole outputs
-    load_balancing_weight: weight of the loss that spreads the tokens over the experts
+    loss_function: loss of a batch apart from guided alignment, such as `build_training_loss` returns
     """
 
     def __init__(
-        self,
-        model: Transformer,
-        *,
-        epsilon: float,
-        smoothing_mode: str,
-        r_drop_alpha: float = 0.0,
-        pos_loss_weight: float = 0.0,
-        alignment_config: AlignmentLossConfig | None = None,
-        kl_weight: float = 0.0,
-        initial_model: Transformer | None = None,
-        sequence_loss: SequenceLossSettings | None = None,
-        load_balancing_weight: float = 0.0,
+        self, model: Transformer, loss_function: LossFunction, *, alignment_config: AlignmentLossConfig | None = None
     ) -> None:
         super().__init__()
         self.model = model
-        self.kl_weight = kl_weight
-        self._initial_models = [initial_model]  # a list hides the model from `parameters()`
-        self.epsilon = epsilon
-        self.smoothing_mode = smoothing_mode
-        self.r_drop_alpha = r_drop_alpha
-        self.pos_loss_weight = pos_loss_weight
+        self.loss_function = loss_function
         self.alignment_config = alignment_config
-        self.sequence_loss = sequence_loss
-        self.load_balancing_weight = load_balancing_weight
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihood, each summed over the batch, in nats.
-
-        The load-balancing loss of each mixture of experts is a number for a batch, so it counts once for each target token.
-        """
-        if not self.load_balancing_weight:
-            return self._compute_aligned_loss(batch)
-        with record_balance_losses(self.model) as balance_losses:
-            loss, nll = self._compute_aligned_loss(batch)
-        if not balance_losses:
-            return loss, nll
-        num_tokens = len(batch.find_nonpad_positions())
-        return loss + self.load_balancing_weight * num_tokens * torch.stack(balance_losses).sum(), nll
-
-    def _compute_aligned_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss and the likelihood without load balancing."""
+        """Return the loss and the negative log-likelihood, each summed over the batch, in nats."""
         if self.alignment_config is None or batch.alignment_targets is None:
-            return self._compute_base_loss(batch)
+            return self.loss_function(self.model, batch)
         with record_head_weights(self.model, self.alignment_config) as log_weights:
-            loss, nll = self._compute_base_loss(batch)
+            loss, nll = self.loss_function(self.model, batch)
         return loss + self.alignment_config.weight * alignment_loss(log_weights[0], batch.alignment_targets), nll
-
-    def _compute_base_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss and the likelihood without guided alignment."""
-        if is_ctc(self.model):
-            return ctc_loss(self.model, batch)
-        if self.r_drop_alpha:
-            batch = strip_tags(self.model, batch)
-            return r_drop_loss(
-                self.model, batch, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode, alpha=self.r_drop_alpha
-            )
-        if (initial_model := self._initial_models[0]) is not None:
-            return kl_regularized_loss(
-                self.model,
-                initial_model,
-                batch,
-                epsilon=self.epsilon,
-                smoothing_mode=self.smoothing_mode,
-                weight=self.kl_weight,
-            )
-        if self.sequence_loss is not None:
-            return sequence_level_loss(
-                self.model, batch, self.sequence_loss, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode
-            )
-        return batch_loss(
-            self.model, batch, epsilon=self.epsilon, smoothing_mode=self.smoothing_mode, pos_loss_weight=self.pos_loss_weight
-        )
 
 
 def parallelize_loss(loss: ModelLoss, distributed: DistributedContext, device: torch.device, mode: str) -> nn.Module:
@@ -134,12 +65,12 @@ def parallelize_loss(loss: ModelLoss, distributed: DistributedContext, device: t
     mesh = init_device_mesh(device.type, (distributed.world_size,))
     # The warning is about in-place operations on views; no such operation follows a layer here.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
-    layer_types = (EncoderLayer, DecoderLayer, MixerEncoderLayer, MixerDecoderLayer)
-    for layer in [module for module in loss.modules() if isinstance(module, layer_types)]:
-        if isinstance(layer, DecoderLayer | MixerDecoderLayer) and layer.cross_attention is not None:
+    for layer in (*loss.model.encoder.layers, *loss.model.decoder.layers):
+        cross_attention = getattr(layer, "cross_attention", None)
+        if isinstance(cross_attention, Attention):
             # Keys and values of the memory are computed before the layer is called, so this module is gathered by itself.
-            fully_shard(layer.cross_attention, mesh=mesh)
-            register_fsdp_forward_method(layer.cross_attention, "project_kv")
+            fully_shard(cross_attention, mesh=mesh)
+            register_fsdp_forward_method(cross_attention, "project_kv")
         fully_shard(layer, mesh=mesh)
     fully_shard(loss, mesh=mesh)
     return loss

@@ -55,10 +55,7 @@ def record_head_weights(model: Transformer, alignment_config: AlignmentLossConfi
     def record(query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None) -> None:
         heads = slice(alignment_config.head, alignment_config.head + 1)
         with torch.autocast(query_BHTK.device.type, enabled=False):
-            query_BHTK, key_BHSK = query_BHTK.float(), key_value.key.float()
-            if module.score is None:  # other scores have weights for all heads
-                query_BHTK, key_BHSK, heads = query_BHTK[:, heads], key_BHSK[:, heads], slice(None)
-            scores_BHTS = mask_scores(module.compute_scores(query_BHTK, key_BHSK)[:, heads], mask)
+            scores_BHTS = mask_scores(module.compute_scores(query_BHTK.float(), key_value.key.float(), heads), mask)
             recorded.append(scores_BHTS.log_softmax(dim=-1)[:, 0])
 
     with observe_attention({module: record}):

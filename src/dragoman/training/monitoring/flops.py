@@ -21,12 +21,7 @@ from dragoman.config import ModelConfig
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import PADDING_ID
 from dragoman.platform_features import resource
-from dragoman.training.monitoring.layer_macs import (
-    count_decoder_mixer_macs,
-    count_encoder_mixer_macs,
-    count_feed_forward_macs,
-    count_score_macs,
-)
+from dragoman.training.monitoring.layer_macs import count_layer_macs
 
 # The gradient with respect to either factor of a product costs as much as the product.
 TRAINING_FLOPS_FACTOR = 3
@@ -106,48 +101,43 @@ def count_forward_flops(model: ModelConfig, target_vocab_size: int, sources: Len
 
 def count_forward_macs(model: ModelConfig, target_vocab_size: int) -> Macs:
     """Return the operations of one forward pass, with the output layer, for each unit of `Size`."""
-    keys, values = model.num_heads * model.key_width, model.num_heads * model.value_width
-    query_macs, score_macs = count_score_macs(model)
-    # Multiply-accumulate operations: of a token with the weights, then of a query with a key and of a weight with a value.
-    query_output_macs, key_value_macs = model.d_model * (keys + values) + query_macs, model.d_model * (keys + values)
-    pair_macs = score_macs + values
-    encoder_attentions = model.encoder_layers if model.encoder_mixer == "attention" else 0
-    decoder_attentions = model.decoder_layers if model.decoder_mixer == "attention" else 0
-    is_ctc = model.decoder == "ctc"
-    cross_attentions = model.decoder_layers if is_ctc else model.num_cross_attentions
+    layer_macs = count_layer_macs(model)
+    # One attention has the projections of its keys and values, and those of its queries and its output.
+    projection_macs = model.d_model * model.num_heads * (model.key_width + model.value_width)
     macs = np.zeros(len(Size))
     macs[Size.SOURCE_TOKENS] = (
-        sum(count_encoder_mixer_macs(model, layer) for layer in range(model.encoder_layers))
-        + encoder_attentions * query_macs
-        + model.encoder_layers * count_feed_forward_macs(model)
-        + cross_attentions * key_value_macs
-        + (model.ctc_upsampling * model.d_model**2 if is_ctc else 0)
+        sum(layer_macs.encoder)
+        + layer_macs.encoder_attentions * layer_macs.query
+        + model.encoder_layers * layer_macs.feed_forward
+        + layer_macs.cross_attentions * projection_macs
+        + layer_macs.source
     )
     macs[Size.TARGET_TOKENS] = (
-        sum(count_decoder_mixer_macs(model, layer) for layer in range(model.decoder_layers))
-        + decoder_attentions * query_macs
-        + model.decoder_layers * count_feed_forward_macs(model)
-        + cross_attentions * query_output_macs
+        sum(layer_macs.decoder)
+        + layer_macs.decoder_attentions * layer_macs.query
+        + model.decoder_layers * layer_macs.feed_forward
+        + layer_macs.cross_attentions * (projection_macs + layer_macs.query)
         + model.d_model * target_vocab_size
-        + (model.d_model**2 if model.cross_attention == "unfold" else 0)
+        + layer_macs.target
     )
-    macs[Size.ENCODER_PAIRS] = encoder_attentions * pair_macs
-    macs[Size.DECODER_PAIRS] = decoder_attentions * pair_macs
-    macs[Size.CROSS_PAIRS] = cross_attentions * pair_macs
+    macs[Size.ENCODER_PAIRS] = layer_macs.encoder_attentions * layer_macs.pair
+    macs[Size.DECODER_PAIRS] = layer_macs.decoder_attentions * layer_macs.pair
+    macs[Size.CROSS_PAIRS] = layer_macs.cross_attentions * layer_macs.pair
     return macs
 
 
 def _measure_sizes(model: ModelConfig, sources: Lengths, targets: Lengths) -> npt.NDArray[np.float64]:
-    """Return the sizes of a batch in the order of `Size`. The positions of a CTC decoder count as its target tokens."""
-    is_ctc = model.decoder == "ctc"
-    if is_ctc:
-        targets = model.ctc_upsampling * sources
+    """Return the sizes of a batch in the order of `Size`. Positions of a decoder that predicts all at once are its targets."""
+    positions_per_source = count_layer_macs(model).positions_per_source
+    predicts_all_at_once = positions_per_source is not None
+    if positions_per_source is not None:
+        targets = positions_per_source * sources
     return np.array(
         [
             sources.sum(),
             targets.sum(),
             _count_visible_pairs(sources, model.attention_window, bidirectional=True),
-            _count_visible_pairs(targets, model.attention_window, bidirectional=is_ctc),
+            _count_visible_pairs(targets, model.attention_window, bidirectional=predicts_all_at_once),
             (sources * targets).sum(),
             1.0,
         ]

@@ -1,0 +1,96 @@
+"""Hooks: the places where an experiment of dragoman, or a package of your own, attaches to it.
+
+An entry is an entry point of a distribution, in the group `dragoman.<hook>`:
+
+    [project.entry-points."dragoman.architectures"]
+    experts = "dragoman.experiments.experts.options:ExpertsOptions"
+
+It is loaded when it is needed, and not before. `HOOKS` says what an entry of each hook is; the how-to page "Extend dragoman"
+builds a package with one entry for each.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError
+
+DISTRIBUTION = "dragoman"
+HOOKS: Mapping[str, str] = {
+    "architectures": (
+        "subclass of `dragoman.config.Extension` whose keys join the section `model` of a recipe; its `change_parts` replaces "
+        "functions of `dragoman.model.parts.ModelParts`"
+    ),
+    "losses": (
+        "subclass of `dragoman.config.Extension` whose keys join the section `training` of a recipe; its `change_loss` returns "
+        "a function of a model and a batch, as in `dragoman.training.losses.function`"
+    ),
+}
+"""What an entry of each hook is."""
+
+
+class HookError(DragomanError):
+    """Entry of a hook that cannot be loaded."""
+
+    code = "hook-failed"
+
+
+@cache
+def list_entries(hook: str) -> tuple[EntryPoint, ...]:
+    """Return the entries of a hook: those of dragoman, and then those of other distributions in the order of their names."""
+    assert hook in HOOKS, f"{hook} is no hook"
+    group = f"{DISTRIBUTION}.{hook}"
+    others = [entry for entry in entry_points(group=group) if entry.dist is None or entry.dist.name != DISTRIBUTION]
+    return (*list_own_entries(hook), *sorted(others, key=lambda entry: entry.name))
+
+
+@cache
+def list_own_entries(hook: str) -> tuple[EntryPoint, ...]:
+    """Return the entries of dragoman itself.
+
+    An editable installation has the entry points of the day when it was installed, so a source tree is read instead.
+    """
+    group = f"{DISTRIBUTION}.{hook}"
+    project_file = Path(__file__).parents[2] / "pyproject.toml"
+    if project_file.is_file():
+        entries = tomllib.loads(project_file.read_text(encoding="utf-8"))["project"]["entry-points"].get(group, {})
+        return tuple(EntryPoint(name, value, group) for name, value in entries.items())
+    return tuple(entry for entry in entry_points(group=group) if entry.dist is not None and entry.dist.name == DISTRIBUTION)
+
+
+def load_entry(entry: EntryPoint) -> Any:
+    """Return the object of an entry. Raises HookError in one line if it cannot be imported."""
+    try:
+        return entry.load()
+    except Exception as error:  # the code of a stranger may raise anything
+        distribution = entry.dist.name if entry.dist is not None else DISTRIBUTION
+        problem = " ".join(str(error).split()) or type(error).__name__
+        raise HookError(
+            f"{distribution}: its entry {entry.name} = {entry.value!r} of {entry.group} cannot be imported: {problem}; update "
+            f"or remove it: pip uninstall {distribution}"
+        ) from error
+
+
+def iter_entries(hook: str) -> Iterator[tuple[EntryPoint, Any]]:
+    """Yield each entry of a hook that can be imported, with its object; `find_broken_entries` names the others."""
+    for entry in list_entries(hook):
+        try:
+            yield entry, load_entry(entry)
+        except HookError:
+            continue
+
+
+def find_broken_entries(hook: str) -> list[str]:
+    """Return one line for each entry of a hook that cannot be imported."""
+    problems = []
+    for entry in list_entries(hook):
+        try:
+            load_entry(entry)
+        except HookError as error:
+            problems.append(str(error))
+    return problems
