@@ -12,6 +12,7 @@
     ├── OutOfMemoryError        the memory does not hold a step
     ├── OutputError             a result cannot be written: its path is taken or in use
     │   └── WriteError          the system refused to write: a full disk, a read-only folder, a device that fails
+    ├── HookError               an entry of an installed package cannot be loaded
     ├── MissingDependencyError  an optional library is not installed
     ├── ServerError             a server refused the request of a client, or cannot be reached
     ├── RankZeroError           rank 0 has already reported why all ranks end
@@ -125,6 +126,12 @@ class WriteError(OutputError):
         super().__init__(message, code=code)
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
+
+
+class HookError(DragomanError):
+    """Entry of a hook, of an installed package, that cannot be loaded."""
+
+    code = "hook-failed"
 
 
 class MissingDependencyError(DragomanError):
@@ -295,6 +302,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("write-failed", WriteError, "The system refused to write."),
     ErrorCode("disk-full", OutputError, "The disk is full."),
     # Everything else
+    ErrorCode("hook-failed", HookError, "An entry of an installed package cannot be loaded."),
     ErrorCode("missing-dependency", MissingDependencyError, "An optional library is not installed."),
     ErrorCode("server-error", ServerError, "A server refused a request of the client, or cannot be reached."),
     ErrorCode("rank-zero-failed", RankZeroError, "Rank 0 has reported the reason; the exit status is that of rank 0."),

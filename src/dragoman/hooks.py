@@ -5,8 +5,8 @@ An entry is an entry point of a distribution, in the group `dragoman.<hook>`:
     [project.entry-points."dragoman.architectures"]
     experts = "dragoman.experiments.experts.options:ExpertsOptions"
 
-It is loaded when it is needed, and not before. `HOOKS` says what an entry of each hook is; the how-to page "Extend dragoman"
-builds a package with one entry for each.
+It is loaded when it is needed, and not before. `HOOKS` says what an entry of each hook is. The how-to page "Extend dragoman"
+builds a package with one entry for each. The protocols of the first three hooks are the classes that an entry derives from.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import HookError
 
 DISTRIBUTION = "dragoman"
 HOOKS: Mapping[str, str] = {
     "architectures": (
-        "subclass of `dragoman.config.Extension` whose keys join the section `model` of a recipe; its `change_parts` replaces "
-        "functions of `dragoman.model.parts.ModelParts`"
+        "subclass of `dragoman.config.ModelExtension`: its keys join the section `model` of a recipe, and `change_parts` "
+        "replaces functions of `dragoman.model.parts.ModelParts`"
     ),
     "losses": (
-        "subclass of `dragoman.config.Extension` whose keys join the section `training` of a recipe; its `change_loss` returns "
-        "a function of a model and a batch, as in `dragoman.training.losses.function`"
+        "subclass of `dragoman.config.LossExtension`: its keys join the section `training`, and `change_loss` returns a "
+        "function of a model and a batch, as `dragoman.training.losses.function` describes"
     ),
+    "searches": (
+        "subclass of `dragoman.config.SearchExtension`: its keys join the section `decoding`, and `search` returns the "
+        "hypotheses of a batch from the steps of a `dragoman.tasks.inference_model.InferenceModel`"
+    ),
+    "commands": "click command with the name of the entry; `dragoman --all` lists it",
 }
 """What an entry of each hook is."""
-
-
-class HookError(DragomanError):
-    """Entry of a hook that cannot be loaded."""
-
-    code = "hook-failed"
 
 
 @cache

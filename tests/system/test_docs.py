@@ -17,9 +17,11 @@ from typing import Any, get_args
 
 import click
 import pytest
+from pydantic.fields import FieldInfo
 
 from dragoman.cli.main import COMMANDS, cli
 from dragoman.config import Recipe, RecipeSection, make_recipe, read_recipe
+from dragoman.config.extension import ExtensibleSection, iter_extension_types
 from dragoman.errors import RecipeError
 
 ROOT = Path(__file__).parents[2]
@@ -116,13 +118,21 @@ def has_key(key: str) -> bool:
     section_types: set[type[RecipeSection]] = {Recipe}
     accepts_any_name = False
     for name in key.split("."):
-        annotations = [section.model_fields[name].annotation for section in section_types if name in section.model_fields]
+        annotations = [fields[name].annotation for fields in map(list_fields, section_types) if name in fields]
         if annotations:
             section_types = {section for annotation in annotations for section in list_sections(annotation)}
         elif not accepts_any_name:
             return False
         accepts_any_name = any(str(annotation).startswith("dict") for annotation in annotations)
     return True
+
+
+def list_fields(section: type[RecipeSection]) -> dict[str, FieldInfo]:
+    """Return the fields of a section by name, with those that the entries of a hook add."""
+    fields = dict(section.model_fields)
+    for extension_type in iter_extension_types(section.hook) if issubclass(section, ExtensibleSection) else ():
+        fields |= extension_type.model_fields
+    return fields
 
 
 def list_sections(annotation: Any) -> Iterator[type[RecipeSection]]:

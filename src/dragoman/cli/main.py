@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import sys
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -101,13 +101,18 @@ class LazyGroup(SuggestingGroup):
     """Group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands."""
-        return list(COMMANDS)
+        """Return the names of the commands, and of those that other packages add."""
+        from dragoman.hooks import list_entries  # imported late, because `dragoman --help` lists no entries
+
+        return [*COMMANDS, *(entry.name for entry in list_entries("commands") if entry.name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command, or return None for an unknown name."""
         if cmd_name not in COMMANDS:
-            return None
+            from dragoman.hooks import list_entries, load_entry
+
+            entry = next((entry for entry in list_entries("commands") if entry.name == cmd_name), None)
+            return None if entry is None else cast(click.Command, load_entry(entry))
         command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
@@ -130,8 +135,20 @@ class LazyGroup(SuggestingGroup):
             if shown:
                 with formatter.section(title):
                     formatter.write_dl([(name, commands[name][1]) for name in shown])
+        if ctx.params.get("all_commands"):
+            self._format_other_commands(formatter)
         with formatter.section("Exit status"):
             formatter.write_dl([(str(status), meaning) for status, meaning in EXIT_STATUSES.items()])
+
+    def _format_other_commands(self, formatter: click.HelpFormatter) -> None:
+        """Write the commands of other packages with the name of their package; none is imported."""
+        from dragoman.hooks import list_entries
+
+        if entries := list_entries("commands"):
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl(
+                    [(entry.name, f"From {entry.dist.name if entry.dist else entry.value}.") for entry in entries]
+                )
 
 
 @click.group(

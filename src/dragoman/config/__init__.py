@@ -16,7 +16,7 @@ from dragoman.config.data_config import (
     NoiseConfig,
     as_list,
 )
-from dragoman.config.decoding_config import DecodingConfig
+from dragoman.config.decoding_config import DecodingConfig, SearchExtension
 from dragoman.config.extension import Extension
 from dragoman.config.fields import FilterName, RecipeSection
 from dragoman.config.initial_bundle import INITIAL_DIR, locate_initial_bundle
@@ -57,6 +57,7 @@ __all__ = [
     "Normalization",
     "Recipe",
     "RecipeSection",
+    "SearchExtension",
     "TaskConfig",
     "TokenizerConfig",
     "TrainingConfig",

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from dragoman.config.fields import Integer, NonNegativeInt, PositiveInt, RecipeSection, SmallPositiveInt, Utf8Text
+from dragoman.config.extension import ExtensibleSection, Extension
+from dragoman.config.fields import Integer, NonNegativeInt, PositiveInt, SmallPositiveInt, Utf8Text
 
 DEFAULT_MBR_SAMPLES = 32
 """Default number of samples that minimum Bayes risk decoding compares."""
 
 
-class DecodingConfig(RecipeSection):
+class SearchExtension(Extension):
+    """Keys that a search adds to the section `decoding`, and the search itself."""
+
+    def search(self, inference_model: Any, source_BS: Any, *, limits: Any, settings: Any, constraints: Any) -> Any:
+        """Return the hypotheses of each source of a batch, best first.
+
+        inference_model: `InferenceModel` with the start and the steps of the model
+        source_BS: source ids on the device of the model, padded on the right
+        limits: maximum output length of each source in tokens
+        settings: `SearchSettings`, such as the ids that no output contains
+        constraints: constraints on the output of each source, or an empty sequence
+        """
+        raise NotImplementedError
+
+
+class DecodingConfig(ExtensibleSection):
     """Decoding options. The CLI and the Python API can override each of them."""
+
+    hook: ClassVar[str] = "searches"
 
     method: Literal["beam", "greedy", "sample"] = "beam"
     """Search method: beam search, greedy search or sampling."""
@@ -140,9 +158,15 @@ class DecodingConfig(RecipeSection):
                 f"nbest = {self.nbest} is more than the {self.effective_mbr_candidates} candidates that mbr compares"
             )
 
+    @property
+    def own_search(self) -> SearchExtension | None:
+        """Return the search of an extension, which replaces `method`; None without one."""
+        return next(iter(cast(tuple[SearchExtension, ...], self.extensions)), None)
+
     def find_parsing_problem(self) -> str | None:
         """Return the first option that does not fit a search for trees, as an error message, or None."""
         for is_invalid, message in (
+            (self.extensions, "a search of another package knows no trees; drop its key"),
             (self.mbr != "none", "mbr compares translations, not trees; drop it"),
             (self.max_extra_tokens < 3, "max_extra_tokens: a tree has more tokens than words; set it to 300"),
             (self.min_length, "min_length: the words determine the length of a tree; drop it"),

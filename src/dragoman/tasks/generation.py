@@ -198,6 +198,7 @@ class BatchSearch:
         config, native_search = self.config, self.inference_model.native_search
         if (
             native_search is None
+            or config.own_search is not None
             or self.constraint_factory is not None
             or self.return_alternatives
             or config.method == "sample"
@@ -239,6 +240,13 @@ class BatchSearch:
         )
         if inference_model.own_search is not None:
             return self._search_all_at_once(inference_model.own_search, source_BS, limits, settings, constraints)
+        if self.config.own_search is not None:
+            prompted = prompt_decoder(inference_model, prompt)
+            source_BS = source_BS.to(prompted.device)
+            outputs: list[list[Hypothesis]] = self.config.own_search.search(
+                prompted, source_BS, limits=limits, settings=settings, constraints=constraints
+            )
+            return outputs
         if inference_model.native_search is not None and self.is_native:
             request = build_request(settings, constraints, max_lengths=limits, prompt=prompt)
             if request is not None:

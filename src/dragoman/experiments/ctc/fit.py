@@ -1,4 +1,4 @@
-"""Which targets fit into the positions of a CTC decoder."""
+"""Fit of targets into the positions of a CTC decoder."""
 
 from __future__ import annotations
 

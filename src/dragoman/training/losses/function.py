@@ -22,7 +22,7 @@ LossFunction = Callable[[Transformer, Batch], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class LossContext:
-    """What an entry of the hook `losses` may need beside the model and the batch.
+    """Context of a loss: what an entry of the hook `losses` may need beside the model and the batch.
 
     build_initial_model: builds the model of `training.init_from`, without gradients and dropout
     """
