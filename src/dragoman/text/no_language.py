@@ -42,6 +42,8 @@ _TOKENS = re.compile(
     | [a-z]+[0-9]*(?:[A-Z][a-z0-9]*)+ | (?:[A-Z][a-z0-9]+){{2,}} | [A-Z]{{2,}}[a-z]+[A-Z]\w*
     | (?:[A-Za-z_$][\w$]+\.)+[A-Za-z_$][\w$]+(?:\(\))? | [\w$]+\(\) | [A-Za-z_]\w*(?:::\w+)+ | [a-z]\w*(?:\[\w*\])+
     | [a-z]{{2,3}}(?:[-_][A-Z][a-z]{{3}})?[-_](?:[A-Z]{{2}}|\d{{3}}) | [a-z]{{2,3}}[-_][A-Z][a-z]{{3}}
+    | (?:Africa|America|Antarctica|Asia|Atlantic|Australia|Europe|Indian|Pacific|Etc)/[A-Z][\w/+-]+   # time zones
+    | (?:ctrl|alt|shift|cmd|meta|mod)(?:\+\w+)+ | sha(?:256|384|512)-[\w+/=]+ | \?[\w.-]+=\S*
     | true | false | null | undefined | none | NaN
     | :[a-z_]\w* | \^\S*\$
     """,
@@ -59,6 +61,8 @@ _CSS_WORDS = frozenset(
         "wrapper", "xl", "xs",
     )
 )  # fmt: skip
+MAX_CLASS_LIST = 200
+"""Most characters of a list of classes."""
 _DATE_FORMAT = re.compile(
     r"(?:(?:yyyy|YYYY|yy|YY|y|MM?M?M?|LL?L?L?|Do|dd?d?d?|DD?|EE?E?E?|ee?|HH?|hh?|kk?|mm?|ss?|S{1,3}|aa?|A|ZZ?|zz?|XXX?|Q|w{1,2}|LTS?|T|Z)"
     r"(?![A-Za-z])|(?<=[yMdDHhms])(?:MM|dd|DD|HH|mm|ss)|yyyyMM|yyMM|YYYYMM|HHmm|[\s.,/:'\-_年月日時分秒\[\]]|'[^']*')+"
@@ -83,7 +87,7 @@ def is_data(text: str, key: str = "") -> bool:
     """
     value = text.strip()
     if " " in value or "\n" in value:
-        return _SEVERAL_TOKENS.fullmatch(value) is not None or _is_date_format(value)
+        return _SEVERAL_TOKENS.fullmatch(value) is not None or _is_date_format(value) or _is_class_list(value)
     if _TOKENS.fullmatch(value) or _VERSION.fullmatch(value) or _ISO_8601.fullmatch(value) or _PLAIN_NUMBER.fullmatch(value):
         return True
     if _KEBAB.fullmatch(value):
@@ -91,6 +95,12 @@ def is_data(text: str, key: str = "") -> bool:
         return any(part in _CSS_WORDS or any(map(str.isdigit, part)) for part in parts)
     name = key.rpartition(".")[2].lower().lstrip("$@")
     return _is_date_format(value) or (name in _TECHNICAL_KEYS and name != value and _WORD_VALUE.fullmatch(value) is not None)
+
+
+def _is_class_list(value: str) -> bool:
+    """Return whether a value has classes of CSS alone, and one with a hyphen among them, as `btn btn-primary` has."""
+    words = [word.split("-") for word in value.split(" ")] if len(value) < MAX_CLASS_LIST else []
+    return any(len(parts) > 1 for parts in words) and all(parts[0] in _CSS_WORDS for parts in words)
 
 
 def _is_date_format(value: str) -> bool:
