@@ -12,6 +12,7 @@ import sys
 import time
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 CHUNK = 1000
 
@@ -27,14 +28,13 @@ def read_memory() -> dict[str, float]:
 
 def main() -> None:
     began = time.time()
-    from dragoman.config.decoding_options import DecodingOptions
 
     from dragoman import load
 
     lines = sys.stdin.read().splitlines()
     translator = load(sys.argv[1], task="translation", device="cpu", precision=sys.argv[2])
     loaded = read_memory()
-    limit: DecodingOptions = {"max_extra_tokens": int(sys.argv[4])} if len(sys.argv) > 4 else {}
+    limit: dict[str, Any] = {"max_extra_tokens": int(sys.argv[4])} if len(sys.argv) > 4 else {}
     translator.translate(lines[:1], **limit)
     print(json.dumps({"done": 1, "seconds": time.time() - began, "loaded": loaded, **read_memory()}), flush=True)
     count, done, tenths = int(sys.argv[3]), 0, 0

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Unpack
+from typing import Any
 
 from common.results import Ratio, Section, Table
-from dragoman.config.decoding_options import DecodingOptions
 
 import dragoman
 from dragoman.evaluation.bootstrap import ResampledScore, compare_resampled, resample
@@ -104,7 +103,7 @@ def _evaluate_decoding(experiment: Experiment, seeds: int, sources: list[str], r
     """Score the plain models with other decoding options."""
     bundles = [experiment.get_run_path(PLAIN, seed) / "bundle" for seed in range(1, seeds + 1)]
 
-    def translate(*bundle_paths: Path, **decoding: Unpack[DecodingOptions]) -> list[str]:
+    def translate(*bundle_paths: Path, **decoding: Any) -> list[str]:
         translator = dragoman.load(*bundle_paths, task="translation", precision="float32")
         return [translation.text for translation in translator.translate(sources, **decoding)]
 
