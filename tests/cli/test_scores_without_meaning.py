@@ -77,3 +77,33 @@ def test_blank_lines_are_an_error(words: list[str], bundle: Path, blank: Path, t
     with raises_code("empty-data"):
         run(*(word.format(**names) for word in words))
     assert not (tmp_path / "out").exists()
+
+
+def test_output_of_translate_json_is_scored_as_its_texts(bundle: Path, corpus: Path, tmp_path: Path) -> None:
+    """The reference is the score of the same output as lines of text."""
+    source, reference = corpus / "test.en", corpus / "test.de"
+    write(tmp_path / "out.jsonl", *run("translate", bundle, source, "--json")[0].splitlines())
+    write(tmp_path / "out.de", *run("translate", bundle, source)[0].splitlines())
+    options = ("--ref", reference, "--bundle", bundle, "--src", source, "--json")
+    expected = run("score", tmp_path / "out.de", *options)[0]
+    assert run("score", tmp_path / "out.jsonl", *options)[0] == expected
+    difference = run("compare", tmp_path / "out.de", tmp_path / "out.jsonl", "--ref", reference, "--json")[0]
+    assert (
+        json.loads(difference)["a"]["value"]
+        == json.loads(difference)["b"]["value"]
+        == json.loads(expected)["scores"][0]["value"]
+    )
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "text"])
+def test_damaged_output_of_translate_json_is_refused(damage: str, tmp_path: Path) -> None:
+    lines = [json.dumps({"line": number, "source": "one", "text": "eins"}) for number in (1, 2, 3)]
+    lines[1:2] = {"cut": [lines[1][:-9]], "missing": [], "text": ["eins"]}[damage]
+    file = write(tmp_path / "out.jsonl", *lines)
+    with raises_code("invalid-data", f"{file}, line 2", "translate the file again"):
+        run("score", file, "--ref", write(tmp_path / "ref.de", "eins", "eins", "eins"))
+
+
+def test_text_that_is_json_is_scored_as_text(tmp_path: Path) -> None:
+    file = write(tmp_path / "out.de", '{"line": 1}', '{"name": "eins zwei drei vier"}')
+    assert json.loads(run("score", file, "--ref", file, "--json")[0])["scores"][0]["value"] == pytest.approx(100)

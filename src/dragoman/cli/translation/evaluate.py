@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ class ScoreOptions:
 @click.command()
 @with_options(ScoreOptions)
 def score(args: ScoreOptions) -> None:
-    """Score the translations in the file HYPOTHESES.
+    """Score the translations in the file HYPOTHESES: lines of text, or the output of dragoman translate --json.
 
     References (--ref) give BLEU, chrF, chrF++, TER and exact match, with signatures. A model (--bundle and --src) gives the
     log-probability of each line over the length penalty, and the perplexity of all lines. Lines that translate leaves out,
@@ -90,7 +91,6 @@ def score(args: ScoreOptions) -> None:
     """
     from dragoman.cli.console import print_json
     from dragoman.cli.json_outputs import ScoreOutput
-    from dragoman.formats.text import read_lines
 
     if (args.bundle is None) != (args.source is None):
         raise usage_error("--bundle and --src go together; give both")
@@ -100,7 +100,7 @@ def score(args: ScoreOptions) -> None:
     add_languages(decoding, args.source_language, args.target_language)
     if decoding and args.bundle is None:
         raise usage_error("--to and --from choose the languages of --bundle; give it as well, or --language for --ref")
-    lines = list(read_lines(args.hypotheses))
+    lines = _read_translations(args.hypotheses)
     metric_scores, model_scores = None, None
     if args.references:
         targets = _read_references(args.hypotheses, lines, args.references)
@@ -121,15 +121,51 @@ def score(args: ScoreOptions) -> None:
         print_json(ScoreOutput(scores=metric_scores, model=model_scores))
 
 
-def _read_parallel_lines(main_path: Path, lines: list[str], parallel_paths: Sequence[Path]) -> list[list[str]]:
-    """Return the lines of the parallel files. Raises DataError if one does not have as many lines as the main file."""
+def _read_lines(path: Path) -> list[str]:
     from dragoman.formats.text import read_lines
 
+    return list(read_lines(path))
+
+
+def _read_translations(path: Path) -> list[str]:
+    """Return the translations of a file: its lines, or the texts in the output of `dragoman translate --json`.
+
+    Raises DataError for a line of such an output that is cut or missing.
+    """
+    lines = _read_lines(path)
+    if not lines or _parse_json_line(lines[0]) is None:
+        return lines
+    texts: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        fields = _parse_json_line(line)
+        if fields is None or fields["line"] != number:
+            raise DataError(
+                f"{path}, line {number}: is not line {number} of dragoman translate --json; translate the file again",
+                code="invalid-data",
+            )
+        texts.append(fields["text"])
+    return texts
+
+
+def _parse_json_line(line: str) -> dict[str, Any] | None:
+    """Return the fields of a line of `dragoman translate --json`, or None for another line."""
+    try:
+        fields = json.loads(line) if line.startswith('{"line":') else None
+    except (ValueError, RecursionError):
+        return None
+    is_line = isinstance(fields, dict) and isinstance(fields.get("text"), str) and "source" in fields
+    return fields if is_line else None
+
+
+def _read_parallel_lines(
+    main_path: Path, lines: list[str], parallel_paths: Sequence[Path], *, read: Callable[[Path], list[str]] = _read_lines
+) -> list[list[str]]:
+    """Return the lines of the parallel files. Raises DataError if one does not have as many lines as the main file."""
     if not lines:
         raise DataError(f"{main_path}: is empty; give a file with text")
     texts = []
     for path in parallel_paths:
-        texts.append(list(read_lines(path)))
+        texts.append(read(path))
         if len(texts[-1]) != len(lines):
             num_lines = format_count(len(lines), "line")
             raise DataError(f"{main_path} has {num_lines} but {path} has {len(texts[-1]):,}; give files of equal length")
@@ -486,14 +522,13 @@ def compare(args: CompareOptions) -> None:
     from dragoman.cli.json_outputs import CompareOutput, copy_fields
     from dragoman.evaluation.bleu_tokenizer import find_ter_obstacle, splits_ter_characters
     from dragoman.evaluation.bootstrap import SMALL_TEST_SET, paired_bootstrap
-    from dragoman.formats.text import read_lines
 
     if not args.references:
         raise usage_error("give --ref FILE")
     if (args.metric == "comet") != (args.comet is not None) or (args.comet is None) != (args.source is None):
         raise usage_error("--metric comet, --comet and --src go together; give all three")
-    first_lines = list(read_lines(args.first))
-    (second_lines,) = _read_parallel_lines(args.first, first_lines, [args.second])
+    first_lines = _read_translations(args.first)
+    (second_lines,) = _read_parallel_lines(args.first, first_lines, [args.second], read=_read_translations)
     targets = _read_references(args.first, first_lines, args.references)
     if args.comet is not None and args.source is not None:
         (sources,) = _read_references(args.first, first_lines, [args.source])
