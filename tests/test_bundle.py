@@ -37,7 +37,7 @@ from dragoman.bundle import (
     metadata_adapter,
     save_bundle,
 )
-from dragoman.config import Recipe
+from dragoman.config import Recipe, make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, train_tokenizer
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.errors import BundleError
@@ -508,6 +508,8 @@ def test_bundle_with_retired_keys_opens(bundle: Path, bundle_copy: Path) -> None
     edit_config(bundle_copy, add_retired_keys)
     opened, original = load_bundle(bundle_copy), load_bundle(bundle)
     assert (opened.recipe, opened.metadata) == (original.recipe, original.metadata)
+    tuned, expected = (make_recipe({"training": {"init_from": str(path)}}, where="a") for path in (bundle_copy, bundle))
+    assert (tuned.model, tuned.decoding) == (expected.model, expected.decoding)
 
 
 def test_lowercase_setting_is_restored(tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -478,7 +478,7 @@ def make_recipe(
     defaults = defaults or {}
     _merge_into(merged, SIZES[_read_choice(settings, "size", defaults.get("size", "base"), SIZES, where)])
     _merge_into(merged, defaults)
-    initial = read_initial_recipe(settings, default_run=Recipe.model_fields["run"].default)
+    initial = _drop_retired_keys(read_initial_recipe(settings, default_run=Recipe.model_fields["run"].default))
     if initial is not None:
         check_structure(settings, initial, where)
         _merge_into(merged, inherit_sections(initial))
