@@ -77,10 +77,10 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     if not console.is_terminal:
         lines = [*([header] if any(header) else []), *rows]
         widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
-        print(title)
+        click.echo(title)  # flushes, so that a full disk or a closed pipe is an error here
         for line in lines:
             padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
-            print("  ".join(padded).rstrip())
+            click.echo("  ".join(padded).rstrip())
         return
     table = Table(header_style="bold", show_header=any(header))
     for name in header:

@@ -150,10 +150,10 @@ def _read_translations(path: Path) -> list[str]:
 def _parse_json_line(line: str) -> dict[str, Any] | None:
     """Return the fields of a line of `dragoman translate --json`, or None for another line."""
     try:
-        fields = json.loads(line) if line.startswith('{"line":') else None
+        fields = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):
         return None
-    is_line = isinstance(fields, dict) and isinstance(fields.get("text"), str) and "source" in fields
+    is_line = isinstance(fields, dict) and fields.keys() >= {"line", "source", "text"} and isinstance(fields["text"], str)
     return fields if is_line else None
 
 
