@@ -28,16 +28,18 @@ import dragoman.bundle
 import dragoman.io.storage
 from conftest import WORDS, MakeRecipe, edit_config, reseal
 from dragoman import Translator
+from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import (
     Bundle,
     BundleMetadata,
     average_weights,
     collect_weights,
+    compute_bundle_digest,
     load_bundle,
     metadata_adapter,
     save_bundle,
 )
-from dragoman.config import Recipe, make_recipe
+from dragoman.config import LoraConfig, Recipe, make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, train_tokenizer
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.errors import BundleError
@@ -542,3 +544,25 @@ def test_stored_metadata_matches_its_schema(bundle: Path) -> None:
     assert schema["additionalProperties"] is False
     with pytest.raises(ValidationError):
         metadata_adapter().validate_python({**document, "trained_on": []})
+
+
+def test_adapter_overwritten_after_loading_changes_nothing(bundle_copy: Path, tmp_path: Path) -> None:
+    weights = collect_weights(load_bundle(bundle_copy).model)
+    layer = next(
+        name.removesuffix(".weight")
+        for name in weights
+        if name.startswith("encoder.layers.0.feed_forward") and weights[name].dim() == 2
+    )
+    generator = torch.Generator().manual_seed(1)
+    rows, columns = weights[f"{layer}.weight"].shape
+    matrices = {f"{layer}.lora_a": torch.randn(2, columns, generator=generator)}
+    matrices[f"{layer}.lora_b"] = torch.randn(rows, 2, generator=generator)
+    adapter = Adapter("a", compute_bundle_digest(bundle_copy), LoraConfig(rank=2), matrices)
+    save_adapter(tmp_path / "adapter", adapter)
+    translator = dragoman.load(bundle_copy, task="translation", adapters={"a": tmp_path / "adapter"}, device="cpu")
+    scores = [hypothesis.score for hypothesis in translator.translate(["one two", "red"], adapter="a")]
+    for path in (tmp_path / "adapter" / "adapter.safetensors", bundle_copy / "weights.safetensors"):
+        with path.open("r+b") as file:
+            file.write(b"\7" * path.stat().st_size)
+        path.open("wb").close()
+    assert [hypothesis.score for hypothesis in translator.translate(["one two", "red"], adapter="a")] == scores
