@@ -44,7 +44,9 @@ def list_requirements(version: str, extras: list[str]) -> Iterator[str]:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = document["project"]
     lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
-    for line in [*lines, *(requires("torch") or []), *document["build-system"]["requires"]]:
+    kernels = document["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    build_lines = [*document["build-system"]["requires"], kernels["compiler"], kernels["linker"]]
+    for line in [*lines, *(requires("torch") or []), *build_lines]:
         requirement = Requirement(line)
         environment = {"python_version": version, "platform_system": "Linux", "sys_platform": "linux", "extra": ""}
         is_needed = requirement.marker is None or requirement.marker.evaluate(environment)

@@ -19,6 +19,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from dragoman.config import Recipe, make_recipe
+from dragoman.inference.backends.compiled.kernel_files import KernelFileError, read_list
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, LineTimer
 from dragoman.training.run import train
@@ -170,17 +171,13 @@ def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> Non
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the tests a cache folder of their own, without earlier measurements.
-
-    The folder is set before any test module is imported, because compiled kernels read it at import. Compiled kernels stay in
-    pytest's cache, so not every process compiles them again.
-    """
+    """Give the tests a cache folder of their own, without earlier measurements, and refuse to run without kernels."""
+    try:
+        read_list()
+    except KernelFileError as error:
+        raise pytest.UsageError(f"the tests run the kernels, but {error}") from None
     folder = TemporaryDirectory(prefix="dragoman-cache-")
     config.add_cleanup(folder.cleanup)
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
     patch.setenv("XDG_CACHE_HOME", folder.name)
-    patch.setenv("DRAGOMAN_COMPILE", "wait")  # the packed back end, which rounds otherwise, never stands in
-    if (cache := getattr(config, "cache", None)) is not None:
-        (Path(folder.name) / "dragoman").mkdir()
-        (Path(folder.name) / "dragoman" / "kernels").symlink_to(cache.mkdir("kernels"), target_is_directory=True)

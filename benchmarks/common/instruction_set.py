@@ -34,7 +34,7 @@ def describe_instruction_set() -> str:
     import torch
 
     try:
-        from dragoman.inference.backends.compiled.kernels.cpu_features import get_instruction_set
+        from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
 
         kernels = get_instruction_set()
     except ImportError:  # without Numba, llvmlite is missing

@@ -18,7 +18,7 @@ from common.instruction_set import describe_instruction_set, limit_to
 from common.report import open_console, print_end, print_machine, print_section
 from common.results import Section
 from common.time_budget import UNBOUNDED, TimeBudget
-from common.usage import CommandError, adopt_orphans, limit_cores, run_commands
+from common.usage import CommandError, adopt_orphans, limit_cores
 
 from .captions import Captions, MissingCaptionsError, find_captions, measure_captions
 from .fixed import CELLS, measure_fixed
@@ -108,9 +108,8 @@ def main(
         except MissingCaptionsError:
             return None
 
-    def warm_up() -> None:
-        """Make what a machine keeps, so that it does not count: compiled kernels and models."""
-        run_commands([Path(sys.executable).parent / "dragoman", "warm-up", "--json"])
+    def build_models() -> None:
+        """Make the models, which a machine keeps."""
         for model in dict.fromkeys([BASE, *(cell.model for cell in cells if "fixed" in selected)]):
             build_forms(model)
         if "captions" in selected:
@@ -122,7 +121,7 @@ def main(
         if systems.programs is None:
             cells = [cell for cell in cells if not cell.model.is_imported]
         console.print(describe_instruction_set(), markup=False)
-        warm_up()
+        build_models()
         has_budget = quick and rounds is None and seconds is None
         run_budget = TimeBudget.from_seconds(QUICK_SECONDS) if has_budget else UNBOUNDED
         measures: dict[str, Callable[[], Section]] = {

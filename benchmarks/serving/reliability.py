@@ -455,8 +455,6 @@ def check_equality(options: Options) -> Iterator[PromiseCheck]:
     lines = options.lines.read_text(encoding="utf-8").splitlines()[: 100 if options.quick else 1000]
     command = [sys.executable, "-m", "dragoman", "serve", str(options.bundle), "--port", "0", "--json"]
     command += ["--precision", options.precision]
-    # Until kernels are compiled, the packed back end answers, whose int8 products round otherwise.
-    environment = {**os.environ, "DRAGOMAN_COMPILE": "wait"}
 
     async def translate_all(url: str, num_clients: int) -> list[str]:
         from dragoman import AsyncClient
@@ -471,7 +469,7 @@ def check_equality(options: Options) -> Iterator[PromiseCheck]:
 
             return await asyncio.gather(*map(translate, lines))
 
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
             url = json.loads(process.stdout.readline())["url"]
@@ -492,7 +490,6 @@ def check_memory(options: Options) -> Iterator[PromiseCheck]:
     request = write_request(write_fields("Two dogs play in the snow."))
     command = [sys.executable, "-m", "dragoman", "serve", str(options.bundle), "--port", "0", "--json"]
     command += ["--precision", options.precision, "--intra-threads", "1"]
-    environment = {**os.environ, "DRAGOMAN_COMPILE": "wait"}
 
     async def send_many(port: int, number: int) -> None:
         for _ in range(number // 16):
@@ -505,7 +502,6 @@ def check_memory(options: Options) -> Iterator[PromiseCheck]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment,
         ) as process:
             assert process.stdout is not None
             try:

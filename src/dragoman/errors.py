@@ -268,8 +268,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     # Devices
     ErrorCode("device-unavailable", DeviceError, "The device is not known or not available on this machine."),
     ErrorCode("cpu-isa-unsupported", DeviceError, "The processor lacks the instruction set that `DRAGOMAN_CPU_ISA` names."),
-    ErrorCode("invalid-compile-mode", DeviceError, "The value of `DRAGOMAN_COMPILE` is not known."),
-    ErrorCode("compilation-failed", DeviceError, "A kernel of the compiled back end cannot be compiled."),
+    ErrorCode("kernels-unusable", DeviceError, "The kernels are missing, damaged, or for another platform."),
     ErrorCode("precision-unsupported", DeviceError, "The device does not compute in the precision."),
     ErrorCode("invalid-thread-count", DeviceError, "The number of workers or threads is out of range."),
     ErrorCode("shortlist-unsupported", DeviceError, "The device or the task does not use a shortlist."),

@@ -58,13 +58,6 @@ def start_own_process_group() -> None:
         os.setpgid(0, 0)
 
 
-def lower_priority(niceness: int) -> None:
-    """Give this process a lower priority. On Windows, which has no `nice`, `BACKGROUND_PROCESS_OPTIONS` does it."""
-    if hasattr(os, "nice"):
-        with suppress(OSError):
-            os.nice(niceness)
-
-
 def _map_private(address: int, num_bytes: int, descriptor: int) -> None:
     """Put a private, writable mapping of the beginning of a file in the place of whole pages of memory.
 
@@ -98,9 +91,3 @@ PROCESS_GROUP_OPTIONS: dict[str, Any] = (
     {"process_group": 0} if os.name == "posix" else {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 )
 """Arguments of `subprocess.Popen` that keep Ctrl-C at the terminal from a child process."""
-BACKGROUND_PROCESS_OPTIONS: dict[str, Any] = PROCESS_GROUP_OPTIONS | (
-    {}
-    if os.name == "posix"
-    else {"creationflags": PROCESS_GROUP_OPTIONS["creationflags"] | getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0)}
-)
-"""The same arguments for a child process of low priority."""

@@ -35,7 +35,7 @@ FIELDS = {"source": "en", "target": "de"}
 def run_server(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `dragoman serve` on a free port; give the process and its address."""
     words = [sys.executable, "-m", "dragoman", "serve", *map(str, arguments), "--port", "0", "--intra-threads", "1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DRAGOMAN_COMPILE": "wait"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         try:

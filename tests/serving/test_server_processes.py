@@ -93,7 +93,7 @@ def test_children_that_end_again_and_again_are_given_up(
 def run_processes(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `dragoman serve --processes 2`; give the process and its address."""
     words = [sys.executable, "-m", "dragoman", "serve", *map(str, arguments), "--port", "0", "--processes", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DRAGOMAN_COMPILE": "wait"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         log = ""

@@ -312,40 +312,12 @@ class DoctorOutput:
 
 
 @dataclass(frozen=True)
-class KernelOutput:
-    """Kernel of `dragoman warm-up --json`. seconds: time of its compilation; 0 if it was cached. bytes: size of its code"""
-
-    name: str
-    seconds: float
-    bytes: int
-
-
-@dataclass(frozen=True)
 class ServeOutput:
     """Line of `dragoman serve --json` when the server accepts requests. languages: targets of each source language"""
 
     url: str
     bundles: list[str]
     languages: dict[str, list[str]]
-
-
-@dataclass(frozen=True)
-class WarmUpOutput:
-    """Output of `dragoman warm-up --json`.
-
-    backend: compiled or packed
-    precision: fastest precision of the bundle; null without a bundle
-    reason: reason why the compiled back end does not run here; null if it runs
-    seconds: duration of all compilations
-    """
-
-    backend: str
-    precision: str | None
-    reason: str | None
-    instruction_set: str | None
-    cache_folder: str | None
-    seconds: float
-    kernels: Sequence[KernelOutput]
 
 
 @dataclass(frozen=True)

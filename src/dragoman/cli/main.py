@@ -54,7 +54,6 @@ COMMAND_GROUPS = {
         "quantize": ("dragoman.cli.models.quantize", "Write a bundle with int8 weights, a quarter of its size."),
         "calibrate": ("dragoman.cli.models.calibrate", "Calibrate the confidence of a bundle on a validation set."),
         "shortlist": ("dragoman.cli.models.shortlist", "Learn the likely target tokens of each source token."),
-        "warm-up": ("dragoman.cli.models.warm_up", "Compile the kernels for this processor, before the first translation."),
     },
     "Research": {
         "score": ("dragoman.cli.translation.evaluate", "Score translations against references, with a model, or both."),
@@ -77,7 +76,6 @@ FURTHER_COMMANDS = frozenset(
         "quantize",
         "calibrate",
         "shortlist",
-        "warm-up",
         "score",
         "align",
         "rerank",

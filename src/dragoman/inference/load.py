@@ -31,7 +31,6 @@ def load(
     inter_threads: int | None = ...,
     shortlist: str | Path | None = ...,
     adapters: Mapping[str, str | Path] | None = ...,
-    compile_in_background: bool = ...,
 ) -> Translator: ...
 
 
@@ -44,7 +43,6 @@ def load(
     precision: str = ...,
     intra_threads: int | None = ...,
     inter_threads: int | None = ...,
-    compile_in_background: bool = ...,
 ) -> Parser: ...
 
 
@@ -59,7 +57,6 @@ def load(
     inter_threads: int | None = ...,
     shortlist: str | Path | None = ...,
     adapters: Mapping[str, str | Path] | None = ...,
-    compile_in_background: bool = ...,
 ) -> Translator | Parser: ...
 
 
@@ -73,7 +70,6 @@ def load(
     inter_threads: int | None = None,
     shortlist: str | Path | None = None,
     adapters: Mapping[str, str | Path] | None = None,
-    compile_in_background: bool = False,
 ) -> Translator | Parser:
     """Open a bundle, or an ensemble of several. Return a `Translator`, or a `Parser` if the first bundle is a parser.
 
@@ -88,10 +84,6 @@ def load(
         loses some quality.
     adapters: folders of low-rank adapters of the bundle, by the names that `translate(adapter=NAME)` takes; they share the
         weights that no adapter changes
-    compile_in_background: on a machine without compiled kernels, the packed back end answers until they are compiled, some
-        20 seconds. Its outputs may differ, because its products round otherwise. By default, the first call waits for the
-        kernels, so equal calls have equal results. The environment variable DRAGOMAN_COMPILE (`wait` or `background`) takes
-        precedence.
 
     Raises BundleError for a missing, truncated or changed file, for another task, and for an adapter of another bundle.
     Raises DeviceError for an unavailable device.
@@ -101,7 +93,6 @@ def load(
         "precision": precision,
         "intra_threads": intra_threads,
         "inter_threads": inter_threads,
-        "compile_in_background": compile_in_background,
     }
     bundle_paths = [find_copy(bundle_path) or locate_bundle(bundle_path) for bundle_path in (path, *ensemble_paths)]
     bundles = _read_bundles(bundle_paths)

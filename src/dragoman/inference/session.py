@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +15,6 @@ from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
 from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.errors import BundleError, DeviceError, RecipeError
-from dragoman.inference.backends.compiled.background import (
-    BackgroundCompilation,
-    compiles_in_background,
-    start_compilation,
-)
 from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
 from dragoman.inference.backends.select import build_inference_model, find_float32_reason, supports_compiled
 from dragoman.inference.backends.shared import Precision
@@ -50,7 +44,6 @@ class DeviceOptions(TypedDict, total=False):
     precision: str
     intra_threads: int | None
     inter_threads: int | None
-    compile_in_background: bool
 
 
 class SessionOptions(DeviceOptions, total=False):
@@ -67,7 +60,6 @@ class InferenceSession:
 
     bundle: the first bundle; its recipe and its tokenizer are those of the session
     release_weights: releases the memory of mapped weights after they were read
-    compile_in_background: packed models answer until missing kernels of the compiled back end are compiled
     """
 
     bundle: Bundle
@@ -78,9 +70,7 @@ class InferenceSession:
     shortlist: Shortlist | None
     scheduler: BatchScheduler
     release_weights: Callable[[], None]
-    compile_in_background: bool = False
     _inference_model: InferenceModel | None = field(default=None, init=False, repr=False)
-    _compilation: BackgroundCompilation | None = field(default=None, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
     # Recipe's section, changes and result of the last call of `resolve_decoding`, because most calls repeat the one before.
     _last_resolved: tuple[DecodingConfig, str, DecodingConfig] = field(init=False, repr=False)
@@ -91,39 +81,17 @@ class InferenceSession:
 
     @property
     def inference_model(self) -> InferenceModel:
-        """Models prepared for search. The first access prepares them; scoring and alignment do not need them.
-
-        The first access after a compilation in the background prepares them again, for the compiled back end. A search goes on
-        with the model that it has started with.
-        """
+        """Models prepared for search. The first access prepares them; scoring and alignment do not need them."""
         with self._lock:
-            if self._inference_model is None and self.compile_in_background:
-                with suppress(OSError):  # the system starts no process, so the first search compiles
-                    self._compilation = start_compilation()
-                self._inference_model = self._prepare_models()
-            elif self._inference_model is None or self._has_new_kernels():
-                self._compilation = None
-                self._inference_model = self._prepare_models()
+            if self._inference_model is None:
+                self._inference_model = build_inference_model(
+                    self.models, self.device, self.precision, self.shortlist, release=self.release_weights
+                )
             return self._inference_model
 
     @inference_model.setter
     def inference_model(self, inference_model: InferenceModel) -> None:
-        self._inference_model, self._compilation = inference_model, None
-
-    def _has_new_kernels(self) -> bool:
-        return self._compilation is not None and not self._compilation.is_running and self._compilation.error is None
-
-    def _prepare_models(self) -> InferenceModel:
-        is_stand_in = self._compilation is not None
-        self.scheduler.has_stand_in = is_stand_in
-        return build_inference_model(
-            self.models,
-            self.device,
-            self.precision,
-            self.shortlist,
-            release=self.release_weights,
-            is_stand_in=is_stand_in,
-        )
+        self._inference_model = inference_model
 
     @property
     def recipe(self) -> Recipe:
@@ -160,13 +128,12 @@ def open_session(
     intra_threads: int | None = None,
     inter_threads: int | None = None,
     shortlist: str | Path | None = None,
-    compile_in_background: bool = False,
     release_mapped_weights: bool = False,
     bundle_paths: Sequence[Path] = (),
 ) -> InferenceSession:
     """Check the bundles, choose device and precision, and return the session. The weights must not change afterwards.
 
-    device, precision, intra_threads, inter_threads, shortlist, compile_in_background: see `dragoman.load`
+    device, precision, intra_threads, inter_threads, shortlist: see `dragoman.load`
     release_mapped_weights: the weights are mapped from disk, so the memory that reading them fills may be released
     bundle_paths: folders of the bundles, for worker processes; empty for threads only
 
@@ -208,7 +175,6 @@ def open_session(
             replace(worker_spec, precision=chosen_precision) if worker_spec is not None and is_cpu else None,
         ),
         release_weights=partial(_call_all, [bundle.release for bundle in bundles] if release_mapped_weights else []),
-        compile_in_background=compiles_in_background(compile_in_background) and is_compiled,
     )
 
 

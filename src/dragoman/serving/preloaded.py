@@ -5,13 +5,9 @@ packing starts threads, which do not survive a fork.
 """
 
 import gc
-from contextlib import suppress
 
 import dragoman.inference.translator
-import dragoman.serving.server
-
-with suppress(ImportError):  # without Numba
-    import dragoman.inference.backends.compiled.pack  # noqa: F401
+import dragoman.serving.server  # noqa: F401
 
 gc.collect()
 gc.freeze()  # a collection would write to the pages of all objects, and so copy them

@@ -13,7 +13,8 @@ from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
-from dragoman.inference.backends.select import build_inference_model, supports_compiled
+from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.inference.backends.select import build_inference_model, supports_compiled, to_inference_model
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.cpu_support import has_int8_matmul
@@ -46,7 +47,7 @@ def build_backends(model: Transformer, device: torch.device) -> dict[str, Infere
     backends = {
         "eager": as_inference_model([model]),
         "static": build_cuda_inference_model(model),
-        "packed": build_inference_model([model], device, "float32", None, is_stand_in=True),
+        "packed": to_inference_model(pack_model(model, "float32"), None),
     }
     is_compiled = supports_compiled(model, "int8")
     if has_int8_matmul() or is_compiled:

@@ -15,10 +15,11 @@ import m2m100_folders
 import marian_folders
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.inference.backends.select import build_inference_model, supports_compiled
+from dragoman.inference.backends.packed.pack import pack_model
+from dragoman.inference.backends.select import build_inference_model, supports_compiled, to_inference_model
 from dragoman.runtime.cpu_support import has_int8_matmul
 from dragoman.tasks.generation import BatchSearch, generate, score_pairs
-from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id
+from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id, get_max_positions
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -72,13 +73,16 @@ def build_int8_model(bundle: Bundle, name: str) -> InferenceModel:
         pytest.skip("this machine does not run the kernels")
     if name == "packed" and not has_int8_matmul():
         pytest.skip("PyTorch has no products of int8 here")
-    return build_inference_model([bundle.model], CPU, "int8", None, is_stand_in=name == "packed")
+    if name == "packed":
+        return to_inference_model(pack_model(bundle.model, "int8"), get_max_positions([bundle.model]))
+    return build_inference_model([bundle.model], CPU, "int8", None)
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_float32_tokens_are_equal(bundle: Bundle, method: str) -> None:
     """The first back end for float32 is the compiled one, if the machine runs its kernels."""
-    packed, first = (build_inference_model([bundle.model], CPU, "float32", None, is_stand_in=flag) for flag in (True, False))
+    packed = to_inference_model(pack_model(bundle.model, "float32"), get_max_positions([bundle.model]))
+    first = build_inference_model([bundle.model], CPU, "float32", None)
     expected, *others = (
         [output.tokens for output in search(bundle, inference_model, LINES, method=method)]
         for inference_model in (as_inference_model([bundle.model]), packed, first)

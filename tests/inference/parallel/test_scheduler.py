@@ -139,12 +139,6 @@ def test_fastest_layout_is_measured_and_cached(four_cores: None, cache: Path) ->
     assert second._layout == WorkerLayout(2, 2)
 
 
-def test_stand_in_is_not_measured_and_leaves_a_core(four_cores: None, cache: Path) -> None:
-    scheduler = BatchScheduler(None, None, "packed", has_stand_in=True)
-    assert set(scheduler.map(lambda _: torch.get_num_threads(), range(200))) == {3}
-    assert get_measurement("packed") is None
-
-
 def test_short_job_is_not_measured(four_cores: None, cache: Path) -> None:
     scheduler = BatchScheduler(None, None, "few")
     assert list(scheduler.map(str, range(TRIALS * 7 - 1))) == [str(number) for number in range(TRIALS * 7 - 1)]

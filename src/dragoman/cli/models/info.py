@@ -107,7 +107,6 @@ def doctor(as_json: bool) -> None:
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import DoctorOutput
     from dragoman.inference.backends.compiled.backend import CompiledBackend
-    from dragoman.inference.backends.compiled.background import list_missing_kernels
     from dragoman.training.compute_plan import bf16_is_faster
     from dragoman.version import __version__
 
@@ -126,8 +125,6 @@ def doctor(as_json: bool) -> None:
             remarks.append(f"{library} is missing. It is needed for {purpose}: pip install 'dragoman[{extra}]'")
     if not (support := CompiledBackend().check_machine("int8")).is_supported:
         remarks.append(f"The compiled back end does not run, because {support.reason}: translation is slower.")
-    elif list_missing_kernels():
-        remarks.append("The kernels for this processor are not compiled yet: dragoman warm-up compiles them.")
     result = DoctorOutput(
         dragoman=__version__,
         python=platform.python_version(),

@@ -123,7 +123,6 @@ def parse(args: ParseOptions) -> None:
     )
     line_count = count_lines(source)
     console, flush_lines = stderr_console(), is_live_input(source)
-    args.device_options["compile_in_background"] = flush_lines
     with (
         open_text_output(args.output, overwrite=args.overwrite) as stream,
         progress_bar(console, "parsing", line_count, hidden=is_interactive_input(source)) as bar,

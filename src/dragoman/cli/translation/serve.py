@@ -184,7 +184,6 @@ def serve(args: ServeOptions) -> None:
         "precision": args.precision,
         "intra_threads": intra_threads,
         "inter_threads": inter_threads,
-        "compile_in_background": True,
     }
 
     def report(url: str, targets: dict[str, list[str]]) -> None:

@@ -162,7 +162,6 @@ def translate(args: TranslateOptions) -> None:
     check_output_paths(args.output, args.alignments, overwrite=args.overwrite, input_paths=input_paths)
     line_count = count_lines(source)
     console, flush_lines = stderr_console(), is_live_input(source)
-    args.device_options["compile_in_background"] = flush_lines
     alignment_sink: AbstractContextManager[IO[str] | None] = nullcontext()
     if args.alignments is not None:
         alignment_sink = open_text_output(args.alignments, overwrite=args.overwrite)

@@ -72,6 +72,11 @@ def refuse_instruction_set(reason: str) -> Support:
     return Support(SupportStatus.REFUSED, reason, "cpu-isa-unsupported", "choose another set, or leave the variable out")
 
 
+def refuse_kernels(reason: str, remedy: str) -> Support:
+    """Return the answer that refuses kernels that cannot be loaded."""
+    return Support(SupportStatus.REFUSED, reason, "kernels-unusable", remedy)
+
+
 def refuse_shortlist(reason: str) -> Support:
     """Return the answer that refuses a shortlist on this device."""
     return Support(SupportStatus.REFUSED, reason, "shortlist-unsupported", "choose device cpu or leave the shortlist out")

@@ -15,6 +15,7 @@ from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.topk import TopK
 from dragoman.errors import DeviceError
 from dragoman.inference.backends.compiled.backend import CompiledBackend
+from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.cuda.backend import CudaBackend
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.inference.backends.eager import EagerBackend, EagerModel
@@ -91,11 +92,6 @@ def supports_compiled(model: Transformer, precision: Precision) -> bool:
     return check_compiled(model, precision).is_supported
 
 
-def get_stand_in_precision(precision: Precision) -> Precision:
-    """Return the precision of a packed model until kernels are compiled: float32 if PyTorch lacks its products."""
-    return precision if PackedBackend().check_machine(precision).is_supported else "float32"
-
-
 def find_float32_reason(models: Sequence[Transformer], device: torch.device) -> str | None:
     """Return what makes the models compute in float32 on this device, such as recurrent layers; None if nothing does."""
     if uses_pointer_on_gpu(models, device):
@@ -115,12 +111,10 @@ def build_inference_model(
     shortlist: Shortlist | None,
     *,
     release: Callable[[], None] = lambda: None,
-    is_stand_in: bool = False,
 ) -> InferenceModel:
     """Return one inference model of these trained models, which must not change afterwards.
 
     release: is called whenever weights were read, so that mapped memory can be released
-    is_stand_in: the packed back end prepares models of the compiled one, whose kernels are not compiled yet
 
     Raises DeviceError for a shortlist on a GPU.
     """
@@ -135,13 +129,11 @@ def build_inference_model(
     if not models[0].is_autoregressive:
         return as_inference_model(models)
     if device.type == "cpu":
-        if is_stand_in:
-            names, precision = ["packed"] * len(models), get_stand_in_precision(precision)
-        elif "eager" in names:
+        if "eager" in names:
             precision = "float32"
         cpu_models = [_prepare_cpu_model(name, model, precision, release) for name, model in zip(names, models, strict=True)]
         max_positions = get_max_positions(models)
-        inference_model = ensemble([_to_inference_model(cpu_model, max_positions) for cpu_model in cpu_models])
+        inference_model = ensemble([to_inference_model(cpu_model, max_positions) for cpu_model in cpu_models])
         if shortlist is None:
             return inference_model
         restriction = _ShortlistRestriction(tuple(models), tuple(cpu_models), shortlist)
@@ -154,9 +146,6 @@ def build_inference_model(
 
 def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, release: Callable[[], None]) -> CpuModel:
     if name == "compiled":
-        # Numba is an optional dependency and slow to import.
-        from dragoman.inference.backends.compiled.pack import compile_model
-
         assert precision != "bfloat16"
         return compile_model(model, precision, release=release)
     if name == "eager":
@@ -164,7 +153,7 @@ def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, rele
     return pack_model(model, precision, release=release)
 
 
-def _to_inference_model(cpu_model: CpuModel, max_positions: int | None, vocab_ids_W: Tensor | None = None) -> InferenceModel:
+def to_inference_model(cpu_model: CpuModel, max_positions: int | None, vocab_ids_W: Tensor | None = None) -> InferenceModel:
     step = cpu_model.step if vocab_ids_W is None else _map_token_ids(cpu_model.step, vocab_ids_W)
     return InferenceModel(
         cpu_model.start,
@@ -194,5 +183,5 @@ class _ShortlistRestriction:
         restricted_models = [
             cpu_model.restrict_output(model, vocab_ids_W) for cpu_model, model in zip(self.cpu_models, self.models, strict=True)
         ]
-        members = [_to_inference_model(restricted_model, None, vocab_ids_W) for restricted_model in restricted_models]
+        members = [to_inference_model(restricted_model, None, vocab_ids_W) for restricted_model in restricted_models]
         return ensemble(members), vocab_ids_W

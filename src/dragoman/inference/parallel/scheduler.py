@@ -134,15 +134,12 @@ class BatchScheduler:
     inter_threads, intra_threads: layout of the caller; None for a measured one
     cache_key: name of this kind of work
     worker_spec: files that worker processes open; None if the models are in memory only, and threads share them
-    has_stand_in: the packed back end stands in until kernels are compiled. Then nothing is measured, no process starts, and the
-        compilation keeps one core, because threads of a product wait for one that has none
     """
 
     inter_threads: int | None
     intra_threads: int | None
     cache_key: str
     worker_spec: WorkerSpec | None = None
-    has_stand_in: bool = False
     _layout: WorkerLayout | None = field(default=None, init=False)
     _workers: list[Worker] = field(default_factory=list, init=False)
     _num_lost: int = field(default=0, init=False)
@@ -166,9 +163,6 @@ class BatchScheduler:
                     return fn(item)
 
             yield from map(run_limited, item_list) if layout.inter_threads == 1 else layout.map(run_limited, item_list)
-            return
-        if self.has_stand_in and self._layout is None:
-            yield from WorkerLayout(1, max(1, count_threads() - 1)).map(fn, item_list)
             return
         if self._layout is None:
             self._layout = _parse_layout(get_measurement(self.cache_key))
@@ -196,7 +190,7 @@ class BatchScheduler:
         return WorkerLayout(num_workers, num_threads // num_workers)
 
     def _can_use_processes(self, layout: WorkerLayout, fn: Callable[[ItemT], ResultT]) -> bool:
-        return layout.inter_threads > 1 and self.worker_spec is not None and not self.has_stand_in and is_serializable(fn)
+        return layout.inter_threads > 1 and self.worker_spec is not None and is_serializable(fn)
 
     def _list_worker_counts(self, fn: Callable[[ItemT], ResultT]) -> list[int]:
         uses_processes = self.worker_spec is not None and is_serializable(fn)

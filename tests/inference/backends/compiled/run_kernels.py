@@ -2,8 +2,9 @@
 
     python run_kernels.py OUTPUT.npz
 
-The output has the results by name. Standard output gets the instruction set, and whether Numba was imported, as it is only if a
-kernel is not cached. No weight and no input depends on the rounding of a library: all are integers over a power of two.
+The output has the results by name. Standard output gets the instruction set.
+
+No weight and no input depends on the rounding of a library: all are integers over a power of two.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
-from dragoman.inference.backends.compiled.kernels.cpu_features import get_instruction_set
+from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
 from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.compiled.weights import CompiledPrecision
 from dragoman.inference.backends.select import build_inference_model
@@ -111,4 +112,4 @@ if __name__ == "__main__":
         np.savez(sys.argv[1], **run_all_kernels())  # type: ignore[arg-type]
     instruction_set = get_instruction_set()
     assert instruction_set is not None
-    print(json.dumps({"instruction_set": instruction_set.name, "imports_numba": "numba" in sys.modules}))
+    print(json.dumps({"instruction_set": instruction_set.name}))

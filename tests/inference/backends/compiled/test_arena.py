@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from dragoman.inference.backends.compiled.arena import Arena
-from dragoman.inference.backends.compiled.jit_cache import flatten
+from dragoman.inference.backends.compiled.entry_points import flatten
 from dragoman.inference.backends.compiled.kernels.structs import HeadLayout, NormWeights, ThreadGroup
 
 

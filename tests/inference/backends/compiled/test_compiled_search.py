@@ -28,8 +28,8 @@ from dragoman.tasks.inference_model import InferenceModel
 
 pytest.importorskip("numba", reason="Numba is not installed")
 
-from dragoman.inference.backends.compiled import jit_cache, threads
-from dragoman.inference.backends.compiled.kernels.cpu_features import get_instruction_set
+from dragoman.inference.backends.compiled import entry_points, threads
+from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
 from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE
 from dragoman.inference.backends.compiled.search import CompiledSearch
 from dragoman.inference.backends.compiled.threads import Canceled, StepGroup, borrow_workers, run_all
@@ -339,14 +339,14 @@ def test_failing_thread_ends_the_wait(
     """One thread of a group fails before its first step."""
     monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 2)
     monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_PER_THREAD", 16)
-    run_kernel = jit_cache.greedy_search
+    run_kernel = entry_points.greedy_search
 
     def fail(*arguments: Any) -> int:
         if arguments[6].group.thread_index == failing_index:
             raise MemoryError("no more")
         return run_kernel(*arguments)
 
-    monkeypatch.setattr(jit_cache, "greedy_search", mock.Mock(side_effect=fail))
+    monkeypatch.setattr(entry_points, "greedy_search", mock.Mock(side_effect=fail))
     torch.set_num_threads(2)
     try:
         with pytest.raises(MemoryError, match="no more"), torch.inference_mode():
@@ -359,7 +359,7 @@ def test_failing_group_cancels_the_others(inference_models: list[InferenceModel]
     """Each other group ends after its current step."""
     monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 4)
     monkeypatch.setattr("dragoman.inference.backends.compiled.search.MAX_STEPS_PER_CALL", 1)
-    run_kernel, first_call, canceled = jit_cache.greedy_search, Lock(), Event()
+    run_kernel, first_call, canceled = entry_points.greedy_search, Lock(), Event()
     monkeypatch.setattr("dragoman.inference.backends.compiled.search.Event", lambda: canceled)
 
     def fail(*arguments: Any) -> int:
@@ -369,7 +369,7 @@ def test_failing_group_cancels_the_others(inference_models: list[InferenceModel]
         return run_kernel(*arguments)
 
     kernel = mock.Mock(side_effect=fail)
-    monkeypatch.setattr(jit_cache, "greedy_search", kernel)
+    monkeypatch.setattr(entry_points, "greedy_search", kernel)
     torch.set_num_threads(4)
     try:
         with pytest.raises(MemoryError, match="no more"):
@@ -377,24 +377,6 @@ def test_failing_group_cancels_the_others(inference_models: list[InferenceModel]
     finally:
         torch.set_num_threads(1)
     assert 1 <= kernel.call_count <= 4
-
-
-def test_kernels_are_loaded_before_workers_are_borrowed(
-    inference_models: list[InferenceModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise Ctrl-C during the compilation would take effect only after another thread has compiled it again."""
-    monkeypatch.setattr(
-        "dragoman.inference.backends.compiled.search.borrow_workers",
-        mock.Mock(side_effect=AssertionError("borrowed too early")),
-    )
-    methods: list[tuple[str, Any]] = [("encode", "greedy"), ("greedy_search", "greedy"), ("beam_search", "beam")]
-    for name, method in methods:
-        entry = mock.Mock()
-        entry.load.side_effect = KeyboardInterrupt
-        with monkeypatch.context() as patch:
-            patch.setattr(jit_cache, name, entry)
-            with pytest.raises(KeyboardInterrupt):
-                generate(BatchSearch(inference_models[0], DecodingConfig(method=method), start_id=START_ID), make_sources())
 
 
 def test_busy_workers_are_not_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,28 +21,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("numba", reason="Numba is not installed")
-
-from dragoman.inference.backends.compiled.kernels import cpu_features
-from dragoman.inference.backends.compiled.kernels.cpu_features import (
+from dragoman.inference.backends.compiled import cpu_features
+from dragoman.inference.backends.compiled.cpu_features import ISA_VARIABLE, get_cpu_features
+from dragoman.inference.backends.compiled.kernels.instruction_sets import (
     AVX2,
     AVX512_VNNI,
     AVX_VNNI,
-    ISA_VARIABLE,
     NEON,
+    TARGET_VARIABLE,
     InstructionSet,
-    get_cpu_features,
 )
 
 RUN_KERNELS, EMIT_KERNELS = (Path(__file__).with_name(name) for name in ("run_kernels.py", "emit_kernels.py"))
-# Kernels that multiply bytes.
-PRODUCT_KERNELS = {"encode", "step", "greedy_search", "beam_search"}
-OTHER_KERNELS = {"pack_weights", "logsumexp", "topk"}
+KERNELS = {"pack_weights", "encode", "step", "greedy_search", "beam_search", "logsumexp", "topk"}
 QEMU = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
 # QEMU emulates AVX2 since 7.2, which calls a processor of 2013 by Intel's name.
 HASWELL = [str(QEMU), "-cpu", "Haswell"]
 
 needs_qemu = pytest.mark.skipif(QEMU is None, reason="qemu-x86_64 is not installed (Debian's package qemu-user)")
+needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="Numba is not installed")
 needs_avx2 = pytest.mark.skipif(
     sys.platform != "linux" or not AVX2.features <= get_cpu_features(), reason="Linux on a processor with AVX2 is needed"
 )
@@ -74,10 +72,10 @@ def run_kernels(
 @needs_qemu
 @pytest.mark.slow
 def test_haswell_runs_all_kernels(tmp_path: Path) -> None:
-    """Results of the emulated processor equal those of this one, to the last bit. The first run compiles the kernels."""
+    """Results of the emulated processor equal those of this one, to the last bit."""
     _, expected = run_kernels(tmp_path / "native.npz", AVX2)
     description, results = run_kernels(tmp_path / "emulated.npz", AVX2, emulator=HASWELL)
-    assert description == {"instruction_set": AVX2.name, "imports_numba": False}
+    assert description == {"instruction_set": AVX2.name}
     assert results.keys() == expected.keys()
     assert [name for name in expected if not np.array_equal(results[name], expected[name])] == []
 
@@ -106,18 +104,17 @@ def test_instruction_sets_agree(tmp_path: Path) -> None:
 
 PACK_SCRIPT = """
 import sys
-from pathlib import Path
 import numpy as np
-from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled.entry_points import KERNEL_TYPE, flatten
+from dragoman.inference.backends.compiled.kernel_files import load_library
 
-if sys.argv[1:]:
-    jit_cache._get_cache_dir = lambda: Path(sys.argv[1])
 weights, panel = np.zeros((16, 64), np.float32), np.zeros(16 * 64, np.int8)
 weights[:, 0] = 1.0
 scale, compensation = np.zeros(16, np.float32), np.zeros(16, np.int32)
-jit_cache.pack_weights(weights.ctypes.data, 16, 64, panel.ctypes.data, scale.ctypes.data, compensation.ctypes.data, 1)
+addresses = panel.ctypes.data, scale.ctypes.data, compensation.ctypes.data
+words = flatten((weights.ctypes.data, 16, 64, *addresses, 1))
+KERNEL_TYPE(("pack_weights", load_library(sys.argv[1])))(words.buffer_info()[0])
 print(compensation.sum())
-print(jit_cache.get_cache_dir())
 """
 
 
@@ -129,23 +126,33 @@ def test_avx512_ends_the_emulated_process(tmp_path: Path) -> None:
     """Otherwise a run of the emulator would not show that kernels lack AVX-512."""
     # One weight of each output is not 0. AVX2 leaves room for the rounding of the other weights of its lane.
     for isa, returncode, sums in ((AVX2, 0, 16 * 126), (AVX512_VNNI, -signal.SIGILL, 16 * 127)):
-        native = run_program(["-c", PACK_SCRIPT], isa, tmp_path)
-        assert native.returncode == 0, native.stderr
-        native_output, kernel_dir = native.stdout.splitlines()
-        assert native_output == str(sums)
-        emulated = run_program(["-c", PACK_SCRIPT, kernel_dir], AVX2, tmp_path, emulator=HASWELL)
+        native = run_program(["-c", PACK_SCRIPT, isa.name], None, tmp_path)
+        assert (native.returncode, native.stdout.splitlines()) == (0, [str(sums)]), native.stderr
+        emulated = run_program(["-c", PACK_SCRIPT, isa.name], None, tmp_path, emulator=HASWELL)
         assert emulated.returncode == returncode, emulated.stderr
-        assert emulated.stdout.splitlines()[:1] == ([native_output] if returncode == 0 else [])
+        assert emulated.stdout.splitlines() == (native.stdout.splitlines() if returncode == 0 else [])
 
 
-def emit_assembly(folder: Path, triple: str, processor: str, features: frozenset[str], isa: InstructionSet) -> dict[str, str]:
-    """Return the assembly of each kernel for a processor that has these features."""
-    folder.mkdir()
-    process = run_program([str(EMIT_KERNELS), triple, processor, ",".join(sorted(features)), str(folder)], isa, folder)
+@needs_avx2
+@needs_qemu
+@pytest.mark.slow
+def test_processor_below_avx2_has_no_kernels(tmp_path: Path) -> None:
+    """The emulated processor of 2011 has AVX, and neither AVX2 nor FMA."""
+    script = (
+        "from dragoman.inference.backends.compiled import backend; print(backend.CompiledBackend().check_machine('').reason)"
+    )
+    result = run_program(["-c", script], None, tmp_path, emulator=[str(QEMU), "-cpu", "SandyBridge"])
+    assert result.stdout.splitlines() == ["the processor has neither AVX2 nor NEON with dot products"], result.stderr
+
+
+def emit_assembly(triple: str, isa: InstructionSet, folder: Path) -> str:
+    """Return the assembly of all kernels for an instruction set."""
+    environment = os.environ | {TARGET_VARIABLE: isa.name}
+    command = [sys.executable, str(EMIT_KERNELS), triple]
+    process = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
-    assembly = {path.stem: path.read_text(encoding="utf-8") for path in folder.iterdir()}
-    assert assembly.keys() == PRODUCT_KERNELS | OTHER_KERNELS
-    return assembly
+    assert set(re.findall(r"^_?(\w+):", process.stdout, re.MULTILINE)) >= KERNELS
+    return process.stdout
 
 
 def count(pattern: str, assembly: str) -> int:
@@ -158,37 +165,36 @@ AVX512_REGISTERS = r"%zmm|%[xy]mm(?:1[6-9]|2\d|3[01])\b|%k[0-7]\b"
 SOFT_FLOATS = r"__(?:extend|trunc)\w+"
 
 
+@needs_numba
 @pytest.mark.slow
 @pytest.mark.parametrize("isa", [AVX_VNNI, AVX2], ids=lambda isa: isa.name)
 def test_kernels_for_avx2_have_no_avx512(isa: InstructionSet, tmp_path: Path) -> None:
-    """`DRAGOMAN_CPU_ISA` restricts the kernels on a processor that has everything."""
-    features = AVX512_VNNI.features | AVX_VNNI.features | {"avx512f", "avx512vl", "avx512dq"}
-    for name, assembly in emit_assembly(tmp_path / "avx2", "x86_64-unknown-linux-gnu", "sapphirerapids", features, isa).items():
-        assert count(AVX512_REGISTERS, assembly) == count(SOFT_FLOATS, assembly) == 0, name
-        assert count(r"%ymm\d", assembly) > 0, name
-        num_vnni, num_avx2 = count(r"\bvpdpbusd\b", assembly), count(r"\bvpmaddubsw\b", assembly)
-        assert (num_vnni > 0) == (isa is AVX_VNNI and name in PRODUCT_KERNELS), name
-        assert (num_avx2 > 0) == (isa is AVX2 and name in PRODUCT_KERNELS), name
-        # AVX-512 has an instruction of the same name, in another encoding.
-        assert count(r"\{vex\}\s+vpdpbusd\b", assembly) == num_vnni, name
+    assembly = emit_assembly("x86_64-unknown-linux-gnu", isa, tmp_path)
+    assert count(AVX512_REGISTERS, assembly) == count(SOFT_FLOATS, assembly) == 0
+    assert count(r"%ymm\d", assembly) > 0
+    num_vnni, num_avx2 = count(r"\bvpdpbusd\b", assembly), count(r"\bvpmaddubsw\b", assembly)
+    assert (num_vnni > 0, num_avx2 > 0) == (isa is AVX_VNNI, isa is AVX2)
+    # AVX-512 has an instruction of the same name, in another encoding.
+    assert count(r"\{vex\}\s+vpdpbusd\b", assembly) == num_vnni
 
 
+@needs_numba
 @pytest.mark.slow
 def test_kernels_for_avx512_use_its_registers(tmp_path: Path) -> None:
     """Otherwise the test above would not find them."""
-    features = AVX512_VNNI.features | {"avx2", "fma", "f16c", "avx512f", "avx512vl", "avx512dq"}
-    assembly = emit_assembly(tmp_path / "avx512", "x86_64-unknown-linux-gnu", "cascadelake", features, AVX512_VNNI)
-    assert all(count(AVX512_REGISTERS, kernel) for kernel in assembly.values())
-    assert {name for name, kernel in assembly.items() if count(r"\bvpdpbusd\b", kernel)} == PRODUCT_KERNELS
+    assembly = emit_assembly("x86_64-unknown-linux-gnu", AVX512_VNNI, tmp_path)
+    assert all(count(pattern, assembly) for pattern in (AVX512_REGISTERS, r"\bvpdpbusd\b", r"\btdpbusd\b"))
 
 
+@needs_numba
 @pytest.mark.slow
-def test_kernels_for_arm_use_dot_products(tmp_path: Path) -> None:
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-macosx11.0.0"])
+def test_kernels_for_arm_use_dot_products(triple: str, tmp_path: Path) -> None:
     """The kernels are compiled for a processor of 64 bits with the dot products of ARMv8.2."""
-    for name, assembly in emit_assembly(tmp_path / "arm", "aarch64-unknown-linux-gnu", "generic", NEON.features, NEON).items():
-        assert count(SOFT_FLOATS, assembly) == 0, name
-        assert (count(r"\bsdot\s+v\d+\.4s", assembly) > 0) == (name in PRODUCT_KERNELS), name
-        assert count(r"\bfmla\s+v\d+\.4s", assembly) > 0 or name in OTHER_KERNELS, name
+    assembly = emit_assembly(triple, NEON, tmp_path)
+    assert count(SOFT_FLOATS, assembly) == 0
+    for pattern in (r"\bsdot(?:\.4s)?\s+v\d+", r"\bfmla(?:\.4s)?\s+v\d+"):
+        assert count(pattern, assembly) > 0
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -18,25 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import kernel_compiler
 from dragoman.config import ModelConfig
 from dragoman.decoding.topk import TorchTopK
-from dragoman.inference.backends.device import choose_fastest_precision
-from dragoman.inference.backends.packed.model import PackedTransformer
-from dragoman.inference.backends.select import build_inference_model, supports_compiled
-from dragoman.inference.backends.shared import LazyWeight, Precision
-from dragoman.model.attention import Attention
-from dragoman.model.factory import build_model
-from dragoman.model.transformer import Transformer
-from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
-
-pytest.importorskip("numba", reason="Numba is not installed")
-
-import numba
-
-from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled import backend
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels import gemm, memory, simd
-from dragoman.inference.backends.compiled.kernels.cpu_features import AVX512_VNNI, InstructionSet, get_instruction_set
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
@@ -57,9 +40,16 @@ from dragoman.inference.backends.compiled.model import (
 from dragoman.inference.backends.compiled.pack import compile_model, compute_head_layout
 from dragoman.inference.backends.compiled.state import WorkspaceMemory
 from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightPacker, pack_int8_weights
+from dragoman.inference.backends.device import choose_fastest_precision
+from dragoman.inference.backends.packed.model import PackedTransformer
+from dragoman.inference.backends.select import build_inference_model, supports_compiled
+from dragoman.inference.backends.shared import LazyWeight, Precision
+from dragoman.model.attention import Attention
+from dragoman.model.factory import build_model
+from dragoman.model.transformer import Transformer
+from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
 
-njit: Callable[[Any], Any] = numba.njit
-pytestmark = pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
+njit = kernel_compiler.njit
 
 VOCABULARY = 90
 NO_HEADS = HeadLayout(1, 1, 0, 0, has_float32_kv=False)
@@ -119,12 +109,6 @@ def make_sources(sentences: int, longest: int) -> Tensor:
     return source_BS
 
 
-def get_kernel_instruction_set() -> InstructionSet:
-    instruction_set = get_instruction_set()
-    assert instruction_set is not None
-    return instruction_set
-
-
 def sum_lanes(weight: Tensor) -> Tensor:
     """Return the sums of weights (O, I) whose products AVX2 adds in 16 bits: of each eight, 0, 1, 4 and 5, and the others."""
     return F.pad(weight, (0, -weight.shape[1] % 8)).view(len(weight), -1, 2, 2, 2).sum((2, 4)).flatten(1)
@@ -133,7 +117,7 @@ def sum_lanes(weight: Tensor) -> Tensor:
 def compute_weight_steps(weight: Tensor) -> Tensor:
     """Return the step of each output by definition: 1/127 of its greatest weight, or more with AVX2."""
     step_O = weight.abs().amax(1) / 127
-    if get_kernel_instruction_set().max_lane_weights is not None:
+    if kernel_compiler.instruction_set.max_lane_weights is not None:
         # A sum of 126 steps has at most 128 after its four weights are rounded.
         for sign in (1, -1):
             step_O = step_O.maximum(sum_lanes((sign * weight).relu()).amax(1) / 126)
@@ -320,7 +304,7 @@ def test_packed_weights_follow_the_definition(outputs: int, inputs: int, epilogu
     assert not bias_LO[1].any()
     # Unsigned bytes hold signed inputs plus 128. Signed bytes hold inputs that are never negative less 128.
     offset = {("unsigned", STORE): 128, ("signed", ADD_RESIDUAL_U8): -128}.get(
-        (get_kernel_instruction_set().dot_inputs, epilogue), 0
+        (kernel_compiler.instruction_set.dot_inputs, epilogue), 0
     )
     assert torch.equal(compensation_LO, (padded_OI.sum(1, dtype=torch.int32) * offset).expand(2, -1))
 
@@ -419,7 +403,7 @@ def test_products_of_the_largest_bytes_are_exact(subtests: pytest.Subtests) -> N
             run_product(x_NI.data_ptr(), int8_weights, result_NO.data_ptr(), rows, inputs, workspace)
             step_O = compute_weight_steps(weight)
             integer_OI = (weight / step_O[:, None]).round()
-            if get_kernel_instruction_set().max_lane_weights is not None:
+            if kernel_compiler.instruction_set.max_lane_weights is not None:
                 assert float(sum_lanes(integer_OI.relu()).max()) == 128 == float(sum_lanes((-integer_OI).relu()).max())
             assert torch.equal(result_NO, (x_NI @ integer_OI.t()) * step_O)
 
@@ -484,27 +468,11 @@ def test_bfloat16_is_packed(precision: Precision) -> None:
     assert isinstance(build_prepared(make_model(), precision), expected)
 
 
-def test_models_are_packed_without_working_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_packed_on_platforms_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
     assert supports_compiled(model, "int8")
     assert choose_fastest_precision(model) == "int8"
-    with monkeypatch.context() as patch:
-        patch.setattr(jit_cache.EntryPoint, "is_cached", lambda entry: False)
-        assert supports_compiled(model, "int8")
-        with monkeypatch.context() as inner_patch:  # Numba compiles for another processor
-            inner_patch.setattr("dragoman.inference.backends.compiled.kernels.compile_target.IS_HOST_TARGET", False)
-            assert not supports_compiled(model, "int8")
-        # An import that fails, as with a wrong version of NumPy.
-        patch.setitem(sys.modules, "dragoman.inference.backends.compiled.kernels.compile_target", None)
-        assert not supports_compiled(model, "int8")
-    with monkeypatch.context() as patch:
-        patch.setattr(jit_cache.EntryPoint, "is_cached", lambda entry: True)
-        patch.setitem(sys.modules, "dragoman.inference.backends.compiled.jit", None)
-        assert supports_compiled(model, "int8")  # all kernels are cached
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "dragoman.inference.backends.compiled.pack", None)
-        assert not supports_compiled(model, "int8")
-    monkeypatch.setattr("dragoman.inference.backends.compiled.backend.find_spec", lambda name: None)
+    monkeypatch.setattr(backend, "has_kernels", lambda: False)
     assert not supports_compiled(model, "int8")
     if has_int8_matmul():
         assert isinstance(build_prepared(model, "int8"), PackedTransformer)
@@ -523,81 +491,3 @@ def test_restricted_output_equals_full_output() -> None:
     full_NV, _ = full.step(tokens_N, full.start(source_BS))
     restricted_NW, _ = restricted.step(tokens_N, restricted.start(source_BS))
     assert torch.equal(restricted_NW, full_NV[:, words_W])
-
-
-def test_cache_key_covers_all_kernel_sources() -> None:
-    """It covers the tuples of arguments, too."""
-    package = Path(jit_cache.__file__).parent
-    sources = {str(path.relative_to(package)): path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
-    marks = ("@kernel\n", "@export(", "@inline_kernel\n", "@intrinsic")
-    marked = {name for name, source in sources.items() if any(mark in source for mark in marks)}
-    constants = {"kernels/structs.py", "kernels/cpu_features.py", "kernels/compile_target.py"}
-    assert marked | constants == set(jit_cache.KERNEL_SOURCES)
-
-
-def test_compilation_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(jit_cache, "_get_cache_dir", lambda: tmp_path)
-    monkeypatch.setattr("dragoman.inference.backends.compiled.jit.compile_object", lambda module, name: ("symbol", b"code"))
-    entry = jit_cache.EntryPoint("encoder_decoder", "encode")
-    with caplog.at_level("INFO", logger="dragoman"):
-        assert entry._compile() == entry._read_cached() == ("symbol", b"code")
-    assert caplog.messages == ["compiling the kernel encode for this processor: it takes some seconds, once"]
-
-
-LOGSUMEXP_SCRIPT = """
-import sys
-import torch
-from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
-
-print(CompiledTopK().logsumexp(torch.arange(20.0).view(2, 10)).tolist())
-print("compiled" if "numba" in sys.modules else "cached")
-"""
-
-
-@pytest.mark.slow
-def test_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
-    def run_script(cache: Path) -> list[str]:
-        environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-        result = subprocess.run(
-            [sys.executable, "-c", LOGSUMEXP_SCRIPT], env=environment, capture_output=True, text=True, check=True
-        )
-        assert result.stderr == ""
-        return result.stdout.splitlines()
-
-    sums, origin = run_script(tmp_path)
-    assert origin == "compiled"
-    (cache_file,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    content = cache_file.read_bytes()
-    assert run_script(tmp_path) == [sums, "cached"]
-    for damaged in (b"", b"no digest", content[:-1], content[:1000] + bytes([content[1000] ^ 1]) + content[1001:]):
-        cache_file.write_bytes(damaged)
-        assert run_script(tmp_path) == [sums, "compiled"]
-        assert run_script(tmp_path) == [sums, "cached"]
-    not_a_folder = tmp_path / "file"
-    not_a_folder.touch()
-    assert run_script(not_a_folder) == [sums, "compiled"]
-
-
-COMPILE_SCRIPT = """
-import sys
-import llvmlite.binding as llvm
-
-features = llvm.get_host_cpu_features()
-llvm.get_host_cpu_features = lambda: features
-features |= dict.fromkeys(("amx-tile", "amx-int8"), sys.argv[1] == "tiles")
-
-from dragoman.inference.backends.compiled.jit import compile_object
-
-_, code = compile_object("encoder_decoder", "encode")
-tilerelease = bytes.fromhex("c4e27849c0")
-print(tilerelease in code)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tiles", ["tiles", "vectors"])
-def test_kernels_compile_with_and_without_tiles(tiles: str) -> None:
-    """LLVM ends the process at an instruction that the processor lacks, and virtual machines may hide AMX."""
-    result = subprocess.run([sys.executable, "-c", COMPILE_SCRIPT, tiles], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.strip() == str(tiles == "tiles" and get_kernel_instruction_set() is AVX512_VNNI)

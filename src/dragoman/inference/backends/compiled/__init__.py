@@ -1,1 +1,1 @@
-"""Back end of machine code that Numba compiles."""
+"""Back end of machine code that the build of the package compiles."""

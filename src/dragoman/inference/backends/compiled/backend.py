@@ -1,10 +1,9 @@
-"""Requests that the compiled back end runs: int8 and float32 on processors with AVX2 or NEON, if Numba works."""
+"""Requests that the compiled back end runs: int8 and float32 on processors with AVX2 or NEON."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
+from dragoman.inference.backends.compiled import cpu_features
+from dragoman.inference.backends.compiled.kernel_files import KernelFileError, has_kernels, load_library
 from dragoman.inference.backends.protocol import (
     SUPPORTED,
     UNUSUAL_LAYERS,
@@ -12,12 +11,13 @@ from dragoman.inference.backends.protocol import (
     Support,
     fall_back,
     refuse_instruction_set,
+    refuse_kernels,
 )
 from dragoman.inference.backends.shared import Precision
 
 
 class CompiledBackend:
-    """Machine code that Numba compiles, which runs whole searches without Python."""
+    """Machine code of the package, which runs whole searches without Python."""
 
     name = "compiled"
 
@@ -29,21 +29,16 @@ class CompiledBackend:
         return UNUSUAL_LAYERS if request.traits.has_unusual_layers else SUPPORTED
 
     def check_machine(self, precision: Precision) -> Support:
-        """Return whether Numba works here and the kernels have an instruction set of this processor."""
-        if find_spec("numba") is None:
-            return fall_back("Numba is not installed")
+        """Return whether the package has kernels for this processor. Damaged or foreign ones are refused."""
         try:
-            # Numba is an optional dependency and slow to import.
-            from dragoman.inference.backends.compiled.jit_cache import can_run_kernels
-            from dragoman.inference.backends.compiled.kernels import cpu_features
-
-            try:
-                instruction_set = cpu_features.get_instruction_set()
-            except cpu_features.InstructionSetError as error:
-                return refuse_instruction_set(str(error))
+            if not has_kernels():
+                return fall_back("dragoman has no kernels for this platform")
+            instruction_set = cpu_features.get_instruction_set()
             if instruction_set is None:
                 return fall_back("the processor has neither AVX2 nor NEON with dot products")
-            import_module("dragoman.inference.backends.compiled.pack")
-            return SUPPORTED if can_run_kernels() else fall_back("Numba compiles for another processor")
-        except Exception as error:  # any exception of a Numba that does not fit the other installed packages
-            return fall_back(f"Numba fails: {error}")
+            load_library(instruction_set.name)
+        except cpu_features.InstructionSetError as error:
+            return refuse_instruction_set(str(error))
+        except KernelFileError as error:
+            return refuse_kernels(error.reason, error.remedy)
+        return SUPPORTED

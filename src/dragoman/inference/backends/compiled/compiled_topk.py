@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled import entry_points
 
 
 class CompiledTopK:
@@ -18,7 +18,7 @@ class CompiledTopK:
         """Return log Σ exp over the vocabulary of each row (N,), in double precision."""
         logits_NV = logits_NV.float().contiguous()
         logsumexp_N = torch.empty(logits_NV.shape[0], dtype=torch.float64, device="cpu")
-        jit_cache.logsumexp(logits_NV.data_ptr(), *logits_NV.shape, logsumexp_N.data_ptr())
+        entry_points.logsumexp(logits_NV.data_ptr(), *logits_NV.shape, logsumexp_N.data_ptr())
         return logsumexp_N
 
     def topk(self, logits_BRV: Tensor, shift_BR: Tensor | None, count: int) -> Tensor:
@@ -28,7 +28,7 @@ class CompiledTopK:
         value_BX = torch.empty(num_sentences, count, dtype=torch.float32, device="cpu")
         shift_BR = torch.zeros_like(logits_BRV[:, :, 0]) if shift_BR is None else shift_BR.float()
         shift_BR = shift_BR.contiguous()
-        jit_cache.topk(
+        entry_points.topk(
             logits_BRV.data_ptr(), *logits_BRV.shape, shift_BR.data_ptr(), index_BX.data_ptr(), value_BX.data_ptr(), count
         )
         return index_BX

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled import entry_points
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels.structs import (
     CrossAttention,
@@ -218,13 +218,13 @@ class CompiledTransformer:
             self.num_decoder_layers,
             self.head_layout,
         )
-        return jit_cache.flatten(weights[:1]), jit_cache.flatten(weights[2:])
+        return entry_points.flatten(weights[:1]), entry_points.flatten(weights[2:])
 
     @cached_property
     def _decoder_words(self) -> tuple[array[int], array[int]]:
         """Words of `DecoderWeights` before the address of its positions, and between it and that of the vocabulary map."""
         weights = self._get_decoder_weights()
-        return jit_cache.flatten(weights[:1]), jit_cache.flatten(weights[2:-1])
+        return entry_points.flatten(weights[:1]), entry_points.flatten(weights[2:-1])
 
     def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
         """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""
@@ -240,7 +240,7 @@ class CompiledTransformer:
         added_ND, pointer_state = None, state.pointer
         if self.pointer is not None and pointer_state is not None:
             added_ND, pointer_state = self.pointer(tokens_N, pointer_state)
-        jit_cache.step(
+        entry_points.step(
             tokens_N.data_ptr(),
             position_id_N.data_ptr(),
             0 if added_ND is None else added_ND.data_ptr(),
@@ -277,7 +277,7 @@ class CompiledTransformer:
         positions_TD = self._decoder_positions.get(num_positions)
         before_positions, after_positions = self._decoder_words
         vocabulary_map = 0 if vocab_ids_W is None else vocab_ids_W.data_ptr()
-        words = jit_cache.flatten((before_positions, positions_TD.data_ptr(), after_positions, vocabulary_map))
+        words = entry_points.flatten((before_positions, positions_TD.data_ptr(), after_positions, vocabulary_map))
         return DecoderWords(words, (positions_TD, vocab_ids_W))
 
     def _get_decoder_weights(self, positions: int = 0) -> DecoderWeights:
@@ -384,7 +384,7 @@ def _encode_block(
     arguments: tuple[Any, ...], workspaces: Sequence[Workspace], keep_alive: Sequence[object], thread_index: int
 ) -> int:
     """Encode one thread's share of a block. keep_alive: owners of the memory that the kernel reads and writes"""
-    return jit_cache.encode(*arguments, workspaces[thread_index])
+    return entry_points.encode(*arguments, workspaces[thread_index])
 
 
 def _iter_token_blocks(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

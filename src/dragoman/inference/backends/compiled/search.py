@@ -23,7 +23,7 @@ from dragoman.decoding.greedy import to_hypothesis
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
 from dragoman.decoding.repetition import CHECK_INTERVAL, MIN_REPEATS
-from dragoman.inference.backends.compiled import jit_cache
+from dragoman.inference.backends.compiled import entry_points
 from dragoman.inference.backends.compiled.arena import F32_BYTES, F64_BYTES, I32_BYTES, I64_BYTES, Arena
 from dragoman.inference.backends.compiled.kernels.structs import (
     LOGIT_BLOCK,
@@ -44,7 +44,7 @@ ROWS_PER_GROUP = 8
 
 ResultT = TypeVar("ResultT")
 SearchKernel = Callable[..., int]
-"""`jit_cache.greedy_search` or `jit_cache.beam_search`, without the argument for its results."""
+"""`entry_points.greedy_search` or `entry_points.beam_search`, without the argument for its results."""
 
 
 class DecoderWords(NamedTuple):
@@ -129,7 +129,6 @@ class CompiledSearch:
     max_beam_size: int = MAX_BEAM_SIZE
 
     def greedy(self, source_BS: Tensor, request: SearchRequest) -> list[Hypothesis]:
-        jit_cache.greedy_search.load()
         return self.distribute(source_BS, request, 1, self._search_greedy)
 
     def _search_greedy(self, source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
@@ -140,7 +139,7 @@ class CompiledSearch:
             threads,
             1,
             1,
-            partial(_call_entry_point, jit_cache.greedy_search, results.buffers, results),
+            partial(_call_entry_point, entry_points.greedy_search, results.buffers, results),
         )
         return results.to_hypotheses()
 
@@ -159,11 +158,10 @@ class CompiledSearch:
                 threads,
                 beam_size,
                 2 * beam_size,
-                partial(_call_entry_point, jit_cache.beam_search, beam_buffers, beam_memory),
+                partial(_call_entry_point, entry_points.beam_search, beam_buffers, beam_memory),
             )
             return beam_memory.finalize(1 if nbest == 1 else beam_size)  # equal texts leave places in an n-best list
 
-        jit_cache.beam_search.load()
         return self.distribute(source_BS, request, beam_size, search_sentences)
 
     def distribute(
@@ -180,7 +178,6 @@ class CompiledSearch:
         num_sentences = len(request.max_lengths)
         if not num_sentences:
             return []
-        jit_cache.encode.load()  # compiles in the main thread, where Ctrl-C works
         num_groups = max(1, min(num_sentences, num_sentences * beam_size // ROWS_PER_GROUP))
         with borrow_workers(min(get_thread_limit(), num_groups * self.model.max_threads) - 1) as workers:
             num_groups, canceled = min(num_groups, len(workers) + 1), Event()

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.inference.backends.compiled.arena import F16_BYTES, F32_BYTES, I32_BYTES, I64_BYTES, Arena
-from dragoman.inference.backends.compiled.kernels.cpu_features import build_tile_config, can_use_amx
+from dragoman.inference.backends.compiled.cpu_features import build_tile_config, can_use_amx
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
     LANES,

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.inference.backends.compiled.jit_cache import pack_weights
-from dragoman.inference.backends.compiled.kernels.cpu_features import get_instruction_set
+from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
+from dragoman.inference.backends.compiled.entry_points import pack_weights
 from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL_U8,
     LANES,

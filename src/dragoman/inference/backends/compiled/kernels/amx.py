@@ -1,7 +1,7 @@
 """Tiles (AMX) in functions that Numba compiles: products of bytes, 16 rows by 16 columns at once.
 
-There are eight tiles, of 16 rows of 64 bytes each, and only literals can number them. Without AMX these functions compile to
-nothing, because LLVM would end the process. Then `Workspace.tile_config` is 0, and no kernel calls them.
+There are eight tiles, of 16 rows of 64 bytes each, and only literals can number them. For instruction sets without AMX these
+functions compile to nothing. Then `Workspace.tile_config` is 0, and no kernel calls them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dragoman.inference.backends.compiled.kernels.cpu_features import has_amx_int8
+from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
+from dragoman.inference.backends.compiled.kernels.instruction_sets import AVX512_VNNI
 from dragoman.inference.backends.compiled.kernels.memory import element_pointer
 from dragoman.inference.backends.compiled.kernels.simd import call_llvm
 
@@ -18,7 +19,7 @@ _I8 = ir.IntType(8)
 
 
 def _emit(builder, name, *arguments):
-    if has_amx_int8():
+    if INSTRUCTION_SET is AVX512_VNNI:
         call_llvm(builder, name, ir.VoidType(), *arguments)
 
 

@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
-from dragoman.inference.backends.compiled.kernels.cpu_features import NEON
+from dragoman.inference.backends.compiled.kernels.instruction_sets import NEON
 from dragoman.inference.backends.compiled.kernels.simd import call_llvm, kernel
 from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from dragoman.inference.backends.compiled.kernels.barrier import barrier, thread_range
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
-from dragoman.inference.backends.compiled.kernels.cpu_features import AVX512_VNNI
 from dragoman.inference.backends.compiled.kernels.gemm import configure_amx, multiply, release_amx
+from dragoman.inference.backends.compiled.kernels.instruction_sets import AVX512_VNNI
 from dragoman.inference.backends.compiled.kernels.memory import (
     load_f16x16,
     load_f32,

@@ -14,8 +14,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
-from dragoman.inference.backends.compiled.kernels.cpu_features import AVX512_VNNI
 from dragoman.inference.backends.compiled.kernels.epilogue import store_outputs
+from dragoman.inference.backends.compiled.kernels.instruction_sets import AVX512_VNNI
 from dragoman.inference.backends.compiled.kernels.memory import (
     element_pointer,
     load_f32x16,

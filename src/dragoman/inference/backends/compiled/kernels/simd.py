@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
-from dragoman.inference.backends.compiled.kernels.cpu_features import (
+from dragoman.inference.backends.compiled.kernels.instruction_sets import (
     AVX2,
     AVX512_VNNI,
     AVX_VNNI,
@@ -44,7 +44,7 @@ I16X16 = ir.VectorType(ir.IntType(16), 16)
 
 
 class ExportedKernel(NamedTuple):
-    """Kernel that Python calls through `jit_cache`, and the types of its arguments. It returns an integer."""
+    """Kernel that Python calls through `entry_points`, and the types of its arguments. It returns an integer."""
 
     function: Any
     argument_types: tuple[Any, ...]
