@@ -205,6 +205,18 @@ def test_references_of_html_are_never_lost(model: str) -> None:
         assert losses == []
 
 
+def test_escaped_brackets_are_never_lost() -> None:
+    """A text stays with a flag if a model keeps letters alone, and is translated if it keeps all characters."""
+    for text in ("one &lt; two", "one &lt;&lt; two &gt;&gt;", "one -&gt; <b>two</b>"):
+        written, flags = translate(
+            "a.html", f"<p>{text}</p>", lambda line: " ".join(re.findall(r"[^\W_]+", line)).upper() or "x"
+        )
+        assert (written, "variables" in flags) == (text, True)
+        written, flags = translate("a.html", f"<p>{text}</p>", str.upper)
+        assert written == text.replace("one", "ONE").replace("two", "TWO")
+        assert not CODE_FLAGS.intersection(flags)
+
+
 def test_references_of_letters_are_letters() -> None:
     seen: list[str] = []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dragoman.text.inline_codes import CodedText, Element, Part, Point
@@ -59,9 +59,17 @@ def compare_codes(source: CodedText, translation: CodedText) -> CodeDifference:
     colon may be punctuation. Elements inside words count as points, see `mark_word_codes`, or as elements.
     """
     difference = _compare(mark_word_codes(source), mark_word_codes(translation))
-    return (
-        difference if difference == CodeDifference() or _compare(source, translation) != CodeDifference() else CodeDifference()
-    )
+    if difference != CodeDifference() and _compare(source, translation) == CodeDifference():
+        difference = CodeDifference()
+    lost = tuple(_list_lost_brackets(source, translation)) if source.is_escaped else ()
+    return replace(difference, missing=(*difference.missing, *lost)) if lost else difference
+
+
+def _list_lost_brackets(source: CodedText, translation: CodedText) -> Iterator[str]:
+    """Yield a reference for each `<` and `>` of the source's text that the translation lacks."""
+    old, new = ("".join(_list_texts(side.parts)) for side in (source, translation))
+    for character, reference in (("<", "&lt;"), (">", "&gt;")):
+        yield from [reference] * (old.count(character) - new.count(character))
 
 
 def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
