@@ -1120,6 +1120,13 @@ def test_recipe_errors_are_one_line(
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+def test_run_folder_stands_for_its_bundle(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(bundle, run / "bundle")
+    (run / "recipe.json").write_text("{}")
+    assert run_cli("info", run, "--json").json["bundle"] == str(run / "bundle")
+
+
 # Errors
 
 

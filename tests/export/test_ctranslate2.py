@@ -397,14 +397,17 @@ def test_command_export_runs_with_the_guide(
 def test_export_errors_are_one_line(bundle: Path, tmp_path: Path) -> None:
     existing = tmp_path / "existing"
     existing.mkdir()
+    unfinished = tmp_path / "run"
+    unfinished.mkdir()
+    (unfinished / "recipe.json").write_text("{}")
     for source, target, target_format, message in (
         (bundle, existing, "ctranslate2", "exists already"),
         (tmp_path / "none", tmp_path / "out", "ctranslate2", "there is no such folder"),
-        (bundle.parent, tmp_path / "out", "ctranslate2", "is a run folder"),
+        (unfinished, tmp_path / "out", "ctranslate2", "run: is a run that has no bundle yet; finish it with dragoman train"),
         (bundle, tmp_path / "out", "tflite", "'tflite' is not one of 'ctranslate2'"),
     ):
         result = CliRunner().invoke(cli, ["export", str(source), "--to", target_format, str(target)], standalone_mode=False)
         assert isinstance(result.exception, DragomanError | click.ClickException)
         assert message in str(result.exception)
         assert "\n" not in str(result.exception)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["existing"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["existing", "run"]

@@ -49,10 +49,21 @@ class BundleType(click.Path):
     """Folder of a bundle, or the name of a model that a distribution or this checkout holds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the folder. A path that exists takes precedence over a name."""
+        """Return the folder, for a run folder that of its bundle. A path that exists takes precedence over a name."""
+        from dragoman.errors import BundleError
+        from dragoman.io.storage import MANIFEST_FILE
         from dragoman.model_packages import resolve_model
 
-        return resolve_model(Path(os.fsdecode(super().convert(value, param, ctx))))
+        folder = resolve_model(Path(os.fsdecode(super().convert(value, param, ctx))))
+        if not (folder / "recipe.json").is_file() or (folder / MANIFEST_FILE).is_file():
+            return folder
+        if not (folder / "bundle" / MANIFEST_FILE).is_file():
+            raise BundleError(
+                f"{folder}: is a run that has no bundle yet; finish it with dragoman train, or write one from its newest "
+                f"checkpoint: dragoman average {folder} --last 1 -o BUNDLE",
+                code="bundle-not-found",
+            )
+        return folder / "bundle"
 
 
 BUNDLE_TYPE = BundleType(path_type=Path)
