@@ -167,7 +167,12 @@ def test_reading_ends_with_its_client_and_its_server(bundle: Path, name: str) ->
 def test_interrupt_ends_the_reading_of_a_file(bundle: Path, tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)  # what opens it has loaded the bundle
     words = [sys.executable, "-m", "dragoman", "translate-file", str(bundle), str(tmp_path / name)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # the caller may ignore the signal, as under nohup
+    ) as process:
         (tmp_path / name).write_bytes(SLOW_FILES[name])
         time.sleep(1)
         assert measure_end(process, signal.SIGINT) < 1.5
