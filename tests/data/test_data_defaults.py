@@ -42,6 +42,7 @@ def test_left_out_settings_follow_from_the_corpora(recipe_file: Path) -> None:
     # 60 epochs of 5,333 tokens in batches of 2,048, rounded to two digits, and 24,000 bytes a side over 40 bytes a piece.
     assert (recipe.size, recipe.training.batch_tokens, recipe.training.max_steps) == ("tiny", 2048, 200)
     assert (recipe.tokenizer.vocab_size, recipe.training.warmup_steps) == (1200, 20)
+    assert recipe.training.checkpoint_averaging == "none"
     assert choice is not None
     assert choice.startswith("600 pairs, about 5,333 target tokens: size tiny, 1,200 pieces, batches of 2,048 tokens")
     assert read_training_recipe(recipe_file)[0] == recipe  # so the same command resumes
