@@ -50,7 +50,7 @@ class BundleType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the folder, for a run folder that of its bundle. A path that exists takes precedence over a name."""
-        from dragoman.errors import BundleError
+        from dragoman.errors import RunError
         from dragoman.io.storage import MANIFEST_FILE
         from dragoman.model_packages import resolve_model
 
@@ -58,10 +58,10 @@ class BundleType(click.Path):
         if not (folder / "recipe.json").is_file() or (folder / MANIFEST_FILE).is_file():
             return folder
         if not (folder / "bundle" / MANIFEST_FILE).is_file():
-            raise BundleError(
+            raise RunError(
                 f"{folder}: is a run that has no bundle yet; finish it with dragoman train, or write one from its newest "
                 f"checkpoint: dragoman average {folder} --last 1 -o BUNDLE",
-                code="bundle-not-found",
+                code="run-unfinished",
             )
         return folder / "bundle"
 

@@ -62,7 +62,8 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
     deviations = metadata.pop("paper_deviations", []) if show_all else []
     if show_all:
         ratios = metadata.pop("length_ratios", [])
-        facts["length ratios"] = [f"{entry['source_language']} → {entry['target_language']}," for entry in ratios] or None
+        ratio_pairs = (f"{entry['source_language']} → {entry['target_language']}" for entry in ratios)
+        facts["length ratios"] = ", ".join(ratio_pairs) or None
         nested = {name: value for name, value in metadata.items() if isinstance(value, list | dict)}
         facts |= {name.replace(".", " ").replace("_", " "): value for name, value in flatten_settings(nested)}
     print_facts(str(bundle), {name: _format_entry(value) for name, value in facts.items() if value is not None})
@@ -77,7 +78,7 @@ def _format_entry(entry: Any) -> str:
     """Return a value on one line. A list has spaces, and its length if it is long."""
     if not isinstance(entry, list | tuple):
         return str(entry)
-    return " ".join(map(str, entry[:10])).rstrip(",") + (f" … ({len(entry)})" if len(entry) > 10 else "")
+    return " ".join(map(str, entry[:10])) + (f" … ({len(entry)})" if len(entry) > 10 else "")
 
 
 OPTIONAL_LIBRARIES = {
