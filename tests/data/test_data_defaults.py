@@ -54,6 +54,12 @@ def test_presets_of_the_paper_stay(recipe_file: Path, preset: str) -> None:
     assert read_training_recipe(recipe_file, overrides) == (read_recipe(recipe_file, overrides), None)
 
 
+@pytest.mark.parametrize("override", ["data.root=s3://bucket/corpus", "data.train={file='-', format='tsv'}"])
+def test_corpora_elsewhere_are_not_counted(recipe_file: Path, override: str) -> None:
+    """The program copies a corpus of a store first, and reads a pipe only once."""
+    assert read_training_recipe(recipe_file, [override]) == (read_recipe(recipe_file, [override]), None)
+
+
 def test_settings_of_the_recipe_win(recipe_file: Path) -> None:
     stated = ["size=base", "training.max_steps=7", "training.batch_tokens=999", "tokenizer.vocab_size=555"]
     recipe, _ = read_training_recipe(recipe_file, stated)

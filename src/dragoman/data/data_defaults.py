@@ -15,6 +15,7 @@ from pathlib import Path
 from dragoman.cleaning.cleaned_corpus import TotalEstimator
 from dragoman.config import Recipe, read_recipe
 from dragoman.config.presets import SIZES, SectionValues
+from dragoman.formats.object_store import is_url
 from dragoman.formats.readers import check_files_exist, read_pairs
 
 DERIVING_PRESET = "modern"
@@ -66,7 +67,7 @@ WARMUP_SHARE, DECAY_SHARE = 0.1, 0.4
 
 
 def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str | None]:
-    """Read a recipe; what it leaves out follows from its corpora if its preset is `modern`.
+    """Read a recipe; what it leaves out follows from its corpora if its preset is `modern` and they are local files.
 
     Returns the recipe, and a line about what was chosen, or None if nothing was.
 
@@ -80,6 +81,7 @@ def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Rec
         or recipe.training.init_from is not None
         or not corpora
         or any(corpus.reads_standard_input for corpus in corpora.values())
+        or is_url(recipe.data.root)
     ):
         return recipe, None
     check_files_exist(recipe.data.root, recipe.name, corpora.values())
