@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.collate import Batch, collate
 from dragoman.model.factory import build_model
-from dragoman.model.positional_encoding import interleaved_sinusoids
 from dragoman.model.transformer import Transformer
+from dragoman.positions import interleaved_sinusoids
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss
@@ -52,7 +52,7 @@ class TorchPeer(nn.Module):
         self.transformer = nn.Transformer(
             model.d_model, model.num_heads, model.encoder_layers, model.decoder_layers, model.d_ff, 0.3, batch_first=True
         )
-        self.positions = interleaved_sinusoids(128, model.d_model)
+        self.positions = torch.from_numpy(interleaved_sinusoids(128, model.d_model))
 
     def forward(self, batch: Batch) -> Tensor:
         length = batch.inputs_BT.shape[1]

@@ -24,8 +24,8 @@ from dragoman.config import make_recipe
 from dragoman.config.model_config import ModelConfig
 from dragoman.data.collate import Batch, collate
 from dragoman.model.factory import build_model
-from dragoman.model.positional_encoding import interleaved_sinusoids
 from dragoman.model.transformer import Transformer
+from dragoman.positions import interleaved_sinusoids
 from dragoman.training.compute_plan import ComputePlan, measure_peak_flops
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.flops import compute_batch_cost
@@ -47,7 +47,7 @@ class TorchTransformer(nn.Module):
         self.layers = nn.Transformer(
             config.d_model, config.num_heads, config.encoder_layers, config.decoder_layers, config.d_ff, 0.1, batch_first=True
         )
-        self.register_buffer("positions", interleaved_sinusoids(LONGEST, config.d_model))
+        self.register_buffer("positions", torch.from_numpy(interleaved_sinusoids(LONGEST, config.d_model)))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the smoothed loss of a batch, summed over its tokens."""

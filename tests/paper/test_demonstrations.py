@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 import dragoman.paper.scaling
 from dragoman.cli.main import cli
-from dragoman.model.positional_encoding import SINUSOIDS
 from dragoman.paper.relative_positions import build_rotation, measure_offsets
 from dragoman.paper.scaling import compute_standard_error, measure_scaling
 from dragoman.paper.worked_example import DIFFERENCES, compute_example
+from dragoman.positions import SINUSOIDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -36,7 +36,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
-from dragoman.model.positional_encoding import SINUSOIDS
+from dragoman.positions import SINUSOIDS
 
 NAME = "ctranslate2"
 MODEL_FILE, CONFIG_FILE, METADATA_FILE = "model.bin", "config.json", "dragoman.json"
@@ -587,7 +587,7 @@ def _find_sinusoids(table_PD: Tensor) -> tuple[str, int] | None:
         return None
     for layout, compute in SINUSOIDS.items():
         for offset in range(3):
-            expected = compute(offset + num_positions, d_model)[offset:]
+            expected = torch.from_numpy(compute(offset + num_positions, d_model)[offset:])
             if torch.allclose(table_PD, expected, rtol=0.0, atol=POSITION_TOLERANCE):
                 return layout, offset
     return None

@@ -36,7 +36,7 @@ from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabula
 from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
-from dragoman.model.positional_encoding import halved_sinusoids
+from dragoman.positions import halved_sinusoids
 
 NAME = "huggingface-marian"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
@@ -284,7 +284,7 @@ def _check_positions(tensors: SourceTensors, name: str, used: set[str]) -> None:
     table_PD = tensors[name]
     is_table = table_PD.dim() == 2 and table_PD.shape[1] % 2 == 0 and table_PD.is_floating_point()
     if not is_table or not torch.allclose(
-        table_PD.float(), halved_sinusoids(*table_PD.shape), rtol=0.0, atol=POSITION_TOLERANCE
+        table_PD.float(), torch.from_numpy(halved_sinusoids(*table_PD.shape)), rtol=0.0, atol=POSITION_TOLERANCE
     ):
         raise BundleError(
             f"{tensors.location}: {name} holds other positions than MarianMT's sinusoids; this model cannot be converted",

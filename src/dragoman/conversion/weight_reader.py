@@ -12,7 +12,7 @@ from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
-from dragoman.model.positional_encoding import SINUSOIDS
+from dragoman.positions import SINUSOIDS
 
 POSITION_TOLERANCE = 3e-3
 """Largest difference of a stored table of positions from the sinusoids, which bfloat16 rounds to 2⁻⁹."""
@@ -83,7 +83,7 @@ class WeightReader:
         is_table = table_PD.dim() == 2 and table_PD.shape[1] % 2 == 0 and table_PD.is_floating_point()
         if not is_table or not torch.allclose(
             table_PD[offset:].float(),
-            SINUSOIDS[layout](*table_PD.shape)[offset:],
+            torch.from_numpy(SINUSOIDS[layout](*table_PD.shape)[offset:]),
             rtol=0.0,
             atol=POSITION_TOLERANCE,
         ):

@@ -1,41 +1,13 @@
-"""Positional encodings: sinusoids in the orders of the paper, of its code and of MarianMT, learned positions, and none."""
+"""Positional encodings: sinusoids, learned positions, and none."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-
-def interleaved_sinusoids(length: int, d_model: int) -> Tensor:
-    """Return PE(p, 2i) = sin(p / 10000^(2i/d)) and PE(p, 2i+1) = cos(p / 10000^(2i/d)) (section 3.5). → (length, d_model)"""
-    exponent = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model
-    angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000.0**exponent
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(length, d_model).float()
-
-
-def concatenated_sinusoids(length: int, d_model: int) -> Tensor:
-    """Return [sin …, cos …] with exponent i / (d/2 − 1), as tensor2tensor 1.0.3 computes them. → (length, d_model)"""
-    half = d_model // 2
-    exponent = torch.arange(half, dtype=torch.float64, device="cpu") / max(half - 1, 1)
-    angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000.0**exponent
-    return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
-
-
-def halved_sinusoids(length: int, d_model: int) -> Tensor:
-    """Return [sin …, cos …] with the exponents of the paper, as MarianMT of Hugging Face computes them. → (length, d_model)"""
-    table_PD = interleaved_sinusoids(length, d_model)
-    return torch.cat([table_PD[:, 0::2], table_PD[:, 1::2]], dim=-1)
-
-
-SINUSOIDS: dict[str, Callable[[int, int], Tensor]] = {
-    "interleaved": interleaved_sinusoids,
-    "concatenated": concatenated_sinusoids,
-    "halves": halved_sinusoids,
-}
-"""Functions (number of positions, d_model) → table of sinusoids, by their name in the recipe."""
+from dragoman.positions import SINUSOIDS
 
 
 class SinusoidalPositionalEmbedding(nn.Module):
@@ -56,7 +28,7 @@ class SinusoidalPositionalEmbedding(nn.Module):
 
     def build_table(self, num_positions: int) -> Tensor:
         """Return the encodings of the first positions. → (num_positions, D)"""
-        return self.compute_sinusoids(self.offset + num_positions, self.d_model)[self.offset :]
+        return torch.from_numpy(self.compute_sinusoids(self.offset + num_positions, self.d_model)[self.offset :])
 
     def forward(self, start: int, length: int) -> Tensor:
         """Return the encodings of positions start … start + length − 1. → (length, D)"""

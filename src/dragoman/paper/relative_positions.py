@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dragoman.model.positional_encoding import SINUSOIDS
+from dragoman.positions import SINUSOIDS
 from dragoman.viz.charts import Panel, Series, render_learning_curve
 
 OFFSETS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -77,7 +77,7 @@ def measure_offsets(
 
     layout: name of `SINUSOIDS`
     """
-    table_PD = SINUSOIDS[layout](num_positions + max(offsets), d_model).double()
+    table_PD = torch.from_numpy(SINUSOIDS[layout](num_positions + max(offsets), d_model)).double()
     random_PD = torch.randn(table_PD.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     random_PD /= math.sqrt(2.0)  # the mean square of sine and cosine is 1/2
     return [_measure_offset(offset, layout, table_PD, random_PD, num_positions) for offset in offsets]

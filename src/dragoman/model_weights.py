@@ -1,0 +1,155 @@
+"""Weights of a Transformer as NumPy arrays, by their names in a bundle.
+
+V vocabulary    D model width    H heads    K, U widths of a head's keys and values    F inner width
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.config import ModelConfig
+from dragoman.positions import SINUSOIDS
+
+Stack = Literal["encoder", "decoder"]
+Shape = tuple[int, ...]
+OUTPUT, OUTPUT_BIAS = "output", "output_bias"
+WORDS, POINTER_WORDS = "words", "decoder.pointer.words"
+"""Names of a parser's word tables, without and with a pointer."""
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """Weights of a Transformer with the paper's layers, and the settings that say how to compute with them.
+
+    config: section `model` of the recipe, without an architecture of a hook
+    arrays: each parameter and each word table once, in float32; see `list_shapes`. They must not change
+    padding_id: token whose embedding is zero
+    word_id: target token that stands for a source word; None in other models than parsers
+    release: releases memory that reading the arrays has filled; a later use reads them again
+    """
+
+    config: ModelConfig
+    arrays: Mapping[str, NDArray[np.float32]]
+    padding_id: int = 0
+    word_id: int | None = None
+    release: Callable[[], None] = lambda: None
+
+    @property
+    def output(self) -> NDArray[np.float32]:
+        """Output matrix (V, D) before the softmax (section 3.4)."""
+        return self.arrays[OUTPUT]
+
+    @property
+    def output_bias(self) -> NDArray[np.float32] | None:
+        """Bias (V,) of the logits; None as in the paper."""
+        return self.arrays.get(OUTPUT_BIAS)
+
+    @property
+    def embedding_scale(self) -> float:
+        """Factor of the embeddings, √d_model (section 3.4)."""
+        return math.sqrt(self.config.d_model) if self.config.scale_embeddings else 1.0
+
+    def get_embedding(self, stack: Stack) -> NDArray[np.float32]:
+        """Return the embedding matrix (V, D) of a stack. Matrices that share weights are stored once."""
+        ties = self.config.tie_embeddings
+        is_output = ties == "all" or (ties == "decoder" and stack == "decoder")
+        return self.output if is_output else self.arrays[f"{stack}.embedding.weight"]
+
+    def get_word_table(self, name: Literal["begins_V", "shifts_V", "hidden_V"]) -> NDArray[np.float32]:
+        """Return a word table of a parser; see `dragoman.model.pointer.WordTables`."""
+        return self.arrays[f"{POINTER_WORDS if self.config.pointer else WORDS}.{name}"]
+
+    def get_target_space(self, stack: Stack) -> NDArray[np.float32] | None:
+        """Return the vector (D,) that every position of a stack adds, or None."""
+        return self.arrays.get(f"{stack}.embedding.target_space_embedding")
+
+    def compute_positions(self, stack: Stack, start: int, length: int) -> NDArray[np.float32]:
+        """Return the encodings of positions start … start + length − 1. → (length, D)
+
+        Raises IndexError for a position beyond the table of learned positions.
+        """
+        config = self.config
+        if config.position_encoding == "learned":
+            table_PD = self.arrays[f"{stack}.embedding.positions.weight"]
+            if start + length > len(table_PD):
+                raise IndexError(
+                    f"position {start + length}: the model has {len(table_PD)} learned positions; shorten the sentence"
+                )
+            return table_PD[start : start + length] * np.float32(math.sqrt(config.d_model))
+        first = config.position_offset + start
+        return SINUSOIDS[config.position_encoding](first + length, config.d_model)[first:]
+
+    @property
+    def max_positions(self) -> int | None:
+        """Number of tokens that the model has positions for; None if positions never end."""
+        return self.config.max_positions if self.config.position_encoding == "learned" else None
+
+
+def list_shapes(
+    config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int, has_words: bool = False, tagging: bool = False
+) -> dict[str, Shape]:
+    """Return the names and shapes of the weights of a Transformer with the paper's layers.
+
+    They are those of `dragoman.model.transformer.Transformer`: each parameter once, under its first name.
+    has_words: a parser's tables of words and, with `config.pointer`, its pointer
+    tagging: a parser's classifier of tags
+    """
+    width = config.d_model
+    shapes: dict[str, Shape] = {OUTPUT: (target_vocab_size, width)}
+    if config.output_bias:
+        shapes[OUTPUT_BIAS] = (target_vocab_size,)
+    if config.target_space_embedding:
+        shapes["encoder.embedding.target_space_embedding"] = (width,)
+    if config.tie_embeddings != "all":
+        shapes["encoder.embedding.weight"] = (source_vocab_size, width)
+    if config.tie_embeddings == "none":
+        shapes["decoder.embedding.weight"] = (target_vocab_size, width)
+    stacks: tuple[tuple[Stack, int, tuple[str, ...]], ...] = (
+        ("encoder", config.encoder_layers, ("attention",)),
+        ("decoder", config.decoder_layers, ("attention", "cross_attention")),
+    )
+    for stack, num_layers, attentions in stacks:
+        if config.position_encoding == "learned":
+            shapes[f"{stack}.embedding.positions.weight"] = (config.max_positions, width)
+        for index in range(num_layers):
+            layer = f"{stack}.layers.{index}"
+            for attention in attentions:
+                shapes |= _list_attention_shapes(config, f"{layer}.{attention}")
+                shapes |= _list_norm_shapes(config, f"{layer}.{attention}_residual.norm")
+            shapes |= _list_linear_shapes(f"{layer}.feed_forward.inner", width, config.d_ff)
+            shapes |= _list_linear_shapes(f"{layer}.feed_forward.outer", config.d_ff, width)
+            shapes |= _list_norm_shapes(config, f"{layer}.feed_forward_residual.norm")
+        if config.has_final_norm:
+            shapes |= _list_norm_shapes(config, f"{stack}.norm")
+    if has_words:
+        sizes = {"begins_V": source_vocab_size, "shifts_V": target_vocab_size, "hidden_V": target_vocab_size}
+        prefix = POINTER_WORDS if config.pointer else WORDS
+        shapes |= {f"{prefix}.{name}": (size,) for name, size in sizes.items()}
+        if config.pointer:
+            shapes |= _list_linear_shapes("decoder.pointer.projection", width, width)
+        if tagging:
+            shapes |= _list_linear_shapes("tagger.projection", width, target_vocab_size)
+    return shapes
+
+
+def _list_attention_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:
+    """Return the shapes of the four projections of an attention."""
+    key_width, value_width = config.num_heads * config.key_width, config.num_heads * config.value_width
+    shapes: dict[str, Shape] = {}
+    for projection, width in (("query", key_width), ("key", key_width), ("value", value_width)):
+        shapes |= _list_linear_shapes(f"{name}.{projection}", config.d_model, width, bias=config.attention_bias)
+    return shapes | _list_linear_shapes(f"{name}.output", value_width, config.d_model, bias=config.attention_bias)
+
+
+def _list_linear_shapes(name: str, inputs: int, outputs: int, *, bias: bool = True) -> dict[str, Shape]:
+    return {f"{name}.weight": (outputs, inputs)} | ({f"{name}.bias": (outputs,)} if bias else {})
+
+
+def _list_norm_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:
+    return {f"{name}.{part}": (config.d_model,) for part in ("weight", "bias")}

@@ -1,0 +1,39 @@
+"""Sinusoids (section 3.5) in the orders of the paper, of its code and of MarianMT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def interleaved_sinusoids(length: int, d_model: int) -> NDArray[np.float32]:
+    """Return PE(p, 2i) = sin(p / 10000^(2i/d)) and PE(p, 2i+1) = cos(p / 10000^(2i/d)) (section 3.5). → (length, d_model)"""
+    angle = _compute_angles(length, np.arange(0, d_model, 2) / d_model)
+    return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(length, d_model).astype(np.float32)
+
+
+def concatenated_sinusoids(length: int, d_model: int) -> NDArray[np.float32]:
+    """Return [sin …, cos …] with exponent i / (d/2 − 1), as tensor2tensor 1.0.3 computes them. → (length, d_model)"""
+    half = d_model // 2
+    angle = _compute_angles(length, np.arange(half) / max(half - 1, 1))
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=-1).astype(np.float32)
+
+
+def halved_sinusoids(length: int, d_model: int) -> NDArray[np.float32]:
+    """Return [sin …, cos …] with the exponents of the paper, as MarianMT of Hugging Face computes them. → (length, d_model)"""
+    table_PD = interleaved_sinusoids(length, d_model)
+    return np.concatenate([table_PD[:, 0::2], table_PD[:, 1::2]], axis=-1)
+
+
+def _compute_angles(length: int, exponent: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.arange(length)[:, None] / 10000.0**exponent
+
+
+SINUSOIDS: dict[str, Callable[[int, int], NDArray[np.float32]]] = {
+    "interleaved": interleaved_sinusoids,
+    "concatenated": concatenated_sinusoids,
+    "halves": halved_sinusoids,
+}
+"""Functions (number of positions, d_model) → table of sinusoids, by their name in the recipe."""
