@@ -6,12 +6,13 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import collect_weights, save_bundle
+from dragoman.bundle import save_bundle
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.tree_labels import collect_labels
 from dragoman.model.factory import build_model
+from dragoman.model.weights import collect_weights
 from dragoman.tasks.parsing import fill_word_tables, parser_options
 from dragoman.trees.linearization import LinearizationName
 from dragoman.trees.ptb import read_tree

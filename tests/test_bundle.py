@@ -29,22 +29,14 @@ import dragoman.io.storage
 from conftest import WORDS, MakeRecipe, edit_config, reseal
 from dragoman import Translator
 from dragoman.adapter import Adapter, save_adapter
-from dragoman.bundle import (
-    Bundle,
-    BundleMetadata,
-    average_weights,
-    collect_weights,
-    compute_bundle_digest,
-    load_bundle,
-    metadata_adapter,
-    save_bundle,
-)
+from dragoman.bundle import Bundle, BundleMetadata, compute_bundle_digest, load_bundle, metadata_adapter, save_bundle
 from dragoman.config import LoraConfig, Recipe, make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, train_tokenizer
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import DTYPE_CODES, save_tensors
 from dragoman.model.factory import build_model
+from dragoman.model.weights import average_weights, collect_weights, to_arrays
 from dragoman.tasks.attention_alignment import AlignmentHead
 from expected_errors import raises_code
 
@@ -71,7 +63,7 @@ def make_bundle(recipe: Recipe, *, seed: int = 1) -> Bundle:
     )
     torch.manual_seed(seed)
     model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target)).eval()
-    return Bundle(recipe, tokenizer, model, METADATA)
+    return Bundle.from_model(recipe, tokenizer, model, METADATA)
 
 
 def save(bundle: Bundle, path: Path, *, overwrite: bool = False) -> None:
@@ -463,7 +455,7 @@ TENSORS = {
     "half": torch.randn(3, generator=torch.Generator().manual_seed(0)).bfloat16(),
     "parameter": torch.nn.Parameter(torch.ones(2)),
     "n": torch.tensor([2**62, -1]),
-    **{str(dtype): torch.tensor([0, 1, 1]).to(dtype) for dtype in DTYPE_CODES},
+    **{dtype: torch.tensor([0, 1, 1]).to(getattr(torch, dtype)) for dtype in DTYPE_CODES},
     'ä"\n\u2028': torch.ones(1),
 }
 
@@ -557,7 +549,7 @@ def test_adapter_overwritten_after_loading_changes_nothing(bundle_copy: Path, tm
     rows, columns = weights[f"{layer}.weight"].shape
     matrices = {f"{layer}.lora_a": torch.randn(2, columns, generator=generator)}
     matrices[f"{layer}.lora_b"] = torch.randn(rows, 2, generator=generator)
-    adapter = Adapter("a", compute_bundle_digest(bundle_copy), LoraConfig(rank=2), matrices)
+    adapter = Adapter("a", compute_bundle_digest(bundle_copy), LoraConfig(rank=2), to_arrays(matrices))
     save_adapter(tmp_path / "adapter", adapter)
     translator = dragoman.load(bundle_copy, task="translation", adapters={"a": tmp_path / "adapter"}, device="cpu")
     scores = [hypothesis.score for hypothesis in translator.translate(["one two", "red"], adapter="a")]

@@ -27,6 +27,7 @@ from dragoman.bundle_parts import HISTORY, PARTS, inherit_parts
 from dragoman.cli.main import cli
 from dragoman.config import LoraConfig
 from dragoman.model.lora import add_adapters, find_linears
+from dragoman.model.weights import to_arrays
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import OutputSignals, calibrate
 from dragoman.text.length_ratios import LengthRatios
@@ -61,7 +62,7 @@ def write_adapter(base: Path, path: Path) -> Path:
     model = load_bundle(base).model
     add_adapters(model, find_linears(model, ["*.output"]), rank=2, alpha=4.0, seed=1)
     weights = {name: parameter.detach() for name, parameter in model.named_parameters() if ".lora_" in name}
-    save_adapter(path, Adapter("x", compute_bundle_digest(base), LoraConfig(rank=2, alpha=4.0), weights))
+    save_adapter(path, Adapter("x", compute_bundle_digest(base), LoraConfig(rank=2, alpha=4.0), to_arrays(weights)))
     return path
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.bundle import collect_weights
 from dragoman.config import ModelConfig
 from dragoman.model.attention import record_attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights import collect_weights
 from dragoman.model_forward import MAX_SCORES, NumpyTransformer, erf, softmax
 from dragoman.model_weights import ModelWeights
 

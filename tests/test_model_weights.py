@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.bundle import collect_weights
 from dragoman.config import ModelConfig
 from dragoman.model.factory import assemble_model, build_model
+from dragoman.model.weights import collect_weights
 from dragoman.model_weights import ModelWeights, list_shapes
 
 SIZES: Any = {"source_vocab_size": 11, "target_vocab_size": 11}

@@ -203,7 +203,8 @@ def save_weak_bundle(bundle: Path, path: Path, seed: int) -> None:
     """Write a bundle with noise on its weights."""
     import torch
 
-    from dragoman.bundle import collect_weights, load_bundle, save_bundle
+    from dragoman.bundle import load_bundle, save_bundle
+    from dragoman.model.weights import collect_weights
 
     generator = torch.Generator().manual_seed(seed)
     original = load_bundle(bundle)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import collect_weights, save_bundle
+from dragoman.bundle import save_bundle
 from dragoman.config import read_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.tree_labels import TreeLabels, collect_labels, to_source_text
 from dragoman.formats.treebank import read_trees
 from dragoman.model.factory import build_model
+from dragoman.model.weights import collect_weights
 from dragoman.tasks.parsing import fill_word_tables, parser_options
 from dragoman.trees.simplify import simplify
 from dragoman.trees.tree import Tree, get_words

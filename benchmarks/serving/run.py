@@ -30,8 +30,9 @@ from inference.fixed import make_sources
 from inference.models import BASE, build_random_model
 from inference.serve import SOURCE_TOKENS, TARGET_TOKENS
 
-from dragoman.bundle import collect_weights, load_bundle, save_bundle
+from dragoman.bundle import load_bundle, save_bundle
 from dragoman.config import update_section
+from dragoman.model.weights import collect_weights
 
 CLIENTS = (1, 16, 64)
 BEAM = 5

@@ -15,19 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from torch import Tensor
 
-from dragoman.bundle import Bundle, collect_weights, compute_bundle_digest, load_bundle, load_weights, save_bundle
+from dragoman.bundle import Bundle, compute_bundle_digest, load_bundle, save_bundle
 from dragoman.bundle_parts import inherit_parts, without_parts
 from dragoman.config import LoraConfig
 from dragoman.errors import BundleError
-from dragoman.io.safetensors import MappedTensors, save_tensors
+from dragoman.io.safetensors import StoredArrays, save_tensors
 from dragoman.io.storage import atomic_dir
-from dragoman.model.factory import assemble_model
-from dragoman.model.lora import merge_adapters
+from dragoman.model_weights import merge_weights
 from dragoman.runtime.tensor_files import open_tensor_files
 
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter.json", "adapter.safetensors"
@@ -47,7 +46,7 @@ class Adapter:
     name: str
     base_digest: str
     config: LoraConfig
-    weights: Mapping[str, Tensor]
+    weights: Mapping[str, NDArray[np.float32]]
 
     @property
     def scale(self) -> float:
@@ -59,7 +58,7 @@ def save_adapter(path: Path, adapter: Adapter, *, overwrite: bool = False) -> No
     """Write an adapter completely or not at all. Raise OutputError if the path exists or cannot be written."""
     document = {"name": adapter.name, "base_digest": adapter.base_digest, "lora": adapter.config.model_dump(mode="json")}
     digests: dict[str, str] = {}
-    size = sum(weight.numel() * weight.element_size() for weight in adapter.weights.values())
+    size = sum(weight.nbytes for weight in adapter.weights.values())
     with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
         (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(document, indent=1, ensure_ascii=False), encoding="utf-8")
         digests[ADAPTER_WEIGHTS_FILE] = save_tensors(folder / ADAPTER_WEIGHTS_FILE, adapter.weights)
@@ -74,7 +73,7 @@ def load_adapter(path: Path) -> Adapter:
     try:
         document: dict[str, Any] = json.loads((path / ADAPTER_CONFIG_FILE).read_bytes())
         config = LoraConfig.model_validate(document["lora"])
-        weights = MappedTensors(files[ADAPTER_WEIGHTS_FILE])
+        weights = StoredArrays(files[ADAPTER_WEIGHTS_FILE])
         return Adapter(str(document["name"]), str(document["base_digest"]), config, dict(weights))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, ValidationError, SafetensorError) as error:
         raise BundleError(
@@ -93,17 +92,12 @@ def apply_adapter(bundle: Bundle, adapter: Adapter, *, bundle_path: Path, adapte
             code="adapter-mismatch",
         )
     try:
-        weights = merge_adapters(collect_weights(bundle.model), adapter.weights, scale=adapter.scale)
-    except (KeyError, RuntimeError):
+        arrays = merge_weights(bundle.arrays, adapter.weights, scale=adapter.scale)
+    except (KeyError, ValueError):
         raise BundleError(
             f"{adapter_path}: its layers do not fit {bundle_path}; copy the adapter again", code="adapter-mismatch"
         ) from None
-    with torch.device("meta"):
-        model = assemble_model(
-            bundle.recipe.model, source_vocab_size=len(bundle.tokenizer.source), target_vocab_size=len(bundle.tokenizer.target)
-        )
-    load_weights(model, weights, location=adapter_path)
-    return replace(bundle, model=model.eval())
+    return replace(bundle, arrays=arrays)
 
 
 def merge_adapter(
@@ -128,7 +122,7 @@ def merge_adapter(
         output,
         recipe=bundle.recipe,
         tokenizer=bundle.tokenizer,
-        weights=collect_weights(merged.model),
+        weights=merged.arrays,
         metadata=metadata,
         overwrite=overwrite,
     )

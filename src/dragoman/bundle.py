@@ -14,38 +14,37 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from torch import Tensor, nn
 
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
+from dragoman.data.tokenization.special_tokens import WORD_ID
 from dragoman.errors import BundleError, OutputError, RecipeError
-from dragoman.io.int8_tensors import dequantize_matrices
 from dragoman.io.mapped_file import MappedFile
-from dragoman.io.safetensors import MappedTensors, TensorStream, save_tensors
+from dragoman.io.safetensors import StoredArrays, StoredTensor, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
-from dragoman.model.factory import assemble_model
-from dragoman.model.transformer import Transformer
+from dragoman.model_weights import OUTPUT, ModelWeights, check_weights, list_shapes
 from dragoman.runtime.tensor_files import check_again, open_tensor_files
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
 from dragoman.text.length_ratios import LengthRatios
 
+if TYPE_CHECKING:
+    from dragoman.model.transformer import Transformer
+
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
-OUTPUT_WEIGHT = "output"
-CHECK_CHUNK_SIZE = 2**22
 RETIRED_FIELDS = ("heads", "draft")
 """Fields of the metadata that older versions wrote."""
-"""Weights that are checked for finite values at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,109 +161,49 @@ class Bundle:
     Attributes:
         recipe: the whole recipe of the training
         tokenizer: the tokenizers of both sides
-        model: the model with its weights, in evaluation mode
+        arrays: the weights by name, in float32; see `dragoman.model_weights.list_shapes`
         metadata: the origin of the model
         release: releases the memory of the mapped weights; a later use reads their copy on disk again
     """
 
     recipe: Recipe
     tokenizer: PairTokenizer
-    model: Transformer
+    arrays: Mapping[str, NDArray[np.float32]]
     metadata: BundleMetadata = field(default_factory=BundleMetadata)
     release: Callable[[], None] = lambda: None
 
+    @classmethod
+    def from_model(
+        cls, recipe: Recipe, tokenizer: PairTokenizer, model: Transformer, metadata: BundleMetadata | None = None
+    ) -> Bundle:
+        """Return a bundle of a model of PyTorch in memory, which shares its weights."""
+        from dragoman.model.weights import collect_weights, to_arrays
 
-def collect_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return each parameter and each buffer of the model's state once, by name."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()} | collect_buffers(model)
+        bundle = cls(recipe, tokenizer, to_arrays(collect_weights(model)), metadata or BundleMetadata())
+        bundle.__dict__["model"] = model
+        return bundle
 
+    @property
+    def vocabulary_sizes(self) -> dict[str, int]:
+        """Numbers of tokens of both sides, as the functions that build a model take them."""
+        return {"source_vocab_size": len(self.tokenizer.source), "target_vocab_size": len(self.tokenizer.target)}
 
-def collect_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that belong to a model's state and that gradients do not train."""
-    state_names = model.state_dict().keys()
-    return {name: table for name, table in model.named_buffers() if name in state_names}
+    @property
+    def weights(self) -> ModelWeights | None:
+        """Weights of a model with the paper's layers; None for an architecture that PyTorch computes."""
+        if self.recipe.model.find_unusual_layers():
+            return None
+        word_id = None if self.recipe.task.has_text_target else WORD_ID
+        return ModelWeights(self.recipe.model, self.arrays, word_id=word_id, release=self.release)
 
+    @cached_property
+    def model(self) -> Transformer:
+        """Model of PyTorch in evaluation mode, which reads these arrays in place. The first access imports PyTorch."""
+        from dragoman.model.weights import restore_model
 
-def load_weights(
-    model: nn.Module, weights: Mapping[str, Tensor], *, location: Path, release: Callable[[], None] = lambda: None
-) -> None:
-    """Set the weights of a model; weights that it shares stay shared.
-
-    Args:
-        model: the model, possibly on the meta device
-        weights: a tensor for each name of `collect_weights`
-        location: the file or folder that error messages name
-        release: called after each chunk of weights is checked
-
-    Raises:
-        BundleError: a name or a shape differs, or a weight is not a finite number.
-    """
-    weights, buffers = restore_weights(weights, location=location), collect_buffers(model)
-    expected = dict(model.named_parameters()) | buffers
-    if missing := sorted(expected.keys() - weights.keys()):
-        raise BundleError(
-            f"{location}: weight {missing[0]} of the model in the config is missing; export the bundle again",
-            code="bundle-mismatch",
-        )
-    if extra := sorted(weights.keys() - expected.keys()):
-        raise BundleError(
-            f"{location}: weight {extra[0]!r} does not belong to the model in the config; export the bundle again",
-            code="bundle-mismatch",
-        )
-    for name, parameter in expected.items():
-        if parameter.shape != weights[name].shape:
-            raise BundleError(
-                f"{location}: {name} has shape {tuple(weights[name].shape)}, but the config describes {tuple(parameter.shape)}",
-                code="bundle-mismatch",
-            )
-        if not weights[name].is_floating_point() or not _is_finite(weights[name], release):
-            raise BundleError(
-                f"{location}: {name} holds values that are not finite numbers; train or average the model again",
-                code="bundle-damaged",
-            )
-    float_weights = {name: weights[name].float() for name in expected}
-    new_tensors = {
-        id(tensor): float_weights[name] if name in buffers else nn.Parameter(float_weights[name])
-        for name, tensor in expected.items()
-    }
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            setattr(module, name, new_tensors[id(parameter)])
-        for name, table in module.named_buffers(recurse=False):
-            if id(table) in new_tensors:
-                setattr(module, name, new_tensors[id(table)])
-
-
-def restore_weights(weights: Mapping[str, Tensor], *, location: Path) -> Mapping[str, Tensor]:
-    """Return weights that may be int8 as floating-point numbers. Raise BundleError if the steps of a matrix do not fit."""
-    try:
-        return dequantize_matrices(weights)
-    except ValueError as error:
-        raise BundleError(f"{location}: {error}; quantize the bundle again", code="bundle-damaged") from None
-
-
-def _is_finite(weight: Tensor, release: Callable[[], None]) -> bool:
-    """Return whether all values are finite, without a copy of the matrix: `aminmax` passes NaN on."""
-    for chunk in torch.split(weight.flatten(), CHECK_CHUNK_SIZE):
-        if not all(bool(extreme.isfinite()) for extreme in chunk.aminmax()):
-            return False
-        release()
-    return True
-
-
-def average_weights(weight_sets: Sequence[Mapping[str, Tensor]], shares: Sequence[float] | None = None) -> dict[str, Tensor]:
-    """Return the mean of several models' weights, summed in float64. All models have the same names and shapes.
-
-    shares: share of each model, which sum to 1; equal by default
-    """
-
-    def average(tensors: Sequence[Tensor]) -> Tensor:
-        stacked = torch.stack([tensor.double() for tensor in tensors])
-        return stacked.mean(dim=0) if shares is None else torch.tensordot(torch.tensor(shares).double(), stacked, dims=1)
-
-    return {
-        name: average([weights[name] for weights in weight_sets]).to(tensor.dtype) for name, tensor in weight_sets[0].items()
-    }
+        word_id = None if self.recipe.task.has_text_target else WORD_ID
+        tagging = self.recipe.task.has_tagging_head
+        return restore_model(self.recipe.model, self.arrays, **self.vocabulary_sizes, word_id=word_id, tagging=tagging)
 
 
 def save_bundle(
@@ -272,7 +211,7 @@ def save_bundle(
     *,
     recipe: Recipe,
     tokenizer: PairTokenizer,
-    weights: Mapping[str, Tensor | TensorStream],
+    weights: Mapping[str, StoredTensor],
     metadata: BundleMetadata | Mapping[str, Any],
     overwrite: bool = False,
 ) -> None:
@@ -282,7 +221,7 @@ def save_bundle(
         path: the folder of the new bundle
         recipe: the whole recipe of the training
         tokenizer: the tokenizers of both sides
-        weights: a tensor for each name of `collect_weights`
+        weights: an array or a tensor for each name of `list_shapes`
         metadata: the origin of the model, or a mapping that fits the schema of `BundleMetadata`
         overwrite: replace another bundle; any other folder is never replaced
 
@@ -293,7 +232,7 @@ def save_bundle(
         metadata = BundleMetadata.from_dict(metadata)
     if overwrite:
         _check_replaceable(path)
-    size = sum(weight.numel() * weight.element_size() for weight in weights.values())
+    size = sum(weight.nbytes for weight in weights.values())
     digests: dict[str, str] = {}
     with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
         _write_config(folder, recipe, (len(tokenizer.source), len(tokenizer.target)), metadata)
@@ -386,13 +325,13 @@ def read_bundle(path: Path, files: dict[str, MappedFile]) -> Bundle:
             code="bundle-mismatch",
         )
     try:
-        weights = MappedTensors(files[WEIGHTS_FILE])
+        weights = StoredArrays(files[WEIGHTS_FILE])
     except (SafetensorError, OSError, KeyError) as error:
         raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
-    model = _build_meta_model(recipe, vocabulary, weights, location=path / CONFIG_FILE)
-    load_weights(model, weights, location=path / WEIGHTS_FILE, release=weights.release)
+    shapes = _list_shapes(recipe, vocabulary, weights, location=path / CONFIG_FILE)
+    arrays = check_weights(weights, shapes, location=path / WEIGHTS_FILE, release=weights.release)
     check_again(path, BundleError, files)
-    return Bundle(recipe, tokenizer, model.eval(), metadata, weights.release)
+    return Bundle(recipe, tokenizer, arrays, metadata, weights.release)
 
 
 def list_language_pairs(recipe: Recipe, metadata: BundleMetadata) -> list[tuple[str, str]]:
@@ -410,12 +349,12 @@ def _list_languages(metadata: BundleMetadata) -> tuple[tuple[str, ...], tuple[tu
     return tuple(origin_languages or sorted({language for pair in pairs for language in pair if language})), pairs
 
 
-def _build_meta_model(
-    recipe: Recipe, vocabulary: tuple[int, int], weights: Mapping[str, Tensor], *, location: Path
-) -> Transformer:
-    """Return the model of a config on the meta device, after checking the sizes in the config against the weights."""
-    config = recipe.model
-    output = tuple(weights[OUTPUT_WEIGHT].shape) if OUTPUT_WEIGHT in weights else ()
+def _list_shapes(
+    recipe: Recipe, vocabulary: tuple[int, int], weights: Mapping[str, NDArray[Any]], *, location: Path
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights of a config, after checking the sizes in the config against the weights."""
+    config, task = recipe.model, recipe.task
+    output = weights[OUTPUT].shape if OUTPUT in weights else ()
     layers = config.encoder_layers + config.decoder_layers
     if output != (vocabulary[1], config.d_model) or layers > len(weights):
         raise BundleError(
@@ -423,23 +362,18 @@ def _build_meta_model(
             f"{WEIGHTS_FILE} holds {len(weights)} tensors and an output matrix of {output}; copy the bundle again",
             code="bundle-mismatch",
         )
+    sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary, strict=True))
+    if not config.find_unusual_layers():
+        return list_shapes(config, **sizes, has_words=not task.has_text_target, tagging=task.has_tagging_head)
+    from dragoman.model.weights import list_model_shapes  # an architecture of PyTorch says its shapes itself
+
+    word_id = None if task.has_text_target else WORD_ID
     try:
-        with torch.device("meta"):
-            sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary, strict=True))
-            return assemble_model(config, **sizes | _get_parser_options(recipe))
+        return list_model_shapes(config, **sizes, word_id=word_id, tagging=task.has_tagging_head)
     except (RuntimeError, OverflowError, TypeError) as error:
         raise BundleError(
             f"{location}: describes a model of impossible sizes: {str(error).splitlines()[0]}", code="bundle-mismatch"
         ) from None
-
-
-def _get_parser_options(recipe: Recipe) -> dict[str, Any]:
-    """Return the options of `assemble_model` that only a parser has."""
-    if recipe.task.has_text_target:
-        return {}
-    from dragoman.tasks.parsing import parser_options  # imported late, because translation does not need it
-
-    return parser_options(recipe)
 
 
 def read_config(path: Path) -> tuple[Recipe, tuple[int, int], BundleMetadata]:

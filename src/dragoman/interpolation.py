@@ -7,11 +7,14 @@ much of what either can do. It needs no training, and the result is as fast as o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dragoman.bundle import Bundle, average_weights, collect_weights, load_bundle, save_bundle
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.bundle_parts import inherit_parts, without_parts
 from dragoman.config.initial_bundle import CHANGEABLE_KEYS
 from dragoman.config.section_validation import format_value
@@ -57,13 +60,24 @@ def interpolate_bundles(
         output,
         recipe=bundles[0].recipe,
         tokenizer=bundles[0].tokenizer,
-        weights=average_weights([collect_weights(bundle.model) for bundle in bundles], shares),
+        weights=_average([bundle.arrays for bundle in bundles], shares),
         metadata=metadata,
         overwrite=overwrite,
     )
     for sentence in sentences:
         notify(sentence)
     return share_by_path
+
+
+def _average(models: Sequence[Mapping[str, NDArray[np.float32]]], shares: Sequence[float]) -> dict[str, NDArray[np.float32]]:
+    """Return the mean of several models' weights, summed in float64."""
+    averages: dict[str, NDArray[np.float32]] = {}
+    for name in models[0]:
+        total = np.zeros(models[0][name].shape)
+        for share, model in zip(shares, models, strict=True):
+            total += share * model[name].astype(np.float64)
+        averages[name] = total.astype(np.float32)
+    return averages
 
 
 def _check_shares(paths: Sequence[Path], shares: Sequence[float]) -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.config import ModelConfig
+from dragoman.errors import BundleError
+from dragoman.io.int8_tensors import dequantize_matrices
+from dragoman.io.safetensors import is_floating_point
 from dragoman.positions import SINUSOIDS
 
 Stack = Literal["encoder", "decoder"]
@@ -21,6 +25,11 @@ Shape = tuple[int, ...]
 OUTPUT, OUTPUT_BIAS = "output", "output_bias"
 WORDS, POINTER_WORDS = "words", "decoder.pointer.words"
 """Names of a parser's word tables, without and with a pointer."""
+
+A_SUFFIX, B_SUFFIX = ".lora_a", ".lora_b"
+"""Ends of the names of a low-rank adapter's matrices A (r, I) and B (O, r)."""
+CHECK_CHUNK_SIZE = 2**22
+"""Weights that are checked for finite values at once."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,81 @@ class ModelWeights:
     def max_positions(self) -> int | None:
         """Number of tokens that the model has positions for; None if positions never end."""
         return self.config.max_positions if self.config.position_encoding == "learned" else None
+
+
+def check_weights(
+    arrays: Mapping[str, NDArray[Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    location: Path,
+    release: Callable[[], None] = lambda: None,
+) -> dict[str, NDArray[np.float32]]:
+    """Return the weights in float32. Raise BundleError if a name or a shape differs, or a weight is not a finite number.
+
+    shapes: shape of each weight that the model has
+    location: file or folder that error messages name
+    release: called after each chunk of weights is checked
+    """
+    arrays = restore_arrays(arrays, location=location)
+    if missing := sorted(shapes.keys() - arrays.keys()):
+        raise BundleError(
+            f"{location}: weight {missing[0]} of the model in the config is missing; export the bundle again",
+            code="bundle-mismatch",
+        )
+    if extra := sorted(arrays.keys() - shapes.keys()):
+        raise BundleError(
+            f"{location}: weight {extra[0]!r} does not belong to the model in the config; export the bundle again",
+            code="bundle-mismatch",
+        )
+    checked: dict[str, NDArray[np.float32]] = {}
+    for name, shape in shapes.items():
+        array = arrays[name]
+        if array.shape != shape:
+            raise BundleError(
+                f"{location}: {name} has shape {array.shape}, but the config describes {shape}", code="bundle-mismatch"
+            )
+        if not is_floating_point(array) or not _is_finite(array, release):
+            raise BundleError(
+                f"{location}: {name} holds values that are not finite numbers; train or average the model again",
+                code="bundle-damaged",
+            )
+        checked[name] = array.astype(np.float32, copy=False)
+    return checked
+
+
+def restore_arrays(arrays: Mapping[str, NDArray[Any]], *, location: Path) -> dict[str, NDArray[Any]]:
+    """Return weights that may be int8 as floating-point numbers. Raise BundleError if the steps of a matrix do not fit."""
+    try:
+        return dict(dequantize_matrices(arrays))
+    except ValueError as error:
+        raise BundleError(f"{location}: {error}; quantize the bundle again", code="bundle-damaged") from None
+
+
+def merge_weights(
+    arrays: Mapping[str, NDArray[np.float32]], adapter: Mapping[str, NDArray[np.float32]], *, scale: float
+) -> dict[str, NDArray[np.float32]]:
+    """Return weights with W + scale · B·A for each adapted layer (Hu et al. 2021); all other arrays are shared.
+
+    Raises KeyError if the adapter has a layer that the model lacks, and ValueError if a shape does not fit.
+    """
+    merged = dict(arrays)
+    for name in [name.removesuffix(A_SUFFIX) for name in adapter if name.endswith(A_SUFFIX)]:
+        change_OI = adapter[name + B_SUFFIX] @ adapter[name + A_SUFFIX]
+        if change_OI.shape != arrays[f"{name}.weight"].shape:
+            raise ValueError(f"{name}: has shape {arrays[f'{name}.weight'].shape}, but the adapter {change_OI.shape}")
+        merged[f"{name}.weight"] = arrays[f"{name}.weight"] + np.float32(scale) * change_OI
+    return merged
+
+
+def _is_finite(array: NDArray[Any], release: Callable[[], None]) -> bool:
+    """Return whether all values are finite, without a copy of the matrix: minimum and maximum pass NaN on."""
+    values = array.reshape(-1)
+    for start in range(0, len(values), CHECK_CHUNK_SIZE):
+        chunk = values[start : start + CHECK_CHUNK_SIZE]
+        if not (np.isfinite(chunk.min()) and np.isfinite(chunk.max())):
+            return False
+        release()
+    return True
 
 
 def list_shapes(

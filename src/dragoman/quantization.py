@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dragoman.bundle import collect_weights, load_bundle, save_bundle
+from dragoman.bundle import load_bundle, save_bundle
 from dragoman.bundle_parts import inherit_parts, without_parts
 from dragoman.io.int8_tensors import quantize_matrices
 
@@ -25,7 +25,7 @@ def quantize_bundle(
         output,
         recipe=bundle.recipe,
         tokenizer=bundle.tokenizer,
-        weights=quantize_matrices(collect_weights(bundle.model)),
+        weights=quantize_matrices(bundle.arrays),
         metadata=metadata,
         overwrite=overwrite,
     )

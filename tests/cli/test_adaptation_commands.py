@@ -20,6 +20,7 @@ from dragoman.cli.training.train import join_numbers
 from dragoman.config import LoraConfig
 from dragoman.errors import DragomanError
 from dragoman.model.lora import add_adapters, find_linears
+from dragoman.model.weights import to_arrays
 from dragoman.training.adapt_recipe import describe_result, prepare_adaptation
 from expected_errors import raises_code
 
@@ -51,7 +52,7 @@ def adapter(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if ".lora_" in name
     }
     path = tmp_path_factory.mktemp("adapter") / "adapter"
-    save_adapter(path, Adapter("random", compute_bundle_digest(bundle), LoraConfig(rank=2, alpha=4.0), weights))
+    save_adapter(path, Adapter("random", compute_bundle_digest(bundle), LoraConfig(rank=2, alpha=4.0), to_arrays(weights)))
     return path
 
 

@@ -10,7 +10,6 @@ import shutil
 import struct
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ import pytest
 
 import dragoman
 from damaged_sources import converts_or_raises, damage_bytes
-from dragoman.bundle import Bundle, collect_weights, load_bundle, save_bundle
+from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.conversion import zip_archive
 from dragoman.export.argos import export_argos
+from dragoman.model.weights import collect_weights
 from expected_errors import raises_code
 
 pytest.importorskip("ctranslate2", reason="a package holds a model of CTranslate2, which is not installed")
@@ -62,7 +62,7 @@ def dequantized(bundle: Bundle) -> Bundle:
         if weight.dim() == 2 and "positions" not in name:
             scale = 127 / weight.data.abs().amax(1, keepdim=True).clamp_min(1e-30)
             weight.data = (weight.data * scale).round() / scale
-    return replace(bundle, model=model)
+    return Bundle.from_model(bundle.recipe, bundle.tokenizer, model, bundle.metadata)
 
 
 def test_package_of_dragoman_converts_back(bundle: Path, exported: Path, corpus: Path, tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import dragoman
-from dragoman.bundle import collect_weights, load_bundle, save_bundle
+from dragoman.bundle import load_bundle, save_bundle
 from dragoman.cli.main import cli
 from dragoman.conversion import hub
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 from dragoman.errors import DragomanError, MissingDependencyError
 from dragoman.inference.explain.explain_translation import explain
 from dragoman.inference.translator import Translator
+from dragoman.model.weights import collect_weights
 from expected_errors import raises_code
 from marian_folders import D_MODEL, list_pieces, make_tensors, write_folder
 

@@ -18,10 +18,11 @@ import torch
 from click.testing import CliRunner
 
 import dragoman
-from dragoman.bundle import Bundle, collect_weights, load_bundle
+from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.export.argos import export_argos
 from dragoman.export.ctranslate2 import build_spec
+from dragoman.model.weights import collect_weights
 from expected_errors import raises_code
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="a package holds a model of CTranslate2, which is not installed")
@@ -84,7 +85,7 @@ def test_export_keeps_weights_of_bundle(trained_bundle: Bundle, tmp_path: Path) 
 def test_int8_weights_equal_those_of_ctranslate2(trained_bundle: Bundle) -> None:
     """CTranslate2 rounds a copy of the weights, because it rounds in place."""
     spec = build_spec(trained_bundle, 40, is_int8=True)
-    reference = build_spec(replace(trained_bundle, model=copy.deepcopy(trained_bundle.model)), 40)
+    reference = build_spec(replace(trained_bundle, arrays=copy.deepcopy(trained_bundle.arrays)), 40)
     reference._quantize("int8")  # the second part of `optimize`; the first one is in `build_spec`
     variables, expected = spec.variables(), reference.variables()
     scales = [name for name in variables if name.endswith("_scale")]

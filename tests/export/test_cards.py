@@ -23,7 +23,7 @@ import joeynmt_folders
 import marian_npz_folders
 import opennmt_checkpoints
 from conftest import WORDS
-from dragoman.bundle import Bundle, BundleMetadata, collect_weights, load_bundle, save_bundle
+from dragoman.bundle import Bundle, BundleMetadata, load_bundle, save_bundle
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
@@ -32,6 +32,7 @@ from dragoman.export.ctranslate2 import export_ctranslate2
 from dragoman.export.huggingface import export_huggingface
 from dragoman.export.onnx import export_onnx
 from dragoman.model.factory import build_model
+from dragoman.model.weights import collect_weights
 from fairseq_checkpoints import list_merges, list_subwords, make_args, make_state
 from fairseq_checkpoints import write_folder as write_fairseq_folder
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_tensors

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import dragoman
 from conftest import NO_DROPOUT, WORDS, MakeRecipe, edit_config
-from dragoman.bundle import Bundle, BundleMetadata, collect_weights, load_bundle, save_bundle
+from dragoman.bundle import Bundle, BundleMetadata, load_bundle, save_bundle
 from dragoman.cli.main import cli
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -29,6 +29,7 @@ from dragoman.errors import BundleError, DragomanError
 from dragoman.export.ctranslate2 import convert_decoding_options, export_ctranslate2
 from dragoman.io.storage import verify_checksums
 from dragoman.model.factory import build_model
+from dragoman.model.weights import collect_weights
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
 from dragoman.training.run import train
@@ -81,7 +82,7 @@ def random_bundle(base: Bundle, variant: str) -> Bundle:
             noise = torch.randn(weight.shape, generator=rng)
             scale = 1.0 if "norm" in name or weight is model.output else 0.4
             weight.copy_(noise * scale + (1.0 if name.endswith("norm.weight") else 0.0))
-    return Bundle(
+    return Bundle.from_model(
         recipe,
         PairTokenizer(tokenizer.source, tokenizer.target, append_source_eos=recipe.model.append_source_eos),
         model.eval(),

@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 
 import dragoman
-from dragoman.bundle import Bundle, BundleMetadata, ModelOrigin, collect_weights, load_bundle, save_bundle
+from dragoman.bundle import Bundle, BundleMetadata, ModelOrigin, load_bundle, save_bundle
 from dragoman.cli.main import cli
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -23,6 +23,7 @@ from dragoman.errors import BundleError
 from dragoman.export.huggingface import export_huggingface
 from dragoman.io.storage import verify_checksums
 from dragoman.model.factory import build_model
+from dragoman.model.weights import collect_weights
 from dragoman.tasks.inference_model import get_decoder_start_id
 from expected_errors import raises_code
 
@@ -66,7 +67,7 @@ def random_bundle(base: Bundle, **settings: Any) -> Bundle:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.copy_(torch.randn(weight.shape, generator=rng) * 0.4 + (1.0 if name.endswith("norm.weight") else 0.0))
-    return Bundle(recipe, PairTokenizer(tokenizer.source, tokenizer.target, append_source_eos=True), model.eval())
+    return Bundle.from_model(recipe, PairTokenizer(tokenizer.source, tokenizer.target, append_source_eos=True), model.eval())
 
 
 def open_export(folder: Path) -> tuple[Any, Any]:

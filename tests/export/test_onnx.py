@@ -57,7 +57,7 @@ def random_bundle(base: Bundle, preset: str, **settings: Any) -> Bundle:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.copy_(torch.randn(weight.shape, generator=rng) * 0.3 + (1.0 if name.endswith("norm.weight") else 0.0))
-    return Bundle(
+    return Bundle.from_model(
         recipe,
         PairTokenizer(tokenizer.source, tokenizer.target, append_source_eos=recipe.model.append_source_eos),
         model.eval(),

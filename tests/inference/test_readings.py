@@ -104,7 +104,7 @@ def translator(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory, one_c
     tokenizer = train_tokenizer(WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=True, seed=1)
     torch.manual_seed(1)
     model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
-    bundle = Bundle(recipe, tokenizer, model.eval(), BundleMetadata())
+    bundle = Bundle.from_model(recipe, tokenizer, model.eval(), BundleMetadata())
     return Translator.from_bundles([bundle], device="cpu", precision="float32")
 
 

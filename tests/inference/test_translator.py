@@ -49,7 +49,7 @@ def untrained(recipe: Any, *, seed: int = 1) -> Bundle:
     )
     torch.manual_seed(seed)
     model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
-    return Bundle(recipe, tokenizer, model.eval(), BundleMetadata())
+    return Bundle.from_model(recipe, tokenizer, model.eval(), BundleMetadata())
 
 
 def assert_alike(actual: list[Translation], expected: list[Translation]) -> None:

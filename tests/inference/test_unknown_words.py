@@ -36,7 +36,7 @@ def translator(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory, one_c
     size = len(vocabulary)
     model = build_model(recipe.model, source_vocab_size=size, target_vocab_size=size).eval()
     tokenizer = PairTokenizer(vocabulary, vocabulary, append_source_eos=recipe.model.append_source_eos)
-    translator = Translator.from_bundles([Bundle(recipe, tokenizer, model)], device="cpu", precision="float32")
+    translator = Translator.from_bundles([Bundle.from_model(recipe, tokenizer, model)], device="cpu", precision="float32")
     house = vocabulary.piece_to_id("▁house")
     assert house is not None
     step, output_ids = translator.session.inference_model.step, [UNKNOWN_ID, house, UNKNOWN_ID, END_ID]

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
+from numpy.typing import NDArray
 
-from dragoman.bundle import collect_weights, load_bundle, restore_weights
+from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.errors import BundleError
 from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
+from dragoman.model_weights import restore_arrays
 
 
-def make_tensors() -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    matrix = torch.randn(9, 33, generator=generator) * torch.logspace(-20, 20, 9)[:, None]
+def make_tensors() -> dict[str, NDArray[np.float32]]:
+    random = np.random.default_rng(1)
+    matrix = (random.standard_normal((9, 33)) * np.logspace(-20, 20, 9)[:, None]).astype(np.float32)
     return {
         "matrix": matrix,
-        "zeros": torch.zeros(3, 4),
-        "vector": torch.randn(5, generator=generator),
-        "empty": torch.empty(0, 4),
+        "zeros": np.zeros((3, 4), np.float32),
+        "vector": random.standard_normal(5).astype(np.float32),
+        "empty": np.empty((0, 4), np.float32),
     }
 
 
 def test_values_differ_by_half_a_step_at_most() -> None:
     tensors = make_tensors()
     quantized = quantize_matrices(tensors)
-    assert {name for name, tensor in quantized.items() if tensor.dtype == torch.int8} == {"matrix", "zeros"}
+    assert {name for name, tensor in quantized.items() if tensor.dtype == np.int8} == {"matrix", "zeros"}
     restored = dequantize_matrices(quantized)
     assert restored.keys() == tensors.keys()
-    steps = tensors["matrix"].abs().amax(dim=1, keepdim=True) / 127
-    assert bool(((restored["matrix"] - tensors["matrix"]).abs() <= 0.5001 * steps).all())
+    steps = np.abs(tensors["matrix"]).max(axis=1, keepdims=True) / 127
+    assert (np.abs(restored["matrix"] - tensors["matrix"]) <= 0.5001 * steps).all()
     for name in ("zeros", "vector", "empty"):
-        assert torch.equal(restored[name], tensors[name])
+        assert np.array_equal(restored[name], tensors[name])
 
 
 def test_second_quantization_changes_nothing() -> None:
     once = quantize_matrices(make_tensors())
     twice = quantize_matrices(dequantize_matrices(once))
-    assert torch.equal(once["matrix"], twice["matrix"])
-    torch.testing.assert_close(once["matrix.step"], twice["matrix.step"], rtol=1e-6, atol=0.0)
+    assert np.array_equal(once["matrix"], twice["matrix"])
+    np.testing.assert_allclose(once["matrix.step"], twice["matrix.step"], rtol=1e-6, atol=0.0)
 
 
 def test_tensors_without_int8_stay_the_same_object() -> None:
@@ -49,8 +51,8 @@ def test_tensors_without_int8_stay_the_same_object() -> None:
     assert dequantize_matrices(tensors) is tensors
 
 
-@pytest.mark.parametrize("steps", [torch.ones(8), torch.ones(9, 1), torch.tensor(1.0)])
-def test_steps_of_another_shape_are_refused(steps: torch.Tensor) -> None:
+@pytest.mark.parametrize("steps", [np.ones(8, np.float32), np.ones((9, 1), np.float32), np.array(1.0, np.float32)])
+def test_steps_of_another_shape_are_refused(steps: NDArray[np.float32]) -> None:
     quantized = quantize_matrices(make_tensors()) | {"matrix.step": steps}
     with pytest.raises(ValueError, match=r"matrix\.step has shape"):
         dequantize_matrices(quantized)
@@ -62,14 +64,14 @@ def test_command_writes_a_smaller_bundle(bundle: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     sizes = [(path / "weights.safetensors").stat().st_size for path in (output, bundle)]
     assert sizes[0] < 0.5 * sizes[1]
-    weights, original = (collect_weights(load_bundle(path).model) for path in (output, bundle))
+    weights, original = (load_bundle(path).arrays for path in (output, bundle))
     for name, tensor in original.items():
-        step = tensor.abs().amax() / 127
-        torch.testing.assert_close(weights[name], tensor, rtol=0.0, atol=float(step) * 0.51)
+        step = np.abs(tensor).max() / 127
+        np.testing.assert_allclose(weights[name], tensor, rtol=0.0, atol=float(step) * 0.51)
 
 
 def test_damaged_steps_are_one_line(bundle: Path, tmp_path: Path) -> None:
-    quantized = quantize_matrices(collect_weights(load_bundle(bundle).model))
+    quantized = quantize_matrices(load_bundle(bundle).arrays)
     name = next(name for name in quantized if name.endswith(".step"))
     with pytest.raises(BundleError, match="quantize the bundle again"):
-        restore_weights(quantized | {name: torch.ones(1)}, location=tmp_path)
+        restore_arrays(quantized | {name: np.ones(1, np.float32)}, location=tmp_path)

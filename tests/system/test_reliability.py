@@ -31,13 +31,14 @@ import torch
 from torch import Tensor
 
 from conftest import NO_DROPOUT, WORDS, MakeRecipe
-from dragoman.bundle import collect_weights, save_bundle
+from dragoman.bundle import save_bundle
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.dataloader import DataPosition
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.errors import InterruptedRun, RunError, WriteError
 from dragoman.io.storage import MANIFEST_FILE, lock_dir, verify_checksums
 from dragoman.model.factory import build_model
+from dragoman.model.weights import collect_weights
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
     StateTensors,

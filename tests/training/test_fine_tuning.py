@@ -461,7 +461,7 @@ def test_merged_adapter_is_the_bundle_of_the_run(bundle: Path, lora_run: Path, t
     merged, base, adapter = bundle_weights(tmp_path / "merged"), bundle_weights(bundle), load_adapter(lora_run / "adapter")
     assert_equal_tensors(merged, bundle_weights(lora_run / "bundle"))
     name = "decoder.layers.0.cross_attention.query"
-    product = adapter.weights[f"{name}.lora_b"].double() @ adapter.weights[f"{name}.lora_a"].double()
+    product = torch.from_numpy(adapter.weights[f"{name}.lora_b"] @ adapter.weights[f"{name}.lora_a"]).double()
     expected = base[f"{name}.weight"].double() + 6.0 / 2.0 * product
     torch.testing.assert_close(merged[f"{name}.weight"].double(), expected, rtol=1e-5, atol=1e-6)
     assert product.abs().max() > 1e-3

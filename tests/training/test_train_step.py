@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from conftest import NO_DROPOUT, MakeRecipe
-from dragoman.bundle import collect_weights, load_bundle
+from dragoman.bundle import load_bundle
 from dragoman.data.collate import Batch, collate, split_in_half
 from dragoman.errors import is_out_of_memory
+from dragoman.model.weights import collect_weights
 from dragoman.training.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from dragoman.training.ema import MovingAverage
 from dragoman.training.gradient_guard import GRAD_NORM_WINDOW, MIN_GRAD_NORMS, GradientGuard

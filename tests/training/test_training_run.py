@@ -36,7 +36,7 @@ import dragoman.training.report
 import dragoman.training.trainer
 import dragoman.training.validation
 from conftest import NO_DROPOUT, MakeRecipe
-from dragoman.bundle import collect_weights, load_bundle, load_weights
+from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
 from dragoman.data.collate import Batch, collate, iter_batches_by_length
 from dragoman.data.dataloader import DataPosition, TrainingBatches
@@ -47,6 +47,7 @@ from dragoman.evaluation.metrics import Score, bleu, chrf, compute_perplexity, e
 from dragoman.formats.text import read_lines
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
+from dragoman.model.weights import collect_weights, load_weights
 from dragoman.training.checkpoints.checkpoint import (
     StateTensors,
     TrainerState,
@@ -1558,7 +1559,8 @@ def test_attention_figure_uses_a_drawable_sample(tiny: MakeRecipe, bundle: Path,
     whole = load_bundle(bundle)
     recipe = tiny(tmp_path, "model.position_encoding='learned'", "model.max_positions=12", "data.max_length=12")
     pieces = len(whole.tokenizer.source)
-    short = replace(whole, recipe=recipe, model=build_model(recipe.model, source_vocab_size=pieces, target_vocab_size=pieces))
+    model = build_model(recipe.model, source_vocab_size=pieces, target_vocab_size=pieces)
+    short = Bundle.from_model(recipe, whole.tokenizer, model, whole.metadata)
     empty, long = Sample("one two three", "", ""), Sample("one two three", "", "zehn " * 20)
     single, fitting = Sample("one", "", "eins"), Sample("one two three", "", "zwei")
     for model_bundle, samples, requested, expected in (

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dragoman.bundle import BundleMetadata, ModelOrigin, collect_weights, save_bundle
+from dragoman.bundle import BundleMetadata, ModelOrigin, save_bundle
 from dragoman.conversion import (
     argos_package,
     ctranslate2_model,
@@ -31,9 +31,10 @@ from dragoman.conversion.hub import download_model, is_hub_name
 from dragoman.conversion.source_files import CHECKPOINT_SUFFIX, SETTINGS_FILE, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 from dragoman.errors import BundleError, DataError
-from dragoman.io.safetensors import TensorStream
 from dragoman.io.storage import check_path_is_free
+from dragoman.io.torch_tensors import TensorStream
 from dragoman.model.factory import assemble_model
+from dragoman.model.weights import collect_weights
 from dragoman.version import __version__
 
 

@@ -35,7 +35,7 @@ from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.errors import BundleError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 from dragoman.positions import SINUSOIDS
 
 NAME = "ctranslate2"

@@ -27,7 +27,7 @@ from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.errors import DataError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 
 NAME = "fairseq-transformer"
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")

@@ -35,7 +35,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary
 from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES
 from dragoman.errors import BundleError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 from dragoman.positions import halved_sinusoids
 
 NAME = "huggingface-marian"

@@ -31,7 +31,7 @@ from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.data.tokenization.words import WordScheme
 from dragoman.errors import DataError, MissingDependencyError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 
 NAME = "joeynmt"
 CONFIG_FILE, SOURCE_VOCABULARY, TARGET_VOCABULARY = "config.yaml", "src_vocab.txt", "trg_vocab.txt"

@@ -30,7 +30,7 @@ from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece_proto import CONTROL, UNKNOWN, read_pieces
 from dragoman.errors import BundleError, DataError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 
 NAME = "marian-npz"
 SETTINGS_ENTRY = "special:model.yml"

@@ -26,7 +26,7 @@ from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.errors import DataError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 
 SPECIAL_TOKENS = {"pad_token": "<blank>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 """Special tokens by their name in Eole, unless `vocab.json` names others."""

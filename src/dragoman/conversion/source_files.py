@@ -15,7 +15,7 @@ from torch import Tensor
 from dragoman.conversion.checkpoint_reader import damaged, read_checkpoint
 from dragoman.errors import BundleError, DataError
 from dragoman.io.mapped_file import MappedFile
-from dragoman.io.safetensors import MappedTensors
+from dragoman.io.torch_tensors import MappedTensors
 
 MAX_JSON_BYTES = 2**27
 """Size of the largest JSON file that is read: a vocabulary of a few million pieces."""

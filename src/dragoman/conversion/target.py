@@ -20,7 +20,7 @@ from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import RecipeError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 
 CHUNK_VALUES = 2**20
 """Values of a weight that are in memory at once."""

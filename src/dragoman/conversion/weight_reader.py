@@ -11,7 +11,7 @@ from dragoman.conversion.source_files import SourceTensors
 from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.errors import BundleError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 from dragoman.positions import SINUSOIDS
 
 POSITION_TOLERANCE = 3e-3

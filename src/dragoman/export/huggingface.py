@@ -39,8 +39,9 @@ from dragoman.export.result import (
     unsupported,
 )
 from dragoman.export.weight_streams import stream_weight
-from dragoman.io.safetensors import TensorStream, save_tensors
+from dragoman.io.safetensors import save_tensors
 from dragoman.io.storage import atomic_dir, write_json
+from dragoman.io.torch_tensors import TensorStream
 from dragoman.tasks.inference_model import get_decoder_start_id
 
 ENGINE = "MarianMT"

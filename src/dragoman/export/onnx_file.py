@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.torch_tensors import TensorStream
 
 GRAPH_FIELD, WEIGHT_FIELD, BYTES_FIELD = 7, 5, 9
 MAX_EMBEDDED_BYTES = 2**31 - 2**24

@@ -24,8 +24,9 @@ from dragoman.bundle import Bundle
 from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError
-from dragoman.io.safetensors import MappedTensors, save_tensors
+from dragoman.io.safetensors import save_tensors
 from dragoman.io.storage import atomic_dir
+from dragoman.io.torch_tensors import MappedTensors
 from dragoman.runtime.tensor_files import open_tensor_files
 from dragoman.tasks.generation import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id

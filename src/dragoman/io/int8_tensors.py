@@ -10,9 +10,14 @@ same integers from either. Vectors stay as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.io.safetensors import is_floating_point
+
+AnyArray = NDArray[Any]
 
 STEP_SUFFIX = ".step"
 MAX_STEPS = 127
@@ -20,21 +25,21 @@ MIN_STEP = 1e-30
 """Step of a row of zeros, or of numbers that are too small for float32."""
 
 
-def quantize_matrices(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def quantize_matrices(tensors: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Return the tensors with each floating-point matrix as int8, and the steps of its rows beside it."""
-    quantized: dict[str, Tensor] = {}
+    quantized: dict[str, AnyArray] = {}
     for name, tensor in tensors.items():
-        if tensor.dim() != 2 or not tensor.is_floating_point() or 0 in tensor.shape:
+        if tensor.ndim != 2 or not is_floating_point(tensor) or 0 in tensor.shape:
             quantized[name] = tensor
             continue
-        matrix_OI = tensor.float()
-        steps_O = (matrix_OI.abs().amax(dim=1) / MAX_STEPS).clamp_(min=MIN_STEP)
-        quantized[name] = (matrix_OI / steps_O[:, None]).round_().to(torch.int8)
+        matrix_OI = tensor.astype(np.float32)
+        steps_O = np.maximum(np.abs(matrix_OI).max(axis=1) / np.float32(MAX_STEPS), np.float32(MIN_STEP))
+        quantized[name] = np.rint(matrix_OI / steps_O[:, None]).astype(np.int8)
         quantized[name + STEP_SUFFIX] = steps_O
     return quantized
 
 
-def dequantize_matrices(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def dequantize_matrices(tensors: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
     """Return the tensors with each int8 matrix as float32; the same object if there is none.
 
     Raises ValueError if a matrix and its steps do not fit.
@@ -47,9 +52,9 @@ def dequantize_matrices(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     }
     for name in names:
         quantized_OI, steps_O = tensors[name], tensors[name + STEP_SUFFIX]
-        if quantized_OI.dtype != torch.int8 or quantized_OI.dim() != 2 or steps_O.shape != quantized_OI.shape[:1]:
+        if quantized_OI.dtype != np.int8 or quantized_OI.ndim != 2 or steps_O.shape != quantized_OI.shape[:1]:
             raise ValueError(
                 f"{name + STEP_SUFFIX} has shape {tuple(steps_O.shape)}, and {name} is no int8 matrix that it fits"
             )
-        restored[name] = quantized_OI * steps_O.float()[:, None]
+        restored[name] = quantized_OI * steps_O.astype(np.float32)[:, None]
     return restored

@@ -1,57 +1,66 @@
-"""Tensors on disk in the safetensors format: written with their digest, and mapped into memory for reading."""
+"""Tensors on disk in the safetensors format: written with their digest, and mapped into memory for reading as NumPy arrays."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from dragoman.io.mapped_file import MappedFile
 from dragoman.io.storage import write_with_digest
 
 # Type names of the format, in the order in which a file stores tensors of these types.
 DTYPE_CODES = {
-    torch.int64: "I64", torch.float64: "F64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
-    torch.float16: "F16", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    "int64": "I64", "float64": "F64", "float32": "F32", "int32": "I32", "bfloat16": "BF16",
+    "float16": "F16", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TensorStream:
-    """Tensor that is computed while it is written, so that it is never in memory as a whole.
+class StoredTensor(Protocol):
+    """Array of NumPy or tensor of PyTorch."""
 
-    Attributes:
-        shape: its shape
-        dtype: its type
-        iter_chunks: returns its parts, in order; together they have as many values as the shape
-        release: is called after each part was written, so that mapped memory can be released
-    """
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
-    shape: torch.Size
-    dtype: torch.dtype
-    iter_chunks: Callable[[], Iterator[Tensor]]
-    release: Callable[[], None] = lambda: None
+    @property
+    def dtype(self) -> Any: ...
 
-    def numel(self) -> int:
-        """Return the number of values."""
-        return self.shape.numel()
-
-    def element_size(self) -> int:
-        """Return the size of a value in bytes."""
-        return self.dtype.itemsize
-
-    def load(self) -> Tensor:
-        """Return the whole tensor."""
-        return torch.cat([chunk.flatten() for chunk in self.iter_chunks()]).view(self.shape)
+    @property
+    def nbytes(self) -> int: ...
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor | TensorStream], *, metadata: Mapping[str, str] | None = None) -> str:
+@runtime_checkable
+class ChunkedTensor(Protocol):
+    """Tensor whose parts are computed while they are written, as `dragoman.io.torch_tensors.TensorStream` does."""
+
+    @property
+    def iter_chunks(self) -> Callable[[], Iterator[Any]]:
+        """Return the function that returns the parts, in order."""
+        ...
+
+    @property
+    def release(self) -> Callable[[], None]:
+        """Return the function that is called after each part was written."""
+        ...
+
+
+def get_dtype_name(tensor: StoredTensor) -> str:
+    """Return the name of a tensor's type, such as "float32"."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def is_floating_point(tensor: StoredTensor) -> bool:
+    """Return whether a tensor holds floating-point numbers."""
+    return "float" in get_dtype_name(tensor)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, StoredTensor], *, metadata: Mapping[str, str] | None = None) -> str:
     """Write a new safetensors file and return the SHA-256 of its intended content. Raise OSError if it cannot be written.
 
     The bytes equal those of the safetensors library, which returns no digest, hides `errno` and copies all tensors first.
@@ -59,19 +68,21 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor | TensorStream], *, me
     return write_with_digest(path, _serialize(tensors, metadata or {}))
 
 
-def _serialize(tensors: Mapping[str, Tensor | TensorStream], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+def _serialize(tensors: Mapping[str, StoredTensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     """Yield the header, then the tensors by descending item size and by name, so that each is aligned to its item size."""
-    ordered = sorted(tensors.items(), key=lambda item: (list(DTYPE_CODES).index(item[1].dtype), item[0]))
+    ordered = sorted(tensors.items(), key=lambda item: (list(DTYPE_CODES).index(get_dtype_name(item[1])), item[0]))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, tensor in ordered:
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPE_CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": DTYPE_CODES[get_dtype_name(tensor)], "shape": list(tensor.shape), "data_offsets": [start, end]
+        }  # fmt: skip
     header_bytes = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     header_bytes += b" " * (-len(header_bytes) % 8)
     yield len(header_bytes).to_bytes(8, "little") + header_bytes
     for _, tensor in ordered:
-        if isinstance(tensor, Tensor):
+        if not isinstance(tensor, ChunkedTensor):
             yield _get_bytes(tensor)
             continue
         for chunk in tensor.iter_chunks():
@@ -79,48 +90,65 @@ def _serialize(tensors: Mapping[str, Tensor | TensorStream], metadata: Mapping[s
             tensor.release()
 
 
-def _get_bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+def _get_bytes(tensor: Any) -> memoryview:
+    if isinstance(tensor, np.ndarray):
+        return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
+    import torch  # only a program that has tensors of PyTorch comes here
+
+    contents: memoryview = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    return contents
 
 
-class MappedTensors(Mapping[str, Tensor]):
-    """Tensors of a mapped safetensors file. A tensor starts at a multiple of its item size after the header.
+class TensorFile:
+    """Header of a mapped safetensors file. A tensor starts at a multiple of its item size after the header.
 
     metadata: texts of the header
+    entries: name of the type, shape, and first byte of each tensor
     """
 
     def __init__(self, file: MappedFile) -> None:
         """Read the header. Raise OSError if the file cannot be read, and SafetensorError if it does not follow the format."""
-        with safe_open(file.path, framework="pt"):  # the library checks the header
+        with safe_open(file.path, framework="np"):  # the library checks the header
             pass
-        self._file = file
+        self.file = file
         size = int.from_bytes(file.content[:8], "little")
         try:
             header = json.loads(file.content[8 : 8 + size])
         except ValueError:
             raise SafetensorError("the file has changed while it was read") from None
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
-        dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
-        if unknown_codes := [entry["dtype"] for entry in header.values() if entry["dtype"] not in dtypes]:
+        names = {code: name for name, code in DTYPE_CODES.items()}
+        if unknown_codes := [entry["dtype"] for entry in header.values() if entry["dtype"] not in names]:
             raise SafetensorError(f"holds numbers of the unknown type {unknown_codes[0]}")
-        self._entries = {
-            name: (dtypes[entry["dtype"]], entry["shape"], 8 + size + entry["data_offsets"][0])
+        self.entries: dict[str, tuple[str, tuple[int, ...], int]] = {
+            name: (names[entry["dtype"]], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0])
             for name, entry in header.items()
         }
 
-    def __getitem__(self, name: str) -> Tensor:
-        dtype, shape, start = self._entries[name]
-        if 0 in shape:
-            return torch.empty(shape, dtype=dtype)
-        count = torch.Size(shape).numel()
-        return torch.frombuffer(self._file.content, dtype=dtype, count=count, offset=start).view(shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def release(self) -> None:
         """Release the memory that reading has filled. A later use reads the file again; changes to tensors are lost."""
-        self._file.release()
+        self.file.release()
+
+
+class StoredArrays(Mapping[str, NDArray[Any]]):
+    """Arrays of a mapped safetensors file. NumPy has no bfloat16, so its numbers are copied as float32."""
+
+    def __init__(self, file: MappedFile) -> None:
+        """Read the header; see `TensorFile`."""
+        self._file = TensorFile(file)
+        self.release = self._file.release
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        dtype_name, shape, start = self._file.entries[name]
+        is_bfloat16 = dtype_name == "bfloat16"
+        dtype = np.dtype(np.uint16 if is_bfloat16 else dtype_name)
+        if 0 in shape:
+            return np.empty(shape, dtype=np.float32 if is_bfloat16 else dtype)
+        array = np.frombuffer(self._file.file.content, dtype=dtype, count=math.prod(shape), offset=start).reshape(shape)
+        return (array.astype(np.uint32) << 16).view(np.float32) if is_bfloat16 else array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.entries)
+
+    def __len__(self) -> int:
+        return len(self._file.entries)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.model.linear import Linear
-
-A_SUFFIX, B_SUFFIX = ".lora_a", ".lora_b"
+from dragoman.model_weights import A_SUFFIX, B_SUFFIX
 
 
 class LoraLinear(Linear):
@@ -69,17 +68,3 @@ def split_adapter(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
     """Return the weights of the base model, and those of its adapters."""
     adapter = {name: tensor for name, tensor in weights.items() if name.endswith((A_SUFFIX, B_SUFFIX))}
     return {name: tensor for name, tensor in weights.items() if name not in adapter}, adapter
-
-
-@torch.no_grad()
-def merge_adapters(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], *, scale: float) -> dict[str, Tensor]:
-    """Return the weights of the base model with W + scale · B·A for each adapted layer; all other tensors are shared.
-
-    Raises KeyError if the adapter has a layer that the base lacks, and RuntimeError if a shape does not fit.
-    """
-    merged = dict(base)
-    for name in [name.removesuffix(A_SUFFIX) for name in adapter if name.endswith(A_SUFFIX)]:
-        merged[f"{name}.weight"] = merge_weight(
-            base[f"{name}.weight"].float(), adapter[name + A_SUFFIX], adapter[name + B_SUFFIX], scale
-        )
-    return merged

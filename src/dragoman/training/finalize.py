@@ -23,7 +23,9 @@ from dragoman.errors import BundleError, OutOfMemoryError, RunError, is_out_of_m
 from dragoman.formats.pair import Pair
 from dragoman.formats.text import describe_path
 from dragoman.io.storage import verify_checksums
-from dragoman.model.lora import merge_adapters, split_adapter
+from dragoman.model.lora import split_adapter
+from dragoman.model.weights import to_arrays
+from dragoman.model_weights import merge_weights
 from dragoman.runtime.counts import format_count
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
@@ -100,10 +102,16 @@ def _save_and_merge_adapter(recipe: Recipe, folder: Path, weights: dict[str, tor
     """
     if (lora := recipe.training.lora) is None:
         return weights
-    base_weights, adapter_weights = split_adapter(weights)
+    adapter_weights = to_arrays(split_adapter(weights)[1])
     adapter = Adapter(recipe.name, compute_bundle_digest(folder / INITIAL_DIR), lora, adapter_weights)
     save_adapter(folder / ADAPTER_DIR, adapter, overwrite=True)
-    return merge_adapters(base_weights, adapter_weights, scale=adapter.scale)
+    return _merge_adapter(weights, scale=adapter.scale)
+
+
+def _merge_adapter(weights: dict[str, torch.Tensor], *, scale: float) -> dict[str, torch.Tensor]:
+    """Return the weights with those of the low-rank adapter merged into them."""
+    base, adapter = map(to_arrays, split_adapter(weights))
+    return {name: torch.from_numpy(array) for name, array in merge_weights(base, adapter, scale=scale).items()}
 
 
 def _select_intact_checkpoints(trainer: Trainer, callback: Callback) -> list[Checkpoint]:
@@ -212,7 +220,7 @@ def average_run(
     )
     weights = compute_final_weights(selected, averaging)
     if recipe.training.lora is not None:
-        weights = merge_adapters(*split_adapter(weights), scale=recipe.training.lora.alpha / recipe.training.lora.rank)
+        weights = _merge_adapter(weights, scale=recipe.training.lora.alpha / recipe.training.lora.rank)
     metadata = BundleMetadata(
         training_files=list_training_files(recipe),
         language_pairs=list_language_pairs(recipe),

@@ -23,17 +23,19 @@ from dragoman.bundle import (
     BundleMetadata,
     check_bundle,
     compute_bundle_digest,
-    load_weights,
     read_config,
-    restore_weights,
 )
 from dragoman.config import INITIAL_DIR, Recipe
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from dragoman.errors import BundleError, RecipeError, RunError
+from dragoman.io.mapped_file import MappedFile
+from dragoman.io.safetensors import StoredArrays
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, verify_checksums
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights import load_weights
+from dragoman.model_weights import restore_arrays
 from dragoman.training.checkpoints.checkpoint import OPTIMIZER_FILE, load_tensors, read_all_checkpoints
 
 OPTIMIZER_DIR = "initial-optimizer"
@@ -114,12 +116,13 @@ def load_initial_weights(model: Transformer, recipe: Recipe) -> None:
     Low-rank adapters keep their own initial values. Raises BundleError if a shape does not fit.
     """
     path = Path(recipe.run) / INITIAL_DIR / WEIGHTS_FILE
-    weights, parameters = dict(restore_weights(load_tensors(path), location=path)), dict(model.named_parameters())
+    weights, parameters = restore_arrays(StoredArrays(MappedFile.map(path)), location=path), dict(model.named_parameters())
     generator = torch.Generator().manual_seed(recipe.training.seed)
     for name in VOCABULARY_WEIGHTS:
         if name in parameters and name in weights and len(parameters[name]) > len(weights[name]):
-            weights[name] = extend_rows(weights[name].float(), len(parameters[name]), generator)
-    adapters = {name: parameter.detach() for name, parameter in parameters.items() if ".lora_" in name}
+            rows = torch.from_numpy(weights[name])
+            weights[name] = extend_rows(rows, len(parameters[name]), generator).numpy()
+    adapters = {name: parameter.detach().numpy() for name, parameter in parameters.items() if ".lora_" in name}
     load_weights(model, weights | adapters, location=path)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle import BundleMetadata, load_weights
+from dragoman.bundle import BundleMetadata
 from dragoman.config import Recipe
 from dragoman.data.prepare import VALID, PreparedData
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -21,6 +21,7 @@ from dragoman.errors import DataError
 from dragoman.formats.pair import Pair
 from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights import load_weights
 from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head, get_guided_head
 from dragoman.tasks.confidence import (
     MAX_CALIBRATION_SENTENCES,

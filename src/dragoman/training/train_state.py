@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from dragoman.bundle import collect_weights, load_weights
 from dragoman.config import Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import is_out_of_memory
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights import collect_weights, load_weights
 from dragoman.tasks.parsing import fill_word_tables, parser_options
 from dragoman.training.checkpoints.checkpoint import Checkpoint, StateTensors, flatten_optimizer, restore_optimizer
 from dragoman.training.compute_plan import ComputePlan, compile_layers

@@ -186,7 +186,7 @@ def test_explain_supports_models_of_several_shapes(bundle: Path, change: dict[st
     torch.manual_seed(1)
     model = build_model(config, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target)).eval()
     translator = Translator.from_bundles(
-        [Bundle(recipe, tokenizer, model, BundleMetadata())], device="cpu", precision="float32"
+        [Bundle.from_model(recipe, tokenizer, model, BundleMetadata())], device="cpu", precision="float32"
     )
     explanation = explain(translator, "three red five")
     assert explanation.beam, explanation.notes

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, get_args
 
 from dragoman.config import TaskConfig
-from dragoman.data.tokenization.special_tokens import END_ID, SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID
+from dragoman.data.tokenization.special_tokens import END_ID, SPECIAL_IDS, SPECIAL_PIECES, UNKNOWN_ID, WORD_ID
 from dragoman.errors import BundleError, DataError
 from dragoman.trees import ptb as penn
 from dragoman.trees.constraint_automaton import ConstraintAutomaton
@@ -23,7 +23,7 @@ from dragoman.trees.linearization import XX, Action, Linearization, Linearizatio
 from dragoman.trees.simplify import TOP, AnnotationMode, simplify
 from dragoman.trees.tree import Tree, get_leaves, iter_events
 
-XX_ID = len(SPECIAL_IDS)
+XX_ID = WORD_ID
 """Id of XX in every list of labels."""
 _FORBIDDEN_IN_WORD = re.compile(r"[\s\u2581\x00]")
 

@@ -25,11 +25,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dragoman.bundle import average_weights
 from dragoman.data.dataloader import DataPosition
 from dragoman.errors import RunError, WriteError
 from dragoman.io.safetensors import save_tensors
 from dragoman.io.storage import atomic_dir, sync_dir, to_write_error, verify_checksums, write_with_digest
+from dragoman.model.weights import average_weights
 
 MODEL_FILE, OPTIMIZER_FILE, EMA_FILE, STATE_FILE = (
     "model.safetensors",
