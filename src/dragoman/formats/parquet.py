@@ -38,7 +38,7 @@ def read_parquet(
                 sources, targets = (_read_texts(batch, column, path, row_offset) for column in column_paths)
                 for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=row_offset + 1):
                     yield Pair(source, target, f"{path}:#{number}")
-    except (*READ_ERRORS, MemoryError, ValueError) as error:
+    except (*READ_ERRORS, MemoryError, ValueError, pa.ArrowException) as error:
         raise to_data_error(path, error, last_position=f"row {number}" if number else "") from None
 
 

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-import pyarrow as pa
-
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 2**24
 """Largest number of bytes in a line, or in a unit of a format without lines. Longer ones raise an error while they are read."""
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
-READ_ERRORS = (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException)
+READ_ERRORS = (EOFError, OSError, lzma.LZMAError, zlib.error)
 """Exceptions that reading the bytes of a file may raise."""
 
 _CHUNK_BYTES = 2**17
@@ -70,7 +68,7 @@ def open_bytes(path: Path | None) -> IO[bytes]:
             reader = _MultiStreamReader(_open_raw(path), bz2.BZ2Decompressor)
             return cast(IO[bytes], io.BufferedReader(reader, _CHUNK_BYTES))
         case ".zst":
-            return cast(IO[bytes], io.BufferedReader(pa.CompressedInputStream(_open_raw(path), "zstd"), _CHUNK_BYTES))
+            return cast(IO[bytes], io.BufferedReader(_ZstdReader(_open_raw(path)), _CHUNK_BYTES))
         case _:
             return _open_raw(path)
 
@@ -100,6 +98,30 @@ class _GzipReader(gzip.GzipFile):
             super().close()
         finally:
             self._stream.close()
+
+
+class _ZstdReader(io.RawIOBase):
+    """Reader of a zstd archive, whose errors are OSError as those of the standard library."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        import pyarrow as pa  # takes a quarter of a second, and few programs read such files
+
+        self._reader, self._error = pa.CompressedInputStream(stream, "zstd"), pa.ArrowException
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        try:
+            return cast(int, self._reader.readinto(buffer))
+        except self._error as error:
+            raise OSError(str(error)) from error
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._reader.close()
 
 
 class _MultiStreamReader(io.RawIOBase):
