@@ -17,10 +17,11 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import click
+import numpy as np
 import torch
 from common.report import open_console, print_end, print_machine, print_section
 from common.results import Ratio, Section, Table
-from torch import Tensor
+from numpy.typing import NDArray
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -35,7 +36,8 @@ from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.model.factory import build_model
 from dragoman.tasks.generation import FORBIDDEN_IDS
-from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id
+from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
+from dragoman.tasks.torch_models import as_inference_model
 
 from .ceiling import Shape, products_per_sentence, products_per_token
 from .models import VOCABULARY
@@ -91,13 +93,13 @@ class GpuBenchmark:
         self.graphs = CudaGraphRecorder(device)
         self.products: dict[tuple[int, Shape], float] = {}
 
-    def sources(self, batch: int) -> Tensor:
+    def sources(self, batch: int) -> NDArray[np.int64]:
         rng = random.Random(1)
         rows = [[rng.randrange(len(SPECIAL_IDS), VOCABULARY) for _ in range(SOURCE_TOKENS - 1)] for _ in range(batch)]
-        return torch.tensor([[*row, END_ID] for row in rows], device=self.device)
+        return np.array([[*row, END_ID] for row in rows])
 
-    def search(self, inference_model: InferenceModel, cell: GpuCell, source_BS: Tensor) -> None:
-        state = inference_model.start(source_BS)
+    def search(self, inference_model: InferenceModel, cell: GpuCell, source_BS: NDArray[np.int64]) -> None:
+        state, arrays = inference_model.start(source_BS), inference_model.arrays
         settings = SearchSettings(
             start_id=get_decoder_start_id(self.config),
             end_id=END_ID,
@@ -107,10 +109,10 @@ class GpuBenchmark:
         )
         step, lengths = inference_model.step, [TARGET_TOKENS] * cell.batch
         if cell.beam == 1:
-            decode_tokens(step, state, max_lengths=lengths, settings=settings, device=self.device)
+            decode_tokens(step, state, max_lengths=lengths, settings=settings, arrays=arrays)
         else:
             options = BeamSearchOptions(beam_size=cell.beam)
-            beam_search(step, state, max_lengths=lengths, settings=settings, options=options, device=self.device)
+            beam_search(step, state, max_lengths=lengths, settings=settings, options=options, arrays=arrays)
         torch.cuda.synchronize(self.device)
 
     def measure(self, cell: GpuCell, *, rounds: int, seconds: float) -> GpuCellResult:
@@ -133,7 +135,7 @@ class GpuBenchmark:
             limit=self.limit(cell),
         )
 
-    def _steps(self, cell: GpuCell, source_BS: Tensor) -> Callable[[], None]:
+    def _steps(self, cell: GpuCell, source_BS: NDArray[np.int64]) -> Callable[[], None]:
         """Return a function that runs the decoder steps of one search, without the first."""
         tokens_N = torch.full((cell.batch * cell.beam,), len(SPECIAL_IDS), device=self.device)
         _, state = self.cuda_model.step(tokens_N, self.cuda_model.start(source_BS))

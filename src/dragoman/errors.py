@@ -26,7 +26,7 @@ Each error also has a stable `code`, which programs and tests match. `ERROR_CODE
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 
 class DragomanError(Exception):
@@ -310,6 +310,14 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
 
 
 _OUT_OF_MEMORY_PHRASES = ("not enough memory", "can't allocate memory", "out of memory", "alloc_failed", "bad_alloc")
+
+
+def refuse_steps(feature: str) -> NoReturn:
+    """Raise BundleError for a feature that needs a prediction token by token."""
+    raise BundleError(
+        f"{feature}: needs a model that predicts token by token, but this one predicts all tokens at once; use another model",
+        code="not-autoregressive",
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

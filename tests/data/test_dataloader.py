@@ -11,8 +11,9 @@ import torch
 
 from conftest import MakeRecipe
 from dragoman.config import Recipe, recipe_from_dict
-from dragoman.data.collate import Batch, collate_with_budget, split_by_tokens, split_to_reduce_padding
+from dragoman.data.collate import Batch, collate_with_budget, split_to_reduce_padding
 from dragoman.data.dataloader import BatchStream, DataPosition, TrainingBatches
+from dragoman.data.padding import split_by_tokens
 from dragoman.data.prepare import prepare
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 

@@ -6,13 +6,15 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
+from dragoman.decoding.arrays import NUMPY, Array, Arrays
 from dragoman.decoding.beam_search import BeamSearchOptions, BeamStep, beam_search
 from dragoman.decoding.constraints import (
     NO_DECODING_CONSTRAINTS,
@@ -21,14 +23,16 @@ from dragoman.decoding.constraints import (
     SentenceConstraints,
 )
 from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
-from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty, score_targets
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import EnsembleState, SearchSettings, SearchState, StepFn, ensemble_step
 from dragoman.decoding.native_search import build_request
-from dragoman.decoding.topk import TorchTopK
+from dragoman.decoding.topk import BlockTopK
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import DecoderState, Transformer
+from dragoman.tasks.forced_decoding import score_targets
+from dragoman.tasks.torch_arrays import TorchArrays
 
-CPU = torch.device("cpu")
+TORCH = TorchArrays(torch.device("cpu"))
 PAD, START, END = 0, 1, 2
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -43,20 +47,24 @@ EARLY_STOPPING = ["exhaustive", "best"]
 class TableState:
     """State of a table model. context_N: the row of the table for each hypothesis"""
 
-    context_N: Tensor
+    context_N: Array
     sentences: int
 
-    def reorder(self, rows_N: Tensor) -> TableState:
+    def reorder(self, rows_N: Array) -> TableState:
         return TableState(self.context_N[rows_N], self.sentences)
 
-    def select_sentences(self, sentences_B: Tensor) -> TableState:
-        return TableState(self.context_N.view(self.sentences, -1)[sentences_B].flatten(), len(sentences_B))
+    def select_sentences(self, sentences_B: Array) -> TableState:
+        return TableState(self.context_N.reshape(self.sentences, -1)[sentences_B].flatten(), len(sentences_B))
 
 
 @dataclass
 class Table:
-    """Model without weights: a table of logits for C contexts."""
+    """Model without weights: a table of logits for C contexts.
 
+    arrays: those that the step reads and returns; the fixture `library` sets them
+    """
+
+    arrays: ClassVar[Arrays] = TORCH
     logits_CV: Tensor
     steps: int = 0
 
@@ -69,13 +77,14 @@ class Table:
         return (context * vocabulary + token + 1) % contexts
 
     def start(self, sentences: int, beam: int = 1) -> TableState:
-        return TableState(torch.arange(sentences).repeat_interleave(beam) * 31, sentences)
+        return TableState(self.arrays.repeat(self.arrays.arange(sentences), beam) * 31, sentences)
 
-    def step(self, tokens_N: Tensor, state: SearchState) -> tuple[Tensor, TableState]:
+    def step(self, tokens_N: Array, state: SearchState) -> tuple[Array, TableState]:
         assert isinstance(state, TableState)
         self.steps += 1
         context_N = self.after(state.context_N, tokens_N)
-        return self.logits_CV[context_N], TableState(context_N, state.sentences)
+        logits_NV = self.logits_CV[torch.from_numpy(self.arrays.to_numpy(context_N))]
+        return self.arrays.asarray(logits_NV.numpy()), TableState(context_N, state.sentences)
 
     def log_probs(self, sentence: int, tokens: Sequence[int]) -> list[float]:
         """Return the log-probabilities of the next token in double precision."""
@@ -175,7 +184,7 @@ def search(
         max_lengths=limits,
         settings=settings,
         options=BeamSearchOptions(beam_size=beam, **options),
-        device=CPU,
+        arrays=table.arrays,
         constraints=constraints,
         on_step=on_step,
     )
@@ -194,10 +203,16 @@ def decode(
         table.start(len(limits)),
         max_lengths=limits,
         settings=settings or make_settings(),
-        device=CPU,
+        arrays=table.arrays,
         select_tokens=select_tokens,
         constraints=constraints,
     )
+
+
+@pytest.fixture(params=[NUMPY, TORCH], ids=["numpy", "torch"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test once with each library as that of `Table`."""
+    monkeypatch.setattr(Table, "arrays", request.param)
 
 
 # A step with a network
@@ -220,7 +235,8 @@ def network(seed: int = 0, vocabulary: int = 12, **changes: Any) -> Transformer:
 def step_of(model: Transformer) -> StepFn:
     def step(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
         assert isinstance(state, DecoderState)
-        return model.step(tokens_N, state)
+        with torch.no_grad():
+            return model.step(tokens_N, state)
 
     return step
 
@@ -242,7 +258,7 @@ def search_with_network(
         max_lengths=limits,
         settings=settings or make_settings(),
         options=BeamSearchOptions(beam_size=beam),
-        device=CPU,
+        arrays=TORCH,
     )
 
 
@@ -254,7 +270,7 @@ def decode_with_network(
         model.start(source),
         max_lengths=limits,
         settings=make_settings(),
-        device=CPU,
+        arrays=TORCH,
         select_tokens=select_tokens,
     )
 
@@ -358,6 +374,7 @@ def test_initial_decoder_state_can_be_reordered() -> None:
 
 @pytest.mark.parametrize("stop", EARLY_STOPPING)
 @pytest.mark.parametrize(("form", "alpha"), PENALTIES)
+@pytest.mark.usefixtures("library")
 def test_beam_of_one_equals_greedy_search(form: str, alpha: float, stop: str) -> None:
     limits = [9, 4, 1, 12, 7, 9]
     finished = 0
@@ -384,6 +401,7 @@ def test_beam_of_one_equals_greedy_with_network(changes: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(("form", "alpha"), PENALTIES)
+@pytest.mark.usefixtures("library")
 def test_wide_beam_equals_exhaustive_search(form: str, alpha: float) -> None:
     """Compare a beam of 54 with enumeration: 27 prefixes of three tokens have 27 · 4 = 2 · 54 extensions, so none is pruned.
 
@@ -404,6 +422,7 @@ def test_wide_beam_equals_exhaustive_search(form: str, alpha: float) -> None:
 
 @pytest.mark.parametrize("beam", [2, 4])
 @pytest.mark.parametrize(("form", "alpha"), PENALTIES)
+@pytest.mark.usefixtures("library")
 def test_early_stopping_keeps_the_best_hypotheses(form: str, alpha: float, beam: int) -> None:
     """Compare with lists without early stopping: all hypotheses for "exhaustive", the first for "best"."""
     limits = [14, 6, 1, 10, 14]
@@ -446,6 +465,7 @@ def worst_finished_with_lists(
 
 
 @pytest.mark.parametrize(("form", "alpha"), [("gnmt", 0.6), ("power", 1.0)])
+@pytest.mark.usefixtures("library")
 def test_search_stops_at_the_worst_finished_so_far(form: str, alpha: float) -> None:
     """Compare with lists, and with "exhaustive", whose best output is the same."""
     num_short_lists = 0
@@ -465,6 +485,7 @@ def test_search_stops_at_the_worst_finished_so_far(form: str, alpha: float) -> N
     assert num_short_lists > 0
 
 
+@pytest.mark.usefixtures("library")
 def test_early_stopping_saves_steps() -> None:
     """Count the steps with a nearly certain end token: R ends suffice for "exhaustive", one for "best"."""
     for stop, max_steps in (("exhaustive", 4), ("best", 1)):
@@ -476,6 +497,7 @@ def test_early_stopping_saves_steps() -> None:
 
 
 @pytest.mark.parametrize("stop", EARLY_STOPPING)
+@pytest.mark.usefixtures("library")
 def test_hypotheses_are_distinct_and_sorted(stop: str) -> None:
     for seed in range(8):
         for hypotheses in search(Table.random(seed), [10, 3, 1, 7], 5, make_settings(), early_stopping=stop):
@@ -505,7 +527,7 @@ def by_greedy(table: Table, limits: list[int], forbidden_ids: tuple[int, ...]) -
 
 
 def by_sampling(table: Table, limits: list[int], forbidden_ids: tuple[int, ...]) -> list[list[Hypothesis]]:
-    sampler = make_sampler(range(len(limits)), temperature=2.0)
+    sampler = make_sampler(range(len(limits)), table.arrays, temperature=2.0)
     settings = make_settings(forbidden_ids=forbidden_ids)
     return [[hypothesis] for hypothesis in decode(table, limits, settings, select_tokens=sampler)]
 
@@ -514,6 +536,7 @@ SEARCHES = [by_beam, by_greedy, by_sampling]
 
 
 @pytest.mark.parametrize("searching", SEARCHES)
+@pytest.mark.usefixtures("library")
 def test_output_without_end_stops_at_its_limit(searching: Search) -> None:
     limits = [5, 1, 9, 3, 9]
     for hypotheses, limit in zip(searching(Table.random(0), limits, (END,)), limits, strict=True):
@@ -524,6 +547,7 @@ def test_output_without_end_stops_at_its_limit(searching: Search) -> None:
 
 
 @pytest.mark.parametrize("searching", SEARCHES)
+@pytest.mark.usefixtures("library")
 def test_length_limit_includes_the_end_token(searching: Search) -> None:
     limits = [2, 6, 1, 4] * 3
     seen = set()
@@ -538,6 +562,7 @@ def test_length_limit_includes_the_end_token(searching: Search) -> None:
 
 
 @pytest.mark.parametrize("searching", SEARCHES)
+@pytest.mark.usefixtures("library")
 def test_outputs_contain_no_forbidden_tokens(searching: Search) -> None:
     table = Table.random(0)
     table.logits_CV[:, [PAD, START, 4]] += 8.0
@@ -551,6 +576,7 @@ def test_outputs_contain_no_forbidden_tokens(searching: Search) -> None:
             assert all(math.isfinite(log_prob) for log_prob in hypothesis.token_log_probs)
 
 
+@pytest.mark.usefixtures("library")
 def test_beam_returns_only_possible_outputs() -> None:
     """Forbid all tokens but the end token: one output remains for any beam size."""
     table = Table.random(0)
@@ -563,6 +589,7 @@ def test_beam_returns_only_possible_outputs() -> None:
 # The hook
 
 
+@pytest.mark.usefixtures("library")
 def test_on_step_receives_every_beam_step() -> None:
     """Rebuild the finished outputs and the length of the search from the steps alone."""
     table, beam, limits = Table.random(3), 3, [9, 4]
@@ -575,7 +602,7 @@ def test_on_step_receives_every_beam_step() -> None:
     for step in steps:
         assert list(step.sentences) == [0, 1]
         parents, tokens = step.candidates.parent_BX.tolist(), step.candidates.token_BX.tolist()
-        assert (step.candidates.score_BX.diff(dim=1) <= 0).all()
+        assert (np.diff(table.arrays.to_numpy(step.candidates.score_BX)) <= 0).all()
         for row in range(len(limits)):
             expanded = [(*alive[row][parent], token) for parent, token in zip(parents[row], tokens[row], strict=True)]
             if step.length <= limits[row]:
@@ -630,7 +657,7 @@ def test_output_does_not_depend_on_the_batch(method: str, changes: dict[str, Any
             row_limits = [limits[row] for row in rows]
             if method == "beam":
                 return search_with_network(model, ids, row_limits, 3)
-            sampler = make_sampler([seeds[row] for row in rows], temperature=1.3, top_p=0.9)
+            sampler = make_sampler([seeds[row] for row in rows], TORCH, temperature=1.3, top_p=0.9)
             selector = argmax if method == "greedy" else sampler
             return [[hypothesis] for hypothesis in decode_with_network(model, ids, row_limits, selector)]
 
@@ -693,34 +720,36 @@ def test_forced_scores_match_closed_form() -> None:
 # Ensembles
 
 
+@pytest.mark.usefixtures("library")
 def test_ensemble_of_one_equals_the_model() -> None:
     table = Table.random(3)
     limits = [9, 4, 7]
     alone = search(table, limits, 3, make_settings())
     together = beam_search(
-        ensemble_step([table.step]),
+        ensemble_step([table.step], table.arrays),
         EnsembleState((table.start(3, 3),)),
         max_lengths=limits,
         settings=make_settings(),
         options=BeamSearchOptions(beam_size=3),
-        device=CPU,
+        arrays=table.arrays,
     )
     for ours, theirs in zip(together, alone, strict=True):
         assert_outputs(ours, to_outputs(theirs))
 
 
+@pytest.mark.usefixtures("library")
 def test_ensemble_averages_probabilities() -> None:
     first, second = Table.random(4), Table.random(5, contexts=499)
-    step = ensemble_step([first.step, second.step])
+    step = ensemble_step([first.step, second.step], Table.arrays)
     state: SearchState = EnsembleState((first.start(2), second.start(2)))
     tokens: list[int] = []
     for token in (START, 3, 5, 4):
-        logits, state = step(torch.tensor([token, token]), state)
+        logits, state = step(Table.arrays.asarray([token, token]), state)
         tokens += [token] if token != START else []
         for sentence in range(2):
             pair = zip(first.log_probs(sentence, tokens), second.log_probs(sentence, tokens), strict=True)
             expected = [(math.exp(first_log_prob) + math.exp(second_log_prob)) / 2 for first_log_prob, second_log_prob in pair]
-            assert logits[sentence].exp().tolist() == pytest.approx(expected, abs=1e-6)
+            assert Table.arrays.xp.exp(logits[sentence]).tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_ensemble_scores_outputs_by_mean_probability() -> None:
@@ -728,12 +757,12 @@ def test_ensemble_scores_outputs_by_mean_probability() -> None:
     models = [network(0), network(1, norm="pre")]
     source = sentences(6, 2, 4)
     outputs = beam_search(
-        ensemble_step([step_of(model) for model in models]),
+        ensemble_step([step_of(model) for model in models], TORCH),
         EnsembleState(tuple(model.start(source) for model in models)),
         max_lengths=[10, 3, 7],
         settings=make_settings("none", 0.0),
         options=BeamSearchOptions(beam_size=3),
-        device=CPU,
+        arrays=TORCH,
     )
     for row, hypotheses in enumerate(outputs):
         for hypothesis in hypotheses:
@@ -749,26 +778,29 @@ def test_ensemble_scores_outputs_by_mean_probability() -> None:
 
 
 @pytest.mark.parametrize("truncation", [{"top_k": 1}, {"top_p": 1e-6}, {"top_k": 1, "temperature": 5.0}, {"temperature": 1e-4}])
+@pytest.mark.usefixtures("library")
 def test_sampling_the_top_token_equals_greedy(truncation: dict[str, Any]) -> None:
     limits = [9, 5, 1, 7]
     for seed in range(5):
         table = Table.random(seed)
-        sampled = decode(table, limits, select_tokens=make_sampler(range(4), **truncation))
+        sampled = decode(table, limits, select_tokens=make_sampler(range(4), table.arrays, **truncation))
         assert sampled == decode(table, limits)
 
 
+@pytest.mark.usefixtures("library")
 def test_sampling_seeds_reproduce_and_differ() -> None:
     table, limits = Table.random(1, vocabulary=50), [12] * 6
-    first = decode(table, limits, select_tokens=make_sampler(range(6)))
-    assert decode(table, limits, select_tokens=make_sampler(range(6))) == first
-    second = decode(table, limits, select_tokens=make_sampler(range(6, 12)))
+    first = decode(table, limits, select_tokens=make_sampler(range(6), table.arrays))
+    assert decode(table, limits, select_tokens=make_sampler(range(6), table.arrays)) == first
+    second = decode(table, limits, select_tokens=make_sampler(range(6, 12), table.arrays))
     assert all(ours.tokens != theirs.tokens for ours, theirs in zip(first, second, strict=True))
 
 
+@pytest.mark.usefixtures("library")
 def test_sampling_uses_every_seed_bit() -> None:
     """Change the high bits only: torch.Generator reads the low 32 bits, and a recipe's seed is above them."""
     table, limits = Table.random(1, vocabulary=50), [12] * 4
-    samplers = [make_sampler([row + high for row in range(4)]) for high in (0, 1 << 32, 1 << 40)]
+    samplers = [make_sampler([row + high for row in range(4)], table.arrays) for high in (0, 1 << 32, 1 << 40)]
     drawn = [decode(table, limits, select_tokens=sampler) for sampler in samplers]
     assert len({tuple(hypothesis.tokens for hypothesis in hypotheses) for hypotheses in drawn}) == 3
 
@@ -797,10 +829,11 @@ LOGITS = [0.3, -1.0, 0.9, 1.4, -0.2, 0.0, 0.6, -3.0]
         ({"top_p": 0.6}, softmax([logit if logit >= 0.6 else -math.inf for logit in LOGITS])),
     ],
 )
+@pytest.mark.usefixtures("library")
 def test_sampled_frequencies_match_the_softmax(truncation: dict[str, Any], expected: list[float]) -> None:
     draws = 4000
     table = Table(torch.tensor([LOGITS]))
-    sampled = decode(table, [1] * draws, select_tokens=make_sampler(range(draws), **truncation))
+    sampled = decode(table, [1] * draws, select_tokens=make_sampler(range(draws), table.arrays, **truncation))
     counts = [0] * len(LOGITS)
     for hypothesis in sampled:
         (token,) = hypothesis.tokens or (END,)
@@ -814,17 +847,18 @@ def test_sampled_frequencies_match_the_softmax(truncation: dict[str, Any], expec
 def test_successive_draws_match_the_softmax() -> None:
     """Apply the same bound to successive draws of one sentence as to the first draws of many."""
     logits = torch.tensor(LOGITS).log_softmax(0)
-    sampler = make_sampler([7])
+    sampler, topk = make_sampler([7], TORCH), BlockTopK(TORCH)
     counts = [0] * len(LOGITS)
     for length in range(4000):
-        counts[int(sampler(logits[None], [0], length, TorchTopK()))] += 1
+        counts[int(sampler(logits[None], [0], length, topk))] += 1
     expected = [4000 * probability for probability in softmax(LOGITS)]
     assert sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected, strict=True)) < CHI_SQUARE_999[7]
 
 
+@pytest.mark.usefixtures("library")
 def test_samples_have_the_models_own_scores() -> None:
     table = Table.random(2)
-    sampler = make_sampler(range(5), temperature=0.3, top_k=2)
+    sampler = make_sampler(range(5), table.arrays, temperature=0.3, top_k=2)
     for row, hypothesis in enumerate(decode(table, [8] * 5, select_tokens=sampler)):
         output_ids = [*hypothesis.tokens, END][: len(hypothesis.token_log_probs)]
         expected = [table.log_probs(row, output_ids[:position])[token] for position, token in enumerate(output_ids)]

@@ -8,13 +8,14 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_beam_search import (
-    CPU,
     EARLY_STOPPING,
     END,
     PENALTIES,
+    TORCH,
     ScoredOutput,
     Table,
     assert_outputs,
@@ -24,9 +25,10 @@ from test_beam_search import (
     search,
     to_outputs,
 )
-from torch import Tensor
+from test_beam_search import library as library
 
 from dragoman.config import DecodingConfig, update_section
+from dragoman.decoding.arrays import NUMPY, Array, Arrays
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.decoding.diverse_beam import BeamGroups
@@ -35,7 +37,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.phrase import Phrase
 from dragoman.decoding.repetition import contains_repetition, is_repeating
-from dragoman.decoding.topk import BlockLogSumExp, find_best_candidates, topk
+from dragoman.decoding.topk import BlockTopK, find_best_candidates
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -143,6 +145,7 @@ def assert_beam_outputs(
 
 @pytest.mark.parametrize("vocabulary", [8, 1100, 1031])  # sorted, in blocks, in blocks with a remainder
 @pytest.mark.parametrize("stop", [*EARLY_STOPPING, "beam_full"])
+@pytest.mark.usefixtures("library")
 def test_beam_search_equals_reference_with_lists(stop: str, vocabulary: int) -> None:
     limits = [9, 4, 1, 12, 7]
     for seed, (form, alpha) in enumerate(PENALTIES):
@@ -156,6 +159,7 @@ def test_beam_search_equals_reference_with_lists(stop: str, vocabulary: int) -> 
 
 
 @pytest.mark.parametrize("threshold", [0.3, 1.0])
+@pytest.mark.usefixtures("library")
 def test_compaction_threshold_changes_no_output(threshold: float) -> None:
     limits = [9, 4, 1, 12, 7, 7]
     settings, late = make_settings(), make_settings(compaction_threshold=threshold)
@@ -166,22 +170,28 @@ def test_compaction_threshold_changes_no_output(threshold: float) -> None:
 
 
 @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 5), (3, 1024), (4, 1999), (2, 40_000), (40, 9_001)])
-def test_logsumexp_and_topk_equal_torch(rows: int, vocabulary: int) -> None:
+@pytest.mark.parametrize("arrays", [NUMPY, TORCH], ids=["numpy", "torch"])
+def test_logsumexp_and_topk_equal_torch(rows: int, vocabulary: int, arrays: Arrays) -> None:
     logits = torch.randn(2 * rows, vocabulary, generator=torch.Generator().manual_seed(rows)) * 5
-    sums = BlockLogSumExp()(logits)
+    topk, our_logits = BlockTopK(arrays), arrays.asarray(logits.numpy())
+    sums = topk.logsumexp(our_logits)
     # torch's own log_softmax has the same error: 6e-6 at 40,000 such logits
-    torch.testing.assert_close(sums, logits.double().logsumexp(-1), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(arrays.to_numpy(sums), logits.double().logsumexp(-1).numpy(), rtol=0, atol=1e-5)
     score = torch.randn(2, rows, generator=torch.Generator().manual_seed(1))
     total_scores = (logits.log_softmax(-1).view(2, rows, -1) + score[:, :, None]).flatten(1)
     count = min(2 * rows, total_scores.shape[1])
-    ours = find_best_candidates(logits.view(2, rows, -1), sums.view(2, rows), score, count)
+    our_score = arrays.asarray(score.numpy())
+    ours = find_best_candidates(
+        our_logits.reshape(2, rows, -1), sums.reshape(2, rows), our_score, count, topk_impl=topk, arrays=arrays
+    )
     expected = total_scores.topk(count, dim=1)
-    torch.testing.assert_close(ours.score_BX, expected.values, rtol=0, atol=1e-5)
-    assert torch.equal(ours.parent_BX * vocabulary + ours.token_BX, expected.indices)
-    assert torch.equal(topk(logits[:, None], None, 1)[:, 0], logits.argmax(-1))
+    np.testing.assert_allclose(arrays.to_numpy(ours.score_BX), expected.values.numpy(), rtol=0, atol=1e-5)
+    assert (ours.parent_BX * vocabulary + ours.token_BX).tolist() == expected.indices.tolist()
+    assert topk.topk(our_logits[:, None], None, 1)[:, 0].tolist() == logits.argmax(-1).tolist()
 
 
-def test_sampling_from_top_tokens_equals_full_sampling() -> None:
+@pytest.mark.parametrize("arrays", [NUMPY, TORCH], ids=["numpy", "torch"])
+def test_sampling_from_top_tokens_equals_full_sampling(arrays: Arrays) -> None:
     """Nearly equal logits make draws fall beyond the 256 tokens that are sorted first."""
     generator = torch.Generator().manual_seed(0)
     for spread, top_k, top_p in [(3.0, 0, 1.0), (0.1, 0, 1.0), (0.1, 0, 0.6), (3.0, 0, 0.9), (1.0, 300, 1.0), (1.0, 5, 0.7)]:
@@ -193,8 +203,10 @@ def test_sampling_from_top_tokens_equals_full_sampling() -> None:
             kept[kept.cumsum(0) - kept >= top_p] = 0
             expected_rank = int((kept.cumsum(0) <= kept.sum() * uniform[row]).sum())
             row_logits = logits[row : row + 1]
-            token = sample_tokens(row_logits, row_logits.logsumexp(-1), uniform[row : row + 1], top_k=top_k, top_p=top_p)
-            assert int(token) == int(order[row, expected_rank])
+            tensors = row_logits, row_logits.logsumexp(-1), uniform[row : row + 1]
+            logits_1V, log_sum_1, uniform_1 = (arrays.asarray(tensor.numpy()) for tensor in tensors)
+            token = sample_tokens(logits_1V, log_sum_1, uniform_1, BlockTopK(arrays), top_k=top_k, top_p=top_p)
+            assert token.tolist() == [int(order[row, expected_rank])]
 
 
 # Masks
@@ -290,9 +302,10 @@ CASES: dict[str, tuple[SearchSettings, list[SentenceConstraints], Banned]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("library")
 def test_masks_equal_those_of_the_reference(case: str) -> None:
     settings, constraints, banned = CASES[case]
-    sampler = make_sampler(range(4), temperature=3.0)
+    sampler = make_sampler(range(4), Table.arrays, temperature=3.0)
     for seed in range(6):
         table = Table.random(seed)
         outputs = search(table, LIMITS, 3, settings, constraints=constraints)
@@ -306,6 +319,7 @@ def test_masks_equal_those_of_the_reference(case: str) -> None:
             assert all(token not in banned(sentence, output_ids[:position]) for position, token in enumerate(output_ids))
 
 
+@pytest.mark.usefixtures("library")
 def test_automaton_limits_the_next_tokens() -> None:
     """Allow ascending tokens only, and the end token after three; the automaton reads only outputs that it allowed."""
 
@@ -314,10 +328,10 @@ def test_automaton_limits_the_next_tokens() -> None:
         assert list(tokens) == sorted(tokens), "an output that was never allowed"
         return {token for token in range(9) if token > last and token != END} | ({END} if len(tokens) >= 3 else set())
 
-    def allow(outputs_NT: Tensor, sentences_N: Tensor) -> Tensor:
+    def allow(outputs_NT: Array, sentences_N: Array) -> Array:
         rows = [[token in ascending(output) for token in range(9)] for output in outputs_NT.tolist()]
         assert len(sentences_N) == len(rows)
-        return torch.tensor(rows)
+        return Table.arrays.asarray(rows)
 
     def banned(sentence: int, tokens: tuple[int, ...]) -> set[int]:
         return set(range(9)) - ascending(tokens)
@@ -328,9 +342,11 @@ def test_automaton_limits_the_next_tokens() -> None:
         assert_beam_outputs(outputs, table, [9, 3, 7], 5, banned=banned)
 
 
+@pytest.mark.usefixtures("library")
 def test_output_ends_if_no_token_is_allowed() -> None:
-    def allow(outputs_NT: Tensor, sentences_N: Tensor) -> Tensor:
-        return torch.full((len(outputs_NT), 6), outputs_NT.shape[1] < 2) & (torch.arange(6) != END)
+    def allow(outputs_NT: Array, sentences_N: Array) -> Array:
+        rows = [[outputs_NT.shape[1] < 2 and token != END for token in range(6)]] * len(outputs_NT)
+        return Table.arrays.asarray(rows)
 
     table, settings = Table.random(0), constrain_decoding(allowed_tokens_fn=allow)
     (greedy,) = decode(table, [9], settings)
@@ -359,6 +375,7 @@ def best_with_phrases(table: Table, sentence: int, limit: int, phrases: Sequence
 
 
 @pytest.mark.parametrize("include", [((3,),), ((3, 0),), ((0, 1), (3,)), ((1, 1), (1, 3))])
+@pytest.mark.usefixtures("library")
 def test_wide_beam_returns_best_output_with_phrases(include: tuple[tuple[int, ...], ...]) -> None:
     for seed in range(3):
         table = Table.random(seed, vocabulary=4)
@@ -367,6 +384,7 @@ def test_wide_beam_returns_best_output_with_phrases(include: tuple[tuple[int, ..
 
 
 @pytest.mark.parametrize("groups", [(((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))])
+@pytest.mark.usefixtures("library")
 def test_wide_beam_returns_best_output_with_one_phrase_of_each_group(groups: tuple[tuple[tuple[int, ...], ...], ...]) -> None:
     for seed in range(3):
         table = Table.random(seed, vocabulary=4)
@@ -381,6 +399,7 @@ def test_wide_beam_returns_best_output_with_one_phrase_of_each_group(groups: tup
     assert contains_phrase(hypotheses[0].tokens, (0, 1))
 
 
+@pytest.mark.usefixtures("library")
 def test_narrow_beam_places_every_phrase() -> None:
     constraints = [
         constrain(include=((5, 6), (7, 7, 4))),
@@ -405,6 +424,7 @@ def test_narrow_beam_places_every_phrase() -> None:
             assert_own_log_probs(hypothesis, table, 0)
 
 
+@pytest.mark.usefixtures("library")
 def test_phrase_match_falls_back_to_a_shorter_one() -> None:
     """Match 3 3 4 within 3 3 3 4, where the match falls back as in Knuth, Morris and Pratt."""
     table, prefix = Table.random(1), (3, 3, 3, 4)
@@ -414,6 +434,7 @@ def test_phrase_match_falls_back_to_a_shorter_one() -> None:
     assert hypotheses[0].tokens == without_phrase[0].tokens
 
 
+@pytest.mark.usefixtures("library")
 def test_output_without_impossible_phrases_is_returned() -> None:
     table = Table.random(2, vocabulary=8)
     pair = constrain(include=((5, 3), (4,)))
@@ -481,6 +502,7 @@ def reference_groups(
 
 
 @pytest.mark.parametrize("diversity_penalty", [0.3, 2.0])
+@pytest.mark.usefixtures("library")
 def test_diverse_groups_equal_those_of_the_reference(diversity_penalty: float) -> None:
     for seed in range(6):
         table = Table.random(seed, vocabulary=7)
@@ -494,6 +516,7 @@ def test_diverse_groups_equal_those_of_the_reference(diversity_penalty: float) -
         assert [hypothesis.score for hypothesis in hypotheses[: len(best)]] == pytest.approx(best, abs=1e-5)
 
 
+@pytest.mark.usefixtures("library")
 def test_diversity_penalty_increases_distinct_outputs() -> None:
     table, limits = Table.random(0, vocabulary=30), [10] * 8
     table.logits_CV[:, END] += 1.0
@@ -506,6 +529,7 @@ def test_diversity_penalty_increases_distinct_outputs() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.usefixtures("library")
 def test_alternatives_differ_after_the_prefix(width: int) -> None:
     """Each alternative equals the best output with the prefix and one of the four most probable next tokens."""
     limits = [9, 7, 9]
@@ -541,7 +565,8 @@ def repeats_by_definition(tokens: Sequence[int], window: int) -> bool:
     return False
 
 
-def test_repetition_detection_follows_its_definition() -> None:
+@pytest.mark.parametrize("arrays", [NUMPY, TORCH], ids=["numpy", "torch"])
+def test_repetition_detection_follows_its_definition(arrays: Arrays) -> None:
     rng, seen = random.Random(0), set()
     for _ in range(1500):
         window, period = rng.choice([8, 11, 16]), rng.randint(1, 20)
@@ -550,13 +575,14 @@ def test_repetition_detection_follows_its_definition() -> None:
         if tokens and rng.random() < 0.3:
             tokens[rng.randrange(len(tokens))] = 9
         expected = repeats_by_definition(tokens, window)
-        assert bool(is_repeating(torch.tensor([tokens, tokens], dtype=torch.long), window)[1]) == expected
+        assert bool(is_repeating(arrays.asarray([tokens, tokens], arrays.xp.int64), window, arrays)[1]) == expected
         anywhere = any(repeats_by_definition(tokens[:last], window) for last in range(len(tokens) + 1))
         assert contains_repetition(tokens, window) == anywhere
         seen.add((expected, anywhere))
     assert seen == {(True, True), (False, True), (False, False)}
 
 
+@pytest.mark.usefixtures("library")
 def test_repeating_output_is_stopped_and_marked() -> None:
     """Decode with a table in which three tokens follow each other and the end token is improbable."""
     table = Table(torch.full((7, 6), -9.0))
@@ -586,6 +612,7 @@ def test_repeating_output_is_stopped_and_marked() -> None:
 # All constraints together, and recipe keys
 
 
+@pytest.mark.usefixtures("library")
 def test_constrained_output_does_not_depend_on_the_batch() -> None:
     constraints = [
         constrain(prefix=(3,), include=((5, 4),)),
@@ -601,11 +628,11 @@ def test_constrained_output_does_not_depend_on_the_batch() -> None:
         for row in range(5):
             (alone,) = beam_search(
                 table.step,
-                table.start(5, 4).select_sentences(torch.tensor([row])),
+                table.start(5, 4).select_sentences(table.arrays.asarray([row])),
                 max_lengths=[limits[row]],
                 settings=settings,
                 options=BeamSearchOptions(beam_size=4),
-                device=CPU,
+                arrays=table.arrays,
                 constraints=[constraints[row]],
             )
             assert_outputs(together[row], to_outputs(alone))

@@ -6,9 +6,10 @@ import itertools
 import math
 
 import pytest
-import torch
-from test_beam_search import END, START, Table
+from test_beam_search import END, START, TORCH, Table
+from test_beam_search import library as library
 
+from dragoman.decoding.arrays import NUMPY, Arrays
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.decoding.greedy import decode_tokens
@@ -17,7 +18,6 @@ from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.repetition import penalize_repeated_tokens
 from dragoman.inference.backends.support_table import is_native_search
 
-CPU = torch.device("cpu")
 PENALTY = 1.7
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -39,13 +39,15 @@ def make_settings(penalty: float = PENALTY) -> SearchSettings:
     return SearchSettings(start_id=START, end_id=END, length_penalty=LengthPenalty("power", 1.0), repetition_penalty=penalty)
 
 
-def test_repeated_tokens_lose_logit() -> None:
-    logits_NV = torch.tensor([[3.0, -3.0, 1.0, 0.0], [3.0, -3.0, 1.0, 0.0]])
-    penalize_repeated_tokens(logits_NV, torch.tensor([[0, 1, 0], [2, 3, 3]]), 2.0)
+@pytest.mark.parametrize("arrays", [NUMPY, TORCH], ids=["numpy", "torch"])
+def test_repeated_tokens_lose_logit(arrays: Arrays) -> None:
+    logits_NV = arrays.asarray([[3.0, -3.0, 1.0, 0.0], [3.0, -3.0, 1.0, 0.0]])
+    penalize_repeated_tokens(logits_NV, arrays.asarray([[0, 1, 0], [2, 3, 3]]), 2.0, arrays)
     assert logits_NV.tolist() == [[1.5, -6.0, 1.0, 0.0], [3.0, -3.0, 0.5, 0.0]]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.usefixtures("library")
 def test_wide_beam_finds_best_penalized_output(seed: int) -> None:
     table, limit = Table.random(seed, vocabulary=4), 4
     words = [token for token in range(4) if token != END]
@@ -63,23 +65,24 @@ def test_wide_beam_finds_best_penalized_output(seed: int) -> None:
         max_lengths=[limit],
         settings=make_settings(),
         options=BeamSearchOptions(beam_size=64),
-        device=CPU,
+        arrays=table.arrays,
     )
     assert hypotheses[0].tokens == best_tokens
     assert hypotheses[0].score == pytest.approx(best_score, abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", [4, 5])
+@pytest.mark.usefixtures("library")
 def test_penalty_leaves_token_log_probs_of_model(seed: int) -> None:
     table, limits = Table.random(seed), [8, 6, 8]
-    outputs = decode_tokens(table.step, table.start(3), max_lengths=limits, settings=make_settings(), device=CPU)
+    outputs = decode_tokens(table.step, table.start(3), max_lengths=limits, settings=make_settings(), arrays=table.arrays)
     beams = beam_search(
         table.step,
         table.start(3, 4),
         max_lengths=limits,
         settings=make_settings(),
         options=BeamSearchOptions(beam_size=4, nbest=4),
-        device=CPU,
+        arrays=table.arrays,
     )
     for sentence in range(3):
         for hypothesis in (outputs[sentence], *beams[sentence]):
@@ -89,15 +92,18 @@ def test_penalty_leaves_token_log_probs_of_model(seed: int) -> None:
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.7, 100.0])
+@pytest.mark.usefixtures("library")
 def test_greedy_search_takes_best_penalized_token(penalty: float) -> None:
     table = Table.random(6, vocabulary=12)
-    outputs = decode_tokens(table.step, table.start(3), max_lengths=[7] * 3, settings=make_settings(penalty), device=CPU)
+    settings = make_settings(penalty)
+    outputs = decode_tokens(table.step, table.start(3), max_lengths=[7] * 3, settings=settings, arrays=table.arrays)
     for sentence, output in enumerate(outputs):
         for position, token in enumerate(output.tokens):
             row = penalized_log_probs(table, sentence, output.tokens[:position], penalty)
             assert token == max(range(len(row)), key=row.__getitem__)
 
 
+@pytest.mark.usefixtures("library")
 def test_prefix_is_kept_and_counts_as_output() -> None:
     table, prefix = Table.random(7), (3, 4)
     (output,) = decode_tokens(
@@ -105,7 +111,7 @@ def test_prefix_is_kept_and_counts_as_output() -> None:
         table.start(1),
         max_lengths=[6],
         settings=make_settings(),
-        device=CPU,
+        arrays=table.arrays,
         constraints=[SentenceConstraints(prefix=prefix)],
     )
     assert output.tokens[:2] == prefix

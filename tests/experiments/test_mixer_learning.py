@@ -15,6 +15,7 @@ from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.interface import SearchSettings
 from dragoman.experiments.experts.layer import record_balance_losses
 from dragoman.model.factory import build_model
+from dragoman.tasks.torch_arrays import TorchArrays
 from table2_models import SYSTEM_NAMES, make_system_config
 
 PAD, END, START, FIRST, ROWS = 0, 1, 2, 3, 15
@@ -63,7 +64,11 @@ def train_and_score(config: ModelConfig, task: str, steps: int) -> float:
     settings = SearchSettings(start_id=START, end_id=END, forbidden_ids=(PAD, START))
     with torch.no_grad():
         outputs = decode_tokens(
-            model.step, model.start(source_BS), max_lengths=[MAX_LENGTH + 1] * BATCH, settings=settings, device=source_BS.device
+            model.step,
+            model.start(source_BS),
+            max_lengths=[MAX_LENGTH + 1] * BATCH,
+            settings=settings,
+            arrays=TorchArrays(source_BS.device),
         )
     expected = [[token for token in row if token >= FIRST] for row in target_BT.tolist()]
     return sum(list(output.tokens) == row for output, row in zip(outputs, expected, strict=True)) / BATCH

@@ -17,6 +17,7 @@ from dragoman.experiments.mixers.convolution import Convolution, DilatedConvolut
 from dragoman.experiments.mixers.recurrent import Lstm, OneWayLayer, TwoWayLayer, reverse_tokens
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.torch_arrays import TorchArrays
 from table2_models import NO_DROPOUT, SYSTEM_NAMES, make_system_config
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -248,11 +249,12 @@ def test_reordered_state_equals_fresh_state(name: str) -> None:
 def test_beam_of_one_equals_greedy_search(name: str) -> None:
     model, source_BS = make_any_model(name), sentences(5, 3, 4)
     settings, lengths = SearchSettings(start_id=START, end_id=END, forbidden_ids=(PAD, START)), [8, 8, 8]
-    greedy = decode_tokens(model.step, model.start(source_BS), max_lengths=lengths, settings=settings, device=source_BS.device)
+    arrays = TorchArrays(source_BS.device)
+    greedy = decode_tokens(model.step, model.start(source_BS), max_lengths=lengths, settings=settings, arrays=arrays)
     for beam_size in (1, 3):
         options = BeamSearchOptions(beam_size=beam_size, early_stopping="exhaustive")
         results = beam_search(
-            model.step, model.start(source_BS), max_lengths=lengths, settings=settings, options=options, device=source_BS.device
+            model.step, model.start(source_BS), max_lengths=lengths, settings=settings, options=options, arrays=arrays
         )
         if beam_size == 1:
             assert [result[0].tokens for result in results] == [hypothesis.tokens for hypothesis in greedy]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import DecodingConfig, ModelConfig, Recipe
-from dragoman.data.collate import Batch, collate, pad_sequences
+from dragoman.data.collate import Batch, collate
+from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.errors import RecipeError
 from dragoman.evaluation.gleu import sentence_gleu
@@ -26,6 +27,7 @@ from dragoman.experiments.risk_training.loss import compute_risk, expected_risk,
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
+from dragoman.tasks.torch_arrays import TorchArrays
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.flops import compute_batch_cost, count_forward_flops
@@ -80,8 +82,8 @@ def all_candidates() -> OutputCandidates:
 def enumerate_log_probs(model: Transformer) -> Tensor:
     """Return the log-probability of every output of both sentences with plain PyTorch, without the tokens that never occur."""
     outputs = all_outputs()
-    targets_RT = pad_sequences(outputs)
-    inputs_RT = pad_sequences([output[:-1] for output in outputs], prefix_id=START_ID)
+    targets_RT = torch.from_numpy(pad_sequences(outputs))
+    inputs_RT = torch.from_numpy(pad_sequences([output[:-1] for output in outputs], prefix_id=START_ID))
     is_forbidden_V = torch.zeros(VOCAB_SIZE, dtype=torch.bool).index_fill_(0, torch.tensor(FORBIDDEN_IDS), True)
     rows = []
     for source in SOURCES:
@@ -168,8 +170,8 @@ def test_samples_are_a_function_of_the_seed(model: Transformer, batch: Batch) ->
 
 
 def test_draw_depends_on_row_number_and_not_on_other_rows() -> None:
-    logits_NV = torch.zeros(4, 1000)
-    whole, part = make_counter_sampler(5), make_counter_sampler(5)
+    logits_NV, arrays = torch.zeros(4, 1000), TorchArrays(torch.device("cpu"))
+    whole, part = make_counter_sampler(5, arrays), make_counter_sampler(5, arrays)
     topk = None
     tokens_N = whole(logits_NV, [0, 1, 2, 3], 1, topk)  # type: ignore[arg-type]
     assert torch.equal(part(logits_NV[:2], [1, 3], 1, topk), tokens_N[[1, 3]])  # type: ignore[arg-type]

@@ -19,9 +19,11 @@ from click.testing import CliRunner, Result
 import dragoman
 from dragoman import Parse, Parser
 from dragoman.cli.main import cli
+from dragoman.decoding.arrays import NUMPY, Arrays
 from dragoman.errors import BundleError, DataError, DeviceError, DragomanError
 from dragoman.runtime.cpu_support import supports_bf16_matmul
-from dragoman.tasks.inference_model import as_inference_model
+from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.tree_constraint import TreeConstraint
 from dragoman.trees.constraint_automaton import ConstraintAutomaton
 from dragoman.trees.linearization import LINEARIZATION_NAMES, LinearizationName, linearization
@@ -103,6 +105,9 @@ TOKENS: dict[LinearizationName, list[str]] = {
 }
 
 
+LIBRARIES = [pytest.param(NUMPY, id="numpy"), pytest.param(TorchArrays(torch.device("cpu")), id="torch")]
+
+
 def make_automaton(name: LinearizationName, rng: random.Random) -> ConstraintAutomaton:
     vocabulary = ["<pad>", "<unk>", "<s>", "</s>", *TOKENS[name]]
     limits = {"max_depth": rng.choice([2, 5, 64]), "max_consecutive_opens": rng.choice([1, 3, 16])}
@@ -116,21 +121,22 @@ def make_sentences(automaton: ConstraintAutomaton, rng: random.Random) -> tuple[
     return lengths, [automaton.min_tokens(length) + rng.randint(0, 25) for length in lengths], word_ids
 
 
+@pytest.mark.parametrize("arrays", LIBRARIES)
 @pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-def test_constraint_allows_what_the_automaton_allows(name: LinearizationName) -> None:
+def test_constraint_allows_what_the_automaton_allows(name: LinearizationName, arrays: Arrays) -> None:
     """Compare with the state of the automaton along random walks whose rows are dropped, copied and moved."""
     for seed in range(8):
         rng = random.Random(seed)
         automaton = make_automaton(name, rng)
         lengths, limits, word_ids = make_sentences(automaton, rng)
-        allowed_tokens_fn = TreeConstraint(automaton, torch.device("cpu")).build_allowed_tokens_fn(lengths, limits, word_ids)
+        allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
         state, of_N, outputs_NT = (
             automaton.initial_state(lengths, limits, word_ids),
             np.arange(5),
             np.zeros((5, 0), dtype=np.int64),
         )
         for _ in range(max(limits) + 2):
-            allowed_NV = allowed_tokens_fn(torch.from_numpy(outputs_NT), torch.from_numpy(of_N)).numpy()
+            allowed_NV = arrays.to_numpy(allowed_tokens_fn(arrays.asarray(outputs_NT), arrays.asarray(of_N)))
             np.testing.assert_array_equal(allowed_NV, automaton.get_allowed_mask(state))
             rows = np.array(rng.choices(range(len(of_N)), k=6))
             tokens = np.array([rng.choice(np.flatnonzero(allowed_V)) for allowed_V in allowed_NV[rows]])
@@ -138,47 +144,49 @@ def test_constraint_allows_what_the_automaton_allows(name: LinearizationName) ->
             outputs_NT = np.concatenate([outputs_NT[rows], tokens[:, None]], axis=1)
 
 
+@pytest.mark.parametrize("arrays", LIBRARIES)
 @pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-def test_single_row_has_the_same_masks(name: LinearizationName) -> None:
+def test_single_row_has_the_same_masks(name: LinearizationName, arrays: Arrays) -> None:
     """Decode one sentence after the other, some of them truncated, as a beam of one does."""
     for seed in range(8):
         rng = random.Random(seed)
         automaton = make_automaton(name, rng)
         lengths, limits, word_ids = make_sentences(automaton, rng)
-        allowed_tokens_fn = TreeConstraint(automaton, torch.device("cpu")).build_allowed_tokens_fn(lengths, limits, word_ids)
+        allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
         for sentence in [*range(5), 2, 2]:
             state = automaton.initial_state([lengths[sentence]], [limits[sentence]], word_ids and [word_ids[sentence]])
             output_ids: list[int] = []
             for _ in range(rng.randint(1, limits[sentence] + 1)):
-                allowed_NV = allowed_tokens_fn(torch.tensor([output_ids], dtype=torch.long), torch.tensor([sentence])).numpy()
+                output_1T = arrays.asarray([output_ids], arrays.xp.int64)
+                allowed_NV = arrays.to_numpy(allowed_tokens_fn(output_1T, arrays.asarray([sentence])))
                 np.testing.assert_array_equal(allowed_NV, automaton.get_allowed_mask(state))
                 output_ids.append(int(rng.choice(np.flatnonzero(allowed_NV[0]))))
                 state = automaton.advance(state, output_ids[-1:])
 
 
+@pytest.mark.parametrize("arrays", LIBRARIES)
 @pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-def test_dead_rows_do_not_change_other_masks(name: LinearizationName) -> None:
+def test_dead_rows_do_not_change_other_masks(name: LinearizationName, arrays: Arrays) -> None:
     """Rows with score -inf may have any output; the masks of the other rows do not change."""
     for seed in range(20):
         rng = random.Random(seed)
         automaton = make_automaton(name, rng)
         lengths, limits, word_ids = make_sentences(automaton, rng)
-        allowed_tokens_fn = TreeConstraint(automaton, torch.device("cpu")).build_allowed_tokens_fn(lengths, limits, word_ids)
+        allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
         size = len(automaton.kind_V)
         dead_T = [rng.randrange(size) for _ in range(9)]
         alive = [next(token for token in range(size) if automaton.kind_V[token] == 1)]  # any bracket that opens
         state = automaton.advance(automaton.initial_state(lengths[:1], limits[:1], word_ids and word_ids[:1]), alive)
-        both = torch.tensor([alive, dead_T[:1]])
-        np.testing.assert_array_equal(
-            allowed_tokens_fn(both, torch.tensor([0, 1]))[:1].numpy(), automaton.get_allowed_mask(state)
-        )
-        assert allowed_tokens_fn(torch.tensor([dead_T]), torch.tensor([4])).shape == (1, size)
+        both = arrays.asarray([alive, dead_T[:1]])
+        allowed_NV = arrays.to_numpy(allowed_tokens_fn(both, arrays.asarray([0, 1])))
+        np.testing.assert_array_equal(allowed_NV[:1], automaton.get_allowed_mask(state))
+        assert allowed_tokens_fn(arrays.asarray([dead_T]), arrays.asarray([4])).shape == (1, size)
 
 
 def test_limit_too_small_for_a_tree_raises() -> None:
     automaton = make_automaton("typed", random.Random(1))
     with pytest.raises(ValueError, match="max_tokens = 6: a tree over 4 words needs 7"):
-        TreeConstraint(automaton, torch.device("cpu")).build_allowed_tokens_fn([4], [6])
+        TreeConstraint(automaton, NUMPY).build_allowed_tokens_fn([4], [6])
 
 
 # Parsers

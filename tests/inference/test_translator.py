@@ -24,8 +24,9 @@ from dragoman.formats.text import read_lines
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.local_attention import Mask
-from dragoman.tasks.generation import BatchSearch, compute_cross_attentions, generate
-from dragoman.tasks.inference_model import as_inference_model, get_max_positions
+from dragoman.tasks.forced_decoding import compute_cross_attentions
+from dragoman.tasks.generation import BatchSearch, generate
+from dragoman.tasks.torch_models import as_inference_model, get_max_positions
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -16,8 +16,9 @@ from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.model.factory import build_model
 from dragoman.model.layers import FeedForward
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import BatchSearch, compute_cross_attentions, generate, score_pairs
-from dragoman.tasks.inference_model import as_inference_model
+from dragoman.tasks.forced_decoding import compute_cross_attentions, score_pairs
+from dragoman.tasks.generation import BatchSearch, generate
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.losses.rdrop import r_drop_loss
 

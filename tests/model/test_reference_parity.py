@@ -20,6 +20,7 @@ from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
 from dragoman.model.positional_encoding import SinusoidalPositionalEmbedding
 from dragoman.model.transformer import DecoderState, Transformer
+from dragoman.tasks.torch_arrays import TorchArrays
 
 PAD = 0
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -308,14 +309,15 @@ def test_greedy_output_equals_marian_generate() -> None:
 
         def step(tokens_N: Tensor, state: SearchState, model: Transformer = ours) -> tuple[Tensor, DecoderState]:
             assert isinstance(state, DecoderState)
-            return model.step(tokens_N, state)
+            with torch.no_grad():
+                return model.step(tokens_N, state)
 
         hypotheses = decode_tokens(
             step,
             ours.start(source),
             max_lengths=[limit] * len(source),
             settings=SearchSettings(start_id=MARIAN_PAD, end_id=MARIAN_EOS),
-            device=CPU,
+            arrays=TorchArrays(CPU),
         )
         for row, hypothesis in zip(generated.tolist(), hypotheses, strict=True):
             assert row[0] == MARIAN_PAD

@@ -11,12 +11,14 @@ import torch
 
 from conftest import NO_DROPOUT, MakeRecipe
 from dragoman.config import DecodingConfig, make_recipe
-from dragoman.data.collate import collate, pad_sequences
+from dragoman.data.collate import collate
+from dragoman.data.padding import pad_sequences
 from dragoman.inference.backends.cuda.graphs import CudaGraph
 from dragoman.inference.backends.cuda.model import StaticTransformer, build_cuda_inference_model
 from dragoman.model.factory import build_model
 from dragoman.tasks.generation import BatchSearch, generate
-from dragoman.tasks.inference_model import InferenceModel, as_inference_model
+from dragoman.tasks.inference_model import InferenceModel
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.training.gradient_guard import GradientGuard
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.metrics_log import read_metrics_log
@@ -89,7 +91,7 @@ def test_graph_step_equals_plain_step(precision: torch.dtype) -> None:
     """The logits of 40 fixed tokens in two buckets are in float32 for any weights. The second round replays all graphs."""
     torch.manual_seed(3)
     model = build_model(RECIPE.model, source_vocab_size=12, target_vocab_size=12).eval()
-    source, tokens_TN = pad_sequences(SOURCES), torch.randint(3, 12, (40, 6))
+    source, tokens_TN = torch.from_numpy(pad_sequences(SOURCES)), torch.randint(3, 12, (40, 6))
     rows_N = torch.tensor([1, 0, 3, 3, 4, 5])
     state, expected = model.start(source), []
     for tokens_N in tokens_TN:
@@ -115,7 +117,7 @@ def test_steps_never_synchronize_and_free_memory() -> None:
     selected_B, rows_N = torch.tensor([2, 0], device="cuda"), torch.tensor([1, 1, 2, 3], device="cuda")
     for round_number in range(5):
         for count in (1, 3, 6):
-            state = static_model.start(pad_sequences([SOURCES[0]] * count).cuda())
+            state = static_model.start(torch.from_numpy(pad_sequences([SOURCES[0]] * count)).cuda())
             tokens_N = torch.full((2 * count,), 5, device="cuda")
             torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error" if round_number > 1 else "default")

@@ -31,7 +31,7 @@ from dragoman.tasks.confidence import (
     calibrate,
     compute_signals,
 )
-from dragoman.tasks.generation import compute_cross_attentions
+from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.training import finalize as finalize_module
 from dragoman.training import measure_parts

@@ -20,7 +20,7 @@ class SearchExtension(Extension):
         """Return the hypotheses of each source of a batch, best first.
 
         inference_model: `InferenceModel` with the start and the steps of the model
-        source_BS: source ids on the device of the model, padded on the right
+        source_BS: source ids as a NumPy array, padded on the right
         limits: maximum output length of each source in tokens
         settings: `SearchSettings`, such as the ids that no output contains
         constraints: constraints on the output of each source, or an empty sequence

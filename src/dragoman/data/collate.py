@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dragoman.data.padding import IdSequence, pad_sequences, split_by_tokens
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.data.tokenization.word_boundaries import AlignmentTarget
 
 if TYPE_CHECKING:  # inference does not need pyarrow
-    from dragoman.data.encoded_corpus import Corpus, Ids
+    from dragoman.data.encoded_corpus import Corpus
 
-IdSequence: TypeAlias = "Ids | Sequence[int]"
 # Share of a batch's padded tokens that a split must save, because each part costs a pass.
 MIN_SPLIT_SAVING = 0.15
 
@@ -107,24 +107,6 @@ class Batch:
         return Batch(*tensors, self.num_target_tokens, self.find_nonpad_positions().pin_memory(), alignment_targets)
 
 
-def pad_sequences(rows: Sequence[IdSequence], *, prefix_id: int | None = None, suffix_id: int | None = None) -> Tensor:
-    """Return rows of ids as one tensor, padded on the right, with the prefix and the suffix around each row. (B, T)"""
-    num_prefix_ids, num_suffix_ids = int(prefix_id is not None), int(suffix_id is not None)
-    if len(rows) == 1 and not num_prefix_ids + num_suffix_ids:  # nothing is padded
-        return torch.from_numpy(np.array(rows, dtype=np.int64))
-    lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
-    padded_BT = np.full((len(rows), int(lengths.max()) + num_prefix_ids + num_suffix_ids), PADDING_ID, dtype=np.int64)
-    columns = np.arange(padded_BT.shape[1])
-    padded_BT[(columns >= num_prefix_ids) & (columns < num_prefix_ids + lengths[:, None])] = np.concatenate(
-        [np.asarray(row) for row in rows]
-    )
-    if prefix_id is not None:
-        padded_BT[:, 0] = prefix_id
-    if suffix_id is not None:
-        padded_BT[np.arange(len(rows)), num_prefix_ids + lengths] = suffix_id
-    return torch.from_numpy(padded_BT)
-
-
 def collate(
     sources: Sequence[IdSequence],
     targets: Sequence[IdSequence],
@@ -134,9 +116,9 @@ def collate(
 ) -> Batch:
     """Return a batch of padded pairs: the decoder reads start, y₁, y₂, … and predicts y₁, y₂, …, end."""
     return Batch(
-        pad_sequences(sources),
-        pad_sequences(targets, prefix_id=start_id),
-        pad_sequences(targets, suffix_id=END_ID),
+        torch.from_numpy(pad_sequences(sources)),
+        torch.from_numpy(pad_sequences(targets, prefix_id=start_id)),
+        torch.from_numpy(pad_sequences(targets, suffix_id=END_ID)),
         sum(len(target) + 1 for target in targets),
         alignment_targets=None if alignment_targets is None else AlignmentTargets.from_rows(alignment_targets),
     )
@@ -162,18 +144,6 @@ def _select_rows(batch: Batch, begin: int, end: int) -> Batch:
         int(nonpad_BT.sum()),
         alignment_targets=alignment_targets,
     )
-
-
-def split_by_tokens(lengths: Sequence[int], batch_tokens: int) -> Iterator[slice]:
-    """Yield consecutive rows whose padded size stays within the budget; a row above the budget is a part by itself."""
-    begin = longest = 0
-    for row, length in enumerate(lengths):
-        if row > begin and max(longest, length) * (row + 1 - begin) > batch_tokens:
-            yield slice(begin, row)
-            begin, longest = row, 0
-        longest = max(longest, length)
-    if lengths:
-        yield slice(begin, len(lengths))
 
 
 def split_to_reduce_padding(lengths: Sequence[int], rows: slice, min_saving: float | None = None) -> Iterator[slice]:

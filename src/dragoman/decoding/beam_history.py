@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from dragoman.decoding.arrays import Array, Arrays
 from dragoman.decoding.constraints import NEG_INF
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 
@@ -46,15 +45,16 @@ class TraceableHistory(Protocol):
 class BeamHistory:
     """Candidates and survivors of each step, for the sentences that are in the batch at that step.
 
-    parents, tokens, log_probs: one (B, X) tensor a step, for X candidates of each sentence
-    alive: one (B, R) tensor a step, the columns of the candidates that stay in the beam
+    parents, tokens, log_probs: one (B, X) array a step, for X candidates of each sentence
+    alive: one (B, R) array a step, the columns of the candidates that stay in the beam
     batch_rows: one array a step, the row in the batch of each sentence of the whole search
     """
 
-    parents: list[Tensor] = field(default_factory=list)
-    tokens: list[Tensor] = field(default_factory=list)
-    log_probs: list[Tensor] = field(default_factory=list)
-    alive: list[Tensor] = field(default_factory=list)
+    arrays: Arrays
+    parents: list[Array] = field(default_factory=list)
+    tokens: list[Array] = field(default_factory=list)
+    log_probs: list[Array] = field(default_factory=list)
+    alive: list[Array] = field(default_factory=list)
     batch_rows: list[IntArray] = field(default_factory=list)
 
     @property
@@ -62,7 +62,7 @@ class BeamHistory:
         """Number of candidates of each sentence, X."""
         return self.tokens[0].shape[1] if self.tokens else 0
 
-    def add(self, parent_BX: Tensor, token_BX: Tensor, log_prob_BX: Tensor, alive_BR: Tensor, batch_rows: IntArray) -> None:
+    def add(self, parent_BX: Array, token_BX: Array, log_prob_BX: Array, alive_BR: Array, batch_rows: IntArray) -> None:
         """Append one step."""
         self.parents.append(parent_BX)
         self.tokens.append(token_BX)
@@ -80,9 +80,10 @@ class BeamHistory:
             np.array([getattr(nodes[index], name) for index in order]) for name in ("length", "sentence", "column")
         )
         parents, tokens, log_probs, alive = (
-            torch.cat(steps[:longest]).cpu().numpy() for steps in (self.parents, self.tokens, self.log_probs, self.alive)
+            self.arrays.to_numpy(self.arrays.xp.concat(steps[:longest]))
+            for steps in (self.parents, self.tokens, self.log_probs, self.alive)
         )
-        step_offset = np.cumsum([0, *(len(tensor) for tensor in self.tokens[:longest])])
+        step_offset = np.cumsum([0, *(len(token_BX) for token_BX in self.tokens[:longest])])
         # The nodes are in descending order of length, so the nodes that reach a step are a prefix of them.
         num_reached = np.searchsorted(-length_E, -np.arange(longest), side="left").tolist()
         token_ET = np.zeros((len(order), longest), dtype=np.int64)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from dragoman.decoding.arrays import Array, Arrays
 from dragoman.decoding.beam_history import BeamHistory, FinishedSentence, NodeRef, finalize
 from dragoman.decoding.constraints import (
     NEG_INF,
@@ -30,7 +29,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
 from dragoman.decoding.phrase_constraints import PhraseConstraints, select_feasible_groups
 from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating, penalize_repeated_tokens
-from dragoman.decoding.topk import Candidates, TopK, TorchTopK, find_best_candidates
+from dragoman.decoding.topk import BlockTopK, Candidates, TopK, find_best_candidates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +69,11 @@ class BeamStep:
     length: int
     sentences: Sequence[int]
     candidates: Candidates
-    ends_BX: Tensor
-    alive_BR: Tensor
-    alive_score_BR: Tensor
+    ends_BX: Array
+    alive_BR: Array
+    alive_score_BR: Array
 
 
-@torch.no_grad()
 def beam_search(
     step: StepFn,
     state: SearchState,
@@ -83,7 +81,7 @@ def beam_search(
     max_lengths: Sequence[int],
     settings: SearchSettings,
     options: BeamSearchOptions,
-    device: torch.device,
+    arrays: Arrays,
     constraints: Sequence[SentenceConstraints] = (),
     topk_impl: TopK | None = None,
     on_step: Callable[[BeamStep], None] | None = None,
@@ -92,9 +90,10 @@ def beam_search(
 
     step: reads N = B · beam_size tokens; the hypotheses of a sentence are adjacent rows
     state: state of B sentences before the first step
+    arrays: those that the step reads and returns
     max_lengths: maximum output length of each sentence in tokens, the end token included; at least 1
     constraints: one for each sentence, or empty
-    topk_impl: PyTorch's by default
+    topk_impl: `BlockTopK` by default
     on_step: receives each step, before hypotheses that repeat themselves leave the beam
     """
     num_groups, beam_size = options.groups.num_groups, options.beam_size
@@ -108,11 +107,11 @@ def beam_search(
         options,
         max_lengths=[max_length for max_length in max_lengths for _ in range(num_groups)],
         constraints=[sentence for sentence in sentence_constraints for _ in range(num_groups)],
-        topk_impl=topk_impl or TorchTopK(),
-        device=device,
+        topk_impl=topk_impl or BlockTopK(arrays),
+        arrays=arrays,
         on_step=on_step,
     )
-    last_N = torch.full((len(max_lengths) * beam_size,), settings.start_id, dtype=torch.long, device=device)
+    last_N = arrays.full((len(max_lengths) * beam_size,), settings.start_id, arrays.xp.int64)
     while True:
         logits_NV, state = step(last_N, state)
         rows_N, last_N = beam.step(logits_NV)
@@ -143,7 +142,7 @@ class _Beam:
         max_lengths: Sequence[int],
         constraints: Sequence[SentenceConstraints],
         topk_impl: TopK,
-        device: torch.device,
+        arrays: Arrays,
         on_step: Callable[[BeamStep], None] | None,
     ) -> None:
         check_prefixes(constraints, max_lengths)
@@ -152,7 +151,8 @@ class _Beam:
         self.end_id, self.length_penalty = settings.end_id, settings.length_penalty
         self.decoding_constraints, self.repetition_penalty = settings.decoding_constraints, settings.repetition_penalty
         self.groups, self.group_size = options.groups, group_size
-        self.topk_impl, self.device, self.on_step = topk_impl, device, on_step
+        self.topk_impl, self.arrays, self.on_step = topk_impl, arrays, on_step
+        xp = arrays.xp
         needs_all_slots = options.early_stopping in ("exhaustive", "heuristic")
         self.threshold_rank = (group_size if needs_all_slots else min(options.nbest, group_size)) - 1
         self.stops_at_worst_finished = options.early_stopping == "worst_finished"
@@ -162,13 +162,13 @@ class _Beam:
         self.length = 0
         self.active, self.done = list(range(num_sentences)), [False] * num_sentences
         self.batch_rows = np.arange(num_sentences)
-        self.max_penalty_B = self.length_penalty(torch.tensor(max_lengths, dtype=torch.float, device=device))
-        self.first_row_B1 = torch.arange(0, num_sentences * group_size, group_size, device=device)[:, None]
-        self.score_BR = torch.full((num_sentences, group_size), NEG_INF, device=device)
+        self.max_penalty_B = self.length_penalty(arrays.asarray(list(max_lengths), xp.float32))
+        self.first_row_B1 = arrays.arange(num_sentences)[:, None] * group_size
+        self.score_BR = arrays.full((num_sentences, group_size), NEG_INF, xp.float32)
         self.score_BR[:, 0] = 0.0
-        self.finished_score_BR = torch.full((num_sentences, group_size), NEG_INF, device=device)
-        self.finished_node_id_BR = torch.zeros(num_sentences, group_size, dtype=torch.long, device=device)
-        self.history = BeamHistory()
+        self.finished_score_BR = arrays.full((num_sentences, group_size), NEG_INF, xp.float32)
+        self.finished_node_id_BR = arrays.full((num_sentences, group_size), 0, xp.int64)
+        self.history = BeamHistory(arrays)
         self.finished_sentences: dict[int, FinishedSentence] = {}
         self.repetition_nodes: dict[int, list[tuple[float, NodeRef]]] = {}
         self.masker = LogitsMasker(
@@ -179,15 +179,15 @@ class _Beam:
             end_id=settings.end_id,
             rows_per_sentence=group_size,
             num_groups=options.groups.num_groups,
-            device=device,
+            arrays=arrays,
         )
         self.phrase_constraints: PhraseConstraints | None = None
         if any(sentence.include for sentence in constraints):
             assert not options.groups.diversity_penalty, "required phrases exclude a diversity penalty"
             self.phrase_constraints = self._build_phrase_constraints(settings)
-        self.outputs_NT: Tensor | None = None
+        self.outputs_NT: Array | None = None
         if self.masker.needs_outputs or settings.decoding_constraints.repetition_window or settings.repetition_penalty != 1.0:
-            self.outputs_NT = torch.empty(num_sentences * group_size, 0, dtype=torch.long, device=device)
+            self.outputs_NT = arrays.full((num_sentences * group_size, 0), 0, xp.int64)
 
     def _build_phrase_constraints(self, settings: SearchSettings) -> PhraseConstraints:
         feasible_groups = [
@@ -200,32 +200,38 @@ class _Beam:
             )
             for sentence, max_length in zip(self.constraints, self.max_lengths, strict=True)
         ]
-        return PhraseConstraints(feasible_groups, group_size=self.group_size, end_id=self.end_id, device=self.device)
+        return PhraseConstraints(
+            feasible_groups,
+            group_size=self.group_size,
+            end_id=self.end_id,
+            topk_impl=self.topk_impl,
+            arrays=self.arrays,
+        )
 
-    def step(self, logits_NV: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, logits_NV: Array) -> tuple[Array, Array]:
         """Extend the hypotheses by one token. Return the former row of each new row (N,) and the new last tokens (N,)."""
         self.length += 1
-        logits_NV = logits_NV.float()
-        log_sum_BR = self.topk_impl.logsumexp(logits_NV).view(-1, self.group_size)
+        take = self.arrays.take
+        logits_NV = self.arrays.cast(logits_NV, self.arrays.xp.float32)
+        log_sum_BR = self.topk_impl.logsumexp(logits_NV).reshape(-1, self.group_size)
         expanded = self._expand_with_limits(logits_NV, log_sum_BR)
         is_end_BX = expanded.token_BX == self.end_id
         ends_BX = self._add_finished(expanded, is_end_BX)
         alive_BR = self._select_alive(expanded, is_end_BX)
-        token_BR = expanded.token_BX.gather(1, alive_BR)
-        rows_N = (expanded.parent_BX.gather(1, alive_BR) + self.first_row_B1).flatten()
-        last_N = token_BR.flatten()
+        rows_N = (take(expanded.parent_BX, alive_BR) + self.first_row_B1).reshape(-1)
+        last_N = take(expanded.token_BX, alive_BR).reshape(-1)
         self.history.add(expanded.parent_BX, expanded.token_BX, expanded.log_prob_BX, alive_BR, self.batch_rows)
         if self.on_step is not None:
             sentences = [index // self.groups.num_groups for index in self.active]
             self.on_step(BeamStep(self.length, sentences, expanded, ends_BX, alive_BR, self.score_BR))
         if self.outputs_NT is not None:
-            self.outputs_NT = torch.cat([self.outputs_NT.index_select(0, rows_N), last_N[:, None]], dim=1)
+            self.outputs_NT = self.arrays.xp.concat([self.outputs_NT[rows_N], last_N[:, None]], axis=1)
             if self.decoding_constraints.repetition_window and self.length % CHECK_INTERVAL == 0:
                 self._stop_repetitions(self.outputs_NT, alive_BR)
         self._record_finished(alive_BR)
         return rows_N, last_N
 
-    def _expand_with_limits(self, logits_NV: Tensor, log_sum_BR: Tensor) -> Candidates:
+    def _expand_with_limits(self, logits_NV: Array, log_sum_BR: Array) -> Candidates:
         """Return the best extensions under the repetition penalty and the constraints.
 
         The penalty is a part of the scores. The token log-probabilities stay those of the model.
@@ -233,20 +239,21 @@ class _Beam:
         model_logits_BRV = None
         search_log_sum_BR = log_sum_BR
         if self.repetition_penalty != 1.0 and self.outputs_NT is not None and self.length > 1:
-            model_logits_BRV = logits_NV.clone().view(*log_sum_BR.shape, -1)
-            penalize_repeated_tokens(logits_NV, self.outputs_NT, self.repetition_penalty)
-            search_log_sum_BR = self.topk_impl.logsumexp(logits_NV).view_as(log_sum_BR)
+            model_logits_BRV = self.arrays.xp.asarray(logits_NV, copy=True).reshape(*log_sum_BR.shape, -1)
+            penalize_repeated_tokens(logits_NV, self.outputs_NT, self.repetition_penalty, self.arrays)
+            search_log_sum_BR = self.topk_impl.logsumexp(logits_NV).reshape(log_sum_BR.shape)
         self.masker(logits_NV, self.outputs_NT, self.length)
         if self.groups.return_alternatives:
             self._branch_groups(logits_NV)
-        expanded = self._expand(logits_NV.view(*log_sum_BR.shape, -1), search_log_sum_BR)
+        expanded = self._expand(logits_NV.reshape(*log_sum_BR.shape, -1), search_log_sum_BR)
         if model_logits_BRV is None:
             return expanded
         index_BX = expanded.parent_BX * model_logits_BRV.shape[2] + expanded.token_BX
-        log_prob_BX = model_logits_BRV.flatten(1).gather(1, index_BX) - log_sum_BR.gather(1, expanded.parent_BX)
-        return replace(expanded, log_prob_BX=log_prob_BX.float())
+        logit_BX = self.arrays.take(model_logits_BRV.reshape(len(index_BX), -1), index_BX)
+        log_prob_BX = logit_BX - self.arrays.take(log_sum_BR, expanded.parent_BX)
+        return replace(expanded, log_prob_BX=self.arrays.cast(log_prob_BX, self.arrays.xp.float32))
 
-    def _expand(self, logits_BRV: Tensor, log_sum_BR: Tensor) -> Candidates:
+    def _expand(self, logits_BRV: Array, log_sum_BR: Array) -> Candidates:
         """Return the 2R best extensions, or what the phrase constraints and the groups make of them."""
         count = 2 * self.group_size
         if self.phrase_constraints is not None:
@@ -257,73 +264,76 @@ class _Beam:
         if self.groups.diversity_penalty and self.groups.num_groups > 1:
             shape = (-1, self.groups.num_groups, self.group_size)
             return diverse_candidates(
-                logits_BRV.view(*shape, logits_BRV.shape[2]),
-                log_sum_BR.view(shape),
-                self.score_BR.view(shape),
+                logits_BRV.reshape(*shape, logits_BRV.shape[2]),
+                log_sum_BR.reshape(shape),
+                self.score_BR.reshape(shape),
                 count,
                 diversity_penalty=self.groups.diversity_penalty,
                 end_id=self.end_id,
+                topk_impl=self.topk_impl,
+                arrays=self.arrays,
             )
-        return find_best_candidates(logits_BRV, log_sum_BR, self.score_BR, count, self.topk_impl)
+        return find_best_candidates(logits_BRV, log_sum_BR, self.score_BR, count, topk_impl=self.topk_impl, arrays=self.arrays)
 
-    def _branch_groups(self, logits_NV: Tensor) -> None:
+    def _branch_groups(self, logits_NV: Array) -> None:
         """Force each group to one of the most probable tokens, in sentences whose prefix is complete."""
-        num_groups = self.groups.num_groups
+        arrays, num_groups = self.arrays, self.groups.num_groups
         is_first_free = [self.length == len(self.constraints[index].prefix) + 1 for index in self.active[::num_groups]]
         if any(is_first_free):
-            first_BV = logits_NV.view(len(is_first_free), num_groups * self.group_size, -1)[:, 0]
-            token_BG = first_BV.topk(num_groups, dim=1).indices
-            token_BG = token_BG.where(torch.tensor(is_first_free, device=self.device)[:, None], -1)
-            token_N = token_BG.flatten().repeat_interleave(self.group_size)
-            force_tokens(logits_NV, token_N, logits_NV.gather(1, token_N.clamp(min=0)[:, None]))
+            first_BV = logits_NV.reshape(len(is_first_free), num_groups * self.group_size, -1)[:, 0]
+            is_first_free_B1 = arrays.asarray(is_first_free, arrays.xp.bool)[:, None]
+            token_BG = arrays.xp.where(is_first_free_B1, arrays.topk(first_BV, num_groups), -1)
+            token_N = arrays.repeat(token_BG.reshape(-1), self.group_size)
+            force_tokens(logits_NV, token_N, arrays.take(logits_NV, token_N.clip(min=0)[:, None])[:, 0], arrays)
 
-    def _add_finished(self, expanded: Candidates, is_end_BX: Tensor) -> Tensor:
+    def _add_finished(self, expanded: Candidates, is_end_BX: Array) -> Array:
         """Put candidates that end into the finished slots, if they score higher. Return which candidates competed (B, X)."""
-        if is_end_BX.device.type == "cpu" and not bool(is_end_BX.any()):
+        arrays, xp = self.arrays, self.arrays.xp
+        if arrays.is_on_cpu and not bool(is_end_BX.any()):
             return is_end_BX  # on a GPU the test would force a synchronization
         ends_BX = is_end_BX
-        column_X = torch.arange(is_end_BX.shape[1], device=self.device)
+        column_X = arrays.arange(is_end_BX.shape[1])
         if self.only_best_may_end:
             ends_BX = ends_BX & (column_X < self.group_size)
         if self.group_size == 1:  # greedy search ends only with its best token; sentences with required phrases differ
-            is_best_BX = (column_X == 0).expand_as(is_end_BX)
+            is_best_BX = xp.broadcast_to(column_X == 0, is_end_BX.shape)
             if self.phrase_constraints is not None:
                 is_best_BX = is_best_BX | ~self.phrase_constraints.has_no_phrases_B1
             ends_BX = ends_BX & is_best_BX
-        ended_score_BX = (expanded.score_BX / self.length_penalty(float(self.length))).masked_fill(~ends_BX, NEG_INF)
-        node_id_BX = (column_X + self.length * len(column_X)).expand_as(is_end_BX)
-        self.finished_score_BR, best_BR = torch.cat([self.finished_score_BR, ended_score_BX], dim=1).topk(
-            self.group_size, dim=1
-        )
-        self.finished_node_id_BR = torch.cat([self.finished_node_id_BR, node_id_BX], dim=1).gather(1, best_BR)
+        ended_score_BX = xp.where(ends_BX, expanded.score_BX / self.length_penalty(float(self.length)), NEG_INF)
+        node_id_BX = xp.broadcast_to(column_X + self.length * len(column_X), is_end_BX.shape)
+        score_BX = xp.concat([self.finished_score_BR, ended_score_BX], axis=1)
+        best_BR = arrays.topk(score_BX, self.group_size)
+        self.finished_score_BR = arrays.take(score_BX, best_BR)
+        self.finished_node_id_BR = arrays.take(xp.concat([self.finished_node_id_BR, node_id_BX], axis=1), best_BR)
         return ends_BX
 
-    def _select_alive(self, expanded: Candidates, is_end_BX: Tensor) -> Tensor:
+    def _select_alive(self, expanded: Candidates, is_end_BX: Array) -> Array:
         """Return the columns of the candidates that stay in the beam (B, R) and update their scores."""
-        score_BX = expanded.score_BX.masked_fill(is_end_BX, NEG_INF)
-        if expanded.priority_BX is expanded.score_BX:
-            self.score_BR, alive_BR = score_BX.topk(self.group_size, dim=1)
-        else:
-            alive_BR = expanded.priority_BX.masked_fill(is_end_BX, NEG_INF).topk(self.group_size, dim=1).indices
-            self.score_BR = score_BX.gather(1, alive_BR)
+        arrays, where = self.arrays, self.arrays.xp.where
+        score_BX = priority_BX = where(is_end_BX, NEG_INF, expanded.score_BX)
+        if expanded.priority_BX is not expanded.score_BX:
+            priority_BX = where(is_end_BX, NEG_INF, expanded.priority_BX)
+        alive_BR = arrays.topk(priority_BX, self.group_size)
+        self.score_BR = arrays.take(score_BX, alive_BR)
         if self.decoding_constraints.allowed_tokens_fn is not None:
             # An empty slot repeats the first hypothesis, so that the automaton reads only outputs that it allowed.
-            alive_BR = torch.where(self.score_BR > NEG_INF, alive_BR, alive_BR[:, :1])
+            alive_BR = where(self.score_BR > NEG_INF, alive_BR, alive_BR[:, :1])
         if self.phrase_constraints is not None:
             self.phrase_constraints.select_candidates(alive_BR)
         return alive_BR
 
-    def _stop_repetitions(self, outputs_NT: Tensor, alive_BR: Tensor) -> None:
+    def _stop_repetitions(self, outputs_NT: Array, alive_BR: Array) -> None:
         """Remove hypotheses with a degenerate repetition from the beam and record them.
 
         One that lacks a token of `exactly_once` stays until it has them all.
         """
         window = self.decoding_constraints.repetition_window
-        repeating_N = is_repeating(outputs_NT, window) & ~self.masker.find_incomplete(outputs_NT)
-        repeating_BR = repeating_N.view_as(self.score_BR) & (self.score_BR > NEG_INF)
+        repeating_N = is_repeating(outputs_NT, window, self.arrays) & ~self.masker.find_incomplete(outputs_NT)
+        repeating_BR = repeating_N.reshape(self.score_BR.shape) & (self.score_BR > NEG_INF)
         if not bool(repeating_BR.any()):
             return
-        for row, rank in repeating_BR.nonzero().tolist():
+        for row, rank in self.arrays.xp.argwhere(repeating_BR).tolist():
             sentence = self.active[row]
             if self.constraints[sentence].allow_repetition:
                 repeating_BR[row, rank] = False
@@ -331,9 +341,9 @@ class _Beam:
                 node = NodeRef(sentence, self.length, int(alive_BR[row, rank]))
                 score = float(self.score_BR[row, rank]) / self.length_penalty(float(self.length))
                 self.repetition_nodes.setdefault(sentence, []).append((score, node))
-        self.score_BR = self.score_BR.masked_fill(repeating_BR, NEG_INF)
+        self.score_BR = self.arrays.xp.where(repeating_BR, NEG_INF, self.score_BR)
 
-    def _record_finished(self, alive_BR: Tensor) -> None:
+    def _record_finished(self, alive_BR: Array) -> None:
         """Record the sentences that are done after this step.
 
         A log-probability only falls with each token. So the best score that an alive hypothesis can still reach is its
@@ -341,15 +351,15 @@ class _Beam:
         `threshold_rank` is at least as good; for `worst_finished`, the last one so far. `heuristic` divides by the penalty of
         the present length instead. A beam of one is greedy search and ends with its first end token.
         """
-        best_B = self.score_BR.amax(1)
+        xp = self.arrays.xp
+        best_B = xp.amax(self.score_BR, 1)
         penalty_B = self.length_penalty(float(self.length)) if self.uses_present_length else self.max_penalty_B
         threshold_B = self.finished_score_BR[:, self.threshold_rank]
         if self.stops_at_worst_finished:
             is_finished_BR = self.finished_score_BR > NEG_INF
-            worst_B = self.finished_score_BR.masked_fill(~is_finished_BR, 0.0).amin(
-                1
-            )  # scores are negative, so 0 is no minimum
-            threshold_B = worst_B.where(is_finished_BR.any(1), NEG_INF)
+            # Scores are negative, so 0 is no minimum.
+            worst_B = xp.amin(xp.where(is_finished_BR, self.finished_score_BR, 0.0), 1)
+            threshold_B = xp.where(is_finished_BR.any(1), worst_B, NEG_INF)
         done_B = threshold_B >= best_B / penalty_B
         if self.stop_when_full:
             done_B |= self.finished_score_BR[:, -1] > NEG_INF
@@ -365,14 +375,13 @@ class _Beam:
             return
         for row in newly_done:
             self.done[row] = True
-        rows_B = torch.tensor(newly_done, device=self.device)
+        rows_B = self.arrays.asarray(newly_done, xp.int64)
         partial_node_ids = None
         if self.phrase_constraints is not None:
-            partial_node_ids = self.phrase_constraints.partial_node_id_B.masked_fill(
-                self.phrase_constraints.partial_score_B == NEG_INF, -1
-            )[rows_B].tolist()
-        tensors = (self.finished_score_BR, self.finished_node_id_BR, self.score_BR, alive_BR)
-        finished_scores, finished_node_ids, alive_scores, alive_columns = (tensor[rows_B].tolist() for tensor in tensors)
+            has_none_B = self.phrase_constraints.partial_score_B == NEG_INF
+            partial_node_ids = xp.where(has_none_B, -1, self.phrase_constraints.partial_node_id_B)[rows_B].tolist()
+        arrays_BR = (self.finished_score_BR, self.finished_node_id_BR, self.score_BR, alive_BR)
+        finished_scores, finished_node_ids, alive_scores, alive_columns = (array_BR[rows_B].tolist() for array_BR in arrays_BR)
         for index, row in enumerate(newly_done):
             sentence = self.active[row]
             partial_node_id = None if partial_node_ids is None or partial_node_ids[index] < 0 else int(partial_node_ids[index])
@@ -386,20 +395,20 @@ class _Beam:
                 partial_node_id,
             )
 
-    def compact(self, compaction_threshold: float) -> tuple[Tensor, Tensor] | None:
+    def compact(self, compaction_threshold: float) -> tuple[Array, Array] | None:
         """Drop sentences whose groups are all done, if they make up `compaction_threshold` of the batch.
 
         Return the indices of the remaining sentences (B,) and of their rows (N,), or None if all remain.
         """
-        num_groups = self.groups.num_groups
+        arrays, num_groups = self.arrays, self.groups.num_groups
         sentence_done = [all(self.done[start : start + num_groups]) for start in range(0, len(self.done), num_groups)]
         if not any(sentence_done) or sum(sentence_done) < compaction_threshold * len(sentence_done):
             return None
-        sentences_B = torch.tensor([sentence for sentence, done in enumerate(sentence_done) if not done], device=self.device)
+        sentences_B = arrays.asarray([index for index, done in enumerate(sentence_done) if not done], arrays.xp.int64)
         kept_B = sentences_B
         if num_groups > 1:
-            kept_B = (sentences_B[:, None] * num_groups + torch.arange(num_groups, device=self.device)).flatten()
-        rows_N = (kept_B[:, None] * self.group_size + torch.arange(self.group_size, device=self.device)).flatten()
+            kept_B = (sentences_B[:, None] * num_groups + arrays.arange(num_groups)).reshape(-1)
+        rows_N = (kept_B[:, None] * self.group_size + arrays.arange(self.group_size)).reshape(-1)
         kept_rows = [row for row in range(len(self.done)) if not sentence_done[row // num_groups]]
         self.active, self.done = [self.active[row] for row in kept_rows], [self.done[row] for row in kept_rows]
         self.batch_rows = np.full(len(self.max_lengths), -1)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
+from dragoman.decoding.arrays import Array, Arrays
 from dragoman.decoding.exactly_once import ExactlyOnceMask
 from dragoman.decoding.phrase import Phrase, PhraseGroup
 
 NEG_INF = float("-inf")
 
-AllowedTokensFn = Callable[[Tensor, Tensor], Tensor]
+AllowedTokensFn = Callable[[Array, Array], Array]
 """(outputs_NT so far, sentences_N: index in the batch of each row's sentence) → allowed_NV, true for tokens that may come next.
 
 A search calls it before every token, the first included (T = 0). It decides on the end token, too. A row without an allowed
@@ -83,18 +81,19 @@ def check_prefixes(constraints: Sequence[SentenceConstraints], max_lengths: Sequ
         assert len(sentence.prefix) + len(sentence.exactly_once) <= max_length, "tokens do not fit into the length limit"
 
 
-def _pad_prefixes(constraints: Sequence[SentenceConstraints], device: torch.device) -> Tensor:
+def _pad_prefixes(constraints: Sequence[SentenceConstraints], arrays: Arrays) -> Array:
     """Return the prefix of each sentence, padded with -1 on the right. → (B, T) with T ≥ 1"""
     longest = max((len(sentence.prefix) for sentence in constraints), default=0)
     rows = [[*sentence.prefix, *[-1] * (max(longest, 1) - len(sentence.prefix))] for sentence in constraints]
-    return torch.tensor(rows, dtype=torch.long, device=device).view(len(constraints), max(longest, 1))
+    return arrays.asarray(rows, arrays.xp.int64).reshape(len(constraints), max(longest, 1))
 
 
-def force_tokens(logits_NV: Tensor, token_N: Tensor, logit_N1: Tensor) -> None:
-    """Mask all tokens but `token_N`, which gets the logit `logit_N1`, in place. A row with a negative token is unchanged."""
-    is_forced_N1, token_N1 = (token_N >= 0)[:, None], token_N.clamp(min=0)[:, None]
-    value_N1 = torch.where(is_forced_N1, logit_N1, logits_NV.gather(1, token_N1))
-    logits_NV.masked_fill_(is_forced_N1, NEG_INF).scatter_(1, token_N1, value_N1)
+def force_tokens(logits_NV: Array, token_N: Array, logit_N: Array, arrays: Arrays) -> None:
+    """Mask all tokens but `token_N`, which gets the logit `logit_N`, in place. A row with a negative token is unchanged."""
+    is_forced_N, positions = token_N >= 0, (arrays.arange(len(token_N)), token_N.clip(min=0))
+    value_N = arrays.xp.where(is_forced_N, logit_N, logits_NV[positions])
+    logits_NV[is_forced_N] = NEG_INF
+    logits_NV[positions] = value_N
 
 
 class LogitsMasker:
@@ -110,7 +109,7 @@ class LogitsMasker:
         end_id: int,
         rows_per_sentence: int,
         num_groups: int = 1,
-        device: torch.device,
+        arrays: Arrays,
     ) -> None:
         """Prepare the masks.
 
@@ -120,19 +119,19 @@ class LogitsMasker:
         num_groups: number of adjacent entries of `constraints` that belong to one sentence of the caller
         """
         self.decoding_constraints, self.end_id = decoding_constraints, end_id
-        self.rows_per_sentence = rows_per_sentence
+        self.rows_per_sentence, self.arrays = rows_per_sentence, arrays
         suppressed_ids = sorted({*forbidden_ids, *decoding_constraints.suppress_tokens})
-        self.suppressed_C = torch.tensor(suppressed_ids, dtype=torch.long, device=device)
-        self.suppressed_and_end_C = torch.tensor(sorted({*suppressed_ids, end_id}), dtype=torch.long, device=device)
-        self.sentence_B = torch.arange(len(constraints), device=device) // num_groups
+        self.suppressed_C = arrays.asarray(suppressed_ids, arrays.xp.int64)
+        self.suppressed_and_end_C = arrays.asarray(sorted({*suppressed_ids, end_id}), arrays.xp.int64)
+        self.sentence_B = arrays.arange(len(constraints)) // num_groups
         self.longest_prefix = max((len(sentence.prefix) for sentence in constraints), default=0)
-        self.prefix_BT = _pad_prefixes(constraints, device)
+        self.prefix_BT = _pad_prefixes(constraints, arrays)
         self.excluded_phrases = [sentence.exclude for sentence in constraints]
         self.longest_excluded = max((len(phrase.text) for sentence in constraints for phrase in sentence.exclude), default=0)
         self.exactly_once: ExactlyOnceMask | None = None
         if any(sentence.exactly_once for sentence in constraints):
             tokens = [sentence.exactly_once for sentence in constraints]
-            self.exactly_once = ExactlyOnceMask(tokens, max_lengths, rows_per_sentence=rows_per_sentence, device=device)
+            self.exactly_once = ExactlyOnceMask(tokens, max_lengths, rows_per_sentence=rows_per_sentence, arrays=arrays)
 
     @property
     def needs_outputs(self) -> bool:
@@ -144,23 +143,23 @@ class LogitsMasker:
             or self.exactly_once is not None
         )
 
-    def find_incomplete(self, outputs_NT: Tensor) -> Tensor:
+    def find_incomplete(self, outputs_NT: Array) -> Array:
         """Return whether each output lacks a token that it must contain exactly once. → (N,)"""
         if self.exactly_once is None:
-            return torch.zeros(len(outputs_NT), dtype=torch.bool, device=outputs_NT.device)
+            return self.arrays.full((len(outputs_NT),), False, self.arrays.xp.bool)
         return self.exactly_once.find_missing(outputs_NT).any(1)
 
-    def __call__(self, logits_NV: Tensor, outputs_NT: Tensor | None, length: int) -> None:
+    def __call__(self, logits_NV: Array, outputs_NT: Array | None, length: int) -> None:
         """Mask the tokens that may not be token number `length` (from 1) after these outputs."""
         is_forced = length <= self.longest_prefix
         if is_forced:
-            token_N = self.prefix_BT[:, length - 1].repeat_interleave(self.rows_per_sentence)
-            logit_N1 = logits_NV.gather(1, token_N.clamp(min=0)[:, None])
+            token_N = self.arrays.repeat(self.prefix_BT[:, length - 1], self.rows_per_sentence)
+            logit_N = self.arrays.take(logits_NV, token_N.clip(min=0)[:, None])[:, 0]
         if self.exactly_once is not None:
             once_logit_NC = self.exactly_once.gather_logits(logits_NV)
         banned_C = self.suppressed_and_end_C if length <= self.decoding_constraints.min_length else self.suppressed_C
         if len(banned_C):
-            logits_NV.index_fill_(1, banned_C, NEG_INF)
+            logits_NV[:, banned_C] = NEG_INF
         if outputs_NT is not None:
             if self.decoding_constraints.no_repeat_ngram_size:
                 self._mask_repeated_ngrams(logits_NV, outputs_NT, self.decoding_constraints.no_repeat_ngram_size)
@@ -168,38 +167,34 @@ class LogitsMasker:
                 self._mask_excluded_phrases(logits_NV, outputs_NT)
             if self.decoding_constraints.allowed_tokens_fn is not None:
                 allowed_NV = self.decoding_constraints.allowed_tokens_fn(
-                    outputs_NT, self.sentence_B.repeat_interleave(self.rows_per_sentence)
+                    outputs_NT, self.arrays.repeat(self.sentence_B, self.rows_per_sentence)
                 )
-                logits_NV.masked_fill_(~allowed_NV, NEG_INF)
+                logits_NV[~allowed_NV] = NEG_INF
             if self.exactly_once is not None:
                 self.exactly_once(logits_NV, once_logit_NC, outputs_NT, length=length, end_id=self.end_id)
         if is_forced:
-            force_tokens(logits_NV, token_N, logit_N1)
+            force_tokens(logits_NV, token_N, logit_N, self.arrays)
 
-    def _mask_repeated_ngrams(self, logits_NV: Tensor, outputs_NT: Tensor, ngram_size: int) -> None:
+    def _mask_repeated_ngrams(self, logits_NV: Array, outputs_NT: Array, ngram_size: int) -> None:
         if outputs_NT.shape[1] < ngram_size:
             return
-        ngram_NWn = outputs_NT.unfold(1, ngram_size, 1)
+        ngram_NWn = self.arrays.windows(outputs_NT, ngram_size)
         matches_NW = (ngram_NWn[:, :, :-1] == outputs_NT[:, None, outputs_NT.shape[1] - ngram_size + 1 :]).all(-1)
-        _mask_tokens(logits_NV, ngram_NWn[:, :, -1], matches_NW)
+        # A token may be the last of several n-grams, so that a banned entry must win over the others.
+        limit_NW = self.arrays.cast(self.arrays.xp.where(matches_NW, NEG_INF, -NEG_INF), logits_NV.dtype)
+        self.arrays.reduce_at(logits_NV, ngram_NWn[:, :, -1], limit_NW, "minimum")
 
-    def _mask_excluded_phrases(self, logits_NV: Tensor, outputs_NT: Tensor) -> None:
+    def _mask_excluded_phrases(self, logits_NV: Array, outputs_NT: Array) -> None:
         """Mask the tokens that complete an excluded phrase. Each token has a byte or more, so a state needs few of them."""
         first = max(outputs_NT.shape[1] - self.longest_excluded + 1, 0)
         for row, output in enumerate(outputs_NT[:, first:].tolist()):
             for phrase in self.excluded_phrases[row // self.rows_per_sentence]:
                 if tokens := phrase.list_completing_tokens(phrase.find_state(output)):
-                    logits_NV[row].index_fill_(0, torch.tensor(tokens, device=logits_NV.device), NEG_INF)
+                    logits_NV[row, list(tokens)] = NEG_INF
 
-    def select_sentences(self, sentences_B: Tensor) -> None:
+    def select_sentences(self, sentences_B: Array) -> None:
         """Keep the constraints of these sentences alone."""
         self.sentence_B, self.prefix_BT = self.sentence_B[sentences_B], self.prefix_BT[sentences_B]
         self.excluded_phrases = [self.excluded_phrases[sentence] for sentence in sentences_B.tolist()]
         if self.exactly_once is not None:
             self.exactly_once.select_sentences(sentences_B)
-
-
-def _mask_tokens(logits_NV: Tensor, token_NX: Tensor, banned_NX: Tensor) -> None:
-    """Mask each token of a row that is banned in at least one of its X entries, in place."""
-    max_logit_NX = torch.where(banned_NX, NEG_INF, -NEG_INF).to(logits_NV.dtype)
-    logits_NV.scatter_reduce_(1, token_NX, max_logit_NX, "amin")

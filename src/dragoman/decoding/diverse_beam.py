@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-import torch
-from torch import Tensor
-
+from dragoman.decoding.arrays import Array, Arrays
 from dragoman.decoding.constraints import NEG_INF
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.topk import Candidates, find_best_candidates
+from dragoman.decoding.topk import Candidates, TopK, find_best_candidates
 
 
 @dataclass(frozen=True)
@@ -32,28 +30,40 @@ SINGLE_GROUP = BeamGroups()
 
 
 def diverse_candidates(
-    logits_BGRV: Tensor, log_sum_BGR: Tensor, score_BGR: Tensor, count: int, *, diversity_penalty: float, end_id: int
+    logits_BGRV: Array,
+    log_sum_BGR: Array,
+    score_BGR: Array,
+    count: int,
+    *,
+    diversity_penalty: float,
+    end_id: int,
+    topk_impl: TopK,
+    arrays: Arrays,
 ) -> Candidates:
     """Return the best extensions of each group, ranked with the penalty for tokens of earlier groups. → (B · G, X)"""
-    num_sentences, num_groups, group_size, _ = logits_BGRV.shape
-    token_BM = torch.empty(num_sentences, 0, dtype=torch.long, device=logits_BGRV.device)
-    cost_BM = torch.empty(num_sentences, 0, device=logits_BGRV.device)
+    xp, (num_sentences, num_groups, group_size, _) = arrays.xp, logits_BGRV.shape
+    token_BM, cost_BM = (arrays.full((num_sentences, 0), 0, dtype) for dtype in (xp.int64, xp.float32))
     group_candidates = []
     for group in range(num_groups):
         logits_BRV = logits_BGRV[:, group]
-        token_BRM, cost_BRM = (tensor_BM[:, None].expand(-1, group_size, -1) for tensor_BM in (token_BM, cost_BM))
-        logits_BRV.scatter_add_(2, token_BRM, -cost_BRM)
-        candidates = find_best_candidates(logits_BRV, log_sum_BGR[:, group], score_BGR[:, group], count)
+        shape = num_sentences, group_size, token_BM.shape[1]
+        token_BRM, cost_BRM = (xp.broadcast_to(array_BM[:, None], shape) for array_BM in (token_BM, cost_BM))
+        arrays.reduce_at(logits_BRV, token_BRM, -cost_BRM, "add")
+        candidates = find_best_candidates(
+            logits_BRV, log_sum_BGR[:, group], score_BGR[:, group], count, topk_impl=topk_impl, arrays=arrays
+        )
         cost_BX = ((candidates.token_BX[:, :, None] == token_BM[:, None]) * cost_BM[:, None]).sum(-1)
         candidates = replace(candidates, log_prob_BX=candidates.log_prob_BX + cost_BX, score_BX=candidates.score_BX + cost_BX)
-        alive = candidates.priority_BX.masked_fill(candidates.token_BX == end_id, NEG_INF).topk(group_size, dim=1)
-        token_BM = torch.cat([token_BM, candidates.token_BX.gather(1, alive.indices)], dim=1)
-        cost_BM = torch.cat([cost_BM, (alive.values > NEG_INF) * diversity_penalty], dim=1)
+        priority_BX = xp.where(candidates.token_BX == end_id, NEG_INF, candidates.priority_BX)
+        alive_BR = arrays.topk(priority_BX, group_size)
+        token_BM = xp.concat([token_BM, arrays.take(candidates.token_BX, alive_BR)], axis=1)
+        is_alive_BR = arrays.cast(arrays.take(priority_BX, alive_BR) > NEG_INF, xp.float32)
+        cost_BM = xp.concat([cost_BM, is_alive_BR * diversity_penalty], axis=1)
         group_candidates.append(candidates)
     return Candidates(
         *(
-            torch.stack(tensors, dim=1).flatten(0, 1)
-            for tensors in zip(*(vars(candidates).values() for candidates in group_candidates), strict=True)
+            xp.stack(parts, axis=1).reshape(num_sentences * num_groups, -1)
+            for parts in zip(*(vars(candidates).values() for candidates in group_candidates), strict=True)
         )
     )
 

@@ -6,9 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-import torch
-from torch import Tensor
-
+from dragoman.decoding.arrays import Array, Arrays
 from dragoman.decoding.constraints import (
     NEG_INF,
     NO_DECODING_CONSTRAINTS,
@@ -20,9 +18,9 @@ from dragoman.decoding.constraints import (
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
 from dragoman.decoding.repetition import CHECK_INTERVAL, is_repeating, penalize_repeated_tokens
-from dragoman.decoding.topk import BlockLogSumExp, TopK, TorchTopK, topk
+from dragoman.decoding.topk import BlockTopK, TopK
 
-TokenSelector = Callable[[Tensor, Sequence[int], int, TopK], Tensor]
+TokenSelector = Callable[[Array, Sequence[int], int, TopK], Array]
 """(logits_NV, index of each row's sentence, output length with the new token, top-k implementation) → tokens_N."""
 
 # Number of most probable tokens that sampling sorts; it sorts the whole vocabulary only if a draw falls beyond them.
@@ -31,12 +29,14 @@ SAMPLING_TOP_TOKENS = 256
 NO_TOKEN = -1
 
 
-def argmax(logits_NV: Tensor, sentences: Sequence[int], length: int, topk_impl: TopK) -> Tensor:
+def argmax(logits_NV: Array, sentences: Sequence[int], length: int, topk_impl: TopK) -> Array:
     """Return the most probable token of each row, the choice of greedy search."""
     return topk_impl.topk(logits_NV[:, None], None, 1)[:, 0]
 
 
-def make_sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> TokenSelector:
+def make_sampler(
+    seeds: Sequence[int], arrays: Arrays, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> TokenSelector:
     """Return a selector that samples each token; a draw depends only on the seed of the sentence and the output length.
 
     seeds: one for each sentence
@@ -49,61 +49,62 @@ def make_sampler(seeds: Sequence[int], *, temperature: float = 1.0, top_k: int =
         # Python's generator reads every bit of a seed, torch's only 32. A draw of 24 bits never rounds up to 1 in float32.
         return random.Random(f"{seeds[sentence]} {length}").getrandbits(24) / 2**24
 
-    def select_tokens(logits_NV: Tensor, sentences: Sequence[int], length: int, topk_impl: TopK) -> Tensor:
-        uniform_N = torch.tensor([draw_uniform(sentence, length) for sentence in sentences], device=logits_NV.device)
+    def select_tokens(logits_NV: Array, sentences: Sequence[int], length: int, topk_impl: TopK) -> Array:
+        uniform_N = arrays.asarray([draw_uniform(sentence, length) for sentence in sentences], arrays.xp.float32)
         scaled_NV = logits_NV if temperature == 1.0 else logits_NV / temperature
-        return sample_tokens(scaled_NV, logsumexp(scaled_NV), uniform_N, top_k=top_k, top_p=top_p)
+        return sample_tokens(scaled_NV, topk.logsumexp(scaled_NV), uniform_N, topk, top_k=top_k, top_p=top_p)
 
-    logsumexp = BlockLogSumExp()
+    topk = BlockTopK(arrays)
     return select_tokens
 
 
 def sample_tokens(
-    logits_NV: Tensor,
-    log_sum_N: Tensor,
-    uniform_N: Tensor,
+    logits_NV: Array,
+    log_sum_N: Array,
+    uniform_N: Array,
+    topk: BlockTopK,
     *,
     top_k: int,
     top_p: float,
     num_candidates: int = SAMPLING_TOP_TOKENS,
-) -> Tensor:
+) -> Array:
     """Return the tokens at which the cumulative probability, in descending order, exceeds `uniform_N`. → (N,)
 
     log_sum_N: log Σ exp of the logits
     uniform_N: draws in [0, 1), as a fraction of the probability mass that top_k and top_p keep
     num_candidates: number of most probable tokens to sort at first; on a GPU the whole vocabulary is sorted
     """
-    vocabulary = logits_NV.shape[1]
-    count = min(vocabulary, max(num_candidates, top_k)) if logits_NV.device.type == "cpu" else vocabulary
-    order_NX = topk(logits_NV[:, None], None, count)
-    probs_NX = (logits_NV.gather(1, order_NX) - log_sum_N[:, None]).float().exp()
+    arrays, xp, vocabulary = topk.arrays, topk.arrays.xp, logits_NV.shape[1]
+    count = min(vocabulary, max(num_candidates, top_k)) if arrays.is_on_cpu else vocabulary
+    order_NX = topk.topk(logits_NV[:, None], None, count)
+    probs_NX = xp.exp(arrays.cast(arrays.take(logits_NV, order_NX) - log_sum_N[:, None], xp.float32))
     if top_k:
         probs_NX[:, top_k:] = 0.0
-    mass_before_NX = probs_NX.cumsum(-1) - probs_NX
-    cumulative_NX = probs_NX.masked_fill(mass_before_NX >= top_p, 0.0).cumsum(-1)
+    mass_before_NX = arrays.cumsum(probs_NX) - probs_NX
+    probs_NX[mass_before_NX >= top_p] = 0.0
+    cumulative_NX = arrays.cumsum(probs_NX)
     total_mass_N1 = cumulative_NX[:, -1:]
     is_exact_N1 = mass_before_NX[:, -1:] >= top_p  # the sorted tokens include all that top_p keeps
     if count == vocabulary or top_k:
-        is_exact_N1 = torch.ones_like(is_exact_N1)
+        is_exact_N1 = xp.ones_like(is_exact_N1)
     elif top_p == 1.0:
-        is_exact_N1, total_mass_N1 = uniform_N[:, None] < total_mass_N1, torch.ones_like(total_mass_N1)
-    rank_N1 = torch.searchsorted(cumulative_NX, total_mass_N1 * uniform_N[:, None], right=True).clamp(max=count - 1)
-    token_N = order_NX.gather(1, rank_N1)[:, 0]
+        is_exact_N1, total_mass_N1 = uniform_N[:, None] < total_mass_N1, xp.ones_like(total_mass_N1)
+    rank_N = (cumulative_NX <= total_mass_N1 * uniform_N[:, None]).sum(-1).clip(max=count - 1)
+    token_N = arrays.take(order_NX, rank_N[:, None])[:, 0]
     if count < vocabulary and not bool(is_exact_N1.all()):
-        inexact_rows = (~is_exact_N1[:, 0]).nonzero()[:, 0]
+        inexact_rows = xp.argwhere(~is_exact_N1[:, 0])[:, 0]
         subset = (logits_NV[inexact_rows], log_sum_N[inexact_rows], uniform_N[inexact_rows])
-        token_N[inexact_rows] = sample_tokens(*subset, top_k=top_k, top_p=top_p, num_candidates=vocabulary)
+        token_N[inexact_rows] = sample_tokens(*subset, topk, top_k=top_k, top_p=top_p, num_candidates=vocabulary)
     return token_N
 
 
-@torch.no_grad()
 def decode_tokens(
     step: StepFn,
     state: SearchState,
     *,
     max_lengths: Sequence[int],
     settings: SearchSettings,
-    device: torch.device,
+    arrays: Arrays,
     select_tokens: TokenSelector = argmax,
     constraints: Sequence[SentenceConstraints] = (),
     topk_impl: TopK | None = None,
@@ -112,9 +113,10 @@ def decode_tokens(
 
     step: reads one token a sentence
     state: state of the sentences before the first step
+    arrays: those that the step reads and returns
     max_lengths: maximum output length of each sentence in tokens, the end token included; at least 1
     constraints: one for each sentence, or empty. Only beam search enforces required phrases
-    topk_impl: PyTorch's by default
+    topk_impl: `BlockTopK` by default
     """
     assert min(max_lengths, default=1) >= 1
     batch = _TokenBatch(
@@ -122,10 +124,10 @@ def decode_tokens(
         constraints or [NO_SENTENCE_CONSTRAINTS] * len(max_lengths),
         max_lengths=max_lengths,
         select_tokens=select_tokens,
-        topk_impl=topk_impl or TorchTopK(),
-        device=device,
+        topk_impl=topk_impl or BlockTopK(arrays),
+        arrays=arrays,
     )
-    last_N = torch.full((len(max_lengths),), settings.start_id, dtype=torch.long, device=device)
+    last_N = arrays.full((len(max_lengths),), settings.start_id, arrays.xp.int64)
     while len(batch.done) < len(max_lengths):
         logits_NV, state = step(last_N, state)
         last_N = batch.step(logits_NV)
@@ -153,11 +155,11 @@ class _TokenBatch:
         max_lengths: Sequence[int],
         select_tokens: TokenSelector,
         topk_impl: TopK,
-        device: torch.device,
+        arrays: Arrays,
     ) -> None:
         check_prefixes(constraints, max_lengths)
         self.settings, self.constraints, self.max_lengths = settings, constraints, max_lengths
-        self.select_tokens, self.topk_impl, self.device = select_tokens, topk_impl, device
+        self.select_tokens, self.topk_impl, self.arrays = select_tokens, topk_impl, arrays
         self.repetition_window = settings.decoding_constraints.repetition_window
         self.masker = LogitsMasker(
             settings.decoding_constraints,
@@ -166,7 +168,7 @@ class _TokenBatch:
             forbidden_ids=settings.forbidden_ids,
             end_id=settings.end_id,
             rows_per_sentence=1,
-            device=device,
+            arrays=arrays,
         )
         self.may_have_no_token = settings.decoding_constraints != NO_DECODING_CONSTRAINTS or any(
             sentence != NO_SENTENCE_CONSTRAINTS for sentence in constraints
@@ -174,33 +176,34 @@ class _TokenBatch:
         self.active = list(range(len(max_lengths)))
         self.done: dict[int, bool] = {}
         self.output_ids: list[list[int]] = [[] for _ in max_lengths]
-        self.step_log_probs: list[tuple[list[int], Tensor]] = []
-        self.step_outputs: list[Tensor] = []
+        self.step_log_probs: list[tuple[list[int], Array]] = []
+        self.step_outputs: list[Array] = []
 
-    def step(self, logits_NV: Tensor) -> Tensor:
+    def step(self, logits_NV: Array) -> Array:
         """Extend each output by one token, and return the tokens. → (N,)"""
         length = len(self.step_log_probs) + 1
-        logits_NV = logits_NV.float()
+        arrays, xp = self.arrays, self.arrays.xp
+        logits_NV = arrays.cast(logits_NV, xp.float32)
         log_sum_N = self.topk_impl.logsumexp(logits_NV)
         model_logits_NV = logits_NV
         if self.settings.repetition_penalty != 1.0:
-            model_logits_NV = logits_NV.clone()
-            penalize_repeated_tokens(logits_NV, self._stack_outputs(), self.settings.repetition_penalty)
+            model_logits_NV = xp.asarray(logits_NV, copy=True)
+            penalize_repeated_tokens(logits_NV, self._stack_outputs(), self.settings.repetition_penalty, arrays)
         self.masker(logits_NV, self._stack_outputs() if self.masker.needs_outputs else None, length)
         token_N = self.select_tokens(logits_NV, self.active, length, self.topk_impl)
-        log_prob_N = (model_logits_NV.gather(1, token_N[:, None])[:, 0] - log_sum_N).float()
+        positions = arrays.arange(len(token_N)), token_N
+        log_prob_N = arrays.cast(model_logits_NV[positions] - log_sum_N, xp.float32)
         if model_logits_NV is not logits_NV:
-            is_masked_N = logits_NV.gather(1, token_N[:, None])[:, 0] == NEG_INF
-            log_prob_N = log_prob_N.masked_fill(is_masked_N, NEG_INF)
+            log_prob_N[logits_NV[positions] == NEG_INF] = NEG_INF
         self.step_log_probs.append((self.active, log_prob_N))
         if self.masker.needs_outputs or self.repetition_window or self.settings.repetition_penalty != 1.0:
             self.step_outputs.append(token_N)
         repeating = [False] * len(self.active)
         if self.repetition_window and length % CHECK_INTERVAL == 0:
             outputs_NT = self._stack_outputs()
-            repeating_N = is_repeating(outputs_NT, self.repetition_window) & ~self.masker.find_incomplete(outputs_NT)
-            repeating = repeating_N.tolist()
-        tokens = (token_N.where(log_prob_N > NEG_INF, NO_TOKEN) if self.may_have_no_token else token_N).tolist()
+            repeating_N = is_repeating(outputs_NT, self.repetition_window, arrays)
+            repeating = (repeating_N & ~self.masker.find_incomplete(outputs_NT)).tolist()
+        tokens = (xp.where(log_prob_N > NEG_INF, token_N, NO_TOKEN) if self.may_have_no_token else token_N).tolist()
         for sentence, token, repeats in zip(self.active, tokens, repeating, strict=True):
             if sentence not in self.done:
                 self.output_ids[sentence].append(token)
@@ -209,13 +212,13 @@ class _TokenBatch:
                     self.done[sentence] = repeats
         return token_N
 
-    def _stack_outputs(self) -> Tensor:
+    def _stack_outputs(self) -> Array:
         """Return the tokens of all steps so far. → (N, T)"""
         if not self.step_outputs:
-            return torch.empty(len(self.active), 0, dtype=torch.long, device=self.device)
-        return torch.stack(self.step_outputs, dim=1)
+            return self.arrays.full((len(self.active), 0), 0, self.arrays.xp.int64)
+        return self.arrays.xp.stack(self.step_outputs, axis=1)
 
-    def compact(self, compaction_threshold: float) -> Tensor | None:
+    def compact(self, compaction_threshold: float) -> Array | None:
         """Drop the done sentences if they make up `compaction_threshold` of the batch.
 
         Return the rows of the remaining sentences (N,), or None if all remain.
@@ -224,7 +227,7 @@ class _TokenBatch:
         num_done = len(self.active) - len(rows)
         if not rows or not num_done or num_done < compaction_threshold * len(self.active):
             return None
-        rows_N = torch.tensor(rows, device=self.device)
+        rows_N = self.arrays.asarray(rows, self.arrays.xp.int64)
         self.step_outputs = [token_N[rows_N] for token_N in self.step_outputs]
         self.masker.select_sentences(rows_N)
         self.active = [self.active[row] for row in rows]
@@ -235,7 +238,7 @@ class _TokenBatch:
         token_log_probs: list[list[float]] = [[] for _ in self.max_lengths]
         if self.step_log_probs:
             sentences, log_probs = zip(*self.step_log_probs, strict=True)
-            for sentence, log_prob in zip(chain(*sentences), torch.cat(log_probs).tolist(), strict=True):
+            for sentence, log_prob in zip(chain(*sentences), self.arrays.xp.concat(log_probs).tolist(), strict=True):
                 token_log_probs[sentence].append(log_prob)
         return [
             to_hypothesis(

@@ -1,17 +1,11 @@
-"""Hypotheses, their scores, the length penalty, and forced scoring of given targets."""
+"""Hypotheses, their scores, and the length penalty."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-LengthT = TypeVar("LengthT", float, Tensor, NDArray[np.float32], NDArray[np.float64])
+LengthT = TypeVar("LengthT")
 
 
 class LengthPenalty:
@@ -37,9 +31,8 @@ class LengthPenalty:
         self.offset = offset + num_prompt_tokens
 
     def __call__(self, length: LengthT) -> LengthT:
-        """Return the penalty of an output of `length` tokens, or of each length in a tensor or an array."""
-        result: LengthT = ((self.offset + length) / self.divisor) ** self.alpha
-        return result
+        """Return the penalty of an output of `length` tokens, or of each length in an array."""
+        return cast(LengthT, ((self.offset + cast(Any, length)) / self.divisor) ** self.alpha)
 
 
 NO_LENGTH_PENALTY = LengthPenalty("none", 0.0)
@@ -70,21 +63,3 @@ class Hypothesis:
     def log_prob(self) -> float:
         """Return the log-probability of the whole output."""
         return sum(self.token_log_probs)
-
-
-def score_targets(
-    logits_BTV: Tensor, targets: Sequence[Sequence[int]], *, end_id: int, length_penalty: LengthPenalty
-) -> list[Hypothesis]:
-    """Return each target as a hypothesis with the log-probabilities of its tokens and its end token.
-
-    logits_BTV: the model's logits after the start token and each target token (teacher forcing)
-    targets: ids without start and end token, at most T − 1 each
-    """
-    hypotheses = []
-    for logits_TV, target in zip(logits_BTV, targets, strict=True):
-        ids_T = torch.tensor([*target, end_id], device=logits_BTV.device)
-        log_probs_TV = logits_TV[: len(ids_T)].float().log_softmax(dim=-1)
-        token_log_probs = log_probs_TV.gather(1, ids_T[:, None])[:, 0].tolist()
-        score = sum(token_log_probs) / length_penalty(float(len(ids_T)))
-        hypotheses.append(Hypothesis(tuple(target), tuple(token_log_probs), score, True))
-    return hypotheses

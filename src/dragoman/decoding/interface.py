@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-import torch
-from torch import Tensor
-
+from dragoman.decoding.arrays import Array, Arrays
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, DecodingConstraints
 from dragoman.decoding.hypothesis import NO_LENGTH_PENALTY, LengthPenalty
 
@@ -17,17 +15,17 @@ from dragoman.decoding.hypothesis import NO_LENGTH_PENALTY, LengthPenalty
 class SearchState(Protocol):
     """State that a step passes to the next one; its rows are in order of sentences."""
 
-    def reorder(self, rows_N: Tensor) -> Self:
+    def reorder(self, rows_N: Array) -> Self:
         """Return the state in which row i is the former row rows_N[i]; rows stay within their sentence."""
         ...
 
-    def select_sentences(self, sentences_B: Tensor) -> Self:
+    def select_sentences(self, sentences_B: Array) -> Self:
         """Return the state of these sentences alone, with all their rows."""
         ...
 
 
-StepFn = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""(tokens_N, state) → (logits_NV of the next token, state after it), for the state type of the model.
+StepFn = Callable[[Array, Any], tuple[Array, Any]]
+"""(tokens_N, state) → (logits_NV of the next token, state after it), for the state type of the model, in arrays of its library.
 
 A search may overwrite the logits until the next step.
 """
@@ -62,21 +60,22 @@ class EnsembleState:
 
     members: tuple[SearchState, ...]
 
-    def reorder(self, rows_N: Tensor) -> EnsembleState:
+    def reorder(self, rows_N: Array) -> EnsembleState:
         """Reorder the rows of every member."""
         return EnsembleState(tuple(member.reorder(rows_N) for member in self.members))
 
-    def select_sentences(self, sentences_B: Tensor) -> EnsembleState:
+    def select_sentences(self, sentences_B: Array) -> EnsembleState:
         """Select these sentences in every member."""
         return EnsembleState(tuple(member.select_sentences(sentences_B) for member in self.members))
 
 
-def ensemble_step(steps: Sequence[StepFn]) -> StepFn:
+def ensemble_step(steps: Sequence[StepFn], arrays: Arrays) -> StepFn:
     """Return a step whose probabilities are the arithmetic mean of those of its members."""
 
-    def step(tokens_N: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
+    def step(tokens_N: Array, state: EnsembleState) -> tuple[Array, EnsembleState]:
         results = [member(tokens_N, member_state) for member, member_state in zip(steps, state.members, strict=True)]
-        log_probs = torch.stack([logits_NV.float().log_softmax(-1) for logits_NV, _ in results])
-        return log_probs.logsumexp(0) - math.log(len(steps)), EnsembleState(tuple(new_state for _, new_state in results))
+        log_probs = [arrays.log_softmax(arrays.cast(logits_NV, arrays.xp.float32)) for logits_NV, _ in results]
+        log_prob_NV = arrays.logsumexp(arrays.xp.stack(log_probs), 0) - math.log(len(steps))
+        return log_prob_NV, EnsembleState(tuple(new_state for _, new_state in results))
 
     return step

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.decoding.constraints import SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
@@ -48,12 +49,12 @@ class NativeSearch(Protocol):
         """Return the largest beam that this search decodes faster than `beam_search` does."""
         ...
 
-    def greedy(self, source_BS: Tensor, request: SearchRequest) -> list[Hypothesis]:
+    def greedy(self, source_BS: NDArray[np.int64], request: SearchRequest) -> list[Hypothesis]:
         """Return the greedy output of each source; sources are padded on the right."""
         ...
 
     def beam(
-        self, source_BS: Tensor, request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
+        self, source_BS: NDArray[np.int64], request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses of each source, best first."""
         ...

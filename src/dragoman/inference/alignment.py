@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead, extract_pair_links
-from dragoman.tasks.generation import compute_cross_attentions
+from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.translation import TranslatedLine
 from dragoman.word_aligner import Link
 

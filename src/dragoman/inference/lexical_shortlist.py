@@ -28,7 +28,7 @@ from dragoman.io.safetensors import save_tensors
 from dragoman.io.storage import atomic_dir
 from dragoman.io.torch_tensors import MappedTensors
 from dragoman.runtime.tensor_files import open_tensor_files
-from dragoman.tasks.generation import compute_cross_attentions
+from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 
 TABLES_FILE = "shortlist.safetensors"
@@ -54,11 +54,11 @@ class Shortlist:
     is_joint: bool
     vocabulary_digest: bytes
 
-    def select_tokens(self, source_BS: Tensor) -> Tensor:
+    def select_tokens(self, source_BS: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens that translations of these sources may use, in order, the special tokens first. → (W,)"""
-        source_ids = np.unique(source_BS.cpu().numpy())
+        source_ids = np.unique(source_BS)
         token_sets = [np.arange(NUM_SPECIAL_TOKENS), self.frequent_F.numpy(), self.candidates_VK.numpy()[source_ids].flatten()]
-        return torch.from_numpy(np.unique(np.concatenate([*token_sets, source_ids] if self.is_joint else token_sets)))
+        return np.unique(np.concatenate([*token_sets, source_ids] if self.is_joint else token_sets))
 
     def save(self, path: Path, *, overwrite: bool = False) -> None:
         """Write a checksummed folder. Raises OutputError if it exists or cannot be written."""

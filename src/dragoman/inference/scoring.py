@@ -10,8 +10,8 @@ from dragoman.inference.configured_model import ConfiguredModel
 from dragoman.inference.inputs import encode_pairs, find_unfit_pairs
 from dragoman.inference.translation_result import Translation
 from dragoman.tasks.confidence import compute_signals
-from dragoman.tasks.generation import score_pairs
-from dragoman.tasks.inference_model import get_max_positions
+from dragoman.tasks.forced_decoding import score_pairs
+from dragoman.tasks.torch_models import get_max_positions
 from dragoman.tasks.translation import get_source_limit, has_text
 from dragoman.word_aligner import Link
 

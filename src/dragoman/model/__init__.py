@@ -7,6 +7,7 @@ A model, a forward pass, the paper's loss and greedy decoding on the caller's ow
     from dragoman.decoding.greedy import decode_tokens
     from dragoman.decoding.interface import SearchSettings
     from dragoman.model import build_model
+    from dragoman.tasks.torch_arrays import TorchArrays
 
     source, target = torch.randint(4, 100, (2, 7)), torch.randint(4, 100, (2, 9))  # token ids, (B, S) and (B, T)
     model = build_model(ModelConfig(d_model=64, d_ff=128), source_vocab_size=100, target_vocab_size=100, padding_id=0)
@@ -14,8 +15,10 @@ A model, a forward pass, the paper's loss and greedy decoding on the caller's ow
     logits = model(source, inputs)  # (B, T, V)
     loss = torch.nn.functional.cross_entropy(logits.mT, target, ignore_index=0, label_smoothing=0.1)
     loss.backward()
-    settings, state = SearchSettings(start_id=2, end_id=3), model.eval().start(source)
-    outputs = decode_tokens(model.step, state, max_lengths=[20, 20], settings=settings, device=source.device)
+    with torch.no_grad():
+        settings, state = SearchSettings(start_id=2, end_id=3), model.eval().start(source)
+        arrays = TorchArrays(source.device)
+        outputs = decode_tokens(model.step, state, max_lengths=[20, 20], settings=settings, arrays=arrays)
 
 Sources and targets are padded on the right with `padding_id`. Each output is a `dragoman.decoding.hypothesis.Hypothesis`.
 

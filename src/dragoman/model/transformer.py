@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NoReturn, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.errors import BundleError
+from dragoman.errors import refuse_steps
 from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer
@@ -232,14 +232,6 @@ def check_predicts_by_steps(model: Transformer, feature: str) -> None:
     """
     if not model.is_autoregressive:
         refuse_steps(feature)
-
-
-def refuse_steps(feature: str) -> NoReturn:
-    """Raise BundleError for a feature that needs a prediction token by token."""
-    raise BundleError(
-        f"{feature}: needs a model that predicts token by token, but this one predicts all tokens at once; use another model",
-        code="not-autoregressive",
-    )
 
 
 def set_matmul_impl(model: Transformer, matmul: MatMul) -> None:

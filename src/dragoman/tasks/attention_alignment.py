@@ -18,7 +18,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.evaluation.aer import score_alignments
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import compute_cross_attentions
+from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.translation import has_text
 from dragoman.word_aligner import Link, align_pairs

@@ -30,8 +30,10 @@ from dragoman.evaluation.correlation import spearman_correlation
 from dragoman.evaluation.metrics import sentence_chrf
 from dragoman.model.transformer import Transformer, check_predicts_by_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
-from dragoman.tasks.generation import OnProgress, compute_cross_attentions, score_pairs
-from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
+from dragoman.tasks.forced_decoding import compute_cross_attentions, score_pairs
+from dragoman.tasks.generation import OnProgress
+from dragoman.tasks.inference_model import get_decoder_start_id
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.translation import decode_best, translate_lines
 
 MIN_CALIBRATION_SENTENCES = 100

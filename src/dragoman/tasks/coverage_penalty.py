@@ -12,22 +12,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike
 
 from dragoman.config import DecodingConfig
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.model.transformer import Transformer
-from dragoman.tasks.generation import compute_cross_attentions
+
+if TYPE_CHECKING:
+    from dragoman.model.transformer import Transformer
 
 MIN_COVERAGE = 1e-9
 """Smallest attention of a source token, so that the logarithm is finite."""
 
 
-def compute_coverage_penalty(weights_TS: Tensor, beta: float) -> float:
+def compute_coverage_penalty(weights_TS: ArrayLike, beta: float) -> float:
     """Return cp(X; Y) for the attention of each output token to each source token."""
-    return beta * float(weights_TS.double().sum(dim=0).clamp(MIN_COVERAGE, 1.0).log().sum())
+    coverage_S = np.asarray(weights_TS, dtype=np.float64).sum(axis=0)
+    return beta * float(np.log(coverage_S.clip(MIN_COVERAGE, 1.0)).sum())
 
 
 def rerank_by_coverage(
@@ -43,6 +46,8 @@ def rerank_by_coverage(
 
     Finished hypotheses rank before unfinished ones.
     """
+    from dragoman.tasks.forced_decoding import compute_cross_attentions  # PyTorch, which no other part of a search needs
+
     outputs = [
         (source, hypothesis) for source, candidates in zip(sources, hypotheses, strict=True) for hypothesis in candidates
     ]
@@ -55,7 +60,7 @@ def rerank_by_coverage(
             prompt=prompt,
             finished=[hypothesis.finished for _, hypothesis in outputs],
             batch_tokens=decoding.batch_tokens,
-            transform=lambda weights_LHTS: torch.tensor(
+            transform=lambda weights_LHTS: weights_LHTS.new_tensor(
                 compute_coverage_penalty(weights_LHTS[-1].mean(dim=0), decoding.coverage_penalty)
             ),
         )

@@ -10,22 +10,20 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.config import DecodingConfig
-from dragoman.data.collate import collate, pad_sequences
+from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokensFn, DecodingConstraints, SentenceConstraints
 from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
-from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty, score_targets
+from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import NativeSearch, SearchRequest, build_request
-from dragoman.errors import BundleError
-from dragoman.model.attention import Attention, record_attention
-from dragoman.model.transformer import Transformer, check_predicts_by_steps, refuse_steps
+from dragoman.errors import refuse_steps
 from dragoman.tasks.inference_model import InferenceModel, OwnSearch, prompt_decoder
 
 FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
@@ -48,7 +46,7 @@ class MapFn(Protocol):
     def __call__(self, fn: Callable[[ItemT], ResultT], items: Iterable[ItemT], /) -> Iterable[ResultT]: ...
 
 
-def _batch_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:
+def batch_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterable[list[int]]:
     """Return batches of sentence indices, longest first, each within a budget of padded tokens.
 
     A few batches are about equally large, so that threads share them evenly.
@@ -79,7 +77,6 @@ def _fill_batches(order: Sequence[int], lengths: Sequence[int], batch_tokens: in
         yield batch
 
 
-@torch.no_grad()
 def generate(
     search: BatchSearch,
     sources: Sequence[Sequence[int]],
@@ -103,7 +100,7 @@ def generate(
     results: list[list[Hypothesis]] = [[] for _ in sources]
     rows_per_source = {"beam": config.beam_size, "greedy": 1, "sample": config.nbest}[config.method]
     job = GenerationJob(search, sources, range(len(sources)) if sample_ids is None else sample_ids, constraints)
-    batches = list(_batch_by_length([len(source) for source in sources], max(1, config.batch_tokens // rows_per_source)))
+    batches = list(batch_by_length([len(source) for source in sources], max(1, config.batch_tokens // rows_per_source)))
     for batch, batch_results in zip(batches, map_fn(job, batches), strict=True):
         for index, hypotheses in zip(batch, batch_results, strict=True):
             if decode is not None and config.method == "beam" and config.nbest > 1 and not search.return_alternatives:
@@ -138,7 +135,6 @@ class BatchSearch:
     return_alternatives: bool = False
     prompt: tuple[int, ...] = ()
 
-    @torch.no_grad()  # needed again, because another thread may run this
     def run(
         self,
         batch: Sequence[int],
@@ -224,7 +220,7 @@ class BatchSearch:
         self,
         inference_model: InferenceModel,
         prompt: Sequence[int],
-        source_BS: Tensor,
+        source_BS: NDArray[np.int64],
         limits: Sequence[int],
         sample_ids: Sequence[int],
         constraints: Sequence[SentenceConstraints],
@@ -242,7 +238,6 @@ class BatchSearch:
             return self._search_all_at_once(inference_model.own_search, source_BS, limits, settings, constraints)
         if self.config.own_search is not None:
             prompted = prompt_decoder(inference_model, prompt)
-            source_BS = source_BS.to(prompted.device)
             outputs: list[list[Hypothesis]] = self.config.own_search.search(
                 prompted, source_BS, limits=limits, settings=settings, constraints=constraints
             )
@@ -255,24 +250,24 @@ class BatchSearch:
         if self.config.method == "beam":
             return beam_search(
                 inference_model.step,
-                inference_model.start(source_BS.to(inference_model.device)),
+                inference_model.start(source_BS),
                 max_lengths=limits,
                 settings=settings,
                 options=self._beam_options,
-                device=inference_model.device,
+                arrays=inference_model.arrays,
                 constraints=constraints,
-                topk_impl=inference_model.make_topk(),
+                topk_impl=inference_model.make_topk() if inference_model.make_topk is not None else None,
             )
         rows = self._rows_per_source
         hypotheses = decode_tokens(
             inference_model.step,
-            inference_model.start(source_BS.repeat_interleave(rows, dim=0).to(inference_model.device)),
+            inference_model.start(np.repeat(source_BS, rows, axis=0)),
             max_lengths=[limit for limit in limits for _ in range(rows)],
             settings=settings,
-            device=inference_model.device,
+            arrays=inference_model.arrays,
             select_tokens=self._make_token_selector(sample_ids),
             constraints=[sentence_constraints for sentence_constraints in constraints for _ in range(rows)],
-            topk_impl=inference_model.make_topk(),
+            topk_impl=inference_model.make_topk() if inference_model.make_topk is not None else None,
         )
         groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
@@ -280,7 +275,7 @@ class BatchSearch:
     def _search_all_at_once(
         self,
         own_search: OwnSearch,
-        source_BS: Tensor,
+        source_BS: NDArray[np.int64],
         limits: Sequence[int],
         settings: SearchSettings,
         constraints: Sequence[SentenceConstraints],
@@ -291,11 +286,10 @@ class BatchSearch:
         if self.constraint_factory is not None or not all(constraint.is_supported for constraint in constraints):
             refuse_steps("constraints")
         may_repeat = [constraint.allow_repetition for constraint in constraints] or [False] * len(limits)
-        source_BS = source_BS.to(self.inference_model.device)
         return [[output] for output in own_search(source_BS, limits=limits, settings=settings, may_repeat=may_repeat)]
 
     def _search_natively(
-        self, native_search: NativeSearch, source_BS: Tensor, request: SearchRequest
+        self, native_search: NativeSearch, source_BS: NDArray[np.int64], request: SearchRequest
     ) -> list[list[Hypothesis]]:
         if self.config.method == "greedy":
             return [[output] for output in native_search.greedy(source_BS, request)]
@@ -326,7 +320,9 @@ class BatchSearch:
         if config.method != "sample":
             return argmax
         seeds = [config.seed * SEED_STRIDE + sample_id * rows + row for sample_id in sample_ids for row in range(rows)]
-        return make_sampler(seeds, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
+        return make_sampler(
+            seeds, self.inference_model.arrays, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p
+        )
 
 
 @dataclass(frozen=True)
@@ -380,77 +376,3 @@ class VocabularyMap:
     def restore_hypothesis(self, hypothesis: Hypothesis) -> Hypothesis:
         """Return the same hypothesis in ids of the whole vocabulary."""
         return replace(hypothesis, tokens=tuple(self.token_ids[token] for token in hypothesis.tokens))
-
-
-@torch.no_grad()
-def score_pairs(
-    model: Transformer,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    config: DecodingConfig,
-    *,
-    start_id: int,
-    prompt: Sequence[int] = (),
-    on_progress: OnProgress = lambda _: None,
-) -> list[Hypothesis]:
-    """Return each target as a scored hypothesis of its source (forced decoding). prompt: see `generate`
-
-    Raises BundleError for a model that predicts all tokens at once.
-    """
-    check_predicts_by_steps(model, "the score of a given target")
-    results: dict[int, Hypothesis] = {}
-    penalty = LengthPenalty(config.length_penalty, config.alpha, len(prompt))
-    lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    for indices in _batch_by_length(lengths, config.batch_tokens):
-        batch_targets = [targets[index] for index in indices]
-        batch = collate(
-            [sources[index] for index in indices], [[*prompt, *target] for target in batch_targets], start_id=start_id
-        ).to(model.output.device)
-        logits_BTV = model(batch.source_BS, batch.inputs_BT)[:, len(prompt) :]
-        scored = score_targets(logits_BTV, batch_targets, end_id=END_ID, length_penalty=penalty)
-        results.update(zip(indices, scored, strict=True))
-        on_progress(len(indices))
-    return [results[index] for index in range(len(sources))]
-
-
-@torch.no_grad()
-def compute_cross_attentions(
-    model: Transformer,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    *,
-    start_id: int,
-    prompt: Sequence[int] = (),
-    finished: Sequence[bool],
-    batch_tokens: int = 4096,
-    transform: Callable[[Tensor], Tensor] = lambda weights_LHTS: weights_LHTS,
-) -> list[Tensor]:
-    """Return the cross-attention weights of each pair: (layers, heads, T + 1, S), or T rows if the target is unfinished.
-
-    prompt: see `generate`; its tokens have no rows
-    finished: whether each target ends with the end token, which then has a row
-    transform: applied to the weights of each pair; only its result is kept in memory
-
-    Raises BundleError for a model without cross-attention, and for one that predicts all tokens at once.
-    """
-    check_predicts_by_steps(model, "an alignment")
-    attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
-    if not attentions:
-        raise BundleError(
-            "this model: the decoder has no attention to the source, so there are no alignments; use another model",
-            code="no-cross-attention",
-        )
-    outputs = [target if has_end else target[:-1] for target, has_end in zip(targets, finished, strict=True)]
-    lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, outputs, strict=True)]
-    results: dict[int, Tensor] = {}
-    for indices in _batch_by_length(lengths, batch_tokens):
-        batch_outputs = [[*prompt, *outputs[index]] for index in indices]
-        batch = collate([sources[index] for index in indices], batch_outputs, start_id=start_id)
-        batch = batch.to(model.output.device)
-        with record_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
-            model(batch.source_BS, batch.inputs_BT)
-        weights_BLHTS = torch.stack(weights, dim=1).float().cpu()
-        for row, index in enumerate(indices):
-            queries = slice(len(prompt), len(prompt) + len(outputs[index]) + 1)
-            results[index] = transform(weights_BLHTS[row, :, :, queries, : len(sources[index])]).clone()
-    return [results[index] for index in range(len(sources))]

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.config import ModelConfig
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
+from dragoman.decoding.arrays import Arrays
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import EnsembleState, SearchSettings, SearchState, StepFn, ensemble_step
 from dragoman.decoding.native_search import NativeSearch
 from dragoman.decoding.prompt import PromptedState, prompted_step
-from dragoman.decoding.topk import TopK, TorchTopK
-from dragoman.model.positional_encoding import LearnedPositionalEmbedding
-from dragoman.model.transformer import Transformer
+from dragoman.decoding.topk import TopK
 
 
 class OwnSearch(Protocol):
     """Search of a model that predicts all tokens at once."""
 
     def __call__(
-        self, source_BS: Tensor, *, limits: Sequence[int], settings: SearchSettings, may_repeat: Sequence[bool]
+        self, source_BS: NDArray[np.int64], *, limits: Sequence[int], settings: SearchSettings, may_repeat: Sequence[bool]
     ) -> list[Hypothesis]:
         """Return the output of each source.
 
@@ -39,35 +37,25 @@ class OwnSearch(Protocol):
 class InferenceModel:
     """Interface between a search and the models: one model, or an ensemble.
 
-    start: maps source ids (B, S), padded on the right, to the state before the first token
+    start: maps source ids (B, S) in NumPy, padded on the right, to the state before the first token
     step: maps the last tokens (N,) and the state to logits (N, V) and the next state
+    arrays: library and device of the tokens and the logits
     max_positions: number of tokens that the model has positions for; None if positions never end
-    make_topk: makes the object that finds the likeliest tokens of a search
+    make_topk: makes the object that finds the likeliest tokens of a search; None for `BlockTopK`
     native_search: search in machine code for common requests; None if Python does every search
     own_search: search of a model that predicts all tokens at once; None for a model that predicts token by token
     restrict_vocabulary: maps source ids and required tokens to a model with a smaller output vocabulary, and to the token
         ids (W,) of that vocabulary, special tokens first. It is None without a shortlist.
     """
 
-    start: Callable[[Tensor], SearchState]
+    start: Callable[[NDArray[np.int64]], SearchState]
     step: StepFn
-    device: torch.device
+    arrays: Arrays
     max_positions: int | None
-    make_topk: Callable[[], TopK] = TorchTopK
+    make_topk: Callable[[], TopK] | None = None
     native_search: NativeSearch | None = None
     own_search: OwnSearch | None = None
-    restrict_vocabulary: Callable[[Tensor, Sequence[int]], tuple[InferenceModel, Tensor]] | None = None
-
-
-def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
-    """Return an inference model that calls these models unchanged; several form an ensemble."""
-    device, max_positions = models[0].output.device, get_max_positions(models)
-    if len(models) == 1:
-        model = models[0]
-        # A decoder that predicts all tokens at once has this method, as `Decoder.is_autoregressive` says.
-        own_search = None if model.is_autoregressive else partial(cast(Any, model.decoder).search, model)
-        return InferenceModel(model.start, model.step, device, max_positions, own_search=own_search)
-    return ensemble([InferenceModel(model.start, model.step, device, max_positions) for model in models])
+    restrict_vocabulary: Callable[[NDArray[np.int64], Sequence[int]], tuple[InferenceModel, NDArray[np.int64]]] | None = None
 
 
 def ensemble(members: Sequence[InferenceModel]) -> InferenceModel:
@@ -75,12 +63,13 @@ def ensemble(members: Sequence[InferenceModel]) -> InferenceModel:
     if len(members) == 1:
         return members[0]
 
-    def start(source_BS: Tensor) -> SearchState:
+    def start(source_BS: NDArray[np.int64]) -> SearchState:
         return EnsembleState(tuple(member.start(source_BS) for member in members))
 
     max_positions = min((member.max_positions for member in members if member.max_positions is not None), default=None)
-    step = ensemble_step([member.step for member in members])
-    return InferenceModel(start, step, members[0].device, max_positions, members[0].make_topk)
+    arrays = members[0].arrays
+    step = ensemble_step([member.step for member in members], arrays)
+    return InferenceModel(start, step, arrays, max_positions, members[0].make_topk)
 
 
 def prompt_decoder(inference_model: InferenceModel, prompt: Sequence[int]) -> InferenceModel:
@@ -98,9 +87,3 @@ def prompt_decoder(inference_model: InferenceModel, prompt: Sequence[int]) -> In
 def get_decoder_start_id(config: ModelConfig) -> int:
     """Return the first decoder input. `zero` maps to padding, which the model embeds as a zero vector."""
     return {"bos": BEGIN_ID, "eos": END_ID, "zero": PADDING_ID}[config.decoder_start_token]
-
-
-def get_max_positions(models: Sequence[Transformer]) -> int | None:
-    """Return the number of tokens that all models have positions for; None if positions never end."""
-    tables = [stack.embedding.positions for model in models for stack in (model.encoder, model.decoder)]
-    return min((len(table.weight) for table in tables if isinstance(table, LearnedPositionalEmbedding)), default=None)

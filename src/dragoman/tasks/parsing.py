@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
-from dragoman.data.collate import pad_sequences, split_by_tokens
+from dragoman.data.padding import pad_sequences, split_by_tokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.tree_labels import XX_ID, TreeLabels, normalize_tree, to_source_text
 from dragoman.decoding.hypothesis import Hypothesis
@@ -21,7 +21,8 @@ from dragoman.evaluation.parse_scores import ParseComparison
 from dragoman.formats.pair import Pair
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import BatchSearch, ConstraintFactory, MapFn, OnProgress, generate
-from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id
+from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.translation import build_decoding_constraints, get_source_limit
 from dragoman.tasks.tree_constraint import TreeConstraint
 from dragoman.trees.constraint_automaton import ConstraintAutomaton
@@ -165,7 +166,7 @@ class SentenceParser:
 
 
 def _make_constraint_factory(labels: TreeLabels, lengths: Sequence[int], inference_model: InferenceModel) -> ConstraintFactory:
-    tree_constraint = TreeConstraint(labels.build_automaton(), inference_model.device)
+    tree_constraint = TreeConstraint(labels.build_automaton(), inference_model.arrays)
     return lambda indices, limits: tree_constraint.build_allowed_tokens_fn([lengths[index] for index in indices], limits)
 
 
@@ -227,7 +228,7 @@ def predict_tags(models: Sequence[Transformer], tokenizer: PairTokenizer, source
     tags_by_index: dict[int, list[str]] = {}
     for batch_slice in split_by_tokens([len(sources[index]) for index in order], TAGGING_BATCH_TOKENS):
         indices = order[batch_slice]
-        source_BS = pad_sequences([sources[index] for index in indices]).to(device)
+        source_BS = torch.from_numpy(pad_sequences([sources[index] for index in indices])).to(device)
         log_prob_BWV = torch.stack([_tag_log_probs(model, source_BS) for model in models]).logsumexp(0)
         for index, ids in zip(indices, log_prob_BWV.argmax(-1).tolist(), strict=True):
             tags_by_index[index] = labels.ids_to_pieces(ids[: int(tokenizer.source.word_start_mask[sources[index]].sum())])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -25,11 +25,13 @@ from dragoman.decoding.repetition import contains_repetition
 from dragoman.errors import MissingDependencyError, RecipeError
 from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, check_bleu_tokenizer, get_task_bleu_tokenizer
 from dragoman.evaluation.metrics import Score, chrf, exact_match, paper_bleu, uses_split_compounds
-from dragoman.model.transformer import Transformer
 from dragoman.tasks.coverage_penalty import rerank_by_coverage
 from dragoman.tasks.generation import BatchSearch, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.mbr import UtilityFn, build_candidate_search, rerank_by_mbr
+
+if TYPE_CHECKING:
+    from dragoman.model.transformer import Transformer
 
 TranslationStatus = Literal["ok", "truncated", "short", "repetition", "copied", "empty", "too_long"]
 """Outcome of one line:

@@ -1,7 +1,7 @@
 """Stack automaton that constrains a search to well-formed trees.
 
 A search drops, copies and moves its rows. So at each step the code computes the state of each row from its output, in a few
-passes over small arrays. On a CPU these are numpy arrays, because numpy's calls cost less than torch's. Elsewhere they stay
+passes over small arrays. On a CPU these are NumPy arrays, because NumPy's calls cost less than PyTorch's. Elsewhere they stay
 on the device.
 
 Shapes: B sentences, N rows, T output tokens, V vocabulary, R rows of the mask table, W words of the longest sentence.
@@ -10,28 +10,25 @@ Shapes: B sentences, N rows, T output tokens, V vocabulary, R rows of the mask t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from dragoman.decoding.arrays import NUMPY, Array, Arrays
 from dragoman.decoding.constraints import AllowedTokensFn
 from dragoman.trees.constraint_automaton import ConstraintAutomaton
 
 
 class TreeConstraint:
-    """Constraint automaton with its tables on one device, for all batches on that device."""
+    """Constraint automaton with its tables in the arrays of a search, for all batches of that search."""
 
-    def __init__(self, automaton: ConstraintAutomaton, device: torch.device) -> None:
-        self.automaton = automaton
-        self.device = device
-        self.mask_table_RV = torch.from_numpy(automaton.mask_table_RV).to(device)
-        self.depth_change_V, self.word_change_V = (
-            self.to_device(automaton.depth_change_V),
-            self.to_device(automaton.word_change_V),
+    def __init__(self, automaton: ConstraintAutomaton, arrays: Arrays) -> None:
+        self.automaton, self.arrays = automaton, arrays
+        self.table_arrays = NUMPY if arrays.is_on_cpu else arrays
+        self.mask_table_RV = arrays.asarray(automaton.mask_table_RV)
+        self.depth_change_V, self.word_change_V, self.label_V = (
+            self.table_arrays.asarray(table_V)
+            for table_V in (automaton.depth_change_V, automaton.word_change_V, automaton.label_V)
         )
-        self.label_V = self.to_device(automaton.label_V)
 
     def build_allowed_tokens_fn(
         self, lengths: Sequence[int], limits: Sequence[int], words: Sequence[Sequence[int]] | None = None
@@ -44,36 +41,29 @@ class TreeConstraint:
         Raises ValueError if no tree fits into a limit, or a word has no token.
         """
         start = self.automaton.initial_state(lengths, limits, words)  # checks all arguments
-        length_B, limit_B = self.to_device(np.array(lengths)), self.to_device(np.array(limits))
+        arrays, tables = self.arrays, self.table_arrays
+        length_B, limit_B = tables.asarray(np.array(lengths)), tables.asarray(np.array(limits))
         single_row = _SingleRowState(self.automaton, lengths, limits)
-        next_BW = torch.from_numpy(np.pad(start.word_ids_NW, ((0, 0), (0, 1)), constant_values=-1)).long().to(self.device)
+        next_BW = tables.asarray(np.pad(start.word_ids_NW, ((0, 0), (0, 1)), constant_values=-1).astype(np.int64))
 
-        def allowed_tokens(outputs_NT: Tensor, sentences_N: Tensor) -> Tensor:
-            if len(outputs_NT) == 1 and self._uses_numpy and not self.automaton.has_word_tokens:
-                mask_row = single_row.find_mask_row(outputs_NT, int(sentences_N))
+        def allowed_tokens(output_NT: Array, sentence_N: Array) -> Array:
+            if arrays.is_on_cpu:
+                output_NT, sentence_N = arrays.to_numpy(output_NT), arrays.to_numpy(sentence_N)
+            if len(output_NT) == 1 and arrays.is_on_cpu and not self.automaton.has_word_tokens:
+                mask_row = single_row.find_mask_row(output_NT, int(sentence_N[0]))
                 return self.mask_table_RV[mask_row : mask_row + 1]
-            output_NT, sentence_N = (outputs_NT.numpy(), sentences_N.numpy()) if self._uses_numpy else (outputs_NT, sentences_N)
             words_left_N, mask_row_N = self._find_mask_rows(output_NT, length_B[sentence_N], limit_B[sentence_N])
-            allowed_NV = self.mask_table_RV.index_select(0, torch.as_tensor(mask_row_N))
+            allowed_NV = self.mask_table_RV[arrays.asarray(mask_row_N, arrays.xp.int64)]
             if not self.automaton.has_word_tokens:
                 return allowed_NV
-            position_N = torch.as_tensor(length_B[sentence_N] - words_left_N).clamp(0, next_BW.shape[1] - 1)
-            next_N1 = next_BW[sentences_N, position_N][:, None]
-            emits_word_N1 = torch.as_tensor(mask_row_N % 2 == 1)[:, None] & (next_N1 >= 0)
-            return allowed_NV.scatter(1, next_N1.clamp(min=0), emits_word_N1)
+            next_N = next_BW[sentence_N, (length_B[sentence_N] - words_left_N).clip(0, next_BW.shape[1] - 1)]
+            emits_word_N = (mask_row_N % 2 == 1) & (next_N >= 0)
+            allowed_NV[arrays.arange(len(next_N)), arrays.asarray(next_N.clip(min=0))] = arrays.asarray(emits_word_N)
+            return allowed_NV
 
         return allowed_tokens
 
-    @property
-    def _uses_numpy(self) -> bool:
-        """Return whether numpy does the computation."""
-        return self.device.type == "cpu"
-
-    def to_device(self, array: Any) -> Any:
-        """Return the array itself on a CPU, and a tensor on the device elsewhere."""
-        return array if self._uses_numpy else torch.from_numpy(array).to(self.device)
-
-    def _find_mask_rows(self, output_NT: Any, length_N: Any, limit_N: Any) -> tuple[Any, Any]:
+    def _find_mask_rows(self, output_NT: Array, length_N: Array, limit_N: Array) -> tuple[Array, Array]:
         """Return the number of words left and the row of the mask table, each (N,); meaningless for a row with score -inf."""
         length = output_NT.shape[1]
         if not length:
@@ -83,9 +73,9 @@ class TreeConstraint:
         depth_NT = depth_change_NT.cumsum(1)
         depth_N, words_left_N = depth_NT[:, -1], length_N - self.word_change_V[output_NT].sum(1)
         # The innermost open bracket is the last that opened to this depth.
-        position_T = self.to_device(np.arange(length))
+        position_T = self.table_arrays.arange(length)
         opened_N = ((depth_change_NT > 0) * (depth_NT == depth_N[:, None]) * position_T).argmax(1)
-        top_label_N = self.label_V[output_NT[self.to_device(np.arange(len(output_NT))), opened_N]]
+        top_label_N = self.label_V[output_NT[self.table_arrays.arange(len(output_NT)), opened_N]]
         # Brackets opened since the last token that opened none; the first token always opens one.
         last_non_open_N = ((depth_change_NT <= 0) * position_T).argmax(1)
         num_opens_N = length - 1 - last_non_open_N + (last_non_open_N == 0)
@@ -93,7 +83,7 @@ class TreeConstraint:
 
 
 class _SingleRowState:
-    """State of the row of a search with one row, updated token by token; this is faster than numpy for one row.
+    """State of the row of a search with one row, updated token by token; this is faster than NumPy for one row.
 
     Such a search keeps its row, so the output of a call continues the output of the call before.
     """
@@ -108,7 +98,7 @@ class _SingleRowState:
         self.sentence, self.num_tokens, self.num_words, self.num_opens = sentence, 0, 0, 0
         self.open_labels: list[int] = []
 
-    def find_mask_row(self, outputs_1T: Tensor, sentence: int) -> int:
+    def find_mask_row(self, outputs_1T: Array, sentence: int) -> int:
         """Return the row of the mask table."""
         length = outputs_1T.shape[1]
         if sentence != self.sentence or self.num_tokens not in (length - 1, length):

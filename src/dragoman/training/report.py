@@ -18,9 +18,10 @@ from dragoman.evaluation.bootstrap import SMALL_TEST_SET
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.io.storage import write_json, write_lines
 from dragoman.runtime.progress import format_duration
-from dragoman.tasks.generation import compute_cross_attentions
-from dragoman.tasks.inference_model import get_decoder_start_id, get_max_positions
+from dragoman.tasks.forced_decoding import compute_cross_attentions
+from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.parsing import encode_words, get_labels
+from dragoman.tasks.torch_models import get_max_positions
 from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, Sample
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.test_sets import TestSetReport, build_test_set_report

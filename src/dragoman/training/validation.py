@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from dragoman.config import CorpusConfig, DecodingConfig, Direction, LanguagePair, Recipe, update_section
-from dragoman.data.collate import Batch, collate, iter_batches_by_length, split_by_tokens
+from dragoman.data.collate import Batch, collate, iter_batches_by_length
 from dragoman.data.encoded_corpus import Corpus
+from dragoman.data.padding import split_by_tokens
 from dragoman.data.prepare import VALID, PreparedData, check_task_formats
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.subword_nmt import join_pieces
@@ -27,8 +28,9 @@ from dragoman.evaluation.metrics import Score, mean_score
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.formats.readers import read_pairs
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.inference_model import as_inference_model, get_decoder_start_id
+from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.parsing import SentenceParser, read_gold_tree, score_parses
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
 from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.losses.function import LossFunction, build_validation_loss, count_learned

@@ -19,7 +19,8 @@ from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.cpu_support import has_int8_matmul
 from dragoman.tasks.generation import BatchSearch, generate
-from dragoman.tasks.inference_model import InferenceModel, as_inference_model
+from dragoman.tasks.inference_model import InferenceModel
+from dragoman.tasks.torch_models import as_inference_model
 
 RESERVED = range(4, 36)
 WORDS = range(36, 64)

@@ -18,8 +18,10 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.inference.backends.select import build_inference_model, supports_compiled, to_inference_model
 from dragoman.runtime.cpu_support import has_int8_matmul
-from dragoman.tasks.generation import BatchSearch, generate, score_pairs
-from dragoman.tasks.inference_model import InferenceModel, as_inference_model, get_decoder_start_id, get_max_positions
+from dragoman.tasks.forced_decoding import score_pairs
+from dragoman.tasks.generation import BatchSearch, generate
+from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
+from dragoman.tasks.torch_models import as_inference_model, get_max_positions
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -33,7 +33,7 @@ from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
 from dragoman.model.factory import build_model
 from dragoman.tasks.attention_alignment import AlignmentHead
-from dragoman.tasks.generation import compute_cross_attentions
+from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.viz import explanation_figures
 from dragoman.viz.attention_page import render_attention_page

@@ -20,6 +20,7 @@ from dragoman.data.collate import Batch
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.interface import SearchSettings
+from dragoman.errors import refuse_steps
 from dragoman.experiments.ctc.fit import measure_fit
 from dragoman.experiments.ctc.path import merge_path
 from dragoman.experiments.token_masks import set_token_mask
@@ -27,7 +28,7 @@ from dragoman.model.layers import DecoderLayer
 from dragoman.model.linear import Linear
 from dragoman.model.local_attention import LocalMask, Mask
 from dragoman.model.masks import padding_mask
-from dragoman.model.transformer import Decoder, DecoderState, Embedding, Transformer, refuse_steps
+from dragoman.model.transformer import Decoder, DecoderState, Embedding, Transformer
 
 CHUNK_LOGITS = 2**22
 """Logits in memory at once: 16 MB in float32."""

@@ -20,16 +20,18 @@ from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.collate import Batch
 from dragoman.data.counter_rng import hash64
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
+from dragoman.decoding.arrays import Array
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.greedy import TokenSelector, decode_tokens, sample_tokens
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings
-from dragoman.decoding.topk import BlockLogSumExp, TopK
+from dragoman.decoding.topk import BlockTopK, TopK
 from dragoman.evaluation.gleu import count_ngrams, ngram_gleu
 from dragoman.experiments.risk_training.config import SequenceLossConfig
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
+from dragoman.tasks.torch_arrays import TorchArrays
 
 # Finished outputs leave the batch of a search once they make up this share of it, because each departure copies the state.
 COMPACTION_THRESHOLD = 0.25
@@ -125,8 +127,8 @@ def _draw_samples(
         model.start(source_BS).select_sentences(rows_N),
         max_lengths=[limit for limit in limits for _ in range(num_samples)],
         settings=_build_search_settings(settings),
-        device=device,
-        select_tokens=make_counter_sampler(int(torch.randint(2**63 - 1, ()))),
+        arrays=TorchArrays(device),
+        select_tokens=make_counter_sampler(int(torch.randint(2**63 - 1, ())), TorchArrays(device)),
     )
     return [samples[start : start + num_samples] for start in range(0, len(samples), num_samples)]
 
@@ -145,7 +147,7 @@ def _find_nbest(
         options=BeamSearchOptions(
             beam_size=num_candidates, nbest=num_candidates, early_stopping=settings.decoding.early_stopping
         ),
-        device=source_BS.device,
+        arrays=TorchArrays(source_BS.device),
     )
     return [[hypothesis for hypothesis in nbest if hypothesis.finished] or nbest[:1] for nbest in hypotheses]
 
@@ -160,14 +162,14 @@ def _build_search_settings(settings: SequenceLossSettings) -> SearchSettings:
     )
 
 
-def make_counter_sampler(seed: int) -> TokenSelector:
+def make_counter_sampler(seed: int, arrays: TorchArrays) -> TokenSelector:
     """Return a selector that samples each token; a draw is a function of the seed, the row and the output length."""
-    logsumexp = BlockLogSumExp()
+    topk = BlockTopK(arrays)
 
-    def select_tokens(logits_NV: Tensor, rows: Sequence[int], length: int, topk_impl: TopK) -> Tensor:
+    def select_tokens(logits_NV: Array, rows: Sequence[int], length: int, topk_impl: TopK) -> Array:
         words = hash64(seed, np.asarray(rows, dtype=np.int64), length)
         # A draw of 24 bits never rounds up to 1 in float32.
-        uniform_N = torch.from_numpy((words >> np.uint64(40)).astype(np.float32) / 2**24).to(logits_NV.device)
-        return sample_tokens(logits_NV, logsumexp(logits_NV), uniform_N, top_k=0, top_p=1.0)
+        uniform_N = arrays.asarray((words >> np.uint64(40)).astype(np.float32) / 2**24)
+        return sample_tokens(logits_NV, topk.logsumexp(logits_NV), uniform_N, topk, top_k=0, top_p=1.0)
 
     return select_tokens

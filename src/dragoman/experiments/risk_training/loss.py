@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dragoman.data.collate import Batch, pad_sequences
+from dragoman.data.collate import Batch
+from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import PADDING_ID
 from dragoman.experiments.risk_training.candidates import OutputCandidates, SequenceLossSettings, draw_candidates
 from dragoman.experiments.risk_training.config import SequenceLossConfig
@@ -100,8 +101,9 @@ def _compute_outputs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the decoder's outputs at the tokens of all candidates (X, D), these tokens (X,) and their candidates (X,)."""
     device = batch.source_BS.device
-    targets_RT = pad_sequences(candidates.target_ids).to(device)
-    inputs_RT = pad_sequences([ids[:-1] for ids in candidates.target_ids], prefix_id=start_id).to(device)
+    targets_RT = torch.from_numpy(pad_sequences(candidates.target_ids)).to(device)
+    inputs = pad_sequences([ids[:-1] for ids in candidates.target_ids], prefix_id=start_id)
+    inputs_RT = torch.from_numpy(inputs).to(device)
     state = model.start(batch.source_BS).select_sentences(candidates.sentences_R)
     outputs_RTD, _ = model.decoder(inputs_RT, state)
     positions_X = (targets_RT != PADDING_ID).flatten().nonzero().flatten()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from dragoman.decoding.interface import SearchState
 from dragoman.decoding.native_search import NativeSearch
-from dragoman.decoding.topk import TopK, TorchTopK
 from dragoman.inference.backends.protocol import SUPPORTED, BackendRequest, Support, refuse, refuse_shortlist
 from dragoman.inference.backends.shared import Precision
 from dragoman.model.transformer import Transformer
@@ -35,7 +33,7 @@ class EagerModel:
     """Training model as it is, with the interface of the models that are prepared for a processor."""
 
     model: Transformer
-    make_topk: Callable[[], TopK] = TorchTopK
+    make_topk: None = None
 
     def start(self, source_BS: Tensor) -> SearchState:
         return self.model.start(source_BS)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.decoding.interface import SearchState, StepFn
@@ -33,7 +35,8 @@ from dragoman.inference.backends.shared import Precision
 from dragoman.inference.lexical_shortlist import Shortlist
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
-from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble, get_max_positions
+from dragoman.tasks.inference_model import InferenceModel, ensemble
+from dragoman.tasks.torch_models import as_inference_model, build_torch_inference_model, get_max_positions
 
 # Each request goes to the first back end that supports it. `support_table` prints the same table for the documentation.
 BACKENDS: tuple[Backend, ...] = (CompiledBackend(), PackedBackend(), CudaBackend(), EagerBackend())
@@ -43,7 +46,7 @@ class CpuModel(Protocol):
     """Model that is prepared for a processor, by the packed or the compiled back end."""
 
     @property
-    def make_topk(self) -> Callable[[], TopK]: ...
+    def make_topk(self) -> Callable[[], TopK] | None: ...
 
     def start(self, source_BS: Tensor) -> SearchState: ...
 
@@ -147,7 +150,8 @@ def build_inference_model(
 def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, release: Callable[[], None]) -> CpuModel:
     if name == "compiled":
         assert precision != "bfloat16"
-        return compile_model(model, precision, release=release)
+        # The compiled search reads its sources as lists, which NumPy arrays and tensors both have.
+        return cast(CpuModel, compile_model(model, precision, release=release))
     if name == "eager":
         return EagerModel(model)
     return pack_model(model, precision, release=release)
@@ -155,14 +159,8 @@ def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, rele
 
 def to_inference_model(cpu_model: CpuModel, max_positions: int | None, vocab_ids_W: Tensor | None = None) -> InferenceModel:
     step = cpu_model.step if vocab_ids_W is None else _map_token_ids(cpu_model.step, vocab_ids_W)
-    return InferenceModel(
-        cpu_model.start,
-        step,
-        torch.device("cpu"),
-        max_positions,
-        cpu_model.make_topk,
-        cpu_model.build_native_search(vocab_ids_W),
-    )
+    inference_model = build_torch_inference_model(cpu_model.start, step, torch.device("cpu"), max_positions)
+    return replace(inference_model, make_topk=cpu_model.make_topk, native_search=cpu_model.build_native_search(vocab_ids_W))
 
 
 def _map_token_ids(step: StepFn, vocab_ids_W: Tensor) -> StepFn:
@@ -178,10 +176,10 @@ class _ShortlistRestriction:
     cpu_models: tuple[CpuModel, ...]
     shortlist: Shortlist
 
-    def __call__(self, source_BS: Tensor, required_ids: Sequence[int]) -> tuple[InferenceModel, Tensor]:
+    def __call__(self, source_BS: NDArray[np.int64], required_ids: Sequence[int]) -> tuple[InferenceModel, NDArray[np.int64]]:
         vocab_ids_W = torch.tensor(sorted({*self.shortlist.select_tokens(source_BS).tolist(), *required_ids}))
         restricted_models = [
             cpu_model.restrict_output(model, vocab_ids_W) for cpu_model, model in zip(self.cpu_models, self.models, strict=True)
         ]
         members = [to_inference_model(restricted_model, None, vocab_ids_W) for restricted_model in restricted_models]
-        return ensemble(members), vocab_ids_W
+        return ensemble(members), vocab_ids_W.numpy()

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, UNKNOWN_ID
+from dragoman.decoding.arrays import NUMPY
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, NO_SENTENCE_CONSTRAINTS, SentenceConstraints
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.native_search import SearchRequest
@@ -71,11 +73,11 @@ class _AnySearch:
 
     max_beam_size = MAX_BEAM_SIZE
 
-    def greedy(self, source_BS: torch.Tensor, request: SearchRequest) -> list[Hypothesis]:
+    def greedy(self, source_BS: NDArray[np.int64], request: SearchRequest) -> list[Hypothesis]:
         raise NotImplementedError
 
     def beam(
-        self, source_BS: torch.Tensor, request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
+        self, source_BS: NDArray[np.int64], request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
     ) -> list[list[Hypothesis]]:
         raise NotImplementedError
 
@@ -86,7 +88,7 @@ def is_native_search(search: str) -> bool:
     def unused(*args: Any) -> Any:
         raise NotImplementedError
 
-    model = InferenceModel(unused, unused, torch.device("cpu"), None, native_search=_AnySearch())
+    model = InferenceModel(unused, unused, NUMPY, None, native_search=_AnySearch())
     keys = dict(SEARCHES[search])
     prompt, constraints = keys.pop("prompt", ()), keys.pop("constraints", NO_SENTENCE_CONSTRAINTS)
     batch_search = BatchSearch(model, DecodingConfig(**keys), BEGIN_ID, NO_DECODING_CONSTRAINTS, None, False, prompt)

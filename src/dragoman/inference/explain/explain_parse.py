@@ -20,6 +20,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.parsing import UNLIMITED_POSITIONS, encode_words
+from dragoman.tasks.torch_arrays import TorchArrays
 from dragoman.tasks.translation import get_source_limit
 from dragoman.tasks.tree_constraint import TreeConstraint
 from dragoman.viz.attention_page import MAX_TOKENS
@@ -108,7 +109,7 @@ def _trace_beam(
     if len(parser.models) > 1:
         return (), ["An ensemble made the parse, so the beam of its first model is not shown."]
     limit = min(len(source) + config.max_extra_tokens, parser.inference_model.max_positions or UNLIMITED_POSITIONS)
-    constraint = TreeConstraint(parser.labels.build_automaton(), parser.device)
+    constraint = TreeConstraint(parser.labels.build_automaton(), TorchArrays(parser.device))
     trace = trace_search(
         parser.models[0],
         source,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import END_ID
@@ -16,7 +16,8 @@ from dragoman.decoding.hypothesis import LengthPenalty
 from dragoman.decoding.interface import SearchSettings
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
-from dragoman.tasks.inference_model import as_inference_model, prompt_decoder
+from dragoman.tasks.inference_model import prompt_decoder
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.viz.explanation import BeamNode, NodeStatus
 
 
@@ -64,8 +65,8 @@ class _TraceRecorder:
     def __call__(self, step: BeamStep) -> None:
         candidates, penalty = step.candidates, self.length_penalty(float(step.length))
         parents, tokens, scores, normalized_scores, ends, columns, alive_scores = (
-            tensor[0].tolist()
-            for tensor in (
+            array[0].tolist()
+            for array in (
                 candidates.parent_BX,
                 candidates.token_BX,
                 candidates.score_BX,
@@ -103,7 +104,6 @@ class _TraceRecorder:
         return tuple(path)
 
 
-@torch.no_grad()
 def trace_search(
     model: Transformer,
     source: Sequence[int],
@@ -130,7 +130,7 @@ def trace_search(
     recorder = _TraceRecorder(length_penalty)
     [hypotheses] = beam_search(
         inference_model.step,
-        inference_model.start(torch.tensor([list(source)], device=inference_model.device)),
+        inference_model.start(np.array([source], dtype=np.int64)),
         max_lengths=[max_length],
         settings=SearchSettings(
             start_id=start_id,
@@ -145,7 +145,7 @@ def trace_search(
             nbest=config.nbest,
             early_stopping=config.early_stopping,
         ),
-        device=inference_model.device,
+        arrays=inference_model.arrays,
         on_step=recorder,
     )
     best_ids: tuple[int, ...] = ()

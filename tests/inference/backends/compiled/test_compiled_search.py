@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 from weakref import ref
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,7 +80,8 @@ def search_both_ways(
     **decoding: Any,
 ) -> tuple[list[list[Hypothesis]], list[list[Hypothesis]]]:
     """Return the results of the compiled search and of the search in Python."""
-    assert isinstance(inference_model.native_search, CompiledSearch)
+    native_search: object = inference_model.native_search
+    assert isinstance(native_search, CompiledSearch)
     config = DecodingConfig(**({"max_extra_tokens": 12, "batch_tokens": 6000} | decoding))
     compiled, plain = (
         generate(
@@ -176,7 +178,7 @@ def test_compiled_search_reads_a_prompt(inference_models: list[InferenceModel], 
 
 def test_prompt_is_read_with_a_restricted_vocabulary() -> None:
     """The prompt's tokens are not among those that the shortlist selects."""
-    inference_model = build_model_with_end_scale(1.5, mock.Mock(select_tokens=lambda source_BS: torch.arange(60)))
+    inference_model = build_model_with_end_scale(1.5, mock.Mock(select_tokens=lambda source_BS: np.arange(60)))
     compiled, plain = search_both_ways(inference_model, NO_DECODING_CONSTRAINTS, prompt=(100, 70), **SEARCHES["whole beam"])
     assert compiled == plain
     assert {*range(4, 60)} > {token for hypotheses in compiled for token in hypotheses[0].tokens} - {70, 100}

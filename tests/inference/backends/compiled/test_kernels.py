@@ -16,7 +16,7 @@ from torch import Tensor
 
 import kernel_compiler
 from dragoman.config import ModelConfig
-from dragoman.decoding.topk import TorchTopK
+from dragoman.decoding.topk import BlockTopK
 from dragoman.inference.backends.compiled import backend
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels import gemm, memory, simd
@@ -48,6 +48,7 @@ from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
+from dragoman.tasks.torch_arrays import TorchArrays
 
 njit = kernel_compiler.njit
 
@@ -447,7 +448,7 @@ def test_logsumexp_and_topk_equal_pytorch(vocabulary: int) -> None:
     logits_NV[4] = -torch.inf
     logits_NV[4, 7] = 1.0
     logits_NV[5] = 0.25
-    compiled, plain = CompiledTopK(), TorchTopK()
+    compiled, plain = CompiledTopK(), BlockTopK(TorchArrays(torch.device("cpu")))
     assert torch.allclose(compiled.logsumexp(logits_NV), logits_NV.double().logsumexp(-1), rtol=0, atol=2e-6)
     for rows, count in ((1, 1), (1, 16), (3, 6), (4, 8), (12, 24)):
         shift_BR = torch.randn(12 // rows, rows, generator=numbers)

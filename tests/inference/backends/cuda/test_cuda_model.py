@@ -23,7 +23,8 @@ from dragoman.inference.parallel.scheduler import WorkerLayout
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import BatchSearch, generate
-from dragoman.tasks.inference_model import InferenceModel, as_inference_model, ensemble
+from dragoman.tasks.inference_model import InferenceModel, ensemble
+from dragoman.tasks.torch_models import as_inference_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -12,7 +12,7 @@ from dragoman.inference.backends.compiled import entry_points
 
 
 class CompiledTopK:
-    """Compiled counterpart of `dragoman.decoding.topk.TorchTopK`, in float32 on a processor."""
+    """Compiled counterpart of `dragoman.decoding.topk.BlockTopK`, in float32 on a processor."""
 
     def logsumexp(self, logits_NV: Tensor) -> Tensor:
         """Return log Σ exp over the vocabulary of each row (N,), in double precision."""

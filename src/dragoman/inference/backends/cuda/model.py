@@ -25,7 +25,8 @@ from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder, RecordFn,
 from dragoman.model.attention import Attention, KeyValue, disable_cudnn_attention
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import DecoderState, Transformer
-from dragoman.tasks.inference_model import InferenceModel, get_max_positions
+from dragoman.tasks.inference_model import InferenceModel
+from dragoman.tasks.torch_models import build_torch_inference_model, get_max_positions
 
 # Least sizes. The GPU's attention copies masks whose rows are not multiples of 16 numbers.
 MIN_SOURCE_LENGTH = 16
@@ -267,4 +268,5 @@ def build_cuda_inference_model(model: Transformer, *, record_fn: RecordFn | None
     """Return the inference model of a model on a GPU."""
     disable_cudnn_attention()
     static_model = StaticTransformer(model, record_fn=record_fn)
-    return InferenceModel(static_model.start, static_model.step, model.output.device, static_model.max_positions)
+    device, max_positions = model.output.device, static_model.max_positions
+    return build_torch_inference_model(static_model.start, static_model.step, device, max_positions)

@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.decoding.topk import TopK, TorchTopK
 from dragoman.inference.backends.packed.cached_attention import attend
 from dragoman.inference.backends.packed.kv_cache import MASKED_BIAS, PackedState
 from dragoman.inference.backends.packed.matmul import PackedMatMul, pack_matmul
@@ -182,7 +181,7 @@ class PackedTransformer:
     output: PackedMatMul
     pointer: PackedPointer | None
     precision: Precision
-    make_topk: Callable[[], TopK] = TorchTopK
+    make_topk: None = None
 
     def start(self, source_BS: Tensor) -> PackedState:
         """Encode the sources, padded on the right, and return the state before the first target token."""
