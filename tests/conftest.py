@@ -22,6 +22,7 @@ from dragoman.config import Recipe, make_recipe
 from dragoman.inference.backends.compiled.kernel_files import KernelFileError, read_list
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, LineTimer
+from dragoman.runtime.thread_count import set_num_threads
 from dragoman.training.run import train
 
 WORDS = {
@@ -139,11 +140,13 @@ def on_one_core() -> Iterator[None]:
     """Compute in one thread on the CPU: small tensors are slower in several threads, and sums must be equal to the last bit."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    set_num_threads(1)
     try:
         with mock.patch.object(torch.cuda, "is_available", return_value=False):
             yield
     finally:
         torch.set_num_threads(num_threads)
+        set_num_threads(None)
 
 
 @pytest.fixture(scope="module")

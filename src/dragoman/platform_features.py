@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 
@@ -50,6 +51,18 @@ def count_allowed_cores() -> int:
     """Return the number of processors that this process may use, or of all processors if the platform has no such limit."""
     get_affinity = getattr(os, "sched_getaffinity", None)
     return len(get_affinity(0)) if get_affinity is not None else os.cpu_count() or 1
+
+
+def count_physical_cores() -> int:
+    """Return the number of cores that this process may use. On Linux, the processors that share a core count once."""
+    get_affinity = getattr(os, "sched_getaffinity", None)
+    cores = set()
+    with suppress(OSError):
+        for processor in get_affinity(0) if get_affinity is not None else ():
+            path = f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"
+            cores.add(Path(path).read_text(encoding="ascii"))
+        return len(cores) or count_allowed_cores()
+    return count_allowed_cores()
 
 
 def start_own_process_group() -> None:

@@ -20,7 +20,6 @@ from dragoman.export.argos import export_argos
 from dragoman.export.ctranslate2 import export_ctranslate2
 from dragoman.export.huggingface import export_huggingface
 from dragoman.export.onnx import export_onnx
-from dragoman.inference.backends.protocol import has_unusual_layers
 from dragoman.inference.explain.explain_translation import explain
 from dragoman.inference.translator import Translator
 from dragoman.model.factory import build_model
@@ -56,7 +55,7 @@ def load_translator(bundle_path: Path) -> Translator:
 def test_recurrent_model_trains_translates_and_aligns(tiny: Any, tmp_path: Path) -> None:
     bundle_path = train_tiny(tiny, tmp_path / "run", GNMT)
     bundle = load_bundle(bundle_path)
-    assert has_unusual_layers(bundle.model)
+    assert bundle.recipe.model.find_unusual_layers()
     statistics = dict(bundle.model.named_buffers())["encoder.layers.0.mixer_residual.norm.running_mean"]
     assert statistics.abs().sum() > 0  # running statistics are in the bundle
     translator = load_translator(bundle_path)

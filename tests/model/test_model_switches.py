@@ -76,7 +76,7 @@ def test_restricted_output_keeps_the_bias() -> None:
     model = make_model(output_bias=True)
     words = torch.tensor([0, 1, 2, 3, 9, 20])
     packed = pack_model(model, "float32")
-    restricted = packed.restrict_output(model, words)
+    restricted = packed.restrict_output(words.numpy())
     source, tokens = torch.tensor([[5, 6, END]]), torch.tensor([START])
     expected, logits = packed.step(tokens, packed.start(source))[0], restricted.step(tokens, restricted.start(source))[0]
     torch.testing.assert_close(logits, expected[:, words], rtol=0, atol=1e-5)

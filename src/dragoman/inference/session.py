@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, TypedDict
@@ -16,8 +15,9 @@ from dragoman.config import DecodingConfig, Recipe, update_section
 from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.errors import BundleError, DeviceError, RecipeError
 from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
+from dragoman.inference.backends.protocol import Precision
 from dragoman.inference.backends.select import build_inference_model, find_float32_reason, supports_compiled
-from dragoman.inference.backends.shared import Precision
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.lexical_shortlist import Shortlist, read_shortlist
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
@@ -59,17 +59,17 @@ class InferenceSession:
     """One bundle, or an ensemble of several, on one device.
 
     bundle: the first bundle; its recipe and its tokenizer are those of the session
-    release_weights: releases the memory of mapped weights after they were read
+    trained_models: the models of the bundles, as the back ends take them
     """
 
     bundle: Bundle
     task: TaskKind
     models: list[Transformer]
+    trained_models: list[TrainedModel]
     device: torch.device
     precision: Precision
     shortlist: Shortlist | None
     scheduler: BatchScheduler
-    release_weights: Callable[[], None]
     _inference_model: InferenceModel | None = field(default=None, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
     # Recipe's section, changes and result of the last call of `resolve_decoding`, because most calls repeat the one before.
@@ -85,7 +85,7 @@ class InferenceSession:
         with self._lock:
             if self._inference_model is None:
                 self._inference_model = build_inference_model(
-                    self.models, self.device, self.precision, self.shortlist, release=self.release_weights
+                    self.trained_models, self.device.type, self.precision, self.shortlist
                 )
             return self._inference_model
 
@@ -144,8 +144,9 @@ def open_session(
     _check_ensemble(bundles, task)
     choice = resolve_device(device, precision)
     torch_device, models = choice.device, [bundle.model.to(choice.device).eval() for bundle in bundles]
-    is_cpu = torch_device.type == "cpu"
-    if (float32_reason := find_float32_reason(models, torch_device)) is not None:
+    trained_models = [TrainedModel.from_bundle(bundle, is_mapped=release_mapped_weights) for bundle in bundles]
+    is_cpu, configs = torch_device.type == "cpu", [bundle.recipe.model for bundle in bundles]
+    if (float32_reason := find_float32_reason(configs, torch_device.type)) is not None:
         if precision not in ("auto", "float32"):
             raise DeviceError(
                 f"precision = {precision!r}: on {torch_device}, {float32_reason} computes in float32; leave precision out"
@@ -156,15 +157,16 @@ def open_session(
             )
         chosen_precision: Precision = "float32"
     else:
-        chosen_precision = choice.precision or choose_fastest_precision(models[0])
+        chosen_precision = choice.precision or choose_fastest_precision(trained_models[0])
     if shortlist is not None and task == "parsing":
         raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
-    is_compiled = is_cpu and all(supports_compiled(model, chosen_precision) for model in models)
+    is_compiled = is_cpu and all(supports_compiled(config, chosen_precision) for config in configs)
     backend = " compiled" if is_compiled else ""
     return InferenceSession(
         bundle=bundles[0],
         task=task,
         models=models,
+        trained_models=trained_models,
         device=torch_device,
         precision=chosen_precision,
         shortlist=None if shortlist is None else read_shortlist(Path(shortlist), bundles[0]),
@@ -174,13 +176,7 @@ def open_session(
             f"inter_threads, {chosen_precision}{backend}, d_model {bundles[0].recipe.model.d_model}",
             replace(worker_spec, precision=chosen_precision) if worker_spec is not None and is_cpu else None,
         ),
-        release_weights=partial(_call_all, [bundle.release for bundle in bundles] if release_mapped_weights else []),
     )
-
-
-def _call_all(release_fns: Sequence[Callable[[], None]]) -> None:
-    for release_fn in release_fns:
-        release_fn()
 
 
 def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:

@@ -12,16 +12,16 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from mmap import PAGESIZE
+from mmap import ACCESS_READ, PAGESIZE, mmap
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.platform_features import map_private
 from dragoman.runtime.malloc import map_blocks
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MIN_SHARED_BYTES = 64 << 10
 """Size from which weights are shared; smaller ones are not worth a file."""
@@ -56,17 +56,16 @@ def is_shared(path: Path) -> bool:
     return _folder is not None and path.is_relative_to(_folder)
 
 
-def share_tensor(tensor: Tensor) -> Tensor:
-    """Return a tensor whose memory other processes share, or the tensor itself if nothing is shared."""
-    if _folder is None or tensor.nbytes < MIN_SHARED_BYTES:
-        return tensor
-    import torch  # the parent of server processes, which loads no model, imports this module
-
-    data = tensor.contiguous().flatten().view(torch.uint8)
-    with suppress(OSError, RuntimeError):  # a full disk
-        path = _store(_folder, memoryview(data.numpy().data))
-        return torch.from_file(str(path), shared=False, size=len(data), dtype=torch.uint8).view(tensor.dtype).view(tensor.shape)
-    return tensor
+def share_array(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array whose memory other processes share, or the array itself if nothing is shared."""
+    if _folder is None or array.nbytes < MIN_SHARED_BYTES:
+        return array
+    with suppress(OSError):  # a full disk
+        path = _store(_folder, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        with path.open("rb") as file:
+            content = mmap(file.fileno(), 0, access=ACCESS_READ)
+        return np.frombuffer(content, array.dtype).reshape(array.shape)
+    return array
 
 
 def allocate_shareable(allocate: Callable[[], ValueT], get_address: Callable[[ValueT], int]) -> ValueT:

@@ -14,10 +14,9 @@ from dragoman.errors import DeviceError
 from dragoman.inference.backends import device
 from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.device import SAMPLE_ROWS, TIMED_ROWS, choose_fastest_precision, resolve_device
-from dragoman.inference.backends.protocol import SUPPORTED, fall_back
-from dragoman.inference.backends.shared import Precision
+from dragoman.inference.backends.protocol import SUPPORTED, Precision, fall_back
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
-from dragoman.model.transformer import Transformer
 
 
 @pytest.fixture(autouse=True)
@@ -41,14 +40,15 @@ def timed_shapes(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
 
     monkeypatch.setattr(device, "_time_products", time_products)
     monkeypatch.setattr(device, "has_bf16_matmul", lambda: True)
-    monkeypatch.setattr(device, "supports_compiled", lambda model, precision: False)
+    monkeypatch.setattr(device, "supports_compiled", lambda config, precision: False)
     return shapes
 
 
-def make_model(vocab_size: int) -> Transformer:
+def make_model(vocab_size: int) -> TrainedModel:
     """Return a model with 24,576 weights in the layers of its decoder."""
     config = ModelConfig(d_model=32, d_ff=64, num_heads=4, encoder_layers=1, decoder_layers=2)
-    return build_model(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+    model = build_model(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+    return TrainedModel.from_transformer(model, config)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_measurement_returns_a_precision() -> None:
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_unavailable_precision_is_refused(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("supports_bf16_matmul", "has_int8_matmul"):
-        monkeypatch.setattr(f"dragoman.inference.backends.packed.backend.{name}", lambda: False)
+        monkeypatch.setattr(f"dragoman.runtime.cpu_support.{name}", lambda: False)
     monkeypatch.setattr(CompiledBackend, "check_machine", lambda self, precision: fall_back("Numba is not installed"))
     with pytest.raises(DeviceError, match="choose float32") as raised:
         resolve_device("cpu", precision)
@@ -93,6 +93,6 @@ def test_unavailable_precision_is_refused(precision: str, monkeypatch: pytest.Mo
 
 def test_int8_needs_one_back_end_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch for ARM has no int8 products, but the compiled back end runs there."""
-    monkeypatch.setattr("dragoman.inference.backends.packed.backend.has_int8_matmul", lambda: False)
+    monkeypatch.setattr("dragoman.runtime.cpu_support.has_int8_matmul", lambda: False)
     monkeypatch.setattr(CompiledBackend, "check_machine", lambda self, precision: SUPPORTED)
     assert resolve_device("cpu", "int8").precision == "int8"

@@ -14,7 +14,9 @@ from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.inference.backends.packed.pack import pack_model
-from dragoman.inference.backends.select import build_inference_model, supports_compiled, to_inference_model
+from dragoman.inference.backends.protocol import Precision
+from dragoman.inference.backends.select import build_inference_model, supports_compiled
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.runtime.cpu_support import has_int8_matmul
@@ -27,11 +29,13 @@ WORDS = range(36, 64)
 MAX_BEAM_SIZE = 8
 
 
+CONFIG = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=32, d_ff=32, num_heads=2, tie_embeddings="none")
+
+
 def make_model(seed: int) -> Transformer:
     """Return a random model, with large weights so that outputs differ, whose outputs end after some ten tokens."""
     torch.manual_seed(seed)
-    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=32, d_ff=32, num_heads=2, tie_embeddings="none")
-    model = build_model(config, source_vocab_size=64, target_vocab_size=64, padding_id=PADDING_ID).eval()
+    model = build_model(CONFIG, source_vocab_size=64, target_vocab_size=64, padding_id=PADDING_ID).eval()
     with torch.no_grad():
         model.output.mul_(2.0)
         model.output[END_ID] *= 2.0
@@ -41,19 +45,20 @@ def make_model(seed: int) -> Transformer:
 def build_backends(model: Transformer, device: torch.device) -> dict[str, InferenceModel]:
     """Return the model on each back end of a device: on a processor also with the static steps of the CUDA back end."""
     if device.type == "cuda":
-        model = model.to(device)
-        return {precision: build_inference_model([model], device, precision, None) for precision in ("float32", "bfloat16")} | {
+        trained_model = TrainedModel.from_transformer(model.to(device), CONFIG)
+        precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+        return {name: build_inference_model([trained_model], "cuda", name, None) for name in precisions} | {
             "eager": as_inference_model([model])
         }
     backends = {
         "eager": as_inference_model([model]),
         "static": build_cuda_inference_model(model),
-        "packed": to_inference_model(pack_model(model, "float32"), None),
+        "packed": pack_model(model, "float32").build_inference_model(),
     }
-    is_compiled = supports_compiled(model, "int8")
+    is_compiled = supports_compiled(CONFIG, "int8")
     if has_int8_matmul() or is_compiled:
         name = "compiled" if is_compiled else "packed in int8"
-        backends[name] = build_inference_model([model], device, "int8", None)
+        backends[name] = build_inference_model([TrainedModel.from_transformer(model, CONFIG)], "cpu", "int8", None)
     return backends
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import dragoman
 import m2m100_folders
@@ -16,17 +15,17 @@ import marian_folders
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.inference.backends.packed.pack import pack_model
-from dragoman.inference.backends.select import build_inference_model, supports_compiled, to_inference_model
+from dragoman.inference.backends.select import build_inference_model, supports_compiled
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.runtime.cpu_support import has_int8_matmul
 from dragoman.tasks.forced_decoding import score_pairs
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
-from dragoman.tasks.torch_models import as_inference_model, get_max_positions
+from dragoman.tasks.torch_models import as_inference_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
 NUM_ALONE = 4
-CPU = torch.device("cpu")
 LINES = marian_folders.make_lines(marian_folders.SOURCE_LETTERS, 8, 5)
 # Small embeddings hide the last token, so that outputs do not repeat it.
 SHRINK: Any = {"change_tensors": lambda tensors: tensors["model.shared.weight"].mul_(0.1)}
@@ -71,20 +70,20 @@ def search(bundle: Bundle, inference_model: InferenceModel, lines: Sequence[str]
 
 
 def build_int8_model(bundle: Bundle, name: str) -> InferenceModel:
-    if name == "compiled" and not supports_compiled(bundle.model, "int8"):
+    if name == "compiled" and not supports_compiled(bundle.recipe.model, "int8"):
         pytest.skip("this machine does not run the kernels")
     if name == "packed" and not has_int8_matmul():
         pytest.skip("PyTorch has no products of int8 here")
     if name == "packed":
-        return to_inference_model(pack_model(bundle.model, "int8"), get_max_positions([bundle.model]))
-    return build_inference_model([bundle.model], CPU, "int8", None)
+        return pack_model(bundle.model, "int8").build_inference_model()
+    return build_inference_model([TrainedModel.from_bundle(bundle)], "cpu", "int8", None)
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_float32_tokens_are_equal(bundle: Bundle, method: str) -> None:
     """The first back end for float32 is the compiled one, if the machine runs its kernels."""
-    packed = to_inference_model(pack_model(bundle.model, "float32"), get_max_positions([bundle.model]))
-    first = build_inference_model([bundle.model], CPU, "float32", None)
+    packed = pack_model(bundle.model, "float32").build_inference_model()
+    first = build_inference_model([TrainedModel.from_bundle(bundle)], "cpu", "float32", None)
     expected, *others = (
         [output.tokens for output in search(bundle, inference_model, LINES, method=method)]
         for inference_model in (as_inference_model([bundle.model]), packed, first)

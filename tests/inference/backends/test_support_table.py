@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-import torch
 
 from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
@@ -21,8 +20,8 @@ from dragoman.inference.backends.support_table import (
     format_tables,
     is_native_search,
 )
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
-from dragoman.model.transformer import Transformer
 from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
 
 # Recipe keys that give a small model one feature of the table.
@@ -35,20 +34,22 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_model(feature: str) -> Transformer:
+def make_model(feature: str) -> TrainedModel:
     keys: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 32, "d_ff": 48, "num_heads": 2}
     config = ModelConfig(**keys | MODEL_KEYS.get(feature, {}) | ({"d_k": 2, "d_v": 2} if "heads" in feature else {}))
     parser_options: dict[str, Any] = {"word_id": 4, "tagging": False} if config.pointer else {}
-    return build_model(config, source_vocab_size=20, target_vocab_size=20, **parser_options).eval()
+    model = build_model(config, source_vocab_size=20, target_vocab_size=20, **parser_options).eval()
+    return TrainedModel.from_transformer(model, config)
 
 
-def find_chosen_name(model: Transformer, request: BackendRequest) -> str:
+def find_chosen_name(model: TrainedModel, request: BackendRequest) -> str:
     """Return the back end of the inference model that is really built."""
-    inference_model = build_inference_model([model], torch.device(request.device_type), request.precision, None)
-    prepared = cast(Any, inference_model.step).__self__
+    inference_model = build_inference_model([model], request.device_type, request.precision, None)
+    step = cast(Any, inference_model.step)
+    prepared = getattr(step, "__wrapped__", step).__self__
     if isinstance(prepared, PackedTransformer):
         return "packed"
-    return {"CompiledTransformer": "compiled", "EagerModel": "eager"}.get(type(prepared).__name__, "other")
+    return {"CompiledTransformer": "compiled", "Transformer": "eager"}.get(type(prepared).__name__, "other")
 
 
 def find_row(feature: str, request: BackendRequest) -> Backend:
@@ -73,10 +74,10 @@ def test_table_agrees_with_chosen_cpu_backend(feature: str) -> None:
     model = make_model(feature)
     if not is_available(request.precision):
         with pytest.raises(DeviceError):
-            build_inference_model([model], torch.device("cpu"), request.precision, None)
+            build_inference_model([model], "cpu", request.precision, None)
         return
     expected = find_row(feature, request).name
-    if expected == "compiled" and not supports_compiled(model, request.precision):
+    if expected == "compiled" and not supports_compiled(model.config, request.precision):
         expected = "packed"  # this machine has no Numba or none of the instruction sets
     assert find_chosen_name(model, request) == expected
 
@@ -99,7 +100,7 @@ def test_table_agrees_with_chosen_gpu_backend(feature: str) -> None:
 
 def test_traits_of_models_match_the_table() -> None:
     for feature in MODEL_KEYS:
-        traits, changed = ModelTraits.from_model(make_model(feature)), FEATURES[feature]["traits"]
+        traits, changed = ModelTraits.from_config(make_model(feature).config), FEATURES[feature]["traits"]
         assert (traits.has_pointer, traits.has_window) == (changed.has_pointer, changed.has_window)
         assert (traits.num_heads > 16) == (changed.num_heads > 16)
         assert any(width % 16 for width in traits.widths) == any(width % 16 for width in changed.widths)

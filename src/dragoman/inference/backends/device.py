@@ -14,11 +14,10 @@ from dragoman.errors import DeviceError
 from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.packed.backend import PackedBackend
 from dragoman.inference.backends.packed.matmul import pack_matmul
-from dragoman.inference.backends.protocol import SUPPORTED, Support, has_unusual_layers
+from dragoman.inference.backends.protocol import SUPPORTED, Precision, Support
 from dragoman.inference.backends.select import supports_compiled
-from dragoman.inference.backends.shared import Precision
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.layers import DecoderLayer
-from dragoman.model.transformer import Transformer
 from dragoman.runtime.autotuner import choose_cached, measure_seconds, select_fastest
 from dragoman.runtime.cpu_support import has_bf16_matmul, has_int8_matmul
 
@@ -82,18 +81,19 @@ def _check_processor(precision: Precision) -> Support:
     return PackedBackend().check_machine(precision)
 
 
-def choose_fastest_precision(model: Transformer) -> Precision:
+def choose_fastest_precision(model: TrainedModel) -> Precision:
     """Return the precision in which this processor multiplies the decoder's weights fastest.
 
     It is float32 for unusual layers, and int8 if the compiled back end runs the model. Otherwise the first use measures it in a
     fraction of a second, and the autotuner caches it for models of this shape. The inner matrix of one feed-forward layer
     represents the matrices of all layers, and `SAMPLE_ROWS` rows represent the matrix before the softmax.
     """
-    if has_unusual_layers(model):
+    if model.config.find_unusual_layers():
         return "float32"
-    if supports_compiled(model, "int8"):
+    if supports_compiled(model.config, "int8"):
         return "int8"
-    layers, output_VD = model.decoder.layers, model.output
+    transformer = model.get_transformer()
+    layers, output_VD = transformer.decoder.layers, transformer.output
     inner_OI = cast(DecoderLayer, layers[0]).feed_forward.inner.weight
     num_layer_weights = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)
     sample_VD = output_VD[:SAMPLE_ROWS]

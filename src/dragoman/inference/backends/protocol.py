@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, cast
+from typing import Literal, Protocol
 
-from torch import nn
+import numpy as np
+from numpy.typing import NDArray
 
-from dragoman.inference.backends.shared import Precision
-from dragoman.model.attention import Attention
-from dragoman.model.dropout import Dropout
-from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
-from dragoman.model.linear import Linear
-from dragoman.model.lora import LoraLinear
-from dragoman.model.positional_encoding import NoPositionalEmbedding
-from dragoman.model.transformer import Decoder, Encoder, Transformer
+from dragoman.config import ModelConfig
+from dragoman.inference.backends.trained_model import TrainedModel
+from dragoman.tasks.inference_model import InferenceModel
 
-PAPER_MODULES = frozenset(
-    [Attention, DecoderLayer, Dropout, EncoderLayer, FeedForward, Linear, LoraLinear, PostNorm, PreNorm, nn.LayerNorm]
-)
-"""Types of the modules in the paper's layers."""
+Precision = Literal["float32", "bfloat16", "int8"]
 
 
 class SupportStatus(Enum):
@@ -88,10 +81,10 @@ class ModelTraits:
 
     has_pointer: the decoder reads the source's next word, as a parser's does
     has_window: a stack attends to nearby positions only
-    widths: d_model, and the d_ff of each layer
+    widths: d_model and d_ff
     activation: activation of the feed-forward networks
     has_output_bias: the logits have a bias
-    has_unusual_layers: layers differ from the paper's, such as recurrent ones; all other traits but `has_pointer` are unknown
+    has_unusual_layers: layers differ from the paper's, such as recurrent ones
     """
 
     has_pointer: bool
@@ -103,32 +96,17 @@ class ModelTraits:
     has_unusual_layers: bool = False
 
     @classmethod
-    def from_model(cls, model: Transformer) -> ModelTraits:
-        """Return the traits of a trained model."""
-        has_pointer = model.decoder.pointer is not None
-        if has_unusual_layers(model):
-            return cls(has_pointer, has_window=False, num_heads=0, widths=(), has_unusual_layers=True)
-        stacks = (model.encoder, model.decoder)
-        layers = [cast(EncoderLayer | DecoderLayer, layer) for stack in stacks for layer in stack.layers]
+    def from_config(cls, config: ModelConfig) -> ModelTraits:
+        """Return the traits of models with this configuration."""
         return cls(
-            has_pointer=has_pointer,
-            has_window=any(stack.window is not None for stack in stacks),
-            num_heads=layers[0].attention.num_heads,
-            widths=(model.output.shape[1], *(layer.feed_forward.inner.out_features for layer in layers)),
-            activation=layers[0].feed_forward.activation,
-            has_output_bias=model.output_bias is not None,
+            has_pointer=config.pointer,
+            has_window=config.attention_window is not None,
+            num_heads=config.num_heads,
+            widths=(config.d_model, config.d_ff),
+            activation=config.activation,
+            has_output_bias=config.output_bias,
+            has_unusual_layers=bool(config.find_unusual_layers()),
         )
-
-
-def has_unusual_layers(model: Transformer) -> bool:
-    """Return whether a layer differs from the paper's, which no back end but the eager one computes."""
-    positions = (model.encoder.embedding.positions, model.decoder.embedding.positions)
-    if type(model.encoder) is not Encoder or type(model.decoder) is not Decoder:
-        return True
-    if any(isinstance(table, NoPositionalEmbedding) for table in positions):
-        return True
-    modules = [module for stack in (model.encoder, model.decoder) for layer in stack.layers for module in layer.modules()]
-    return any(type(module) not in PAPER_MODULES for module in modules)
 
 
 @dataclass(frozen=True)
@@ -157,4 +135,23 @@ class Backend(Protocol):
 
     def check_machine(self, precision: Precision) -> Support:
         """Return whether this machine has what the back end needs in this precision."""
+        ...
+
+    def prepare(self, model: TrainedModel, precision: Precision) -> PreparedModel:
+        """Return the model in the form that this back end computes with. The trained model must not change afterwards."""
+        ...
+
+
+class PreparedModel(Protocol):
+    """Model that a back end has prepared for its device."""
+
+    def build_inference_model(self, vocab_ids_W: NDArray[np.int64] | None = None) -> InferenceModel:
+        """Return the model as a search steps it.
+
+        vocab_ids_W: token ids of a restricted output vocabulary, whose numbers the steps read
+        """
+        ...
+
+    def restrict_output(self, vocab_ids_W: NDArray[np.int64]) -> PreparedModel:
+        """Return the prepared model with these output words only."""
         ...

@@ -1,70 +1,39 @@
-"""The choice of a back end for each model, and the construction of the inference model that a search steps."""
+"""The choice of a back end for each model, and the construction of the inference model that a search steps.
+
+A back end that computes in PyTorch imports it when it is asked about the machine or prepares a model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dragoman.decoding.interface import SearchState, StepFn
-from dragoman.decoding.native_search import NativeSearch
-from dragoman.decoding.topk import TopK
+from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
 from dragoman.inference.backends.compiled.backend import CompiledBackend
-from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.cuda.backend import CudaBackend
-from dragoman.inference.backends.cuda.model import build_cuda_inference_model
-from dragoman.inference.backends.eager import EagerBackend, EagerModel
+from dragoman.inference.backends.eager.backend import EagerBackend
 from dragoman.inference.backends.packed.backend import PackedBackend
-from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.inference.backends.protocol import (
     Backend,
     BackendRequest,
     ModelTraits,
+    Precision,
+    PreparedModel,
     Support,
     SupportStatus,
-    has_unusual_layers,
 )
-from dragoman.inference.backends.shared import Precision
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.lexical_shortlist import Shortlist
-from dragoman.model.transformer import Transformer
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, ensemble
-from dragoman.tasks.torch_models import as_inference_model, build_torch_inference_model, get_max_positions
 
 # Each request goes to the first back end that supports it. `support_table` prints the same table for the documentation.
-BACKENDS: tuple[Backend, ...] = (CompiledBackend(), PackedBackend(), CudaBackend(), EagerBackend())
-
-
-class CpuModel(Protocol):
-    """Model that is prepared for a processor, by the packed or the compiled back end."""
-
-    @property
-    def make_topk(self) -> Callable[[], TopK] | None: ...
-
-    def start(self, source_BS: Tensor) -> SearchState: ...
-
-    def step(self, tokens_N: Tensor, state: Any) -> tuple[Tensor, Any]: ...
-
-    def build_native_search(self, vocab_ids_W: Tensor | None = None) -> NativeSearch | None:
-        """Return the model's own search, if it has one.
-
-        vocab_ids_W: token ids of a restricted output vocabulary
-        """
-        ...
-
-    def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> CpuModel:
-        """Return the prepared model with these output words only.
-
-        model: the trained model that this one was prepared from
-        """
-        ...
+COMPILED, PACKED = CompiledBackend(), PackedBackend()
+BACKENDS: tuple[Backend, ...] = (COMPILED, PACKED, CudaBackend(), EagerBackend())
 
 
 def choose_backend(request: BackendRequest) -> Backend:
@@ -83,103 +52,60 @@ def choose_backend(request: BackendRequest) -> Backend:
     raise AssertionError("the packed back end or the eager one runs every request")
 
 
-def check_compiled(model: Transformer, precision: Precision) -> Support:
-    """Return whether the compiled back end runs this model on this machine."""
-    backend = BACKENDS[0]
-    support = backend.supports(BackendRequest("cpu", precision, ModelTraits.from_model(model)))
-    return backend.check_machine(precision) if support.is_supported else support
+def check_compiled(config: ModelConfig, precision: Precision) -> Support:
+    """Return whether the compiled back end runs models with this configuration on this machine."""
+    support = COMPILED.supports(BackendRequest("cpu", precision, ModelTraits.from_config(config)))
+    return COMPILED.check_machine(precision) if support.is_supported else support
 
 
-def supports_compiled(model: Transformer, precision: Precision) -> bool:
-    """Return whether the compiled back end runs this model on this machine."""
-    return check_compiled(model, precision).is_supported
+def supports_compiled(config: ModelConfig, precision: Precision) -> bool:
+    """Return whether the compiled back end runs models with this configuration on this machine."""
+    return check_compiled(config, precision).is_supported
 
 
-def find_float32_reason(models: Sequence[Transformer], device: torch.device) -> str | None:
+def find_float32_reason(configs: Sequence[ModelConfig], device_type: str) -> str | None:
     """Return what makes the models compute in float32 on this device, such as recurrent layers; None if nothing does."""
-    if uses_pointer_on_gpu(models, device):
+    if device_type != "cpu" and any(config.pointer for config in configs):  # static CUDA buffers have no pointer
         return "model.pointer"
-    return "a layer that the paper's Transformer has not" if any(map(has_unusual_layers, models)) else None
-
-
-def uses_pointer_on_gpu(models: Sequence[Transformer], device: torch.device) -> bool:
-    """Return whether the models run unchanged in float32, because static CUDA buffers have no pointer."""
-    return device.type != "cpu" and any(model.decoder.pointer is not None for model in models)
+    is_unusual = any(config.find_unusual_layers() for config in configs)
+    return "a layer that the paper's Transformer has not" if is_unusual else None
 
 
 def build_inference_model(
-    models: Sequence[Transformer],
-    device: torch.device,
-    precision: Precision,
-    shortlist: Shortlist | None,
-    *,
-    release: Callable[[], None] = lambda: None,
+    models: Sequence[TrainedModel], device_type: str, precision: Precision, shortlist: Shortlist | None
 ) -> InferenceModel:
     """Return one inference model of these trained models, which must not change afterwards.
 
-    release: is called whenever weights were read, so that mapped memory can be released
+    device_type: "cpu" or "cuda"
 
     Raises DeviceError for a shortlist on a GPU.
     """
-    requests = [
-        BackendRequest(device.type, precision, ModelTraits.from_model(model), shortlist is not None) for model in models
+    configs = [model.config for model in models]
+    if find_float32_reason(configs, device_type) is not None:
+        precision = "float32"
+    backends = [
+        choose_backend(BackendRequest(device_type, precision, ModelTraits.from_config(config), shortlist is not None))
+        for config in configs
     ]
-    if find_float32_reason(models, device) is not None:
-        requests = [replace(request, precision="float32") for request in requests]
-    names = [choose_backend(request).name for request in requests]
-    if device.type == "cpu":
+    if len(set(backends)) > 1:  # members of an ensemble have arrays of one library
+        backends = [PACKED if backend is COMPILED else backend for backend in backends]
+    if device_type == "cpu":
         tune_malloc()
-    if not models[0].is_autoregressive:
-        return as_inference_model(models)
-    if device.type == "cpu":
-        if "eager" in names:
-            precision = "float32"
-        cpu_models = [_prepare_cpu_model(name, model, precision, release) for name, model in zip(names, models, strict=True)]
-        max_positions = get_max_positions(models)
-        inference_model = ensemble([to_inference_model(cpu_model, max_positions) for cpu_model in cpu_models])
-        if shortlist is None:
-            return inference_model
-        restriction = _ShortlistRestriction(tuple(models), tuple(cpu_models), shortlist)
-        return replace(inference_model, restrict_vocabulary=restriction)
-    if "eager" in names:
-        return as_inference_model(models)
-    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    return ensemble([build_cuda_inference_model(deepcopy(model).to(dtype)) for model in models])
-
-
-def _prepare_cpu_model(name: str, model: Transformer, precision: Precision, release: Callable[[], None]) -> CpuModel:
-    if name == "compiled":
-        assert precision != "bfloat16"
-        # The compiled search reads its sources as lists, which NumPy arrays and tensors both have.
-        return cast(CpuModel, compile_model(model, precision, release=release))
-    if name == "eager":
-        return EagerModel(model)
-    return pack_model(model, precision, release=release)
-
-
-def to_inference_model(cpu_model: CpuModel, max_positions: int | None, vocab_ids_W: Tensor | None = None) -> InferenceModel:
-    step = cpu_model.step if vocab_ids_W is None else _map_token_ids(cpu_model.step, vocab_ids_W)
-    inference_model = build_torch_inference_model(cpu_model.start, step, torch.device("cpu"), max_positions)
-    return replace(inference_model, make_topk=cpu_model.make_topk, native_search=cpu_model.build_native_search(vocab_ids_W))
-
-
-def _map_token_ids(step: StepFn, vocab_ids_W: Tensor) -> StepFn:
-    """Return a step that reads token numbers of the restricted vocabulary."""
-    return lambda tokens_N, state: step(vocab_ids_W[tokens_N], state)
+    prepared_models = [backend.prepare(model, precision) for backend, model in zip(backends, models, strict=True)]
+    inference_model = ensemble([model.build_inference_model() for model in prepared_models])
+    if shortlist is None:
+        return inference_model
+    return replace(inference_model, restrict_vocabulary=_ShortlistRestriction(tuple(prepared_models), shortlist))
 
 
 @dataclass(frozen=True)
 class _ShortlistRestriction:
     """Function that gives a batch an inference model of its likely words only."""
 
-    models: tuple[Transformer, ...]
-    cpu_models: tuple[CpuModel, ...]
+    prepared_models: tuple[PreparedModel, ...]
     shortlist: Shortlist
 
     def __call__(self, source_BS: NDArray[np.int64], required_ids: Sequence[int]) -> tuple[InferenceModel, NDArray[np.int64]]:
-        vocab_ids_W = torch.tensor(sorted({*self.shortlist.select_tokens(source_BS).tolist(), *required_ids}))
-        restricted_models = [
-            cpu_model.restrict_output(model, vocab_ids_W) for cpu_model, model in zip(self.cpu_models, self.models, strict=True)
-        ]
-        members = [to_inference_model(restricted_model, None, vocab_ids_W) for restricted_model in restricted_models]
-        return ensemble(members), vocab_ids_W.numpy()
+        vocab_ids_W = np.array(sorted({*self.shortlist.select_tokens(source_BS).tolist(), *required_ids}))
+        restricted_models = [model.restrict_output(vocab_ids_W) for model in self.prepared_models]
+        return ensemble([model.build_inference_model(vocab_ids_W) for model in restricted_models]), vocab_ids_W

@@ -17,8 +17,10 @@ import torch
 from dragoman.bundle import load_bundle
 from dragoman.inference.backends.device import resolve_device
 from dragoman.inference.backends.select import build_inference_model
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.lexical_shortlist import read_shortlist
 from dragoman.inference.parallel.messages import compute_checksums, encode_results, run_request
+from dragoman.runtime.thread_count import set_num_threads
 from dragoman.tasks.inference_model import InferenceModel
 
 
@@ -28,6 +30,7 @@ def main() -> None:
     os.dup2(2, 1)  # keeps the prints of libraries out of the answers
     settings = json.loads(sys.stdin.buffer.readline())
     torch.set_num_threads(settings["threads"])
+    set_num_threads(settings["threads"])
     inference_model = open_inference_model(settings)
     folders = (*settings["bundles"], *([settings["shortlist"]] if settings["shortlist"] else []))
     _write_answer(output, {"checksums": compute_checksums(folders)})
@@ -41,16 +44,11 @@ def open_inference_model(settings: Mapping[str, Any]) -> InferenceModel:
     choice = resolve_device("cpu", settings["precision"])
     assert choice.precision is not None, "the client has chosen the precision"
 
-    def release() -> None:
-        for bundle in bundles:
-            bundle.release()
-
     return build_inference_model(
-        [bundle.model.eval() for bundle in bundles],
-        choice.device,
+        [TrainedModel.from_bundle(bundle, is_mapped=True) for bundle in bundles],
+        "cpu",
         choice.precision,
         None if settings["shortlist"] is None else read_shortlist(Path(settings["shortlist"]), bundles[0]),
-        release=release,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.config import DecodingConfig, ModelConfig
@@ -25,8 +26,9 @@ from dragoman.inference.backends.compiled.cpu_features import get_instruction_se
 from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.compiled.weights import CompiledPrecision
 from dragoman.inference.backends.select import build_inference_model
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
-from dragoman.model.transformer import Transformer
+from dragoman.runtime.thread_count import set_num_threads
 from dragoman.tasks.generation import BatchSearch, generate
 
 VOCABULARY, PADDING_ID = 90, 0
@@ -43,7 +45,7 @@ def make_numbers(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randint(-64, 65, shape, generator=torch.Generator().manual_seed(seed)).float() / 64
 
 
-def make_model(keys: dict[str, Any]) -> Transformer:
+def make_model(keys: dict[str, Any]) -> TrainedModel:
     shape: dict[str, Any] = {
         "encoder_layers": 1,
         "decoder_layers": 2,
@@ -51,35 +53,36 @@ def make_model(keys: dict[str, Any]) -> Transformer:
         "d_ff": 80,
         "position_encoding": "learned",
     } | keys
-    model = build_model(
-        ModelConfig(**shape), source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING_ID
-    ).eval()
+    config = ModelConfig(**shape)
+    model = build_model(config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING_ID).eval()
     for seed, parameter in enumerate(model.parameters()):
         parameter.copy_(make_numbers(tuple(parameter.shape), seed) / 2)
-    return model
+    return TrainedModel.from_transformer(model, config)
 
 
-def make_sources() -> Tensor:
+def make_sources() -> NDArray[np.int64]:
     """Return sources of 14, 9, 4 and 1 tokens, padded on the right."""
     source_BS = torch.randint(1, VOCABULARY, (4, 14), generator=torch.Generator().manual_seed(0))
     for row, length in enumerate((14, 9, 4, 1)):
         source_BS[row, length:] = PADDING_ID
-    return source_BS
+    return source_BS.numpy()
 
 
-def compute_logits(model: Transformer, source_BS: Tensor, precision: CompiledPrecision) -> Iterator[Tensor]:
+def compute_logits(
+    model: TrainedModel, source_BS: NDArray[np.int64], precision: CompiledPrecision
+) -> Iterator[NDArray[np.float32]]:
     """Yield the logits of steps over three hypotheses of each source, which are reordered."""
-    compiled = compile_model(model, precision)
+    compiled = compile_model(model.get_weights(), precision)
     state, num_rows = compiled.start(source_BS), 3 * len(source_BS)
     for step in range(NUM_STEPS):
-        logits_NV, state = compiled.step((torch.arange(num_rows) * 7 + step * 5) % (VOCABULARY - 1) + 1, state)
-        yield logits_NV.clone()
-        state = state.reorder((torch.arange(num_rows) // 3) * 3 + (torch.arange(num_rows) * 2 + step) % 3)
+        logits_NV, state = compiled.step((np.arange(num_rows) * 7 + step * 5) % (VOCABULARY - 1) + 1, state)
+        yield logits_NV.copy()
+        state = state.reorder((np.arange(num_rows) // 3) * 3 + (np.arange(num_rows) * 2 + step) % 3)
 
 
-def run_searches(model: Transformer, source_BS: Tensor) -> Iterator[tuple[str, Tensor]]:
+def run_searches(model: TrainedModel, source_BS: NDArray[np.int64]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the tokens and the scores of greedy search and of beam search."""
-    inference_model = build_inference_model([model], torch.device("cpu"), "int8", None)
+    inference_model = build_inference_model([model], "cpu", "int8", None)
     assert inference_model.native_search is not None
     sources = [row_S[row_S != PADDING_ID].tolist() for row_S in source_BS]
     for name, config in (
@@ -87,12 +90,12 @@ def run_searches(model: Transformer, source_BS: Tensor) -> Iterator[tuple[str, T
         ("beam", DecodingConfig(method="beam", beam_size=4, nbest=4, max_extra_tokens=8)),
     ):
         hypotheses = list(chain.from_iterable(generate(BatchSearch(inference_model, config, start_id=2), sources)))
-        yield f"{name} tokens", torch.tensor([token for hypothesis in hypotheses for token in (*hypothesis.tokens, -1)])
-        yield f"{name} scores", torch.tensor([hypothesis.score for hypothesis in hypotheses], dtype=torch.float64)
+        yield f"{name} tokens", np.array([token for hypothesis in hypotheses for token in (*hypothesis.tokens, -1)])
+        yield f"{name} scores", np.array([hypothesis.score for hypothesis in hypotheses])
 
 
 def run_all_kernels() -> dict[str, np.ndarray]:
-    results: dict[str, Tensor] = {}
+    results: dict[str, NDArray[Any]] = {}
     source_BS = make_sources()
     for name, keys in MODEL_KEYS.items():
         model = make_model(keys)
@@ -101,13 +104,13 @@ def run_all_kernels() -> dict[str, np.ndarray]:
             for step, logits_NV in enumerate(compute_logits(model, source_BS, precision)):
                 results[f"{name} {precision} logits {step}"] = logits_NV
         results |= {f"{name} {key}": value for key, value in run_searches(model, source_BS)}
-    logits_NV, topk = 8 * make_numbers((4, 1001), 1), CompiledTopK()
+    logits_NV, topk = 8 * make_numbers((4, 1001), 1).numpy(), CompiledTopK()
     results["logsumexp"], results["topk"] = topk.logsumexp(logits_NV), topk.topk(logits_NV[:, None], None, 8)
-    return {name: value.numpy() for name, value in results.items()}
+    return results
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    set_num_threads(1)
     with torch.no_grad():
         np.savez(sys.argv[1], **run_all_kernels())  # type: ignore[arg-type]
     instruction_set = get_instruction_set()

@@ -23,6 +23,7 @@ from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, DecodingConst
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.phrase import Phrase
 from dragoman.inference.backends.select import build_inference_model
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
 from dragoman.tasks.generation import BatchSearch, GenerationJob, generate
 from dragoman.tasks.inference_model import InferenceModel
@@ -33,8 +34,9 @@ from dragoman.inference.backends.compiled import entry_points, threads
 from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
 from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE
 from dragoman.inference.backends.compiled.search import CompiledSearch
-from dragoman.inference.backends.compiled.threads import Canceled, StepGroup, borrow_workers, run_all
+from dragoman.inference.backends.compiled.threads import Canceled, StepGroup, borrow_workers, limit_threads, run_all
 from dragoman.inference.parallel.scheduler import BatchScheduler
+from dragoman.runtime.thread_count import get_num_threads
 
 pytestmark = pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
 
@@ -57,7 +59,7 @@ def build_model_with_end_scale(end_scale: float, shortlist: Any = None) -> Infer
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn_like(parameter))
     model.output[END_ID] *= end_scale
-    return build_inference_model([model], torch.device("cpu"), "int8", shortlist)
+    return build_inference_model([TrainedModel.from_transformer(model, config)], "cpu", "int8", shortlist)
 
 
 @pytest.fixture(scope="module")
@@ -324,11 +326,8 @@ def test_thread_groups_equal_one_thread(
             "dragoman.inference.backends.compiled.state.StepGroup",
             lambda workers, group_workers=group_workers: group_workers.append(len(workers)) or StepGroup(workers),
         )
-        torch.set_num_threads(5)
-        try:
+        with limit_threads(5):
             grouped, _ = search_both_ways(inference_model, rules, **decoding)
-        finally:
-            torch.set_num_threads(1)
         assert grouped == alone
         assert max(group_workers) == max_workers
         assert (1 in group_workers) == (num_groups == 2)
@@ -349,12 +348,8 @@ def test_failing_thread_ends_the_wait(
         return run_kernel(*arguments)
 
     monkeypatch.setattr(entry_points, "greedy_search", mock.Mock(side_effect=fail))
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(MemoryError, match="no more"), torch.inference_mode():
-            generate(BatchSearch(inference_models[0], DecodingConfig(method="greedy"), start_id=START_ID), make_sources()[:3])
-    finally:
-        torch.set_num_threads(1)
+    with limit_threads(2), pytest.raises(MemoryError, match="no more"):
+        generate(BatchSearch(inference_models[0], DecodingConfig(method="greedy"), start_id=START_ID), make_sources()[:3])
 
 
 def test_failing_group_cancels_the_others(inference_models: list[InferenceModel], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,12 +367,8 @@ def test_failing_group_cancels_the_others(inference_models: list[InferenceModel]
 
     kernel = mock.Mock(side_effect=fail)
     monkeypatch.setattr(entry_points, "greedy_search", kernel)
-    torch.set_num_threads(4)
-    try:
-        with pytest.raises(MemoryError, match="no more"):
-            generate(BatchSearch(inference_models[0], DecodingConfig(method="greedy"), start_id=START_ID), make_sources())
-    finally:
-        torch.set_num_threads(1)
+    with limit_threads(4), pytest.raises(MemoryError, match="no more"):
+        generate(BatchSearch(inference_models[0], DecodingConfig(method="greedy"), start_id=START_ID), make_sources())
     assert 1 <= kernel.call_count <= 4
 
 
@@ -438,8 +429,8 @@ def test_search_runs_without_new_threads(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_limit_threads_sets_the_limit() -> None:
-    assert threads.get_thread_limit() == torch.get_num_threads()
-    with threads.limit_threads(7):
+    assert threads.get_thread_limit() == get_num_threads()
+    with limit_threads(7):
         assert threads.get_thread_limit() == 7
 
 

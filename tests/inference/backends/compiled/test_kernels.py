@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -39,11 +40,12 @@ from dragoman.inference.backends.compiled.model import (
 )
 from dragoman.inference.backends.compiled.pack import compile_model, compute_head_layout
 from dragoman.inference.backends.compiled.state import WorkspaceMemory
-from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightPacker, pack_int8_weights
+from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightLoader, WeightPacker, pack_int8_weights
 from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.packed.model import PackedTransformer
+from dragoman.inference.backends.protocol import Precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
-from dragoman.inference.backends.shared import LazyWeight, Precision
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
@@ -84,11 +86,16 @@ def without_gradients(one_core: None) -> Iterator[None]:
         yield
 
 
-def make_model(**keys: Any) -> Transformer:
-    """Return a model of two layers with random weights, norms and biases; no width is a multiple of 64."""
-    torch.manual_seed(1)
+def make_config(**keys: Any) -> ModelConfig:
+    """Return the configuration of a model of two layers; no width is a multiple of 64."""
     shape = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 48, "d_ff": D_FF[0], "num_heads": 3} | keys
-    config = ModelConfig(**shape)
+    return ModelConfig(**shape)
+
+
+def make_model(**keys: Any) -> Transformer:
+    """Return a model with random weights, norms and biases."""
+    torch.manual_seed(1)
+    config = make_config(**keys)
     parser_options: dict[str, Any] = {"word_id": 4, "tagging": False} if config.pointer else {}
     model = build_model(
         config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, padding_id=PADDING, **parser_options
@@ -98,6 +105,13 @@ def make_model(**keys: Any) -> Transformer:
     if model.words is not None:
         model.words.fill(begins=range(1, VOCABULARY, 2), shifts=range(1, VOCABULARY, 3), hidden=[])
     return model
+
+
+def compile_transformer(
+    model: Transformer, precision: CompiledPrecision = "int8", keys: Mapping[str, Any] = MappingProxyType({})
+) -> CompiledTransformer:
+    """Return the compiled model of `make_model` with these keys."""
+    return compile_model(TrainedModel.from_transformer(model, make_config(**keys)).get_weights(), precision)
 
 
 def make_sources(sentences: int, longest: int) -> Tensor:
@@ -146,14 +160,15 @@ def int8_matmul(
     return result.relu() if relu else result
 
 
-def quantize(model: Transformer) -> Transformer:
+def quantize(model: Transformer, keys: Mapping[str, Any] = MappingProxyType({})) -> Transformer:
     """Replace the model's products by int8 ones, with keys and values in 16 bits."""
     for name, module in model.named_modules():
         if hasattr(module, "matmul") and "pointer" not in name:  # the pointer's projection stays in float32
             cast(Any, module).matmul = int8_matmul_in_f16 if name.endswith((".key", ".value")) else int8_matmul
     for module in model.modules():
         if isinstance(module, Attention):
-            reorder = partial(interleave_inputs, head_layout=compute_head_layout(module, "int8"), num_heads=module.num_heads)
+            head_layout = compute_head_layout(make_config(**keys), "int8")
+            reorder = partial(interleave_inputs, head_layout=head_layout, num_heads=module.num_heads)
             cast(Any, module.output).matmul = partial(int8_matmul, reorder=reorder)
     return model
 
@@ -177,20 +192,24 @@ def run_steps(
 
     leave: sentences that leave, by step
     """
-    state: Any = model.start(source_BS)
+    is_compiled = isinstance(model, CompiledTransformer)
+    to_array: Any = np.array if is_compiled else torch.tensor
+    state: Any = model.start(cast(Any, source_BS.numpy() if is_compiled else source_BS))
     sentences = list(range(len(source_BS)))
     steps_logits = []
     for step in range(steps):
         rngs = {sentence: random.Random(f"{sentence} {step}") for sentence in sentences}
-        tokens_N = torch.tensor([rngs[sentence].randrange(VOCABULARY) for sentence in sentences for _ in range(width)])
+        tokens_N = to_array([rngs[sentence].randrange(VOCABULARY) for sentence in sentences for _ in range(width)])
         logits_NV, state = model.step(tokens_N, state)
-        steps_logits.append(dict(zip(sentences, logits_NV.clone().view(len(sentences), width, -1), strict=True)))
+        steps_logits.append(
+            dict(zip(sentences, torch.as_tensor(logits_NV).clone().view(len(sentences), width, -1), strict=True))
+        )
         rows_N = [row * width + rngs[sentence].randrange(width) for row, sentence in enumerate(sentences) for _ in range(width)]
-        state = state.reorder(torch.tensor(rows_N))
+        state = state.reorder(to_array(rows_N))
         if leaving := leave.get(step):
             kept = [row for row, sentence in enumerate(sentences) if sentence not in leaving]
             sentences = [sentences[row] for row in kept]
-            state = state.select_sentences(torch.tensor(kept))
+            state = state.select_sentences(to_array(kept))
     return steps_logits
 
 
@@ -200,11 +219,11 @@ def test_logits_equal_those_of_the_quantized_model(subtests: pytest.Subtests) ->
     for width, keys in product([1, 3], MODEL_KEYS.values()):
         with subtests.test(width=width, keys=keys):
             model = make_model(**keys)
-            assert supports_compiled(model, "int8")
+            assert supports_compiled(make_config(**keys), "int8")
             source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
             exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
-            compiled = run_steps(compile_model(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
-            quantized = run_steps(quantize(model), source_BS, width, leave, INITIAL_POSITIONS + 16)
+            compiled = run_steps(compile_transformer(model, keys=keys), source_BS, width, leave, INITIAL_POSITIONS + 16)
+            quantized = run_steps(quantize(model, keys), source_BS, width, leave, INITIAL_POSITIONS + 16)
             assert [list(step) for step in compiled] == [list(step) for step in quantized]
             differences = max_differences(compiled, quantized)
             assert float((differences < ROUNDING).float().mean()) > 0.5
@@ -215,10 +234,10 @@ def test_float32_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> N
     for width, keys in product([1, 3], MODEL_KEYS.values()):
         with subtests.test(width=width, keys=keys):
             model = make_model(**keys)
-            assert supports_compiled(model, "float32")
+            assert supports_compiled(make_config(**keys), "float32")
             source_BS, leave = make_sources(6, 21), {3: [1], 11: [0, 4]}
             exact = run_steps(model, source_BS, width, leave, INITIAL_POSITIONS + 16)
-            compiled = run_steps(compile_model(model, "float32"), source_BS, width, leave, INITIAL_POSITIONS + 16)
+            compiled = run_steps(compile_transformer(model, "float32", keys), source_BS, width, leave, INITIAL_POSITIONS + 16)
             assert float(max_differences(compiled, exact).max()) < ROUNDING
 
 
@@ -232,7 +251,7 @@ def max_differences(left: list[dict[int, Tensor]], right: list[dict[int, Tensor]
 @pytest.mark.parametrize("width", [1, 4])
 def test_batch_does_not_change_sentences(width: int, precision: CompiledPrecision) -> None:
     """Compare to the last bit: vectors or tiles, encoded together or alone, with leaving sentences, beyond the capacity."""
-    model = compile_model(make_model(), precision)
+    model = compile_transformer(make_model(), precision)
     source_BS = make_sources(40, 30)
     assert int((source_BS != PADDING).sum()) > ENCODE_BLOCK_TOKENS
     batched = run_steps(model, source_BS, width, {2: [1, 2], 5: [39]}, 2 * INITIAL_POSITIONS + 16)
@@ -242,44 +261,29 @@ def test_batch_does_not_change_sentences(width: int, precision: CompiledPrecisio
         # The random tokens depend on the sentence's index, which is 0 if it is alone.
         assert number or all(torch.equal(step[0], other_step[0]) for step, other_step in zip(batched, alone, strict=True))
     repeated_BS = source_BS[17:18].repeat(40, 1)
-    many, few = model.start(repeated_BS), model.start(repeated_BS[:1])
-    tokens_N = torch.arange(width)
+    many, few = model.start(repeated_BS.numpy()), model.start(repeated_BS[:1].numpy())
+    tokens_N = np.arange(width)
     for _ in range(2 * INITIAL_POSITIONS + 16):
-        many_NV, many = model.step(tokens_N.repeat(40), many)
+        many_NV, many = model.step(np.tile(tokens_N, 40), many)
         few_NV, few = model.step(tokens_N, few)
-        assert torch.equal(many_NV, few_NV.repeat(40, 1))
+        assert np.array_equal(many_NV, np.tile(few_NV, (40, 1)))
 
 
 def test_sentences_leave_before_the_first_step() -> None:
-    model = compile_model(make_model())
-    source_BS, tokens_N = make_sources(5, 12), torch.tensor([7, 8, 9, 10])
-    kept = model.start(source_BS).reorder(torch.arange(5)).select_sentences(torch.tensor([1, 4]))
+    model = compile_transformer(make_model())
+    source_BS, tokens_N = make_sources(5, 12).numpy(), np.array([7, 8, 9, 10])
+    kept = model.start(source_BS).reorder(np.arange(5)).select_sentences(np.array([1, 4]))
     logits_NV, _ = model.step(tokens_N, kept)
     expected_NV, _ = model.step(tokens_N, model.start(source_BS[[1, 4]]))
-    assert torch.equal(logits_NV, expected_NV)
+    assert np.array_equal(logits_NV, expected_NV)
 
 
 def test_padding_within_a_source_is_skipped() -> None:
     model = make_model()
     source_BS = torch.tensor([[5, PADDING, 7, 9], [PADDING, 8, 3, PADDING]])
-    compiled, quantized = run_steps(compile_model(model), source_BS, 2, {}, 5), run_steps(quantize(model), source_BS, 2, {}, 5)
+    compiled = run_steps(compile_transformer(model), source_BS, 2, {}, 5)
+    quantized = run_steps(quantize(model), source_BS, 2, {}, 5)
     assert float(max_differences(compiled, quantized).median()) < ROUNDING
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
-    model = make_model()
-    expected = run_steps(compile_model(model), make_sources(3, 9), 2, {}, 20)
-    torch.set_default_dtype(dtype)
-    try:
-        steps_logits = run_steps(compile_model(model), make_sources(3, 9), 2, {}, 20)
-        logits_NV = torch.randn(4, 50, dtype=torch.float32)
-        best_BX, sums_N = CompiledTopK().topk(logits_NV[:, None], None, 3), CompiledTopK().logsumexp(logits_NV)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert float(max_differences(expected, steps_logits).max()) == 0.0
-    assert torch.equal(best_BX, logits_NV.topk(3).indices)
-    assert torch.allclose(sums_N, logits_NV.double().logsumexp(-1), atol=1e-6)
 
 
 @pytest.mark.parametrize("epilogue", [STORE, ADD_RESIDUAL_U8])
@@ -292,9 +296,8 @@ def test_packed_weights_follow_the_definition(outputs: int, inputs: int, epilogu
     weight[-1] = torch.arange(inputs) % 20 / 2
     weight[-1, -1] = -127.0
     bias = torch.randn(outputs)
-    int8_LPQ, scale_LO, bias_LO, compensation_LO = pack_int8_weights(
-        [LazyWeight(lambda: weight, weight.shape)] * 2, [bias, None], epilogue
-    )
+    packed = pack_int8_weights([WeightLoader.from_array(weight.numpy())] * 2, [bias.numpy(), None], epilogue)
+    int8_LPQ, scale_LO, bias_LO, compensation_LO = (torch.from_numpy(array) for array in packed)
     step_O = compute_weight_steps(weight)
     padded_OI = torch.zeros(scale_LO.shape[1], int8_LPQ.shape[2] * 4, dtype=torch.int8)
     padded_OI[:outputs, :inputs] = (weight / step_O[:, None]).round()
@@ -319,7 +322,8 @@ def run_product(x: Any, weights: Any, y: Any, rows: Any, inputs: Any, workspace:
 
 def pack_linear(packer: WeightPacker, weight: Tensor, bias: Tensor | None, epilogue: int) -> LinearWeights:
     """Return the weights of one product, whose outputs have no padding. The packer keeps the memory alive."""
-    return packer.pack([LazyWeight.from_tensor(weight)], [bias], epilogue)._replace(num_outputs=len(weight))
+    biases = [None if bias is None else bias.numpy()]
+    return packer.pack([WeightLoader.from_array(weight.numpy())], biases, epilogue)._replace(num_outputs=len(weight))
 
 
 def test_products_equal_their_definition(subtests: pytest.Subtests) -> None:
@@ -449,16 +453,18 @@ def test_logsumexp_and_topk_equal_pytorch(vocabulary: int) -> None:
     logits_NV[4, 7] = 1.0
     logits_NV[5] = 0.25
     compiled, plain = CompiledTopK(), BlockTopK(TorchArrays(torch.device("cpu")))
-    assert torch.allclose(compiled.logsumexp(logits_NV), logits_NV.double().logsumexp(-1), rtol=0, atol=2e-6)
+    sums_N = torch.from_numpy(compiled.logsumexp(logits_NV.numpy()))
+    assert torch.allclose(sums_N, logits_NV.double().logsumexp(-1), rtol=0, atol=2e-6)
     for rows, count in ((1, 1), (1, 16), (3, 6), (4, 8), (12, 24)):
         shift_BR = torch.randn(12 // rows, rows, generator=numbers)
         shift_BR[0, 1:] = -torch.inf  # like all hypotheses but the first, before the first step
         logits_BRV = logits_NV.view(-1, rows, vocabulary)
         shifted_BX = (logits_BRV + shift_BR[:, :, None]).flatten(1)
-        compiled_BX, plain_BX = compiled.topk(logits_BRV, shift_BR, count), plain.topk(logits_BRV, shift_BR, count)
+        compiled_BX = torch.from_numpy(compiled.topk(logits_BRV.numpy(), shift_BR.numpy(), count))
+        plain_BX = plain.topk(logits_BRV, shift_BR, count)
         assert torch.equal(shifted_BX.gather(1, compiled_BX), shifted_BX.gather(1, plain_BX))
         assert all(len(set(row)) == count for row in compiled_BX.tolist())
-    assert compiled.topk(logits_NV[5:6, None], None, 4).tolist() == [[0, 1, 2, 3]]  # the first of equal tokens
+    assert compiled.topk(logits_NV[5:6, None].numpy(), None, 4).tolist() == [[0, 1, 2, 3]]  # the first of equal tokens
 
 
 @pytest.mark.parametrize("precision", ["int8", "float32", "bfloat16"])
@@ -470,25 +476,26 @@ def test_bfloat16_is_packed(precision: Precision) -> None:
 
 
 def test_models_are_packed_on_platforms_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model()
-    assert supports_compiled(model, "int8")
-    assert choose_fastest_precision(model) == "int8"
+    model, config = make_model(), make_config()
+    assert supports_compiled(config, "int8")
+    assert choose_fastest_precision(TrainedModel.from_transformer(model, config)) == "int8"
     monkeypatch.setattr(backend, "has_kernels", lambda: False)
-    assert not supports_compiled(model, "int8")
+    assert not supports_compiled(config, "int8")
     if has_int8_matmul():
         assert isinstance(build_prepared(model, "int8"), PackedTransformer)
 
 
 def build_prepared(model: Transformer, precision: Any) -> object:
-    return cast(Any, build_inference_model([model], torch.device("cpu"), precision, None).step).__self__
+    trained_model = TrainedModel.from_transformer(model, make_config())
+    step = cast(Any, build_inference_model([trained_model], "cpu", precision, None).step)
+    return getattr(step, "__wrapped__", step).__self__
 
 
 def test_restricted_output_equals_full_output() -> None:
-    model = make_model()
-    full = compile_model(model)
-    words_W = torch.tensor([0, 1, 2, 3, 17, 40, 41, 89])
-    restricted = full.restrict_output(model, words_W)
-    source_BS, tokens_N = make_sources(3, 7), torch.tensor([2, 17, 40])
+    full = compile_transformer(make_model())
+    words_W = np.array([0, 1, 2, 3, 17, 40, 41, 89])
+    restricted = full.restrict_output(words_W)
+    source_BS, tokens_N = make_sources(3, 7).numpy(), np.array([2, 17, 40])
     full_NV, _ = full.step(tokens_N, full.start(source_BS))
     restricted_NW, _ = restricted.step(tokens_N, restricted.start(source_BS))
-    assert torch.equal(restricted_NW, full_NV[:, words_W])
+    assert np.array_equal(restricted_NW, full_NV[:, words_W])

@@ -23,7 +23,7 @@ from dragoman.inference.backends.packed.matmul import (
 )
 from dragoman.inference.backends.packed.model import PackedTransformer
 from dragoman.inference.backends.packed.pack import pack_model
-from dragoman.inference.backends.shared import Precision
+from dragoman.inference.backends.protocol import Precision
 from dragoman.model.factory import build_model
 from dragoman.model.linear import round_up_rows
 from dragoman.model.transformer import Transformer

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dragoman.inference.backends.compiled import cpu_features
 from dragoman.inference.backends.compiled.kernel_files import KernelFileError, has_kernels, load_library
+from dragoman.inference.backends.compiled.pack import compile_model
 from dragoman.inference.backends.protocol import (
     SUPPORTED,
     UNUSUAL_LAYERS,
     BackendRequest,
+    Precision,
+    PreparedModel,
     Support,
     fall_back,
     refuse_instruction_set,
     refuse_kernels,
 )
-from dragoman.inference.backends.shared import Precision
+from dragoman.inference.backends.trained_model import TrainedModel
 
 
 class CompiledBackend:
@@ -42,3 +45,7 @@ class CompiledBackend:
         except KernelFileError as error:
             return refuse_kernels(error.reason, error.remedy)
         return SUPPORTED
+
+    def prepare(self, model: TrainedModel, precision: Precision) -> PreparedModel:
+        assert precision != "bfloat16"
+        return compile_model(model.get_weights(), precision)

@@ -17,11 +17,12 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from numpy.typing import NDArray
 
+from dragoman.decoding.arrays import NUMPY
+from dragoman.decoding.interface import StepFn
 from dragoman.inference.backends.compiled import entry_points
+from dragoman.inference.backends.compiled.arena import allocate, get_address
 from dragoman.inference.backends.compiled.compiled_topk import CompiledTopK
 from dragoman.inference.backends.compiled.kernels.structs import (
     CrossAttention,
@@ -35,13 +36,13 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     LinearWeights,
     Workspace,
 )
+from dragoman.inference.backends.compiled.pointer import CompiledPointer
 from dragoman.inference.backends.compiled.search import CompiledSearch, DecoderWords
 from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceMemory
 from dragoman.inference.backends.compiled.threads import WorkerThread
-from dragoman.inference.backends.compiled.weights import F32_OPTIONS, CompiledPrecision, pack_output, round_up
-from dragoman.inference.backends.shared import InferenceEmbedding
-from dragoman.model.pointer import PointerState, WordTables
-from dragoman.model.transformer import Transformer
+from dragoman.inference.backends.compiled.weights import CompiledPrecision, pack_output, round_up
+from dragoman.model_weights import ModelWeights, Stack
+from dragoman.tasks.inference_model import InferenceModel
 
 # Least number of output positions at first; the cache doubles whenever it is full.
 INITIAL_POSITIONS = 16
@@ -49,45 +50,6 @@ INITIAL_POSITIONS = 16
 ENCODE_BLOCK_TOKENS = 256
 # Model width for each thread of one step. With less work than this, threads wait longer for each other than they compute.
 WIDTH_PER_THREAD = 256
-
-
-@dataclass(frozen=True)
-class StackWeights:
-    """Weights of the encoder or the decoder. embedding_table: addresses of the embedding's own weights"""
-
-    embedding: InferenceEmbedding
-    embedding_table: EmbeddingTable
-    layers: LayerWeights
-
-
-@dataclass(frozen=True)
-class CompiledPointer:
-    """Pointer that adds the source's next word to the decoder's input, as `dragoman.model.pointer.Pointer` does.
-
-    shifts_V: 1 for a target token that consumes a word
-    weight_DD, bias_D: projection of the encoder's output, padded as the kernels' vectors
-    """
-
-    words: WordTables
-    shifts_V: Tensor
-    weight_DD: Tensor
-    bias_D: Tensor | None
-
-    def start(self, memory_ND: Tensor, source_BS: Tensor, token_mask_BS: Tensor) -> PointerState:
-        """Return the state before the first target token. memory_ND: the encoder's output, token by token"""
-        row_BS = token_mask_BS.flatten().cumsum(0).view_as(token_mask_BS) - 1
-        row_BW = row_BS.gather(1, self.words.find_word_starts(source_BS))
-        return PointerState(F.linear(memory_ND[row_BW], self.weight_DD, self.bias_D))
-
-    def __call__(self, tokens_N: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
-        """Return the vectors (N, D) to add to the decoder's inputs, and the state after these tokens."""
-        num_words_N = self.shifts_V[tokens_N]
-        if state.num_words_N is not None:
-            num_words_N = num_words_N + state.num_words_N
-        num_sentences, width, _ = state.vectors_BWD.shape
-        word_BR = num_words_N.clamp(max=width - 1).view(num_sentences, -1)
-        sentence_B1 = torch.arange(num_sentences, device="cpu")[:, None]
-        return state.vectors_BWD[sentence_B1, word_BR].flatten(0, 1), replace(state, num_words_N=num_words_N)
 
 
 class _Source(NamedTuple):
@@ -108,48 +70,48 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True)
 class CompiledTransformer:
-    """Compiled model with the interface of `PackedTransformer`, for inference only.
+    """Compiled model, for inference only.
 
     Several threads may use it at once, because kernels run without Python's lock and each state has its own memory.
 
+    weights: the weights that were compiled; the embeddings are read in place
     pointer: pointer of a parser; None in other models
-    owned_tensors: all tensors whose addresses the other fields hold
+    owned_arrays: all arrays whose addresses the other fields hold
     """
 
-    encoder: StackWeights
-    decoder: StackWeights
+    weights: ModelWeights
+    encoder_embedding: EmbeddingTable
+    encoder: LayerWeights
+    decoder_embedding: EmbeddingTable
+    decoder: LayerWeights
     cross_attention: CrossAttention
     head_layout: HeadLayout
     output: LinearWeights
     pointer: CompiledPointer | None
     precision: CompiledPrecision
-    owned_tensors: Sequence[Tensor]
-    make_topk: type[CompiledTopK] = CompiledTopK
+    owned_arrays: Sequence[NDArray[Any]]
 
-    def start(self, source_BS: Tensor, workers: Sequence[WorkerThread] = ()) -> CompiledState:
+    def start(self, source_BS: NDArray[np.int64], workers: Sequence[WorkerThread] = ()) -> CompiledState:
         """Encode the sources, padded on the right, and return the state before the first target token.
 
         workers: threads that help the caller's thread
         """
         head_layout, (num_sentences, num_positions) = self.head_layout, source_BS.shape
-        padding_id = self.encoder.embedding.padding_id
-        sources = [_Source.from_padded(ids, padding_id) for ids in source_BS.tolist()]
+        sources = [_Source.from_padded(ids, self.weights.padding_id) for ids in source_BS.tolist()]
         lengths = [len(source.ids) for source in sources]
-        length_B = torch.tensor(lengths, dtype=torch.int32, device="cpu")
+        length_B = np.array(lengths, np.int32)
         shape = self.num_decoder_layers, num_sentences, num_positions
         keys_LBSK, values_LBSU = (
-            torch.empty(*shape, width, **self._kv_options) for width in (head_layout.key_width, head_layout.value_width)
+            allocate((*shape, width), self._kv_dtype) for width in (head_layout.key_width, head_layout.value_width)
         )
-        cross_kv = CrossKVCache(keys_LBSK.data_ptr(), values_LBSU.data_ptr(), length_B.data_ptr(), num_sentences, num_positions)
+        keys, values, length_address = (get_address(array) for array in (keys_LBSK, values_LBSU, length_B))
+        cross_kv = CrossKVCache(keys, values, length_address, num_sentences, num_positions)
         blocks = list(_iter_token_blocks(lengths))
         max_rows = max(sum(lengths[first:after]) for first, after in blocks)
         workspace = self._allocate_workspace(max_rows, _compute_initial_capacity(num_positions), workers)
         num_outputs = 0 if self.pointer is None else sum(lengths)
-        memory_ND = torch.empty(num_outputs, workspace.width, **F32_OPTIONS)
+        memory_ND = allocate((num_outputs, workspace.width), np.float32)
         self._encode_blocks(sources, num_positions, blocks, cross_kv, memory_ND, workspace)
-        pointer_state = None
-        if self.pointer is not None:
-            pointer_state = self.pointer.start(memory_ND, source_BS, source_BS != padding_id)
         return CompiledState(
             keys_LBSK,
             values_LBSU,
@@ -157,8 +119,8 @@ class CompiledTransformer:
             cross_kv,
             workspace,
             num_sentences,
-            sentence_N=torch.arange(num_sentences, dtype=torch.int32, device="cpu"),
-            pointer=pointer_state,
+            sentence_N=np.arange(num_sentences, dtype=np.int32),
+            pointer=None if self.pointer is None else self.pointer.start(memory_ND, source_BS),
         )
 
     def _encode_blocks(
@@ -167,18 +129,18 @@ class CompiledTransformer:
         num_positions: int,
         blocks: Sequence[tuple[int, int]],
         cross_kv: CrossKVCache,
-        memory_ND: Tensor,
+        memory_ND: NDArray[np.float32],
         workspace: WorkspaceMemory,
     ) -> None:
         """Write the keys and values of the sources into `cross_kv`, and a parser's encoder outputs into `memory_ND`.
 
         num_positions: length of the longest source
         blocks: the first sentence of each block, and the one after its last
-        cross_kv: addresses of tensors that the caller keeps alive
+        cross_kv: addresses of arrays that the caller keeps alive
         """
         positions = self._encoder_positions.get(num_positions)
         before_positions, after_positions = self._encoder_words
-        weights = before_positions, positions.data_ptr(), after_positions
+        weights = before_positions, get_address(positions), after_positions
         num_rows = 0
         for first, after in blocks:
             block = sources[first:after]
@@ -193,7 +155,7 @@ class CompiledTransformer:
                 sentence_starts=sentence_starts.buffer_info()[0],
                 sentence_ids=sentence_ids.buffer_info()[0],
                 num_sentences=after - first,
-                outputs=memory_ND[num_rows:].data_ptr() if len(memory_ND) else 0,
+                outputs=get_address(memory_ND[num_rows:]) if len(memory_ND) else 0,
             )
             keep_alive = self, positions, memory_ND, workspace, token_ids, position_ids, sentence_starts, sentence_ids
             workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, keep_alive))
@@ -201,19 +163,19 @@ class CompiledTransformer:
 
     @cached_property
     def _encoder_positions(self) -> PositionTable:
-        return PositionTable(self.encoder.embedding)
+        return PositionTable(self.weights, "encoder")
 
     @cached_property
     def _decoder_positions(self) -> PositionTable:
-        return PositionTable(self.decoder.embedding)
+        return PositionTable(self.weights, "decoder")
 
     @cached_property
     def _encoder_words(self) -> tuple[array[int], array[int]]:
         """Words of `EncoderWeights` before and after the address of its positions."""
         weights = EncoderWeights(
-            self.encoder.embedding_table,
+            self.encoder_embedding,
             0,
-            self.encoder.layers,
+            self.encoder,
             self.cross_attention.kv,
             self.num_decoder_layers,
             self.head_layout,
@@ -226,95 +188,99 @@ class CompiledTransformer:
         weights = self._get_decoder_weights()
         return entry_points.flatten(weights[:1]), entry_points.flatten(weights[2:-1])
 
-    def step(self, tokens_N: Tensor, state: CompiledState) -> tuple[Tensor, CompiledState]:
+    def step(self, tokens_N: NDArray[np.int64], state: CompiledState) -> tuple[NDArray[np.float32], CompiledState]:
         """Read one target token in each row, and return the logits (N, V) of the next token and the next state."""
-        position, num_rows = state.length, tokens_N.shape[0]
+        position, num_rows = state.length, len(tokens_N)
         if position == 0:
-            logits_NV = torch.empty(num_rows, self.output.num_outputs, **F32_OPTIONS)
+            logits_NV = allocate((num_rows, self.output.num_outputs), np.float32)
             state = self.allocate_self_kv(state, num_rows)._replace(logits_NV=logits_NV)
         elif position == state.ancestors_NT.shape[1]:
             state = state.double_capacity()
-        state, decoder = self.ensure_workspace(state, num_rows), self.decoder
-        position_id_N = torch.zeros(num_rows, dtype=torch.long, device="cpu")
-        tokens_N, position_vector_1D = tokens_N.contiguous(), compute_padded_positions(decoder.embedding, position, 1)
+        state, positions_TD = self.ensure_workspace(state, num_rows), self._decoder_positions.get(position + 1)
+        tokens_N, position_id_N = np.ascontiguousarray(tokens_N, np.int64), np.full(num_rows, position)
         added_ND, pointer_state = None, state.pointer
         if self.pointer is not None and pointer_state is not None:
             added_ND, pointer_state = self.pointer(tokens_N, pointer_state)
         entry_points.step(
-            tokens_N.data_ptr(),
-            position_id_N.data_ptr(),
-            0 if added_ND is None else added_ND.data_ptr(),
+            get_address(tokens_N),
+            get_address(position_id_N),
+            0 if added_ND is None else get_address(added_ND),
             num_rows,
             position,
-            self._get_decoder_weights(position_vector_1D.data_ptr()),
+            self._get_decoder_weights(get_address(positions_TD)),
             state.cross_kv,
             state.self_kv_cache(),
             state.workspace.workspaces[0],
-            state.logits_NV.data_ptr(),
+            get_address(state.logits_NV),
         )
         return state.logits_NV, state._replace(length=position + 1, pointer=pointer_state)
 
     @property
-    def _kv_options(self) -> dict[str, Any]:
-        """Type and device of keys and values."""
-        return {"dtype": torch.float32 if self.head_layout.has_float32_kv else torch.float16, "device": "cpu"}
+    def _kv_dtype(self) -> type[np.floating[Any]]:
+        """Type of keys and values."""
+        return np.float32 if self.head_layout.has_float32_kv else np.float16
 
     @property
     def num_decoder_layers(self) -> int:
         """Number of layers of the decoder, each of which has keys and values."""
-        return self.decoder.layers.num_layers
+        return self.decoder.num_layers
 
     @property
     def num_outputs(self) -> int:
         """Number of output words, V."""
         return self.output.num_outputs
 
-    def get_decoder_words(self, num_positions: int, vocab_ids_W: Tensor | None = None) -> DecoderWords:
+    def get_decoder_words(self, num_positions: int, vocab_ids_W: NDArray[np.int64] | None = None) -> DecoderWords:
         """Return the decoder's weights for a search that reads this many positions.
 
         vocab_ids_W: token ids of a restricted output vocabulary
         """
         positions_TD = self._decoder_positions.get(num_positions)
         before_positions, after_positions = self._decoder_words
-        vocabulary_map = 0 if vocab_ids_W is None else vocab_ids_W.data_ptr()
-        words = entry_points.flatten((before_positions, positions_TD.data_ptr(), after_positions, vocabulary_map))
+        vocabulary_map = 0 if vocab_ids_W is None else get_address(vocab_ids_W)
+        words = entry_points.flatten((before_positions, get_address(positions_TD), after_positions, vocabulary_map))
         return DecoderWords(words, (positions_TD, vocab_ids_W))
 
     def _get_decoder_weights(self, positions: int = 0) -> DecoderWeights:
         """Return the decoder's weights. positions: address of its positions"""
         return DecoderWeights(
-            self.decoder.embedding_table,
+            self.decoder_embedding,
             positions,
-            self.decoder.layers,
+            self.decoder,
             self.cross_attention,
             self.head_layout,
             self.output,
             0,
         )
 
-    def build_native_search(self, vocab_ids_W: Tensor | None = None) -> CompiledSearch | None:
-        """Return the search that runs without Python, or None for a parser with a pointer.
+    def build_inference_model(self, vocab_ids_W: NDArray[np.int64] | None = None) -> InferenceModel:
+        """Return the inference model, with the search that runs without Python unless the model is a parser with a pointer.
 
         vocab_ids_W: token ids of a restricted output vocabulary
         """
-        return CompiledSearch(self, vocab_ids_W) if self.pointer is None else None
+        step: StepFn = self.step
+        if vocab_ids_W is not None:
+            step = lambda tokens_N, state: self.step(vocab_ids_W[tokens_N], state)  # noqa: E731
+        native_search = CompiledSearch(self, vocab_ids_W) if self.pointer is None else None
+        return InferenceModel(self.start, step, NUMPY, self.weights.max_positions, CompiledTopK, native_search)
 
-    def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> CompiledTransformer:
-        """Return this model with these output words only. model: the trained model that this one was compiled from"""
-        bias_W = None if model.output_bias is None else model.output_bias.detach()[vocab_ids_W]
-        output, tensors = pack_output(model.output.detach()[vocab_ids_W], bias_W, self.precision)
-        return replace(self, output=output, owned_tensors=[*self.owned_tensors, *tensors])
+    def restrict_output(self, vocab_ids_W: NDArray[np.int64]) -> CompiledTransformer:
+        """Return this model with these output words only."""
+        weight_VD, bias_V = self.weights.output, self.weights.output_bias
+        bias_W = None if bias_V is None else bias_V[vocab_ids_W]
+        output, arrays = pack_output(weight_VD[vocab_ids_W], bias_W, self.precision)
+        return replace(self, output=output, owned_arrays=[*self.owned_arrays, *arrays])
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """Return the state with slots for the outputs of this many rows."""
         num_positions, beam_size = _compute_initial_capacity(state.cross_kv.num_positions), num_rows // state.num_active
         shape = self.num_decoder_layers, num_rows, num_positions
         return state._replace(
-            self_keys=torch.empty(*shape, self.head_layout.key_width, **self._kv_options),
-            self_values=torch.empty(*shape, self.head_layout.value_width, **self._kv_options),
-            ancestors_NT=torch.zeros(num_rows, num_positions, dtype=torch.int32, device="cpu"),  # see `search.SearchBuffers`
-            slot_row_N=torch.arange(num_rows, dtype=torch.int32, device="cpu"),
-            sentence_N=torch.from_numpy(np.repeat(state.sentence_N.numpy(), beam_size)),
+            self_keys=allocate((*shape, self.head_layout.key_width), self._kv_dtype),
+            self_values=allocate((*shape, self.head_layout.value_width), self._kv_dtype),
+            ancestors_NT=np.zeros((num_rows, num_positions), np.int32),  # see `search.SearchBuffers`
+            slot_row_N=np.arange(num_rows, dtype=np.int32),
+            sentence_N=np.repeat(state.sentence_N, beam_size),
         )
 
     def ensure_workspace(self, state: CompiledState, num_rows: int) -> CompiledState:
@@ -325,7 +291,7 @@ class CompiledTransformer:
         return state._replace(workspace=self._allocate_workspace(num_rows, num_positions, state.workspace.step_group.workers))
 
     def _allocate_workspace(self, num_rows: int, num_positions: int, workers: Sequence[WorkerThread]) -> WorkspaceMemory:
-        width = round_up(self.encoder.embedding.weight_VD.shape[1])
+        width = round_up(self.weights.config.d_model)
         return WorkspaceMemory(
             num_rows,
             num_positions,
@@ -338,41 +304,42 @@ class CompiledTransformer:
     @property
     def max_outputs(self) -> int:
         """Outputs of the widest product, apart from the one before the softmax."""
-        projections = [*self.encoder.layers[1:5], *self.decoder.layers[1:5], *self.cross_attention[:3]]
+        projections = [*self.encoder[1:5], *self.decoder[1:5], *self.cross_attention[:3]]
         return max(projection.num_outputs for projection in projections)
 
     @property
     def max_threads(self) -> int:
         """Largest useful number of threads for one step."""
-        return max(1, self.encoder.embedding.weight_VD.shape[1] // WIDTH_PER_THREAD)
+        return max(1, self.weights.config.d_model // WIDTH_PER_THREAD)
 
 
 class PositionTable:
-    """First positions of an embedding in the kernels' layout, which grows with the longest sentence."""
+    """First positions of a stack in the kernels' layout, which grows with the longest sentence."""
 
-    def __init__(self, embedding: InferenceEmbedding) -> None:
-        self.embedding = embedding
-        self._positions_TD = torch.empty(0, 0, **F32_OPTIONS)
+    def __init__(self, weights: ModelWeights, stack: Stack) -> None:
+        self.weights, self.stack = weights, stack
+        self._positions_TD = np.empty((0, 0), np.float32)
 
-    def get(self, length: int) -> Tensor:
-        """Return at least the first `length` positions (≥ length, D). The caller keeps the tensor alive.
+    def get(self, length: int) -> NDArray[np.float32]:
+        """Return at least the first `length` positions (≥ length, D). The caller keeps the array alive.
 
         Raises IndexError for a position that a learned table does not have.
         """
         positions_TD = self._positions_TD  # another thread may replace it at any time
         if len(positions_TD) < length:
             try:
-                positions_TD = compute_padded_positions(self.embedding, 0, 2 * length)
+                positions_TD = self._compute(2 * length)
             except IndexError:  # a learned table ends before
-                positions_TD = compute_padded_positions(self.embedding, 0, length)
+                positions_TD = self._compute(length)
             self._positions_TD = positions_TD
         return positions_TD
 
-
-def compute_padded_positions(embedding: InferenceEmbedding, start: int, length: int) -> Tensor:
-    """Return the vectors (length, D) of the positions from `start` on, with zeros up to whole vectors of the kernels."""
-    positions_TD = embedding.compute_positions(start, length).float()
-    return F.pad(positions_TD, (0, round_up(positions_TD.shape[1]) - positions_TD.shape[1])).contiguous()
+    def _compute(self, length: int) -> NDArray[np.float32]:
+        """Return the vectors (length, D) of the first positions, with zeros up to whole vectors of the kernels."""
+        positions_TD, extra_D = self.weights.compute_positions(self.stack, 0, length), self.weights.get_target_space(self.stack)
+        padded_TD = allocate((length, round_up(positions_TD.shape[1])), np.float32, make=np.zeros)
+        padded_TD[:, : positions_TD.shape[1]] = positions_TD if extra_D is None else positions_TD + extra_D
+        return padded_TD
 
 
 def _compute_initial_capacity(num_source_positions: int) -> int:

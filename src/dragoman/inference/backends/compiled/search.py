@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dragoman.decoding.beam_history import FinishedSentence, NodeRef, finalize
 from dragoman.decoding.constraints import NEG_INF
@@ -48,10 +47,10 @@ SearchKernel = Callable[..., int]
 
 
 class DecoderWords(NamedTuple):
-    """`DecoderWeights` as words of a kernel's arguments. owners: tensors whose addresses they hold, besides the model's"""
+    """`DecoderWeights` as words of a kernel's arguments. owners: arrays whose addresses they hold, besides the model's"""
 
     words: array[int]
-    owners: tuple[Tensor | None, ...]
+    owners: tuple[NDArray[Any] | None, ...]
 
 
 class SearchThreads(NamedTuple):
@@ -111,13 +110,13 @@ class SearchableModel(Protocol):
     @property
     def num_outputs(self) -> int: ...
 
-    def start(self, source_BS: Tensor, workers: Sequence[WorkerThread] = ()) -> CompiledState: ...
+    def start(self, source_BS: NDArray[np.int64], workers: Sequence[WorkerThread] = ()) -> CompiledState: ...
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState: ...
 
     def ensure_workspace(self, state: CompiledState, num_rows: int) -> CompiledState: ...
 
-    def get_decoder_words(self, num_positions: int, vocab_ids_W: Tensor | None = None) -> DecoderWords: ...
+    def get_decoder_words(self, num_positions: int, vocab_ids_W: NDArray[np.int64] | None = None) -> DecoderWords: ...
 
 
 @dataclass(frozen=True)
@@ -125,13 +124,13 @@ class CompiledSearch:
     """Native search of a compiled model. vocab_ids_W: token ids of a restricted output vocabulary, or None"""
 
     model: SearchableModel
-    vocab_ids_W: Tensor | None = None
+    vocab_ids_W: NDArray[np.int64] | None = None
     max_beam_size: int = MAX_BEAM_SIZE
 
-    def greedy(self, source_BS: Tensor, request: SearchRequest) -> list[Hypothesis]:
+    def greedy(self, source_BS: NDArray[np.int64], request: SearchRequest) -> list[Hypothesis]:
         return self.distribute(source_BS, request, 1, self._search_greedy)
 
-    def _search_greedy(self, source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
+    def _search_greedy(self, source_BS: NDArray[np.int64], request: SearchRequest, threads: SearchThreads) -> list[Hypothesis]:
         results = GreedyMemory(request)
         self._run_steps(
             source_BS,
@@ -144,12 +143,14 @@ class CompiledSearch:
         return results.to_hypotheses()
 
     def beam(
-        self, source_BS: Tensor, request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
+        self, source_BS: NDArray[np.int64], request: SearchRequest, *, beam_size: int, early_stopping: str, nbest: int
     ) -> list[list[Hypothesis]]:
         needs_all_slots = early_stopping in ("exhaustive", "heuristic")
         target_rank = (beam_size if needs_all_slots else min(nbest, beam_size)) - 1
 
-        def search_sentences(source_BS: Tensor, request: SearchRequest, threads: SearchThreads) -> list[list[Hypothesis]]:
+        def search_sentences(
+            source_BS: NDArray[np.int64], request: SearchRequest, threads: SearchThreads
+        ) -> list[list[Hypothesis]]:
             beam_memory = _BeamMemory(request, beam_size)
             beam_buffers = beam_memory.to_buffers(target_rank=target_rank, early_stopping=early_stopping)
             self._run_steps(
@@ -166,10 +167,10 @@ class CompiledSearch:
 
     def distribute(
         self,
-        source_BS: Tensor,
+        source_BS: NDArray[np.int64],
         request: SearchRequest,
         beam_size: int,
-        search_fn: Callable[[Tensor, SearchRequest, SearchThreads], list[ResultT]],
+        search_fn: Callable[[NDArray[np.int64], SearchRequest, SearchThreads], list[ResultT]],
     ) -> list[ResultT]:
         """Divide the sentences among groups of threads and run all groups. beam_size: R
 
@@ -201,7 +202,7 @@ class CompiledSearch:
 
     def _run_steps(
         self,
-        source_BS: Tensor,
+        source_BS: NDArray[np.int64],
         request: SearchRequest,
         threads: SearchThreads,
         beam_size: int,

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from dragoman.inference.backends.compiled.arena import F16_BYTES, F32_BYTES, I32_BYTES, I64_BYTES, Arena
+from dragoman.inference.backends.compiled.arena import F16_BYTES, F32_BYTES, I32_BYTES, I64_BYTES, Arena, allocate, get_address
 from dragoman.inference.backends.compiled.cpu_features import build_tile_config, can_use_amx
 from dragoman.inference.backends.compiled.kernels.structs import (
     ACCUMULATOR_STRIDE,
@@ -25,8 +24,8 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     SelfKVCache,
     Workspace,
 )
+from dragoman.inference.backends.compiled.pointer import CompiledPointerState
 from dragoman.inference.backends.compiled.threads import StepGroup, WorkerThread
-from dragoman.model.pointer import PointerState
 
 
 class WorkspaceMemory:
@@ -65,7 +64,7 @@ class WorkspaceMemory:
         thread_sizes = _compute_thread_sizes(num_rows, num_positions, head_layout, width, input_stride)
         self.shared_arena = Arena(shared_sizes)
         self.thread_arenas = [Arena(thread_sizes, ZEROED_ARRAYS) for _ in self.step_group.groups]
-        tile_config = _load_tile_config().data_ptr() if can_use_amx() else 0
+        tile_config = get_address(_load_tile_config()) if can_use_amx() else 0
         self.workspaces = []
         for arena, group in zip(self.thread_arenas, self.step_group.groups, strict=True):
             own_addresses = arena.addresses
@@ -100,9 +99,13 @@ def _compute_thread_sizes(
 
 
 @cache
-def _load_tile_config() -> Tensor:
+def _load_tile_config() -> NDArray[np.uint8]:
     """Return the description of the tiles, which stays in memory until the process ends."""
-    return torch.from_numpy(build_tile_config())
+    return build_tile_config()
+
+
+NO_NUMBERS: NDArray[Any] = np.empty(0)
+"""Array of a state that has not taken a step."""
 
 
 class CompiledState(NamedTuple):
@@ -121,44 +124,43 @@ class CompiledState(NamedTuple):
     pointer: state of a parser's pointer; None in other models
     """
 
-    keys_LBSK: Tensor
-    values_LBSU: Tensor
-    length_B: Tensor
+    keys_LBSK: NDArray[np.floating[Any]]
+    values_LBSU: NDArray[np.floating[Any]]
+    length_B: NDArray[np.int32]
     cross_kv: CrossKVCache
     workspace: WorkspaceMemory
     num_active: int
     length: int = 0
-    self_keys: Tensor = torch.empty(0)
-    self_values: Tensor = torch.empty(0)
-    ancestors_NT: Tensor = torch.empty(0)
-    slot_row_N: Tensor = torch.empty(0)
-    sentence_N: Tensor = torch.empty(0)
-    logits_NV: Tensor = torch.empty(0)
-    pointer: PointerState | None = None
+    self_keys: NDArray[Any] = NO_NUMBERS
+    self_values: NDArray[Any] = NO_NUMBERS
+    ancestors_NT: NDArray[Any] = NO_NUMBERS
+    slot_row_N: NDArray[Any] = NO_NUMBERS
+    sentence_N: NDArray[Any] = NO_NUMBERS
+    logits_NV: NDArray[Any] = NO_NUMBERS
+    pointer: CompiledPointerState | None = None
 
-    def reorder(self, rows_N: Tensor) -> CompiledState:
+    def reorder(self, rows_N: NDArray[np.int64]) -> CompiledState:
         """Return the state whose row i is row rows_N[i] of this one. No row leaves its sentence."""
         if self.length == 0 or self.ancestors_NT.shape[0] == self.num_active:
             return self
         pointer = self.pointer and self.pointer.reorder(rows_N)
-        return self._replace(ancestors_NT=self.ancestors_NT.index_select(0, rows_N), pointer=pointer)
+        return self._replace(ancestors_NT=self.ancestors_NT[rows_N], pointer=pointer)
 
-    def select_sentences(self, sentences_B: Tensor) -> CompiledState:
+    def select_sentences(self, sentences_B: NDArray[np.int64]) -> CompiledState:
         """Return the state of these sentences only. Keys and values stay in place."""
-        num_active = sentences_B.shape[0]
+        num_active = len(sentences_B)
         if num_active == self.num_active:
             return self
         pointer = self.pointer and self.pointer.select_sentences(sentences_B)
         if self.length == 0:
-            sentence_N = self.sentence_N.index_select(0, sentences_B)
-            return self._replace(num_active=num_active, sentence_N=sentence_N, pointer=pointer)
+            return self._replace(num_active=num_active, sentence_N=self.sentence_N[sentences_B], pointer=pointer)
         beam_size = self.ancestors_NT.shape[0] // self.num_active
-        rows_N = (sentences_B[:, None] * beam_size + torch.arange(beam_size, device="cpu")).flatten()
+        rows_N = (sentences_B[:, None] * beam_size + np.arange(beam_size)).reshape(-1)
         return self._replace(
             num_active=num_active,
-            ancestors_NT=self.ancestors_NT.index_select(0, rows_N),
-            slot_row_N=self.slot_row_N.index_select(0, rows_N),
-            sentence_N=self.sentence_N.index_select(0, rows_N),
+            ancestors_NT=self.ancestors_NT[rows_N],
+            slot_row_N=self.slot_row_N[rows_N],
+            sentence_N=self.sentence_N[rows_N],
             logits_NV=self.logits_NV[: num_active * beam_size],
             pointer=pointer,
         )
@@ -166,24 +168,24 @@ class CompiledState(NamedTuple):
     def self_kv_cache(self) -> SelfKVCache:
         """Return the addresses of the output's keys and values."""
         return SelfKVCache(
-            keys=self.self_keys.data_ptr(),
-            values=self.self_values.data_ptr(),
-            ancestors=self.ancestors_NT.data_ptr(),
-            slot_rows=self.slot_row_N.data_ptr(),
-            sentence_ids=self.sentence_N.data_ptr(),
+            keys=get_address(self.self_keys),
+            values=get_address(self.self_values),
+            ancestors=get_address(self.ancestors_NT),
+            slot_rows=get_address(self.slot_row_N),
+            sentence_ids=get_address(self.sentence_N),
             num_rows=self.self_keys.shape[1],
             capacity=self.ancestors_NT.shape[1],
         )
 
     def double_capacity(self) -> CompiledState:
         """Return the state with slots for twice as many positions."""
-        ancestors_NT = F.pad(self.ancestors_NT, (0, self.ancestors_NT.shape[1]))
+        ancestors_NT = np.concatenate([self.ancestors_NT, np.zeros_like(self.ancestors_NT)], axis=1)
         keys, values = (_extend_positions(kv_LPTK, ancestors_NT.shape[1]) for kv_LPTK in (self.self_keys, self.self_values))
         return self._replace(self_keys=keys, self_values=values, ancestors_NT=ancestors_NT)
 
 
-def _extend_positions(kv_LPTK: Tensor, num_positions: int) -> Tensor:
+def _extend_positions(kv_LPTK: NDArray[Any], num_positions: int) -> NDArray[Any]:
     """Return a copy with this many positions; the new ones are uninitialized."""
-    extended_LPTK = kv_LPTK.new_empty(*kv_LPTK.shape[:2], num_positions, kv_LPTK.shape[3])
+    extended_LPTK = allocate((*kv_LPTK.shape[:2], num_positions, kv_LPTK.shape[3]), kv_LPTK.dtype)
     extended_LPTK[:, :, : kv_LPTK.shape[2]] = kv_LPTK
     return extended_LPTK

@@ -17,11 +17,13 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-import torch
+import numpy as np
 
+from dragoman.inference.backends.compiled.arena import allocate, get_address
 from dragoman.inference.backends.compiled.kernels.structs import CACHE_LINE_I64, ThreadGroup
 from dragoman.platform_features import get_c_function
 from dragoman.runtime.processes import count_cores
+from dragoman.runtime.thread_count import get_num_threads
 
 ResultT = TypeVar("ResultT")
 
@@ -88,8 +90,8 @@ def limit_threads(threads: int) -> Iterator[None]:
 
 
 def get_thread_limit() -> int:
-    """Return the number of threads that a search may use: the limit of `limit_threads`, or torch's number of threads."""
-    return _thread_limit.get() or torch.get_num_threads()
+    """Return the number of threads that a search may use: the limit of `limit_threads`, or that of the process."""
+    return _thread_limit.get() or get_num_threads()
 
 
 @contextmanager
@@ -123,9 +125,9 @@ class StepGroup:
 
     def __init__(self, workers: Sequence[WorkerThread]) -> None:
         self.workers, num_threads = workers, len(workers) + 1
-        self.arrivals_G = torch.zeros(num_threads + 1, CACHE_LINE_I64, dtype=torch.long, device="cpu")
-        arrivals = self.arrivals_G.data_ptr()
-        canceled = arrivals + num_threads * self.arrivals_G.stride(0) * self.arrivals_G.itemsize
+        self.arrivals_G = allocate((num_threads + 1, CACHE_LINE_I64), np.int64, make=np.zeros)
+        arrivals = get_address(self.arrivals_G)
+        canceled = arrivals + num_threads * self.arrivals_G.strides[0]
         self.groups = [
             ThreadGroup(num_threads, thread_index, arrivals, canceled, _find_yield_fn()) for thread_index in range(num_threads)
         ]
@@ -135,8 +137,7 @@ class StepGroup:
         return run_all([partial(task, group.thread_index) for group in self.groups], self.workers, self._cancel)[0]
 
     def _cancel(self) -> None:
-        # Another thread may have inference mode, in which torch forbids to change the tensor.
-        ctypes.c_int64.from_address(self.groups[0].canceled).value = 1
+        self.arrivals_G[-1, 0] = 1
 
 
 class Canceled(Exception):

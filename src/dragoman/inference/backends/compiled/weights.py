@@ -5,13 +5,14 @@ O, I  outputs and inputs    L layers    P panels of N = 16 outputs    Q groups o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
+from dragoman.inference.backends.compiled.arena import allocate, get_address
 from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
 from dragoman.inference.backends.compiled.entry_points import pack_weights
 from dragoman.inference.backends.compiled.kernels.structs import (
@@ -22,28 +23,57 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     VECTOR_BYTES,
     LinearWeights,
 )
-from dragoman.inference.backends.shared import LazyWeight
-from dragoman.runtime.shared_weights import share_tensor
+from dragoman.runtime.shared_weights import share_array
 
 VNNI_GROUP = 4
+# Rows that are converted at once, so that temporary copies stay small.
+BLOCK_ROWS = 256
 CompiledPrecision = Literal["int8", "float32"]
-# Kernels read tensors by address, so PyTorch's default type and device must not change them.
-F32_OPTIONS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+
+
+@dataclass(frozen=True)
+class WeightLoader:
+    """Weight matrix (O, I) that can be loaded again at any time.
+
+    load: returns the matrix
+    shape: (O, I)
+    release: is called whenever nothing refers to a loaded matrix any more
+    """
+
+    load: Callable[[], NDArray[np.float32]]
+    shape: tuple[int, int]
+    release: Callable[[], None] = lambda: None
+
+    @classmethod
+    def from_array(cls, weight_OI: NDArray[np.float32], release: Callable[[], None] = lambda: None) -> WeightLoader:
+        """Return the loader of an array."""
+        num_outputs, num_inputs = weight_OI.shape
+        return cls(lambda: weight_OI, (num_outputs, num_inputs), release)
+
+    def iter_blocks(self) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Yield the rows of each block and their weights (R, I)."""
+        weight_OI = self.load()
+        for start in range(0, len(weight_OI), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            yield rows, weight_OI[rows]
+            self.release()
 
 
 class WeightPacker:
-    """Packer of weights in one precision. tensors: packed tensors, which the kernels know by their addresses"""
+    """Packer of weights in one precision. arrays: packed arrays, which the kernels know by their addresses"""
 
     def __init__(self, precision: CompiledPrecision) -> None:
-        self.precision, self.tensors = precision, list[Tensor]()
+        self.precision, self.arrays = precision, list[NDArray[Any]]()
 
-    def add_tensor(self, tensor: Tensor) -> int:
-        """Keep a tensor alive, and return its address."""
-        self.tensors.append(tensor.contiguous())
-        return self.tensors[-1].data_ptr()
+    def add_array(self, array: NDArray[Any]) -> int:
+        """Keep an array alive, and return its address."""
+        self.arrays.append(np.ascontiguousarray(array))
+        return get_address(self.arrays[-1])
 
-    def pack(self, weights: Sequence[LazyWeight], biases: Sequence[Tensor | None], epilogue: int) -> LinearWeights:
-        """Return the weights and biases of one product in all layers, whose tensors the packer keeps."""
+    def pack(
+        self, weights: Sequence[WeightLoader], biases: Sequence[NDArray[np.float32] | None], epilogue: int
+    ) -> LinearWeights:
+        """Return the weights and biases of one product in all layers, whose arrays the packer keeps."""
         num_outputs = weights[0].shape[0]
         # The outputs of all products but those of attention and of the vocabulary are rows in whole vectors.
         row_width = num_outputs if epilogue == STORE else round_up(num_outputs)
@@ -63,16 +93,17 @@ class WeightPacker:
             self.precision == "float32",
         )
 
-    def _share(self, tensors: Sequence[Tensor]) -> list[int]:
-        """Put tensors into memory that worker processes may share, keep them, and return their addresses."""
-        return [self.add_tensor(share_tensor(tensor)) for tensor in tensors]
+    def _share(self, arrays: Sequence[NDArray[Any]]) -> list[int]:
+        """Put arrays into memory that worker processes may share, keep them, and return their addresses."""
+        return [self.add_array(share_array(array)) for array in arrays]
 
 
-@torch.no_grad()
-def pack_output(weight_WD: Tensor, bias_W: Tensor | None, precision: CompiledPrecision) -> tuple[LinearWeights, list[Tensor]]:
-    """Return the packed weights before the softmax of some words, and the tensors that hold them."""
+def pack_output(
+    weight_WD: NDArray[np.float32], bias_W: NDArray[np.float32] | None, precision: CompiledPrecision
+) -> tuple[LinearWeights, list[NDArray[Any]]]:
+    """Return the packed weights before the softmax of some words, and the arrays that hold them."""
     packer = WeightPacker(precision)
-    return packer.pack([LazyWeight.from_tensor(weight_WD)], [bias_W], STORE), packer.tensors
+    return packer.pack([WeightLoader.from_array(weight_WD)], [bias_W], STORE), packer.arrays
 
 
 def round_up(width: int) -> int:
@@ -85,48 +116,56 @@ def pad_outputs(num_outputs: int) -> int:
     return -(-num_outputs // OUTPUT_BLOCK) * OUTPUT_BLOCK
 
 
-def pack_float32_weights(weights: Sequence[LazyWeight], biases: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+def pad_axis(x: NDArray[Any], length: int, axis: int = -1) -> NDArray[Any]:
+    """Return an array with zeros behind its numbers, up to this length of one axis."""
+    if x.shape[axis] == length:
+        return x
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, length - x.shape[axis])
+    return np.pad(x, padding)
+
+
+def pack_float32_weights(
+    weights: Sequence[WeightLoader], biases: Sequence[NDArray[np.float32] | None]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the weights and biases of one product in all layers, as `LinearWeights` describes them."""
     num_outputs, num_inputs = weights[0].shape
-    padded_outputs, padded_inputs = pad_outputs(num_outputs), round_up(num_inputs)
-    weights_LPIN = torch.zeros(len(weights), padded_outputs // LANES, padded_inputs, LANES, **F32_OPTIONS)
-    bias_LO = _pad_biases(biases, num_outputs)
+    shape = len(weights), pad_outputs(num_outputs) // LANES, round_up(num_inputs), LANES
+    weights_LPIN = allocate(shape, np.float32, make=np.zeros)
     for panels_PIN, weight in zip(weights_LPIN, weights, strict=True):
         for rows, block_RI in weight.iter_blocks():
-            block_OI = F.pad(block_RI, (0, 0, 0, round_up(len(block_RI)) - len(block_RI))).contiguous()
+            panels_PNI = pad_axis(block_RI, round_up(len(block_RI)), axis=0).reshape(-1, LANES, num_inputs)
             first = rows.start // LANES
-            panels_PIN[first : first + len(block_OI) // LANES, :num_inputs] = block_OI.view(-1, LANES, num_inputs).transpose(
-                1, 2
-            )
-    return weights_LPIN, bias_LO
+            panels_PIN[first : first + len(panels_PNI), :num_inputs] = panels_PNI.swapaxes(1, 2)
+    return weights_LPIN, _pad_biases(biases, num_outputs)
 
 
-def _pad_biases(biases: Sequence[Tensor | None], num_outputs: int) -> Tensor:
+def _pad_biases(biases: Sequence[NDArray[np.float32] | None], num_outputs: int) -> NDArray[np.float32]:
     """Return the biases of all layers (L, O), with zeros for those that are missing and behind the outputs."""
-    bias_LO = torch.zeros(len(biases), pad_outputs(num_outputs), **F32_OPTIONS)
+    bias_LO = allocate((len(biases), pad_outputs(num_outputs)), np.float32, make=np.zeros)
     for layer, bias_O in enumerate(biases):
         if bias_O is not None:
-            bias_LO[layer, :num_outputs] = bias_O.detach()
+            bias_LO[layer, :num_outputs] = bias_O
     return bias_LO
 
 
 def pack_int8_weights(
-    weights: Sequence[LazyWeight], biases: Sequence[Tensor | None], epilogue: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    weights: Sequence[WeightLoader], biases: Sequence[NDArray[np.float32] | None], epilogue: int
+) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.int32]]:
     """Return the weights, scales, biases and compensations of one product in all layers, as `LinearWeights` describes them."""
     num_outputs, num_inputs = weights[0].shape[0], round_up(weights[0].shape[1])
     num_layers, num_panels = len(weights), pad_outputs(num_outputs) // LANES
     num_quads = -(-num_inputs // VECTOR_BYTES) * VECTOR_BYTES // VNNI_GROUP
-    int8_LPQ = torch.zeros(num_layers, num_panels, num_quads, LANES, VNNI_GROUP, dtype=torch.int8, device="cpu")
-    scale_LO, bias_LO = torch.zeros(num_layers, num_panels * LANES, **F32_OPTIONS), _pad_biases(biases, num_outputs)
-    compensation_LO = torch.zeros(num_layers, num_panels * LANES, dtype=torch.int32, device="cpu")
+    int8_LPQ = allocate((num_layers, num_panels, num_quads, LANES, VNNI_GROUP), np.int8, make=np.zeros)
+    scale_LO = allocate((num_layers, num_panels * LANES), np.float32, make=np.zeros)
+    compensation_LO = allocate(scale_LO.shape, np.int32, make=np.zeros)
     instruction_set = get_instruction_set()
     assert instruction_set is not None
     input_offset = instruction_set.get_input_offset(nonnegative=epilogue == ADD_RESIDUAL_U8)
     for layer, weight in enumerate(weights):
         for rows, block_RI in weight.iter_blocks():
-            contiguous_RI = F.pad(block_RI, (0, num_inputs - block_RI.shape[1])).contiguous()
-            panel, scale = int8_LPQ[layer, rows.start // LANES].data_ptr(), scale_LO[layer, rows].data_ptr()
-            compensation = compensation_LO[layer, rows].data_ptr()
-            pack_weights(contiguous_RI.data_ptr(), len(contiguous_RI), num_inputs, panel, scale, compensation, input_offset)
-    return int8_LPQ, scale_LO, bias_LO, compensation_LO
+            contiguous_RI = np.ascontiguousarray(pad_axis(block_RI, num_inputs), np.float32)
+            outputs = int8_LPQ[layer, rows.start // LANES], scale_LO[layer, rows], compensation_LO[layer, rows]
+            addresses = (get_address(array) for array in outputs)
+            pack_weights(get_address(contiguous_RI), len(contiguous_RI), num_inputs, *addresses, input_offset)
+    return int8_LPQ, scale_LO, _pad_biases(biases, num_outputs), compensation_LO

@@ -6,12 +6,14 @@ from dragoman.inference.backends.protocol import (
     SUPPORTED,
     UNUSUAL_LAYERS,
     BackendRequest,
+    Precision,
+    PreparedModel,
     Support,
     fall_back,
     refuse,
     refuse_shortlist,
 )
-from dragoman.inference.backends.shared import Precision
+from dragoman.inference.backends.trained_model import TrainedModel
 
 
 class CudaBackend:
@@ -34,3 +36,8 @@ class CudaBackend:
 
     def check_machine(self, precision: Precision) -> Support:
         return SUPPORTED
+
+    def prepare(self, model: TrainedModel, precision: Precision) -> PreparedModel:
+        from dragoman.inference.backends.cuda.model import CudaModel  # imports PyTorch
+
+        return CudaModel.from_transformer(model.get_transformer(), precision)

@@ -12,16 +12,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import NoReturn, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.inference.backends.cuda.buffers import BufferShape, StepBuffers, round_up_size
 from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder, RecordFn, WorkFn
+from dragoman.inference.backends.protocol import Precision
 from dragoman.model.attention import Attention, KeyValue, disable_cudnn_attention
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.transformer import DecoderState, Transformer
@@ -270,3 +274,23 @@ def build_cuda_inference_model(model: Transformer, *, record_fn: RecordFn | None
     static_model = StaticTransformer(model, record_fn=record_fn)
     device, max_positions = model.output.device, static_model.max_positions
     return build_torch_inference_model(static_model.start, static_model.step, device, max_positions)
+
+
+@dataclass(frozen=True)
+class CudaModel:
+    """Model on a GPU in one precision."""
+
+    model: Transformer
+
+    @classmethod
+    def from_transformer(cls, model: Transformer, precision: Precision) -> CudaModel:
+        """Return a copy of a trained model in this precision."""
+        return cls(deepcopy(model).to(torch.bfloat16 if precision == "bfloat16" else torch.float32))
+
+    def build_inference_model(self, vocab_ids_W: NDArray[np.int64] | None = None) -> InferenceModel:
+        """Return the inference model, which computes all words."""
+        return build_cuda_inference_model(self.model)
+
+    def restrict_output(self, vocab_ids_W: NDArray[np.int64]) -> NoReturn:
+        """Raise an error, because the back end refuses a shortlist before."""
+        raise NotImplementedError

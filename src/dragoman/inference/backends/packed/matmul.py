@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.inference.backends.shared import INT8_MAX, MIN_SCALE, LazyWeight, Precision
+from dragoman.inference.backends.packed.lazy_weight import INT8_MAX, MIN_SCALE, LazyWeight
+from dragoman.inference.backends.protocol import Precision
 from dragoman.runtime.cpu_support import has_bf16_matmul, has_int32_accumulation, has_onednn
 from dragoman.runtime.malloc import trim_malloc
 from dragoman.runtime.shared_weights import allocate_shareable, share_memory

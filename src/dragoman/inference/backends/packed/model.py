@@ -16,19 +16,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
+from dragoman.decoding.interface import StepFn
 from dragoman.inference.backends.packed.cached_attention import attend
+from dragoman.inference.backends.packed.embedding import InferenceEmbedding
 from dragoman.inference.backends.packed.kv_cache import MASKED_BIAS, PackedState
 from dragoman.inference.backends.packed.matmul import PackedMatMul, pack_matmul
-from dragoman.inference.backends.shared import InferenceEmbedding, Precision
+from dragoman.inference.backends.protocol import Precision
 from dragoman.model.attention import KeyValue
 from dragoman.model.linear import round_up_rows
 from dragoman.model.masks import padding_mask, windowed_padding_mask
 from dragoman.model.pointer import PointerState, WordTables
 from dragoman.model.transformer import Transformer
+from dragoman.tasks.inference_model import InferenceModel
+from dragoman.tasks.torch_models import build_torch_inference_model, get_max_positions
 
 NormFn = Callable[[Tensor], Tensor]
 KVUpdateFn = Callable[[KeyValue], KeyValue]
@@ -174,6 +180,7 @@ class PackedTransformer:
 
     pointer: pointer of a parser; None in other models
     precision: format of the packed weights; float32 keeps attention in float32 too
+    trained_model: the model that was packed
     """
 
     encoder: PackedStack
@@ -181,7 +188,7 @@ class PackedTransformer:
     output: PackedMatMul
     pointer: PackedPointer | None
     precision: Precision
-    make_topk: None = None
+    trained_model: Transformer
 
     def start(self, source_BS: Tensor) -> PackedState:
         """Encode the sources, padded on the right, and return the state before the first target token."""
@@ -287,13 +294,19 @@ class PackedTransformer:
             x_MD = x_MD.index_select(0, F.pad(rows_N, (0, min(round_up_rows(num_rows), len(x_MD)) - num_rows)))
         return x_MD
 
-    def build_native_search(self, vocab_ids_W: Tensor | None = None) -> None:
-        """Return None: Python runs every search of this model."""
+    def build_inference_model(self, vocab_ids_W: NDArray[np.int64] | None = None) -> InferenceModel:
+        """Return the inference model. vocab_ids_W: token ids of a restricted output vocabulary"""
+        step: StepFn = self.step
+        if vocab_ids_W is not None:
+            vocab_ids = torch.from_numpy(vocab_ids_W)
+            step = lambda tokens_N, state: self.step(vocab_ids[tokens_N], state)  # noqa: E731
+        return build_torch_inference_model(self.start, step, torch.device("cpu"), get_max_positions([self.trained_model]))
 
-    def restrict_output(self, model: Transformer, vocab_ids_W: Tensor) -> PackedTransformer:
-        """Return this model with these output words only. model: the trained model that this one was packed from"""
-        bias_W = None if model.output_bias is None else model.output_bias.detach()[vocab_ids_W]
-        return replace(self, output=pack_matmul(model.output.detach()[vocab_ids_W], bias_W, self.precision))
+    def restrict_output(self, vocab_ids_W: NDArray[np.int64]) -> PackedTransformer:
+        """Return this model with these output words only."""
+        words_W, bias_V = torch.from_numpy(vocab_ids_W), self.trained_model.output_bias
+        bias_W = None if bias_V is None else bias_V.detach()[words_W]
+        return replace(self, output=pack_matmul(self.trained_model.output.detach()[words_W], bias_W, self.precision))
 
 
 def _identity_kv(kv: KeyValue) -> KeyValue:

@@ -10,6 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from dragoman.inference.backends.packed.embedding import InferenceEmbedding
+from dragoman.inference.backends.packed.lazy_weight import LazyWeight
 from dragoman.inference.backends.packed.matmul import PackedMatMul, pack_matmul
 from dragoman.inference.backends.packed.model import (
     NormFn,
@@ -20,7 +22,7 @@ from dragoman.inference.backends.packed.model import (
     PackedTransformer,
     ResidualNorms,
 )
-from dragoman.inference.backends.shared import InferenceEmbedding, LazyWeight, Precision
+from dragoman.inference.backends.protocol import Precision
 from dragoman.model.attention import Attention
 from dragoman.model.layers import ACTIVATIONS, DecoderLayer, EncoderLayer, PostNorm, PreNorm
 from dragoman.model.linear import Linear
@@ -40,7 +42,7 @@ def pack_model(model: Transformer, precision: Precision, *, release: Callable[[]
     encoder, decoder = packer.pack_stack(model.encoder), packer.pack_stack(model.decoder)
     pointer = None if model.decoder.pointer is None else packer.pack_pointer(model.decoder.pointer)
     trim_malloc()
-    return PackedTransformer(encoder, decoder, output, pointer, precision)
+    return PackedTransformer(encoder, decoder, output, pointer, precision, model)
 
 
 @dataclass(frozen=True)

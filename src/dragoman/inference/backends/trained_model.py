@@ -1,0 +1,49 @@
+"""A trained model, from which each back end takes what it reads: weights as arrays, or the PyTorch model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dragoman.config import ModelConfig
+from dragoman.model_weights import ModelWeights
+
+if TYPE_CHECKING:
+    from dragoman.bundle import Bundle
+    from dragoman.model.transformer import Transformer
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """Configuration of a trained model, and the functions that return it. The weights must not change.
+
+    get_weights: returns the weights as arrays; the model has the paper's layers only
+    get_transformer: returns the PyTorch model on the device of the request, for inference
+    release: releases mapped memory that reading the weights has filled
+    """
+
+    config: ModelConfig
+    get_weights: Callable[[], ModelWeights]
+    get_transformer: Callable[[], Transformer]
+    release: Callable[[], None] = lambda: None
+
+    @classmethod
+    def from_transformer(
+        cls, model: Transformer, config: ModelConfig, *, release: Callable[[], None] = lambda: None
+    ) -> TrainedModel:
+        """Return a PyTorch model as a trained model, whose arrays are views of its parameters."""
+
+        def get_weights() -> ModelWeights:
+            from dragoman.bundle import collect_weights  # imports PyTorch
+
+            arrays = {name: weight.float().numpy() for name, weight in collect_weights(model).items()}
+            return ModelWeights(config, arrays, model.encoder.embedding.padding_id, release=release)
+
+        return cls(config, get_weights, lambda: model, release)
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, *, is_mapped: bool = False) -> TrainedModel:
+        """Return the model of a bundle. is_mapped: its weights are mapped from disk, so their memory may be released"""
+        release = bundle.release if is_mapped else lambda: None
+        return cls.from_transformer(bundle.model.eval(), bundle.recipe.model, release=release)

@@ -1,0 +1,28 @@
+"""Number of threads of a search, unless its caller sets one. PyTorch has the same default."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+from dragoman.platform_features import count_physical_cores
+
+_num_threads: int | None = None
+
+
+def get_num_threads() -> int:
+    """Return the number that `set_num_threads` has set, else OMP_NUM_THREADS, else the number of cores with one thread each."""
+    return _num_threads or _get_default()
+
+
+def set_num_threads(num_threads: int | None) -> None:
+    """Set the number of threads of this process; None restores the default."""
+    global _num_threads
+    _num_threads = num_threads
+
+
+@lru_cache(maxsize=1)
+def _get_default() -> int:
+    """Return the default of this process, which reads several files."""
+    setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(setting) if setting.isdecimal() and int(setting) else count_physical_cores()
