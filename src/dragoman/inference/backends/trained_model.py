@@ -35,9 +35,9 @@ class TrainedModel:
         """Return a PyTorch model as a trained model, whose arrays are views of its parameters."""
 
         def get_weights() -> ModelWeights:
-            from dragoman.bundle import collect_weights  # imports PyTorch
+            from dragoman.model.weights import collect_weights, to_arrays  # imports PyTorch
 
-            arrays = {name: weight.float().numpy() for name, weight in collect_weights(model).items()}
+            arrays = to_arrays(collect_weights(model))
             return ModelWeights(config, arrays, model.encoder.embedding.padding_id, release=release)
 
         return cls(config, get_weights, lambda: model, release)
