@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import mmap
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -63,6 +64,27 @@ def count_physical_cores() -> int:
             cores.add(Path(path).read_text(encoding="ascii"))
         return len(cores) or count_allowed_cores()
     return count_allowed_cores()
+
+
+@lru_cache(maxsize=1)
+def has_nvidia_driver() -> bool:
+    """Return whether the system has the library of NVIDIA's driver, without which no program finds a GPU."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def get_processor_name() -> str:
+    """Return the name of the processor as Linux lists it, or as Python knows it on other systems."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor()
 
 
 def start_own_process_group() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Self, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, get_args, overload
 
 from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe
@@ -22,6 +22,9 @@ from dragoman.trees.ptb import is_word, split_words
 from dragoman.trees.ptb_tokenizer import TokenizationStyle, tokenize_ptb
 from dragoman.trees.tree import get_leaves
 
+if TYPE_CHECKING:
+    from dragoman.model.transformer import Transformer
+
 
 class Parser:
     """Parser with one bundle, or with an ensemble of several, on one device."""
@@ -29,7 +32,6 @@ class Parser:
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
         self.bundle = session.bundle
-        self.models = session.models
         self.device = session.device
         self.precision = session.precision
         self.scheduler = session.scheduler
@@ -40,6 +42,11 @@ class Parser:
     ) -> Self:
         """Return a parser of open bundles; see `open_session` for the arguments and errors."""
         return cls(open_session(bundles, "parsing", release_mapped_weights=release_mapped_weights, **device_options))
+
+    @property
+    def models(self) -> list[Transformer]:
+        """Models of PyTorch, one of each bundle."""
+        return self.session.models
 
     @property
     def inference_model(self) -> InferenceModel:

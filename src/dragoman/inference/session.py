@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, TypedDict
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
@@ -21,8 +20,10 @@ from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.lexical_shortlist import Shortlist, read_shortlist
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
-from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
+
+if TYPE_CHECKING:
+    from dragoman.model.transformer import Transformer
 
 TaskKind = Literal["translation", "parsing"]
 WRONG_TASK_HINTS: dict[TaskKind, str] = {
@@ -60,13 +61,13 @@ class InferenceSession:
 
     bundle: the first bundle; its recipe and its tokenizer are those of the session
     trained_models: the models of the bundles, as the back ends take them
+    device: "cpu", "cuda", or "cuda" with a number
     """
 
     bundle: Bundle
     task: TaskKind
-    models: list[Transformer]
     trained_models: list[TrainedModel]
-    device: torch.device
+    device: str
     precision: Precision
     shortlist: Shortlist | None
     scheduler: BatchScheduler
@@ -85,13 +86,18 @@ class InferenceSession:
         with self._lock:
             if self._inference_model is None:
                 self._inference_model = build_inference_model(
-                    self.trained_models, self.device.type, self.precision, self.shortlist
+                    self.trained_models, self.device.partition(":")[0], self.precision, self.shortlist
                 )
             return self._inference_model
 
     @inference_model.setter
     def inference_model(self, inference_model: InferenceModel) -> None:
         self._inference_model = inference_model
+
+    @cached_property
+    def models(self) -> list[Transformer]:
+        """Models of PyTorch on the device. The first access imports it."""
+        return [model.get_transformer() for model in self.trained_models]
 
     @property
     def recipe(self) -> Recipe:
@@ -143,15 +149,14 @@ def open_session(
     _check_task(bundles, task)
     _check_ensemble(bundles, task)
     choice = resolve_device(device, precision)
-    torch_device, models = choice.device, [bundle.model.to(choice.device).eval() for bundle in bundles]
-    trained_models = [TrainedModel.from_bundle(bundle, is_mapped=release_mapped_weights) for bundle in bundles]
-    is_cpu, configs = torch_device.type == "cpu", [bundle.recipe.model for bundle in bundles]
-    if (float32_reason := find_float32_reason(configs, torch_device.type)) is not None:
+    trained_models = [TrainedModel.from_bundle(bundle, choice.device, is_mapped=release_mapped_weights) for bundle in bundles]
+    is_cpu, configs = choice.device == "cpu", [bundle.recipe.model for bundle in bundles]
+    if (float32_reason := find_float32_reason(configs, choice.device_type)) is not None:
         if precision not in ("auto", "float32"):
             raise DeviceError(
-                f"precision = {precision!r}: on {torch_device}, {float32_reason} computes in float32; leave precision out"
+                f"precision = {precision!r}: on {choice.device}, {float32_reason} computes in float32; leave precision out"
             )
-        if shortlist is not None and torch_device.type == "cpu":
+        if shortlist is not None and is_cpu:
             raise DeviceError(
                 f"shortlist: {float32_reason} computes all words of the vocabulary; leave it out", code="shortlist-unsupported"
             )
@@ -165,9 +170,8 @@ def open_session(
     return InferenceSession(
         bundle=bundles[0],
         task=task,
-        models=models,
         trained_models=trained_models,
-        device=torch_device,
+        device=choice.device,
         precision=chosen_precision,
         shortlist=None if shortlist is None else read_shortlist(Path(shortlist), bundles[0]),
         scheduler=BatchScheduler(
@@ -195,7 +199,7 @@ def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:
 def _check_ensemble(bundles: Sequence[Bundle], task: TaskKind) -> None:
     """Raise BundleError for a bundle that reads or writes other ids than the first."""
     first, *members = bundles
-    if members and (names := [bundle.recipe.name for bundle in bundles if not bundle.model.is_autoregressive]):
+    if members and (names := [bundle.recipe.name for bundle in bundles if not bundle.recipe.model.is_autoregressive]):
         raise BundleError(
             f"{names[0]}: predicts all tokens at once, so it has no probabilities of the next token "
             "to average; translate with it alone",

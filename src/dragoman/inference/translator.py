@@ -15,7 +15,7 @@ from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.errors import DataError, RecipeError
+from dragoman.errors import DataError, RecipeError, refuse_steps
 from dragoman.inference.configured_model import ConfiguredModel
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.inputs import check_lines
@@ -28,12 +28,12 @@ from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.unknown_words import read_dictionary
 from dragoman.inference.whole_texts import TextTranslation
-from dragoman.model.transformer import check_predicts_by_steps
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
     from dragoman.data.tokenization.vocabulary import TextTokenizer
+    from dragoman.model.transformer import Transformer
     from dragoman.viz.explanation import Explanation
 
 
@@ -43,7 +43,6 @@ class Translator:
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
         self.bundle = session.bundle
-        self.models = session.models
         self.device = session.device
         self.precision = session.precision
         self.scheduler = session.scheduler
@@ -53,6 +52,11 @@ class Translator:
     def from_bundles(cls, bundles: Sequence[Bundle], **options: Unpack[SessionOptions]) -> Self:
         """Return a translator of open bundles; see `open_session` for the arguments and errors."""
         return cls(open_session(bundles, "translation", **options))
+
+    @property
+    def models(self) -> list[Transformer]:
+        """Models of PyTorch, one of each bundle."""
+        return self.session.models
 
     @property
     def inference_model(self) -> InferenceModel:
@@ -142,8 +146,8 @@ class Translator:
         model = self._configure(decoding)
         has_constraints = any(line_constraints is not None for line_constraints in constraints or ())
         for is_requested, feature in ((has_constraints, "constraints"), (attention, "attention"), (confidence, "confidence")):
-            if is_requested:
-                check_predicts_by_steps(self.models[0], feature)
+            if is_requested and not self.recipe.model.is_autoregressive:
+                refuse_steps(feature)
         estimator = ConfidenceEstimator(model) if confidence else None
         if model.decoding.unknown_dictionary is not None:
             read_dictionary(model.decoding.unknown_dictionary)  # refuses a wrong one before the search

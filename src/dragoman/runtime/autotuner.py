@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Generic, TypeVar
 
-import torch
-
 from dragoman.errors import OutputError
 from dragoman.io.storage import write_json
+from dragoman.platform_features import get_processor_name
 from dragoman.runtime.cache_folder import get_cache_folder
+from dragoman.runtime.thread_count import get_num_threads
 
 NameT = TypeVar("NameT", bound=str)
 CandidateT = TypeVar("CandidateT", bound=Hashable)
@@ -112,16 +113,10 @@ def get_cache_path() -> Path:
 
 
 def get_machine_key() -> str:
-    """Return what a measured speed depends on apart from the model: processor, instructions, cores and version of torch."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    name = capabilities.get("cpu_name", platform.processor())
-    instructions = torch.backends.cpu.get_cpu_capability()
-    return f"{name}, {platform.machine()}, {instructions}, {count_threads()} cores, torch {torch.__version__}"
-
-
-def count_threads() -> int:
-    """Return torch's default number of threads."""
-    return torch.get_num_threads()
+    """Return what a measured speed depends on apart from the model: processor, cores and version of torch."""
+    with suppress(PackageNotFoundError):
+        return f"{get_processor_name()}, {platform.machine()}, {get_num_threads()} cores, torch {version('torch')}"
+    return f"{get_processor_name()}, {platform.machine()}, {get_num_threads()} cores"
 
 
 def get_measurement(key: str) -> str | None:

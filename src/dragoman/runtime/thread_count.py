@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 from dragoman.platform_features import count_physical_cores
 
@@ -11,7 +15,7 @@ _num_threads: int | None = None
 
 
 def get_num_threads() -> int:
-    """Return the number that `set_num_threads` has set, else OMP_NUM_THREADS, else the number of cores with one thread each."""
+    """Return the number that `set_num_threads` has set, else OMP_NUM_THREADS, else the number of cores."""
     return _num_threads or _get_default()
 
 
@@ -26,3 +30,25 @@ def _get_default() -> int:
     """Return the default of this process, which reads several files."""
     setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(setting) if setting.isdecimal() and int(setting) else count_physical_cores()
+
+
+def set_torch_threads(num_threads: int) -> None:
+    """Set the number of PyTorch's threads, if PyTorch has been imported."""
+    if (torch := _get_torch()) is not None:
+        torch.set_num_threads(num_threads)
+
+
+@contextmanager
+def preserve_torch_threads() -> Iterator[None]:
+    """Restore PyTorch's number of threads afterwards, because threads that start later use the number that was set last."""
+    torch = _get_torch()
+    num_threads = 0 if torch is None else torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if num_threads:
+            set_torch_threads(num_threads)
+
+
+def _get_torch() -> Any:
+    return sys.modules.get("torch")

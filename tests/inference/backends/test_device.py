@@ -13,8 +13,10 @@ from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
 from dragoman.inference.backends import device
 from dragoman.inference.backends.compiled.backend import CompiledBackend
-from dragoman.inference.backends.device import SAMPLE_ROWS, TIMED_ROWS, choose_fastest_precision, resolve_device
-from dragoman.inference.backends.protocol import SUPPORTED, Precision, fall_back
+from dragoman.inference.backends.device import choose_fastest_precision, resolve_device
+from dragoman.inference.backends.packed import fastest_precision
+from dragoman.inference.backends.packed.fastest_precision import SAMPLE_ROWS, TIMED_ROWS
+from dragoman.inference.backends.protocol import PRECISIONS, SUPPORTED, Precision, fall_back
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
 
@@ -38,8 +40,8 @@ def timed_shapes(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
             for rows in TIMED_ROWS
         }
 
-    monkeypatch.setattr(device, "_time_products", time_products)
-    monkeypatch.setattr(device, "has_bf16_matmul", lambda: True)
+    monkeypatch.setattr(fastest_precision, "_time_products", time_products)
+    monkeypatch.setattr(fastest_precision, "has_bf16_matmul", lambda: True)
     monkeypatch.setattr(device, "supports_compiled", lambda config, precision: False)
     return shapes
 
@@ -78,7 +80,7 @@ def test_each_shape_is_measured_once(timed_shapes: list[torch.Size]) -> None:
 
 
 def test_measurement_returns_a_precision() -> None:
-    assert choose_fastest_precision(make_model(50)) in device.PRECISIONS
+    assert choose_fastest_precision(make_model(50)) in PRECISIONS
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])

@@ -26,7 +26,8 @@ from dragoman.inference.backends.device import resolve_device, validate_count
 from dragoman.inference.parallel.messages import encode_request, is_serializable, run_request
 from dragoman.inference.parallel.scheduler import TRIALS, BatchScheduler, SharedQueue, WorkerLayout, list_worker_counts
 from dragoman.inference.translator import Translator
-from dragoman.runtime.autotuner import count_threads, get_cache_path, get_machine_key, get_measurement, put_measurement
+from dragoman.runtime.autotuner import get_cache_path, get_machine_key, get_measurement, put_measurement
+from dragoman.runtime.thread_count import get_num_threads
 from dragoman.tasks.generation import BatchSearch, GenerationJob
 from expected_errors import raises_code
 
@@ -40,7 +41,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (dragoman.runtime.autotuner, dragoman.inference.parallel.scheduler):
-        monkeypatch.setattr(module, "count_threads", lambda: 4)
+        monkeypatch.setattr(module, "get_num_threads", lambda: 4)
 
 
 def test_native_layout_respects_cores_and_caller(four_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,4 +268,4 @@ def test_validate_count_rejects_impossible_counts(count: Any) -> None:
 
 def test_machine_key_has_torch_and_cores() -> None:
     assert torch.__version__ in get_machine_key()
-    assert f"{count_threads()} cores" in get_machine_key()
+    assert f"{get_num_threads()} cores" in get_machine_key()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.tasks.inference_model import InferenceModel
 
 Precision = Literal["float32", "bfloat16", "int8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 class SupportStatus(Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dragoman.config import ModelConfig
@@ -43,7 +43,12 @@ class TrainedModel:
         return cls(config, get_weights, lambda: model, release)
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, *, is_mapped: bool = False) -> TrainedModel:
+    def from_bundle(cls, bundle: Bundle, device: str = "cpu", *, is_mapped: bool = False) -> TrainedModel:
         """Return the model of a bundle. is_mapped: its weights are mapped from disk, so their memory may be released"""
         release = bundle.release if is_mapped else lambda: None
-        return cls.from_transformer(bundle.model.eval(), bundle.recipe.model, release=release)
+
+        def get_weights() -> ModelWeights:
+            assert bundle.weights is not None
+            return replace(bundle.weights, release=release)
+
+        return cls(bundle.recipe.model, get_weights, lambda: bundle.model.to(device), release)

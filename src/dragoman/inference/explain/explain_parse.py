@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-import torch
-
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.tokenization.special_tokens import END_ID
@@ -35,9 +33,9 @@ class ExplainableParser(Protocol):
     """Part of `Parser` that an explanation needs."""
 
     bundle: Bundle
-    models: list[Transformer]
-    device: torch.device
 
+    @property
+    def models(self) -> list[Transformer]: ...
     @property
     def inference_model(self) -> InferenceModel: ...
     @property
@@ -109,7 +107,7 @@ def _trace_beam(
     if len(parser.models) > 1:
         return (), ["An ensemble made the parse, so the beam of its first model is not shown."]
     limit = min(len(source) + config.max_extra_tokens, parser.inference_model.max_positions or UNLIMITED_POSITIONS)
-    constraint = TreeConstraint(parser.labels.build_automaton(), TorchArrays(parser.device))
+    constraint = TreeConstraint(parser.labels.build_automaton(), TorchArrays(parser.models[0].output.device))
     trace = trace_search(
         parser.models[0],
         source,

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition
 from typing import Any, Generic, TypeVar, cast
 
-import torch
-
 from dragoman.inference.backends.compiled.threads import limit_threads
 from dragoman.inference.backends.device import MAX_WORKERS
 from dragoman.inference.parallel.messages import SearchResults, WorkerSpec, encode_request, is_serializable
 from dragoman.inference.parallel.worker import Worker
-from dragoman.runtime.autotuner import Stopwatch, count_threads, get_measurement, put_measurement, select_fastest
+from dragoman.runtime.autotuner import Stopwatch, get_measurement, put_measurement, select_fastest
 from dragoman.runtime.processes import count_cores
+from dragoman.runtime.thread_count import get_num_threads, preserve_torch_threads, set_torch_threads
 from dragoman.tasks.generation import GenerationJob
 
 TRIALS = 3
@@ -45,14 +44,12 @@ class WorkerLayout:
 
     def map(self, fn: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
         """Yield the results in order. An error of one item is raised here, and items that have not started are cancelled."""
-        if self == WorkerLayout(1, count_threads()):
+        if self == WorkerLayout(1, get_num_threads()):
             yield from map(fn, items)
             return
         futures: list[Future[ResultT]] = []
-        pool = ThreadPoolExecutor(
-            self.inter_threads, "batch", initializer=torch.set_num_threads, initargs=(self.intra_threads,)
-        )
-        with pool, preserve_num_threads():
+        pool = ThreadPoolExecutor(self.inter_threads, "batch", initializer=set_torch_threads, initargs=(self.intra_threads,))
+        with pool, preserve_torch_threads():
             try:
                 for item in items:
                     futures.append(pool.submit(fn, item))
@@ -63,16 +60,6 @@ class WorkerLayout:
             finally:
                 for future in futures:
                     future.cancel()
-
-
-@contextmanager
-def preserve_num_threads() -> Iterator[None]:
-    """Restore torch's number of threads afterwards, because threads that start later use the number that was set last."""
-    num_threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
 
 
 class SharedQueue(Generic[ItemT, ResultT]):
@@ -147,14 +134,14 @@ class BatchScheduler:
     def __post_init__(self) -> None:
         if self.worker_spec is not None:
             self.cache_key = f"processes, {self.cache_key}"
-        if self.inter_threads is not None or self.intra_threads is not None or count_threads() == 1:
+        if self.inter_threads is not None or self.intra_threads is not None or get_num_threads() == 1:
             count = self.inter_threads or 1
-            self._layout = WorkerLayout(count, self.intra_threads or max(1, count_threads() // count))
+            self._layout = WorkerLayout(count, self.intra_threads or max(1, get_num_threads() // count))
 
     def map(self, fn: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
         """Yield the results in order."""
         item_list = list(items)
-        single_worker = WorkerLayout(1, count_threads())
+        single_worker = WorkerLayout(1, get_num_threads())
         if _is_native(fn):
             layout = self._choose_native_layout(len(item_list))
 
@@ -207,15 +194,15 @@ class BatchScheduler:
             and len(items) < MIN_ITEMS_PER_WORKER * layout.inter_threads
             and not self._is_ready(layout)
         ):
-            yield from WorkerLayout(1, count_threads()).map(fn, items)
+            yield from WorkerLayout(1, get_num_threads()).map(fn, items)
             return
         self._start_workers(layout)
         if self.inter_threads is not None:
             for worker in self._workers:
                 worker.ready.wait()
         queue = SharedQueue(fn, items)
-        with preserve_num_threads():
-            torch.set_num_threads(layout.intra_threads)
+        with preserve_torch_threads():
+            set_torch_threads(layout.intra_threads)
             try:
                 for worker in self._workers[: layout.inter_threads - 1]:
                     worker.submit(queue)
@@ -252,7 +239,7 @@ class BatchScheduler:
         """Yield the results of the first items, and measure each layout in several rounds; the first round warms up."""
         stopwatch = Stopwatch[WorkerLayout]()
         start = 0
-        layouts = [WorkerLayout(count, max(1, count_threads() // count)) for count in self._list_worker_counts(fn)]
+        layouts = [WorkerLayout(count, max(1, get_num_threads() // count)) for count in self._list_worker_counts(fn)]
         uses_processes = self._can_use_processes(layouts[-1], fn)
         needed = TRIALS * sum(layout.inter_threads for layout in layouts)
         if uses_processes:
@@ -283,7 +270,7 @@ class BatchScheduler:
 
 def _count_usable_cores() -> int:
     """Return the number of threads, or of cores if there are fewer. Counting the cores reads a file."""
-    num_threads = count_threads()
+    num_threads = get_num_threads()
     return num_threads if num_threads == 1 else min(num_threads, count_cores())
 
 
@@ -294,7 +281,7 @@ def _is_native(fn: object) -> bool:
 def list_worker_counts() -> list[int]:
     """Return the numbers of parallel batches that are measured: 1, 2, 4, …, and the number of threads."""
     return sorted(
-        {count_threads(), *(2**power for power in range(count_threads().bit_length()) if 2**power <= count_threads())}
+        {get_num_threads(), *(2**power for power in range(get_num_threads().bit_length()) if 2**power <= get_num_threads())}
     )
 
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-
 from dragoman.bundle import load_bundle
 from dragoman.inference.backends.device import resolve_device
 from dragoman.inference.backends.select import build_inference_model
@@ -29,7 +27,6 @@ def main() -> None:
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keeps the prints of libraries out of the answers
     settings = json.loads(sys.stdin.buffer.readline())
-    torch.set_num_threads(settings["threads"])
     set_num_threads(settings["threads"])
     inference_model = open_inference_model(settings)
     folders = (*settings["bundles"], *([settings["shortlist"]] if settings["shortlist"] else []))

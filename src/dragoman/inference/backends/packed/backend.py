@@ -26,6 +26,8 @@ class PackedBackend:
         return UNUSUAL_LAYERS if request.traits.has_unusual_layers else SUPPORTED
 
     def check_machine(self, precision: Precision) -> Support:
+        if precision == "float32":
+            return SUPPORTED
         from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul  # imports PyTorch
 
         if precision == "int8" and not has_int8_matmul():
