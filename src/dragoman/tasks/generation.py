@@ -247,30 +247,31 @@ class BatchSearch:
             if request is not None:
                 return self._search_natively(inference_model.native_search, source_BS, request)
         inference_model = prompt_decoder(inference_model, prompt)
-        if self.config.method == "beam":
-            return beam_search(
+        with np.errstate(invalid="ignore"):  # weights of a damaged model may be no numbers
+            if self.config.method == "beam":
+                return beam_search(
+                    inference_model.step,
+                    inference_model.start(source_BS),
+                    max_lengths=limits,
+                    settings=settings,
+                    options=self._beam_options,
+                    arrays=inference_model.arrays,
+                    constraints=constraints,
+                    topk_impl=inference_model.make_topk() if inference_model.make_topk is not None else None,
+                )
+            rows = self._rows_per_source
+            hypotheses = decode_tokens(
                 inference_model.step,
-                inference_model.start(source_BS),
-                max_lengths=limits,
+                inference_model.start(np.repeat(source_BS, rows, axis=0)),
+                max_lengths=[limit for limit in limits for _ in range(rows)],
                 settings=settings,
-                options=self._beam_options,
                 arrays=inference_model.arrays,
-                constraints=constraints,
+                select_tokens=self._make_token_selector(sample_ids),
+                constraints=[sentence_constraints for sentence_constraints in constraints for _ in range(rows)],
                 topk_impl=inference_model.make_topk() if inference_model.make_topk is not None else None,
             )
-        rows = self._rows_per_source
-        hypotheses = decode_tokens(
-            inference_model.step,
-            inference_model.start(np.repeat(source_BS, rows, axis=0)),
-            max_lengths=[limit for limit in limits for _ in range(rows)],
-            settings=settings,
-            arrays=inference_model.arrays,
-            select_tokens=self._make_token_selector(sample_ids),
-            constraints=[sentence_constraints for sentence_constraints in constraints for _ in range(rows)],
-            topk_impl=inference_model.make_topk() if inference_model.make_topk is not None else None,
-        )
-        groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
-        return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+            groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
+            return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 
     def _search_all_at_once(
         self,
