@@ -169,6 +169,16 @@ VTT_CUES = {
     "voices": ("<v Mary>May 17, 2031.\n<v Bob>May 18, 2031.", "<v Mary>17. Mai 2031.\n<v Bob>18. Mai 2031."),
     "voices on a line": ("<v A>Hi.</v> <v.loud B>May 17, 2031.</v>", "<v A>Hi.</v> <v.loud B>17. Mai 2031.</v>"),
     "dialogue": ("<i>- May 17, 2031.</i>\n- <b>Hi</b> &amp; bye", "<i>- 17. Mai 2031.</i>\n- <b>Hi</b> &amp; bye"),
+    "class without words": ("May <c.red></c><00:01.500>17, 2031.", "17. <c.red></c><00:01.500>Mai 2031."),
+    "class before a stamp": ("<c.red>May 17, </c> <00:01.500>2031.", "<c.red>17. </c> <00:01.500>Mai 2031."),
+    "class in a class": ("May 17, <c.red><00:01.500><c>2031.</c></c>", "17. <c.red><00:01.500><c>Mai 2031.</c></c>"),
+    "long line with a stamp": (f"{'It was ' * 7}<00:01.500>May 17, 2031.", f"{'It was ' * 7}17. <00:01.500>Mai 2031."),
+    "speakers": ("MARY: May 17, 2031.\nMAN #2: It was\nMay 18, 2031.", "MARY: 17. Mai 2031.\nMAN #2: It was 18. Mai 2031."),
+    "speakers in small letters": ("Mary: May 17, 2031.\nDr. Who: Hi.", "Mary: 17. Mai 2031.\nDr. Who: Hi."),
+    "second speaker": ("It was\nMay 17, 2031.\nBOB: Hi.", "It was 17. Mai 2031.\nBOB: Hi."),
+    "one speaker": ("MARY: It was\nMay 17, 2031.", "MARY: It was 17. Mai 2031."),
+    "no speakers": ("It was: May\n17, 2031, at 10:00 or so: ok", "It was: 17. Mai 2031, at 10:00 or so: ok"),
+    "new speakers": ("&gt;&gt; May 17, 2031.\n&gt;&gt; Hi.", "&gt;&gt; 17. Mai 2031.\n&gt;&gt; Hi."),
 }
 SRT_CUES = {
     "override at the end": (r"{\i1}May 17, 2031.{\i0}", r"{\i1}17. Mai 2031.{\i0}"),
@@ -177,6 +187,8 @@ SRT_CUES = {
     "line breaks": (r"May 17, 2031.\NIt was", r"17. Mai 2031.\NIt was"),
     "line break in a sentence": (r"It was\non May 18, 2031.", r"It was\Non 18. Mai 2031."),
     "dialogue": ("-May 17, 2031.\n-Yes.", "-17. Mai 2031.\n-Yes."),
+    "hard spaces": (r"\hIt was\hmy & our May 17, 2031.\h", r"\hIt was\hmy & our 17. Mai 2031.\h"),
+    "hard space beside tags": (r"<i>It\hwas</i>\hMay 17, 2031.", r"<i>It\hwas</i>\h17. Mai 2031."),
 }
 
 

@@ -23,19 +23,21 @@ MARK_BONUS = 7
 
 _MARKS = frozenset(",;:.!?，、。；：！？…–—")
 TAG = re.compile(r"</?(?:[ibuc]|font|ruby|rt|v|lang)\b[^<>\n]*>|<(?:[ot]|br)\b[^<>\n]*/>", re.IGNORECASE)
-_STAMP = re.compile(r"<\d[\d:.]*>")
+STAMP = re.compile(r"<\d[\d:.]*>")
 _OVERRIDE = re.compile(r"\{\\[^{}<>\n]*\}")
-_STAMP_OR_OVERRIDE = re.compile(rf"{_STAMP.pattern}|{_OVERRIDE.pattern}")
+_STAMP_OR_OVERRIDE = re.compile(rf"{STAMP.pattern}|{_OVERRIDE.pattern}")
 _SHOWN_CODE = re.compile(r"<t/>|<br/>|<o (\\[^{}<>\n]*)/>")
 _VOICE = re.compile(r"<v(?:\.[^<>\s]*)?(?:[ \t][^<>\n]*)?>", re.IGNORECASE)
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
 _SUBSTATION_BREAK = re.compile(r"(?<![ \t])[ \t]*+\\[Nn]")
+_HARD_SPACE = r"\h"  # of SubStation
 # What stands around the words of captions: time stamps, and a class.
-_TIMED_TAG = re.compile(rf"{_STAMP.pattern}|<c(?:\.[^<>]*)?>|</c>", re.IGNORECASE)
-_DASH = re.compile(r"[-–—](?!\s*[\d-])[ \t]*+")
+_TIMED_TAG = re.compile(rf"{STAMP.pattern}|<c(?:\.[^<>]*)?>|</c>", re.IGNORECASE)
+_DASH = re.compile(r"(?:[-–—](?!\s*[\d-])|(?:>|&gt;){2,3}+)[ \t]*+")
+_LABEL = re.compile(r"[ \t]*+([^\W\d_][\w.'’-]{0,20}+(?:[ \t][\w.'’#-]{1,20}+){0,3}+):[ \t]++(?=\S)")
 _DIALOGUE_LINE = re.compile(rf"(?:[ \t]|<[^<>\n]*>|\{{\\[^{{}}\n]*\}})*+{_DASH.pattern}")
-_EDGE_START = re.compile(rf"\s++|{_STAMP_OR_OVERRIDE.pattern}|{_VOICE.pattern}", re.IGNORECASE)
-_EDGE_END = re.compile(rf"\s|\\[Nn]|</v>|{_STAMP_OR_OVERRIDE.pattern}", re.IGNORECASE)
+_EDGE_START = re.compile(rf"\s++|\\h|{_STAMP_OR_OVERRIDE.pattern}|{_VOICE.pattern}", re.IGNORECASE)
+_EDGE_END = re.compile(rf"\s|\\[Nnh]|</v>|{_STAMP_OR_OVERRIDE.pattern}", re.IGNORECASE)
 _AROUND = re.compile(r"<(i|b|u|font|v|c)\b[^<>\n]*>(?=[^<>]*</\1>\Z)", re.IGNORECASE)
 
 
@@ -49,23 +51,41 @@ class CueText:
 
 
 def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield the spans of the texts of a cue, and whether a dash of a dialogue stands before it.
+    """Yield the spans of the texts of a cue, and whether a dash or a name of a dialogue stands before it.
 
-    Each voice, each line of a dialogue, and each line of captions with time stamps is a text.
+    Each voice, each line of a dialogue, each speaker, and each line of captions with time stamps is a text.
 
     start, end: place of what the cue shows
     """
     raw = text[start:end]
     cuts = [match.start() for match in _VOICE.finditer(raw)]
+    labels: dict[int, int] = {}
     if not cuts:
         lines = list(accumulate((len(line) for line in raw.splitlines(keepends=True)), initial=0))[:-1]
         dialogue = [line for line in lines if _DIALOGUE_LINE.match(raw, line)]
-        cuts = dialogue or (lines if _STAMP.search(raw) else [])
+        labels = {} if dialogue else _find_labels(raw, lines)
+        cuts = dialogue or [*labels] or (lines if STAMP.search(raw) else [])
     cuts = sorted({0, *cuts})
     for first, last in zip(cuts, [*cuts[1:], len(raw)], strict=True):
-        span = _trim(text, start + first, start + last)
+        span = _trim(text, start + labels.get(first, first), start + last)
         dash = _DASH.match(text, *span)
-        yield (*(_trim(text, dash.end(), span[1]) if dash else span), dash is not None)
+        yield (*(_trim(text, dash.end(), span[1]) if dash else span), dash is not None or first in labels)
+
+
+def _find_labels(raw: str, lines: Sequence[int]) -> dict[int, int]:
+    """Return the places of the lines that begin with the name of a speaker and a colon, and of their words.
+
+    A name is in capitals. With two of them, each of its words may have one capital. A cue of one speaker has none of these.
+    """
+    found = [(line, match) for line in lines if (match := _LABEL.match(raw, line))]
+    shouted = {line: match.end() for line, match in found if match[1].isupper()}
+    names = {
+        line: match.end()
+        for line, match in found
+        if all(word[0].isupper() or not word[0].isalpha() for word in match[1].split())
+    }
+    labels = names if len(names) > 1 else shouted
+    return labels if len(labels) > 1 or labels.keys() - {0} else {}
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
@@ -75,7 +95,7 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
             start = match.end()
             continue
         last = end - 1
-        if text[last] in "Nn" and text[last - 1] == "\\":
+        if text[last] in "Nnh" and text[last - 1] == "\\":
             last -= 1
         elif text[last] in ">}":
             last = text.rfind("<" if text[last] == ">" else "{", start, end)
@@ -102,11 +122,14 @@ def read_cue_text(raw: str, *, is_escaped: bool) -> CueText:
         unescape = html.unescape if is_escaped else str
         text = " ".join(unescape("".join(word.text for word in words)).split())
         return CueText(text, "none", lambda translation: _write_timed_words(words, translation, is_escaped=is_escaped))
-    stamps = _STAMP.findall(source)
+    stamps = STAMP.findall(source)
     source = _STAMP_OR_OVERRIDE.sub(_show_code, source)
-    has_tags = TAG.search(source) is not None
+    has_spaces = not is_escaped and _HARD_SPACE in source
+    has_tags = has_spaces or TAG.search(source) is not None
     if has_tags and not is_escaped:
         source = _map_text(source, lambda part: html.escape(part, quote=False))
+    if has_spaces:
+        source = source.replace(_HARD_SPACE, "&nbsp;")
     elif not has_tags and is_escaped:
         source = html.unescape(source)
 
@@ -114,6 +137,7 @@ def read_cue_text(raw: str, *, is_escaped: bool) -> CueText:
         written = translation.text
         if has_tags and not is_escaped:
             written = _map_text(written, html.unescape)
+            written = written.replace("\xa0", _HARD_SPACE) if has_spaces else written
         elif not has_tags and is_escaped:
             written = html.escape(written, quote=False)
         remaining = iter(stamps)
@@ -142,11 +166,11 @@ class _TimedWords:
 
 def _read_timed_words(source: str) -> list[_TimedWords]:
     """Return the words of captions with time stamps, or nothing if there are none, or other tags among them."""
-    if not 0 < len(_STAMP.findall(source)) <= MAX_STAMPS:
+    if not 0 < len(STAMP.findall(source)) <= MAX_STAMPS:
         return []
     words: list[_TimedWords] = []
     before, text, position = "", "", 0
-    is_inside = False
+    depth = 0
     for match in (*_TIMED_TAG.finditer(source), None):
         part = source[position : match.start() if match else len(source)]
         text += part
@@ -158,29 +182,43 @@ def _read_timed_words(source: str) -> list[_TimedWords]:
                 words.append(_TimedWords(before, text, ""))
                 before, text = "", ""
             before += match[0] if match else ""
-            is_inside = is_inside or (match is not None and match[0].startswith("<c"))
-        elif not is_inside:
+            depth += match is not None and match[0][1] in "cC"
+        elif not depth:
             return []
         else:
             words.append(_TimedWords(before, text, match[0]))
-            before, text, is_inside = "", "", False
-    return [] if is_inside else words
+            before, text = "", ""
+            depth -= 1
+    return [] if depth or not any(map(_is_spoken, words)) else words
+
+
+def _is_spoken(word: _TimedWords) -> bool:
+    """Return whether there is more than white space behind a time stamp."""
+    return bool(word.text.strip())
 
 
 def _write_timed_words(words: Sequence[_TimedWords], translation: UnitTranslation, *, is_escaped: bool) -> str:
     """Return a translation divided among the time stamps. A space stands on the side of a stamp where the source has it."""
     text = translation.text
-    ends = list(accumulate(len(word.text) for word in words))
+    spoken = [word for word in words if _is_spoken(word)]
+    ends = list(accumulate(len(word.text) for word in spoken))
     is_spaced = is_spaced_language(translation.language) or " " in text
     goals = [len(text) * end / max(ends[-1], 1) for end in ends[:-1]]
     parts = split_for_cues(text, goals, is_spaced=is_spaced)
-    output = ""
-    for number, (word, part) in enumerate(zip(words, parts, strict=True)):
-        part = html.escape(part, quote=False) if is_escaped else part
+    output = shown = ""
+    number = 0
+    for word in words:
+        if not _is_spoken(word):
+            output += word.before + word.text + word.after
+            shown += word.text
+            continue
+        part = html.escape(parts[number], quote=False) if is_escaped else parts[number]
         is_glued = not part or not number or not is_spaced
-        before = "" if is_glued or output.endswith(" ") else " "
-        after = " " if part and is_spaced and word.text[-1:].isspace() and any(parts[number + 1 :]) else ""
+        number += 1
+        before = "" if is_glued or shown.endswith(" ") else " "
+        after = " " if part and is_spaced and word.text[-1:].isspace() and any(parts[number:]) else ""
         output += word.before + before + part + after + word.after
+        shown += before + part + after
     return output
 
 

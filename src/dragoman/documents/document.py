@@ -23,6 +23,7 @@ from dragoman.text.no_language import has_language
 
 _SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<(?:x|br|tab)[0-9]+/>')
 _CUE_CODE = re.compile(r"<[ot]\b[^<>]*/>")
+_CUE_CLASS = re.compile(r"</?c\b[^<>]*>", re.IGNORECASE)
 _LANGUAGE_ATTRIBUTE = re.compile(r"""\s(?:xml:)?(?:lang|dir)\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)""", re.IGNORECASE)
 _PART_BYTES = 2**20
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
@@ -291,6 +292,8 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
     translation = translations.get(before.id)
 
     def is_equal(text: str, expected: str) -> bool:
+        if before.seconds is not None and before.markup != after.markup:  # classes stood beside a time stamp without words
+            text = html.unescape(_CUE_CLASS.sub("", text))
         if (
             before.seconds is not None
         ):  # what stands at the ends of a cue, such as the dash of a dialogue, is outside of its text

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.plural_expression import find_form_numbers
-from dragoman.documents.reading import check_texts
+from dragoman.documents.reading import check_text, check_texts
 from dragoman.errors import DataError
 from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoEntry, find_charset, read_entries
 from dragoman.text.inline_rules import InlineRules
@@ -69,7 +69,9 @@ def _read_max_length(flags: Collection[str]) -> int | None:
 def parse(content: bytes) -> Document:
     """Return the document of a PO or POT file. Raises DataError for a file that is not one."""
     text = decode(content, find_charset(content[:HEAD_BYTES]))
-    entries = list(read_entries(split_lines(text.text)))
+    lines = split_lines(text.text)
+    check_text(max(map(len, lines), default=0))
+    entries = list(read_entries(lines))
     if not entries:
         raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
     header = next((entry for entry in entries if entry.is_header), None)

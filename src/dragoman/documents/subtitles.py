@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.documents.cue_text import TAG, CueText, read_cue_text, split_cue
+from dragoman.documents.cue_text import STAMP, TAG, CueText, read_cue_text, split_cue
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.reading import check_codes, check_text, check_texts
@@ -67,7 +67,8 @@ class Cue:
 
     start, end: its characters in the file
     begins_at, ends_at: seconds
-    is_dialogue: a dash stands before it
+    is_dialogue: a dash or the name of a speaker stands before it
+    is_timed: the cue has time stamps, so that each of its lines is a text
     """
 
     start: int
@@ -75,6 +76,7 @@ class Cue:
     begins_at: float
     ends_at: float
     is_dialogue: bool
+    is_timed: bool
 
     @property
     def seconds(self) -> float:
@@ -136,9 +138,15 @@ def _parse(text: EncodedText, name: str) -> Document:
         raise DataError(f"the file has no cue, so it is no {name.upper()} file", code="invalid-format")
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
-        written = translation.text if "\n" in translation.text else break_lines(translation.text)
-        written = texts[unit.id].write(replace(translation, text=written))
-        cue = cues[unit.id]
+        cue, cue_text = cues[unit.id], texts[unit.id]
+        in_one_line = replace(translation, text=translation.text.replace("\n", " "))
+        if cue.is_timed:
+            written = cue_text.write(in_one_line)
+        else:
+            broken = translation.text if "\n" in translation.text else break_lines(translation.text)
+            written = cue_text.write(replace(translation, text=broken))
+            if "\n" in written and len(list(split_cue(written, 0, len(written)))) > 1:  # a line looks like that of a speaker
+                written = cue_text.write(in_one_line)
         return [text.make_edit(cue.start, cue.end, written.replace("\n", text.newline))]
 
     language = _HEADER_LANGUAGE.match(text.text)
@@ -182,8 +190,9 @@ def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
         check_text(position - start)
         check_codes(sum(text.count(mark, start, position) for mark in "<{"))
         groups = times.groups()
+        is_timed = STAMP.search(text, start, position) is not None
         for first, last, is_dialogue in split_cue(text, start, position):
-            yield Cue(first, last, _to_seconds(groups[:4]), _to_seconds(groups[4:]), is_dialogue)
+            yield Cue(first, last, _to_seconds(groups[:4]), _to_seconds(groups[4:]), is_dialogue, is_timed)
 
 
 def _begins_cue(lines: Sequence[str], number: int) -> bool:
