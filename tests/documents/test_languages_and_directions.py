@@ -34,6 +34,13 @@ DIRECTIONS = {
     "a.html": (b'<html lang="en" dir="ltr"><p dir=ltr>It is May.</p>', '<html lang="{}" dir="rtl"><p dir=rtl>'),
     "b.html": (b"<html lang=en><p>It is May.</p>", '<html lang={} dir="rtl"><p>'),
     "c.html": (b"<body><p>It is May.</p>", '<body dir="rtl"><p>'),
+    "d.html": (b"<p>It is May.<p class=x>Hi<div><p>Hi</p></div><hr>", '<p dir="rtl">|<p class=x dir="rtl">|<div dir="rtl"><p>'),
+    "e.html": (b"<ul><li>It is May.<li>Hi</ul>Hi <b>you</b>", '<ul dir="rtl"><li>|<li>'),
+    "f.html": (b"<p dir=ltr>It is May.</p><div/>", "<p dir=rtl>"),
+    "g.html": (
+        b"<html lang=en><p style='color:red; direction:ltr;margin:0' id=a>May.</p><p><b style='Direction: ltr'>Hi</b></p>",
+        "<p style='color:red; direction:rtl;margin:0' id=a>|<b style='Direction: rtl'>",
+    ),
     "a.docx": (
         make_docx("<w:tbl><w:tblPr/></w:tbl><w:p><w:pPr><w:keepNext/><w:jc/></w:pPr>" + RUN.format("en-US", "Hi") + "</w:p>"),
         "<w:tblPr><w:bidiVisual/></w:tblPr>|<w:pPr><w:keepNext/><w:bidi/><w:jc/></w:pPr>|<w:sectPr><w:bidi/></w:sectPr>"
@@ -69,6 +76,15 @@ def test_direction_is_written_and_removed(name: str, language: str) -> None:
     marks = ("rtl", "w:bidi/", "bidiVisual", "rl-tb", "rightToLeft")
     assert [mark for mark in marks if mark in back] == []
     assert [mark for mark in marks if mark in translate(name, content, "en", "de", "Mai")] == []
+
+
+def test_direction_of_a_style_is_removed() -> None:
+    page = '<html dir="rtl"><p style="direction:rtl">A<p style="margin:0;direction:rtl!important; color:red">B'
+    page += '<p id=a style="DIRECTION : rtl;">C<p style="flex-direction:row;x:direction">D<bdo style="direction:rtl">E</bdo>'
+    expected = '<html><p>Mai<p style="margin:0; color:red">Mai<p id=a>Mai<p style="flex-direction:row;x:direction">Ma'
+    text = translate("a.html", page.encode(), "ar", "de", "Mai")
+    assert text.startswith(expected)
+    assert '<bdo style="direction:rtl">' in text
 
 
 def test_parts_in_other_languages_stay() -> None:

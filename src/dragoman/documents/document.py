@@ -24,7 +24,11 @@ from dragoman.text.no_language import has_language
 _SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<(?:x|br|tab)[0-9]+/>')
 _CUE_CODE = re.compile(r"<[ot]\b[^<>]*/>")
 _CUE_CLASS = re.compile(r"</?c\b[^<>]*>", re.IGNORECASE)
-_LANGUAGE_ATTRIBUTE = re.compile(r"""\s(?:xml:)?(?:lang|dir)\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)""", re.IGNORECASE)
+_LANGUAGE_ATTRIBUTE = re.compile(
+    r"""\s(?:(?:xml:)?(?:lang|dir)\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)"""
+    r"""|style\s*=\s*(?:"[^"<>]*\bdirection\b[^"<>]*"|'[^'<>]*\bdirection\b[^'<>]*'))""",
+    re.IGNORECASE,
+)
 _PART_BYTES = 2**20
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""

@@ -14,7 +14,7 @@ from heapq import merge
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
-from dragoman.documents.html_languages import ROOT_TAGS, LanguageScopes, PageLanguage, Statement
+from dragoman.documents.html_languages import DIRECTION, ROOT_TAGS, LanguageScopes, PageLanguage, Statement
 from dragoman.documents.reading import check_codes, check_goes_on, check_text, check_texts
 from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
@@ -229,6 +229,8 @@ class _PageReader:
                     kept_tag, depth = token.name, 1
                 if is_outside := bool(kept_tag) or token.name in BLOCK_TAGS:
                     self._end_run()
+                    if token.kind == "end":
+                        self.page.outer_blocks.read_end(token.name)
                 elif not self._run:
                     self._run_language = self._scopes.language
                 shown = source if kept_tag else self._read_tag(token, source, values)
@@ -266,7 +268,11 @@ class _PageReader:
             name, group = match[1].lower(), next(group for group in (2, 3, 4) if match[group] is not None)
             start, end = match.span(group)
             if kind := _get_statement_kind(token.name, name, values):
-                statements.append(self._make_statement(kind, token, match, group))
+                statements.append(self._make_statement(kind, token, (start, end), match.span()))
+            elif name == "style" and (direction := DIRECTION.search(match[group])):
+                outer = match.span() if direction[0] == match[group] else (start + direction.start(), start + direction.end())
+                inner = start + direction.start(1), start + direction.end(1)
+                statements.append(self._make_statement("dir", token, inner, outer))
             value, markup = _read_value(match[group]) if name in names and group != 4 else ("", "none")
             if value:
                 number = self._add_place(token.start + start, token.start + end)
@@ -285,18 +291,20 @@ class _PageReader:
                 )
                 shown += f"{source[position:start]}#{attribute.id}"
                 position = end
+        place = token.start + len(source.removesuffix(">").rstrip(_BLANKS + "/"))
         if token.name in ROOT_TAGS:
-            place = token.start + len(source.removesuffix(">").rstrip(_BLANKS + "/"))
             statements.append(Statement("root", token.name, "", place, place, place, place, ""))
+        elif token.name in BLOCK_TAGS and token.name not in VOID_TAGS:
+            self.page.outer_blocks.read_start(token.name, place, statements)
         if not attributes and not statements:
             return source
         return _Tag(shown + source[position:], token.start, token.end, attributes, statements)
 
-    def _make_statement(self, kind: str, token: _HtmlToken, match: re.Match[str], group: int) -> Statement:
-        start, end = match.span(group)
-        left = match.start() - self.text.text[token.start + match.start() - 1].isspace()
-        start, end, left, right = (token.start + place for place in (start, end, left, match.end()))
-        return Statement(kind, token.name, match[group], start, end, left, right, self._scopes.language)
+    def _make_statement(self, kind: str, token: _HtmlToken, inner: tuple[int, int], outer: tuple[int, int]) -> Statement:
+        """Return a statement. inner, outer: place of the value, and of all that states it, in the tag"""
+        left = outer[0] - self.text.text[token.start + outer[0] - 1].isspace()
+        start, end, left, right = (token.start + place for place in (*inner, left, outer[1]))
+        return Statement(kind, token.name, self.text.text[start:end], start, end, left, right, self._scopes.language)
 
     def _add_to_run(self, token: _HtmlToken, shown: str | _Tag) -> None:
         self._run_characters += token.end - token.start
@@ -329,6 +337,7 @@ class _PageReader:
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
             number = self._add_place(start, end)
+            self.page.outer_blocks.add_text()
             if tags := tuple(part for _, part in run if isinstance(part, _Tag)):
                 self._tags[number] = tags
             self._new_units.append(

@@ -1,13 +1,18 @@
 """Languages and directions that an HTML page states: which part is in which language, and how a translation states its own.
 
 An attribute `lang` with the source language gets the target language. An attribute `dir` is written for a target language of
-another direction than that of the page, and is removed from a page that becomes one from left to right.
+another direction than that of the page, and is removed from a page that becomes one from left to right. The property
+`direction` of an attribute `style` is a `dir`. In a page without `html` and `body`, the outer blocks with texts have the
+direction. A text that is in no block has none.
 """
 
 from __future__ import annotations
 
+import re
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import merge
 
 from dragoman.documents.document import Edit
 from dragoman.documents.encoded_text import EncodedText
@@ -16,6 +21,8 @@ from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS
 
 ROOT_TAGS = frozenset(("html", "body"))
 """Elements that state the language and direction of the page."""
+DIRECTION = re.compile(r"(?:^|(?<=;))\s*direction\s*:\s*(rtl|ltr)\b[^;]*(?:;|$)", re.IGNORECASE)
+"""Property of an attribute `style`."""
 _OWN_DIRECTION = OPAQUE_TAGS | {"bdo", "bdi", "pre", "textarea"}
 _CONTAINERS = {
     "li": frozenset(("ul", "ol", "menu")),
@@ -120,11 +127,46 @@ class LanguageScopes:
                 self._counting[key].pop()
 
 
+class OuterBlocks:
+    """Blocks in no other block, of a page without `html` and `body`, and whether each has a direction of its own."""
+
+    def __init__(self) -> None:
+        self._name, self._depth, self._place, self._value = "", 0, 0, ""
+        self.places = array("q")
+        self.values: set[str] = set()
+
+    def read_start(self, name: str, place: int, statements: Sequence[Statement]) -> None:
+        """Read the start tag of a block. place: where an attribute can be added"""
+        if self._name == name != "p":
+            self._depth += 1
+        elif self._name in ("", "p"):
+            value = next((statement.value.lower() for statement in statements if statement.kind == "dir"), "")
+            self._name, self._depth, self._place, self._value = name, 1, place, value
+
+    def read_end(self, name: str) -> None:
+        """Read an end tag."""
+        self._depth -= self._name == name
+        if not self._depth:
+            self._name = ""
+
+    def add_text(self) -> None:
+        """Add a text, which is in the present block."""
+        if self._name and self._value:
+            self.values.add(self._value)
+        elif self._name and self._place != (self.places[-1] if self.places else -1):
+            self.places.append(self._place)
+
+
 class PageLanguage:
-    """Language and direction of a page and of its parts. statements: those of the tags outside of texts, in order"""
+    """Language and direction of a page and of its parts.
+
+    statements: those of the tags outside of texts, in order
+    outer_blocks: the outer blocks, which count without `html` and `body`
+    """
 
     def __init__(self) -> None:
         self.statements: list[Statement] = []
+        self.outer_blocks = OuterBlocks()
         self._roots: list[Statement] = []
 
     def add(self, statements: Sequence[Statement]) -> None:
@@ -140,11 +182,18 @@ class PageLanguage:
     @property
     def direction(self) -> str:
         """Direction of the page, `ltr` if it states none."""
+        if not self._roots:
+            return "rtl" if not self.outer_blocks.places and self.outer_blocks.values == {"rtl"} else "ltr"
         stated = (root.value.lower() for root in self._roots if root.kind == "dir")
         return next((value for value in stated if value in ("ltr", "rtl")), "ltr")
 
     def make_edits(self, text: EncodedText, source_language: str, language: str) -> Iterator[Edit]:
         """Yield the edits of the tags outside of texts, in order."""
+        blocks = self.outer_blocks.places if not self._roots and get_direction(language) == "rtl" else ()
+        added = (text.make_edit(place, place, ' dir="rtl"') for place in blocks)
+        return merge(self._edit_statements(text, source_language, language), added, key=lambda edit: edit.start)
+
+    def _edit_statements(self, text: EncodedText, source_language: str, language: str) -> Iterator[Edit]:
         is_changed = get_direction(language) not in ("", self.direction)
         place = next((root for root in self._roots if root.kind == "root"), None)
         if any(root.kind == "dir" and place is not None and root.name == place.name for root in self._roots):
