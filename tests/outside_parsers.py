@@ -129,19 +129,34 @@ def make_zip(**members: str) -> bytes:
     return output.getvalue()
 
 
-def make_package(kind: str, main: str, name: str, xml: str) -> bytes:
-    """Return an Office Open XML package with one part."""
-    part = f'PartName="/{name}" ContentType="application/vnd.openxmlformats-officedocument.{main}+xml"'
-    types = "http://schemas.openxmlformats.org/package/2006/content-types"
-    base = f"http://schemas.openxmlformats.org/{kind}/2006/main"
-    return make_zip(
-        **{"[Content_Types].xml": f'<Types xmlns="{types}"><Override {part}/></Types>', name: xml.replace("XMLNS", base)}
+def make_package(kind: str, types: dict[str, str], name: str, xml: str) -> bytes:
+    """Return an Office Open XML package. types: content type of each part; name, xml: the part with the text"""
+    overrides = "".join(
+        f'<Override PartName="/{part}" ContentType="application/vnd.openxmlformats-officedocument.{part_type}+xml"/>'
+        for part, part_type in types.items()
     )
+    namespace = "http://schemas.openxmlformats.org/package/2006/content-types"
+    base = f"http://schemas.openxmlformats.org/{kind}/2006/main"
+    members = {"[Content_Types].xml": f'<Types xmlns="{namespace}">{overrides}</Types>', **dict.fromkeys(types, "<a/>")}
+    return make_zip(**members | {name: xml.replace("XMLNS", base)})
 
 
 def make_docx(body: str) -> bytes:
     body = f'<w:document xmlns:w="XMLNS"><w:body>{body}</w:body></w:document>'
-    return make_package("wordprocessingml", "wordprocessingml.document.main", "word/document.xml", body)
+    name = "word/document.xml"
+    return make_package("wordprocessingml", {name: "wordprocessingml.document.main"}, name, body)
+
+
+def make_pptx(body: str) -> bytes:
+    name = "ppt/slides/slide1.xml"
+    types = {"ppt/presentation.xml": "presentationml.presentation.main", name: "presentationml.slide"}
+    return make_package("drawingml", types, name, f'<sld xmlns:a="XMLNS">{body}</sld>')
+
+
+def make_xlsx(body: str) -> bytes:
+    name = "xl/sharedStrings.xml"
+    types = {"xl/workbook.xml": "spreadsheetml.sheet.main", name: "spreadsheetml.sharedStrings"}
+    return make_package("spreadsheetml", types, name, f'<sst xmlns="XMLNS">{body}</sst>')
 
 
 def make_odt(body: str) -> bytes:
@@ -201,22 +216,8 @@ INSIDE: dict[str, Sequence[Wrap]] = {
         lambda text: make_docx(f"<w:p><w:r><w:t>w{escape(text)}</w:t></w:r></w:p>"),
         lambda text: make_docx(f"<w:p><w:r><w:t>w</w:t></w:r>{text}</w:p>"),
     ],
-    ".pptx": [
-        lambda text: make_package(
-            "drawingml",
-            "presentationml.slide",
-            "ppt/slides/slide1.xml",
-            f'<sld xmlns:a="XMLNS"><a:p><a:r><a:t>w{escape(text)}</a:t></a:r></a:p></sld>',
-        )
-    ],
-    ".xlsx": [
-        lambda text: make_package(
-            "spreadsheetml",
-            "spreadsheetml.sharedStrings",
-            "xl/sharedStrings.xml",
-            f'<sst xmlns="XMLNS"><si><t>w{escape(text)}</t></si></sst>',
-        )
-    ],
+    ".pptx": [lambda text: make_pptx(f"<a:p><a:r><a:t>w{escape(text)}</a:t></a:r></a:p>")],
+    ".xlsx": [lambda text: make_xlsx(f"<si><t>w{escape(text)}</t></si>")],
     ".odt": [lambda text: make_odt(f"<text:p>w{escape(text)}</text:p>")],
     ".epub": [lambda text: make_epub(f"<p>w{escape(text)}</p>"), lambda text: make_epub(f"<p>w</p>{text}")],
     ".txt": [],

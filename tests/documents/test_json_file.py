@@ -119,3 +119,18 @@ def test_other_content_is_refused(content: bytes) -> None:
     with pytest.raises(DataError) as caught:
         json_file.parse(content)
     assert caught.value.code == "invalid-format"
+
+
+@pytest.mark.parametrize("numbers", ["1", "1 ,\n\t-2.5e3, null,true", '{"b":1, "c" : null}'])
+def test_numbers_between_texts_count(numbers: str) -> None:
+    """Numbers are read many at a time. The context of a text in a list has its number."""
+    document = json_file.parse(f'{{"k": [{numbers}, "Hi", 3, "you"], "a": 1, "b": 2, "c": "it", "d": 4}}'.encode())
+    first = len(json.loads(f"[{numbers}]"))
+    assert [unit.context for unit in document.units] == [f"k.{first}", f"k.{first + 2}", "c"]
+    assert check_error(b'{"a": 1, "b": 2 "c": 3}') == check_error(b"[1, 2 3]") == "invalid-format"
+
+
+def check_error(content: bytes) -> str:
+    with pytest.raises(DataError) as caught:
+        json_file.parse(content)
+    return caught.value.code

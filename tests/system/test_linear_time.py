@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from dragoman.documents.formats import SUFFIXES
+from dragoman.documents.formats import SUFFIXES, parse_document
 from long_texts import QUICK_TEXTS, TEXTS, check_time_is_linear, choose_length, limit_processor_time
 from outside_parsers import (
     EQUAL_SUFFIXES,
@@ -21,6 +21,7 @@ from outside_parsers import (
     find_parsers,
     find_request_parsers,
     find_translations,
+    read,
 )
 
 FOUND_PARSERS, UNKNOWN = find_parsers()
@@ -54,7 +55,7 @@ class PlantedParser:
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_fault_is_found(name: str) -> None:
     with pytest.raises(AssertionError, match=r"times as long as"):
-        check_time_is_linear(name, FAULTS[name], TEXTS["run of '.'"], 256)
+        check_time_is_linear(name, FAULTS[name], TEXTS["run of '.'"], 1024)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timer of the processor time")
@@ -75,6 +76,13 @@ def test_planted_parsers_are_discovered() -> None:
 def test_every_parser_has_a_call() -> None:
     assert UNKNOWN == [], "add a call of each to CALLS, or a reason to NO_PARSERS"
     assert set(SUFFIXES) == INSIDE.keys() | EQUAL_SUFFIXES.keys()
+
+
+@pytest.mark.parametrize("suffix", INSIDE)
+def test_wrapped_text_is_read(suffix: str) -> None:
+    for number, wrap in enumerate(INSIDE[suffix]):
+        if (suffix, number) != (".json", 1):  # syntax
+            assert parse_document(*read(suffix, wrap, "word one two")).units, number
 
 
 @pytest.mark.parametrize("name", [name for name in FOUND_PARSERS if "make_language_filter" not in name])

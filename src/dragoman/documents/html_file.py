@@ -15,7 +15,7 @@ from heapq import merge
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.html_languages import DIRECTION, ROOT_TAGS, LanguageScopes, PageLanguage, Statement
-from dragoman.documents.reading import check_codes, check_goes_on, check_text, check_texts
+from dragoman.documents.reading import check_codes, check_goes_on, check_tags, check_text, check_texts
 from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.element_depth import ElementDepth
@@ -203,9 +203,13 @@ class _PageReader:
         """Read token by token. Memory holds the places of all units, and the texts of those of one block."""
         text = self.text
         kept_tag, depth, opaque_depth, element_depth = "", 0, 0, ElementDepth()
+        num_tags = 0
+        check_tags(text.text.count("</"), len(text.content))
         marks = [mark.start() for mark in _TEMPLATE.finditer(text.text)][::-1]
         for token in _iter_tokens(text.text):
             check_goes_on()
+            num_tags += token.kind in ("start", "end", "empty")
+            check_tags(num_tags, len(text.content))
             if token.kind in ("start", "end") and token.name not in VOID_TAGS:
                 element_depth.add(token.name, is_start=token.kind == "start")
             if marks:

@@ -27,6 +27,10 @@ _TOKEN = re.compile(
     r'(?P<space>[ \t\r\n]+|//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\\n]++|\\.)*+")|(?P<mark>[{}\[\]:,])|(?P<word>[-+.\w]+)',
     re.DOTALL,
 )
+_BLANK = r"[ \t\r\n]*+"
+# Items of a list, and members of an object, that are numbers, true, false and null. A slice is short.
+_ITEMS = re.compile(rf"(?:{_BLANK},{_BLANK}[-+.\w]++){{1,4096}}+")
+_MEMBERS = re.compile(rf'(?:{_BLANK},{_BLANK}"[^"\\\n]*+"{_BLANK}:{_BLANK}[-+.\w]++){{1,4096}}+')
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
@@ -142,6 +146,11 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
                 check_texts(num_cells, len(text))
                 yield _JsonString(tuple(key for _, key in stack), start, position, *key_span)
             expected = "comma or end"
+            while match["word"] and stack and (run := (_ITEMS if stack[-1][0] == "]" else _MEMBERS).match(text, position)):
+                check_goes_on()
+                closing, key = stack[-1]
+                stack[-1] = closing, str(int(key) + run[0].count(",")) if closing == "]" else ""
+                position = run.end()
         elif expected in ("root", "value", "value or end") and token in "{[":
             if len(stack) == MAX_DEPTH:
                 raise DataError(f"more than {MAX_DEPTH} objects are in each other", code="invalid-format")

@@ -24,6 +24,10 @@ MIN_ELEMENTS = 2_000_000
 TEXT_ELEMENTS = 5
 BYTES_PER_ELEMENT = 16
 """A larger file may have one element in so many bytes."""
+MIN_TAGS = 400_000
+"""Tags that an HTML page of any size may have."""
+BYTES_PER_TAG = 20
+"""A larger page may have one tag in so many bytes."""
 MAX_PARTS = 200_000
 """Most elements, attributes and texts within an element that is read as a whole, such as a paragraph or a chapter."""
 MAX_CODES = 20_000
@@ -89,6 +93,13 @@ def check_elements(count: int, num_bytes: int) -> None:
     """Raise DataError if an XML file of so many bytes may not have so many elements."""
     if count > MIN_ELEMENTS and count > num_bytes // BYTES_PER_ELEMENT:
         raise DataError("the XML file has more elements than texts need; divide it", code="input-too-long")
+
+
+def check_tags(count: int, num_bytes: int) -> None:
+    """Raise DataError if an HTML page of so many bytes may not have so many tags."""
+    if count > MIN_TAGS and count > num_bytes // BYTES_PER_TAG:
+        limit = max(MIN_TAGS, num_bytes // BYTES_PER_TAG)
+        raise DataError(f"the page has more than {limit:,} tags; divide it", code="input-too-long")
 
 
 def check_parts(count: int, name: str = "") -> None:
