@@ -14,7 +14,7 @@ from zip_files import make_docx, make_package, make_zip
 
 from dragoman.documents import reading
 from dragoman.documents.formats import get_parser, parse_document
-from dragoman.documents.reading import MAX_CODES, MAX_PARTS, MIN_TEXTS, check_goes_on, check_texts, ended_by
+from dragoman.documents.reading import MAX_CHAPTER_PARTS, MAX_CODES, MAX_PARTS, MIN_TEXTS, check_goes_on, check_texts, ended_by
 from dragoman.documents.xml_spans import MAX_ELEMENT_BYTES, MAX_NAMES
 from dragoman.documents.zip_document import MIN_RATIO_BYTES
 from dragoman.errors import DataError
@@ -76,6 +76,12 @@ def test_archive_beyond_the_packing_ratio_is_refused() -> None:
     body = "<w:p><w:r><w:t>One</w:t></w:r></w:p>" + "<w:p/>" * (MIN_RATIO_BYTES // 6)
     with pytest.raises(DataError, match="more than 100 times its size"):
         get_parser("a.docx")(make_docx(body))
+
+
+def test_chapter_has_fewer_parts_than_other_elements() -> None:
+    body = "<p>one</p>" + "".join(f"<p>{number * 7919 % 9973}</p>" for number in range(MAX_CHAPTER_PARTS // 2))
+    with pytest.raises(DataError, match="'body' has more than 80,000 elements"):
+        get_parser("a.epub")(make_epub([body]))
 
 
 def test_small_member_may_have_any_packing_ratio() -> None:

@@ -53,7 +53,7 @@ class CueText:
 def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
     """Yield the spans of the texts of a cue, and whether a dash or a name of a dialogue stands before it.
 
-    Each voice, each line of a dialogue, each speaker, and each line of captions with time stamps is a text.
+    Each voice, each line of a dialogue, what follows a name, and each line of captions with time stamps is a text.
 
     start, end: place of what the cue shows
     """
@@ -73,15 +73,15 @@ def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]
 
 
 def _find_labels(raw: str, lines: Sequence[int]) -> dict[int, int]:
-    """Return the places of the lines that begin with the name of a speaker and a colon, and of their words.
+    """Return the places of the lines that begin with a name and a colon, as of a play, and of their words.
 
-    A name is in capitals. With two of them, each of its words may have one capital. A cue of one speaker has none of these.
+    A name is in capitals; with two names, each word may have one capital. A cue with one name, at its start, has none.
     """
-    found = [(line, match) for line in lines if (match := _LABEL.match(raw, line))]
-    shouted = {line: match.end() for line, match in found if match[1].isupper()}
+    matches = [(line, match) for line in lines if (match := _LABEL.match(raw, line))]
+    shouted = {line: match.end() for line, match in matches if match[1].isupper()}
     names = {
         line: match.end()
-        for line, match in found
+        for line, match in matches
         if all(word[0].isupper() or not word[0].isalpha() for word in match[1].split())
     }
     labels = names if len(names) > 1 else shouted

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import Part, add_flowing_text, split_at_breaks
-from dragoman.documents.reading import check_parts
+from dragoman.documents.reading import MAX_CHAPTER_PARTS, check_parts
 from dragoman.documents.xml_languages import (
     STATING_ATTRIBUTES,
     edit_root,
@@ -200,7 +200,9 @@ class _ChapterReader:
     def read(self, units: UnitList) -> None:
         """Add the title and the texts of the body."""
         starts: list[XmlElement] = []
-        elements = self.source.iter_elements(_READ, lambda element: starts.append(element) if not starts else None)
+        elements = self.source.iter_elements(
+            _READ, lambda element: starts.append(element) if not starts else None, max_parts=MAX_CHAPTER_PARTS
+        )
         for element in elements:
             self.root = starts[0]
             self.direction = self.root.attributes.get("dir") or element.attributes.get("dir") or "ltr"

@@ -30,6 +30,8 @@ BYTES_PER_TAG = 20
 """A larger page may have one tag in so many bytes."""
 MAX_PARTS = 200_000
 """Most elements, attributes and texts within an element that is read as a whole, such as a paragraph or a chapter."""
+MAX_CHAPTER_PARTS = 80_000
+"""Most of these within a chapter of a book, whose texts take more memory."""
 MAX_CODES = 20_000
 """Most tags and other codes in one text."""
 MAX_CODE_TRIES = 100_000
@@ -102,11 +104,11 @@ def check_tags(count: int, num_bytes: int) -> None:
         raise DataError(f"the page has more than {limit:,} tags; divide it", code="input-too-long")
 
 
-def check_parts(count: int, name: str = "") -> None:
+def check_parts(count: int, name: str = "", limit: int = MAX_PARTS) -> None:
     """Raise DataError if an element of this name, or a file that is read as a whole, may not have so many parts."""
-    if count > MAX_PARTS:
+    if count > limit:
         place = f"one element {name[:40]!r}" if name else "the file"
-        raise DataError(f"{place} has more than {MAX_PARTS:,} elements, attributes and texts; divide it", code="input-too-long")
+        raise DataError(f"{place} has more than {limit:,} elements, attributes and texts; divide it", code="input-too-long")
 
 
 def check_codes(count: int, num_tries: int = 0) -> None:

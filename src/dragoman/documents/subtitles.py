@@ -67,7 +67,7 @@ class Cue:
 
     start, end: its characters in the file
     begins_at, ends_at: seconds
-    is_dialogue: a dash or the name of a speaker stands before it
+    is_dialogue: a dash or a name stands before it
     is_timed: the cue has time stamps, so that each of its lines is a text
     """
 
@@ -145,7 +145,7 @@ def _parse(text: EncodedText, name: str) -> Document:
         else:
             broken = translation.text if "\n" in translation.text else break_lines(translation.text)
             written = cue_text.write(replace(translation, text=broken))
-            if "\n" in written and len(list(split_cue(written, 0, len(written)))) > 1:  # a line looks like that of a speaker
+            if "\n" in written and len(list(split_cue(written, 0, len(written)))) > 1:  # a line looks like one of a dialogue
                 written = cue_text.write(in_one_line)
         return [text.make_edit(cue.start, cue.end, written.replace("\n", text.newline))]
 

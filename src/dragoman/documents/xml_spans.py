@@ -16,7 +16,7 @@ from xml.parsers import expat
 
 from dragoman.documents.document import Sliceable
 from dragoman.documents.encoded_text import check_encoding
-from dragoman.documents.reading import TEXT_ELEMENTS, check_elements, check_goes_on, check_parts
+from dragoman.documents.reading import MAX_PARTS, TEXT_ELEMENTS, check_elements, check_goes_on, check_parts
 from dragoman.errors import DataError
 
 MAX_BYTES = 2**28
@@ -177,16 +177,21 @@ class XmlSource:
         yield rest
 
     def iter_elements(
-        self, names: Collection[str], on_start: Callable[[XmlElement], None] | None = None
+        self,
+        names: Collection[str],
+        on_start: Callable[[XmlElement], None] | None = None,
+        *,
+        max_parts: int = MAX_PARTS,
     ) -> Iterator[XmlElement]:
         """Yield each element with one of these local names, outside another of them, with all that is in it.
 
         on_start: function that reads the attributes of every element, in the order of the file
+        max_parts: most elements, attributes and texts within such an element
 
         Memory holds one such element at a time. Raises DataError for a file that is not well formed, declares entities, has
         elements deeper than MAX_DEPTH, or has more names or parts of an element than the limits allow.
         """
-        reader = _TreeReader(self.encoding, names, on_start)
+        reader = _TreeReader(self.encoding, names, on_start, max_parts)
         start = 0
         while start < len(self.content):
             check_goes_on()
@@ -294,12 +299,19 @@ class _TreeReader:
     on_start: called with every element
     """
 
-    def __init__(self, encoding: str, names: Collection[str], on_start: Callable[[XmlElement], None] | None = None) -> None:
+    def __init__(
+        self,
+        encoding: str,
+        names: Collection[str],
+        on_start: Callable[[XmlElement], None] | None = None,
+        max_parts: int = MAX_PARTS,
+    ) -> None:
         # expat reads the order of the bytes of UTF-16 itself.
         self.parser = expat.ParserCreate(None if encoding.startswith("utf-16-") else encoding, " ")
         self.names = names
         self.offset = 0  # of the place in the file from the place in what the parser was given
         self._on_start = on_start
+        self._max_parts = max_parts
         self._open: list[tuple[XmlElement, list[XmlElement | XmlText | XmlMarkup]]] = []
         self._outermost: XmlElement | None = None
         self._num_parts = 0
@@ -377,7 +389,7 @@ class _TreeReader:
         """Add a part to the innermost element, if it is in an element to build."""
         if self._outermost is not None:
             self._num_parts += num_parts
-            check_parts(self._num_parts, self._outermost.name)
+            check_parts(self._num_parts, self._outermost.name, self._max_parts)
             self._open[-1][1].append(part)
 
     def _start_element(self, name: str, attributes: dict[str, str]) -> None:
