@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,11 @@ from dragoman.inference.backends.protocol import (
     SupportStatus,
 )
 from dragoman.inference.backends.trained_model import TrainedModel
-from dragoman.inference.lexical_shortlist import Shortlist
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, ensemble
+
+if TYPE_CHECKING:
+    from dragoman.inference.lexical_shortlist import Shortlist
 
 # Each request goes to the first back end that supports it. `support_table` prints the same table for the documentation.
 COMPILED, PACKED = CompiledBackend(), PackedBackend()
