@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 import dragoman
@@ -15,7 +15,9 @@ from dragoman import Translator
 from dragoman.bundle import BundleMetadata, load_bundle
 from dragoman.cli.main import cli
 from dragoman.evaluation.aer import AlignmentScore, score_alignments
+from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.configured_model import ConfiguredModel
+from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head
 from dragoman.word_aligner import align_pairs, split_blocks, symmetrize
 from expected_errors import raises_code
@@ -86,13 +88,20 @@ def test_best_alignment_head_is_chosen(bundle: Path) -> None:
     loaded = load_bundle(bundle)
     sources = [f"{first} {second}" for first in list(WORDS)[:6] for second in list(WORDS)[6:12]]
     targets = [" ".join(WORDS[word] for word in source.split()) for source in sources]
-    head = choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe.model, sources, targets)
+    head = choose_alignment_head(
+        build_forced_decoder(TrainedModel.from_bundle(loaded)), loaded.tokenizer, loaded.recipe.model, sources, targets
+    )
     assert head is not None
     assert head.layer == 0  # the model has one layer
     assert head.head in (None, *range(loaded.recipe.model.num_heads))
     assert head.error_rate is not None
     assert 0 <= head.error_rate <= 1
-    assert choose_alignment_head(loaded.model, loaded.tokenizer, loaded.recipe.model, [""], [""]) is None
+    assert (
+        choose_alignment_head(
+            build_forced_decoder(TrainedModel.from_bundle(loaded)), loaded.tokenizer, loaded.recipe.model, [""], [""]
+        )
+        is None
+    )
 
 
 def test_translator_reads_head_from_metadata(translator: Translator) -> None:
@@ -100,7 +109,7 @@ def test_translator_reads_head_from_metadata(translator: Translator) -> None:
     assert head == translator.metadata.alignment
     assert head.error_rate is not None
     assert BundleMetadata().alignment is None
-    weights_LHTS = torch.arange(16.0).view(2, 2, 2, 2)
+    weights_LHTS = np.arange(16, dtype=np.float32).reshape(2, 2, 2, 2)
     assert AlignmentHead().select_weights(weights_LHTS).tolist() == [[10.0, 11.0], [12.0, 13.0]]
     assert AlignmentHead(0, 1).select_weights(weights_LHTS).tolist() == [[4.0, 5.0], [6.0, 7.0]]
 

@@ -97,7 +97,7 @@ class ModelWeights:
     @property
     def max_positions(self) -> int | None:
         """Number of tokens that the model has positions for; None if positions never end."""
-        return self.config.max_positions if self.config.position_encoding == "learned" else None
+        return self.config.position_limit
 
 
 def check_weights(

@@ -29,7 +29,6 @@ from dragoman.decoding.native_search import build_request
 from dragoman.decoding.topk import BlockTopK
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import DecoderState, Transformer
-from dragoman.tasks.forced_decoding import score_targets
 from dragoman.tasks.torch_arrays import TorchArrays
 
 TORCH = TorchArrays(torch.device("cpu"))
@@ -675,13 +674,19 @@ def test_output_does_not_depend_on_the_batch(method: str, changes: dict[str, Any
 # Scores
 
 
+@torch.no_grad()
 def score_forced(
     model: Transformer, source: Tensor, outputs: list[tuple[int, ...]], penalty: LengthPenalty
 ) -> list[Hypothesis]:
     inputs = torch.full((len(outputs), max(map(len, outputs)) + 1), PAD)
     for row, tokens in enumerate(outputs):
         inputs[row, : len(tokens) + 1] = torch.tensor([START, *tokens])
-    return score_targets(model(source, inputs), outputs, end_id=END, length_penalty=penalty)
+    hypotheses = []
+    for log_probs_TV, tokens in zip(model(source, inputs).log_softmax(-1), outputs, strict=True):
+        token_log_probs = [float(log_probs_V[token]) for log_probs_V, token in zip(log_probs_TV, [*tokens, END], strict=False)]
+        score = sum(token_log_probs) / penalty(float(len(token_log_probs)))
+        hypotheses.append(Hypothesis(tokens, tuple(token_log_probs), score, True))
+    return hypotheses
 
 
 @pytest.mark.parametrize("changes", MODEL_CHANGES)
@@ -702,19 +707,6 @@ def test_search_scores_equal_forced_scores(form: str, alpha: float, changes: dic
                 assert ours.score == pytest.approx(theirs.score, abs=1e-5)
                 finished += 1
     assert finished > 10
-
-
-def test_forced_scores_match_closed_form() -> None:
-    """Score with logits that are the logarithms of known probabilities."""
-    probs = torch.tensor([[[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1], [0.25] * 4], [[0.7, 0.1, 0.1, 0.1]] * 3])
-    long, empty = score_targets(probs.log() + 5.0, [[3, 0], []], end_id=END, length_penalty=LengthPenalty("power", 1.0))
-    assert long.tokens == (3, 0)
-    assert long.token_log_probs == pytest.approx([math.log(0.4), math.log(0.4), math.log(0.25)], abs=1e-6)
-    assert long.score == pytest.approx(math.log(0.4 * 0.4 * 0.25) / 3, abs=1e-6)
-    assert empty.tokens == ()
-    assert empty.score == pytest.approx(math.log(0.1), abs=1e-6)
-    assert long.finished
-    assert empty.finished
 
 
 # Ensembles

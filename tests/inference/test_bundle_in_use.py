@@ -6,11 +6,13 @@ import mmap
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from dragoman.bundle import load_bundle
 from dragoman.errors import BundleError
+from dragoman.inference.backends.trained_model import TrainedModel
+from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.inference.lexical_shortlist import build_shortlist, read_shortlist
 from dragoman.inference.load import load
 from dragoman.inference.translator import Translator
@@ -50,12 +52,14 @@ def test_answers_stay_when_the_bundle_changes(bundle_copy: Path, precision: str)
 
 def test_shortlist_stays_when_its_folder_changes(bundle: Path, tmp_path: Path) -> None:
     opened = load_bundle(bundle)
-    shortlist, _ = build_shortlist(opened, TEXTS, REFERENCES, per_token=3, num_frequent=4)
+    shortlist, _ = build_shortlist(
+        opened, build_forced_decoder(TrainedModel.from_bundle(opened)), TEXTS, REFERENCES, per_token=3, num_frequent=4
+    )
     shortlist.save(tmp_path / "shortlist")
     present = read_shortlist(tmp_path / "shortlist", opened)
     overwrite(tmp_path / "shortlist")
-    assert torch.equal(present.candidates_VK, shortlist.candidates_VK)
-    assert torch.equal(present.frequent_F, shortlist.frequent_F)
+    assert np.array_equal(present.candidates_VK, shortlist.candidates_VK)
+    assert np.array_equal(present.frequent_F, shortlist.frequent_F)
 
 
 def test_file_is_read_into_memory_without_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,17 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 import dragoman
 from conftest import WORDS
-from dragoman.bundle import load_bundle
+from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError
+from dragoman.inference.backends.trained_model import TrainedModel
+from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.inference.lexical_shortlist import NUM_SPECIAL_TOKENS, Shortlist, build_shortlist, read_shortlist
 from dragoman.inference.translation_constraints import TranslationConstraints
+from dragoman.tasks.forced_decoding import ForcedDecoder
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -26,9 +28,14 @@ SOURCES = [f"{first} {second}" for first in list(WORDS)[:8] for second in list(W
 TARGETS = [" ".join(WORDS[word] for word in source.split()) for source in SOURCES]
 
 
+def make_decoder(loaded: Bundle) -> ForcedDecoder:
+    return build_forced_decoder(TrainedModel.from_bundle(loaded))
+
+
 @pytest.fixture(scope="module")
 def shortlist(bundle: Path, one_core: None) -> Shortlist:
-    result, num_skipped = build_shortlist(load_bundle(bundle), SOURCES, TARGETS, per_token=6, num_frequent=5)
+    loaded = load_bundle(bundle)
+    result, num_skipped = build_shortlist(loaded, make_decoder(loaded), SOURCES, TARGETS, per_token=6, num_frequent=5)
     assert num_skipped == 0
     return result
 
@@ -39,11 +46,11 @@ def test_build_shortlist_counts_candidates_and_frequent_tokens(shortlist: Shortl
     assert shortlist.candidates_VK.shape == (len(source), 6)
     assert int(shortlist.candidates_VK.max()) < len(target)
     # Count the most frequent target tokens again; tokens with equal counts may differ.
-    counts = torch.zeros(len(target))
+    counts = np.zeros(len(target))
     for text in TARGETS:
         for token in target.encode(text):
             counts[token] += 1
-    assert counts[shortlist.frequent_F].tolist() == counts.sort(descending=True).values[:5].tolist()
+    assert counts[shortlist.frequent_F].tolist() == sorted(counts, reverse=True)[:5]
     assert END_ID not in shortlist.candidates_VK
 
 
@@ -57,7 +64,7 @@ def test_select_tokens_covers_the_whole_batch(shortlist: Shortlist) -> None:
 
 def test_shortlist_of_all_tokens_changes_nothing(bundle: Path, shortlist: Shortlist, tmp_path: Path) -> None:
     size = len(load_bundle(bundle).tokenizer.target)
-    replace(shortlist, frequent_F=torch.arange(size)).save(tmp_path / "all")
+    replace(shortlist, frequent_F=np.arange(size)).save(tmp_path / "all")
     plain = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
     short = dragoman.load(bundle, task="translation", device="cpu", precision="float32", shortlist=tmp_path / "all")
     for decoding in ({}, {"method": "greedy"}, {"nbest": 3}):
@@ -84,7 +91,7 @@ def test_outputs_have_only_shortlisted_tokens(bundle: Path, shortlist: Shortlist
 def test_constraints_are_always_in_the_shortlist(bundle: Path, shortlist: Shortlist, tmp_path: Path) -> None:
     loaded = load_bundle(bundle)
     rows = len(loaded.tokenizer.source)
-    nothing = replace(shortlist, candidates_VK=torch.zeros(rows, 1, dtype=torch.long), frequent_F=torch.tensor([4]))
+    nothing = replace(shortlist, candidates_VK=np.zeros((rows, 1), dtype=np.int64), frequent_F=np.array([4]))
     nothing.save(tmp_path / "none")
     translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32", shortlist=tmp_path / "none")
     (translation,) = translator.translate(["one"], constraints=[TranslationConstraints(prefix="grün", include=("zwei",))])
@@ -96,7 +103,9 @@ def test_constraints_are_always_in_the_shortlist(bundle: Path, shortlist: Shortl
 def test_long_pairs_are_skipped_and_counted(bundle: Path) -> None:
     loaded = load_bundle(bundle)
     long = " ".join(["one"] * loaded.recipe.data.max_length)
-    _, num_skipped = build_shortlist(loaded, [*SOURCES, long], [*TARGETS, "eins"], per_token=6, num_frequent=5)
+    _, num_skipped = build_shortlist(
+        loaded, make_decoder(loaded), [*SOURCES, long], [*TARGETS, "eins"], per_token=6, num_frequent=5
+    )
     assert num_skipped == 1
 
 
@@ -115,7 +124,7 @@ def test_read_shortlist_checks_vocabulary_and_checksums(bundle: Path, shortlist:
     with raises_code("bundle-not-found", "nowhere"):
         read_shortlist(tmp_path / "nowhere", loaded)
     with pytest.raises(DataError, match="there are no sentence pairs"):
-        build_shortlist(loaded, [], [], per_token=1, num_frequent=1)
+        build_shortlist(loaded, make_decoder(loaded), [], [], per_token=1, num_frequent=1)
 
 
 def test_shortlist_command_writes_a_usable_shortlist(bundle: Path, tmp_path: Path) -> None:

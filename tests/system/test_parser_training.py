@@ -33,6 +33,8 @@ from dragoman.model.factory import build_model
 from dragoman.model.pointer import WordTables
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.parsing import SentenceParser, score_parses
+from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss, pos_tag_loss
 from dragoman.training.monitoring.diagnostics import diagnose
 from dragoman.training.monitoring.run_status import RunStatus, read_run_status
@@ -428,7 +430,9 @@ def test_parses_are_trees_over_the_words(run: Path) -> None:
     words = [["the", "cat", "sees", "a", "dog", "."], [], ["("] * 3, ["\u2581", "x y", "\N{GRINNING FACE}"], ["the"] * 400]
     tagged: Sequence[Sequence[str] | None] = [["A", "B", "C", "D", "E", "F"], None, None, None, None]
     decoding = bundle.recipe.decoding.model_copy(update={"max_source_tokens": 300})
-    parser = SentenceParser([bundle.model], bundle.tokenizer, bundle.recipe, decoding)
+    parser = SentenceParser(
+        as_inference_model([bundle.model]), [TorchForcedDecoder(bundle.model)], bundle.tokenizer, bundle.recipe, decoding
+    )
     parses = parser.parse(words, tags=tagged)
     assert [parse.status for parse in parses] == ["ok", "empty", "ok", "ok", "too_long"]
     for parse, sentence_words in zip(parses, words, strict=True):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 import dragoman
@@ -33,6 +32,7 @@ from dragoman.tasks.confidence import (
 )
 from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
+from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.training import finalize as finalize_module
 from dragoman.training import measure_parts
 
@@ -109,20 +109,20 @@ def test_few_sentences_give_no_calibration() -> None:
 
 
 def test_coverage_counts_words_alone() -> None:
-    received_S = torch.tensor([0.5, 3.0, 0.1, 7.0])
+    received_S = np.array([0.5, 3.0, 0.1, 7.0], dtype=np.float32)
     assert _compute_coverage(received_S, ["▁ab", "c", ".", "</s>"], [9, 8, 7, 3]) == pytest.approx((0.5 + 1.0) / 2)
     assert _compute_coverage(received_S, [".", "▁", "!", "</s>"], [9, 8, 7, 3]) == 1.0
 
 
 def test_signals_equal_teacher_forcing(translator: Translator) -> None:
-    tokenizer, model = translator.bundle.tokenizer, translator.models[0]
+    tokenizer, decoder = translator.bundle.tokenizer, TorchForcedDecoder(translator.models[0])
     source, target = tokenizer.encode_source("red one ten"), tokenizer.encode_target("rot eins zehn")
     start_id, head = get_decoder_start_id(translator.recipe.model), AlignmentHead(0, 1)
     forced = translator.score(["red one ten"], ["rot eins zehn"])[0].token_log_probs
-    [weights_LHTS] = compute_cross_attentions(model, [source], [target], start_id=start_id, finished=[True])
+    [weights_LHTS] = compute_cross_attentions(decoder, [source], [target], start_id=start_id, finished=[True])
     received_S = weights_LHTS[0, 1].sum(0)
     full, cut = compute_signals(
-        model,
+        decoder,
         tokenizer,
         [(source, target, True), (source, target, False)],
         translator.resolve_decoding({}),

@@ -125,6 +125,11 @@ class ModelConfig(ExtensibleSection):
         return self.d_v or self.d_model // self.num_heads
 
     @property
+    def position_limit(self) -> int | None:
+        """Return the number of tokens that the model has positions for; None if positions never end."""
+        return self.max_positions if self.position_encoding == "learned" else None
+
+    @property
     def has_final_norm(self) -> bool:
         """Return whether each stack ends with a normalization."""
         return self.final_norm if self.final_norm is not None else self.norm == "pre"

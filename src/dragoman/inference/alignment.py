@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead, extract_pair_links
-from dragoman.tasks.forced_decoding import compute_cross_attentions
+from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions
 from dragoman.tasks.translation import TranslatedLine
 from dragoman.word_aligner import Link
 
@@ -25,12 +24,14 @@ class AttentionAligner:
     head: attention head that links come from; pictures show the mean of the last layer's heads
     """
 
-    model: Transformer
+    decoder: ForcedDecoder
     tokenizer: PairTokenizer
     start_id: int
     head: AlignmentHead
 
-    def compute_line_weights(self, translated_lines: Sequence[TranslatedLine], batch_tokens: int) -> list[list[Tensor]]:
+    def compute_line_weights(
+        self, translated_lines: Sequence[TranslatedLine], batch_tokens: int
+    ) -> list[list[NDArray[np.float32]]]:
         """Return the weights of each hypothesis of each line; see `compute_pair_weights`."""
         pairs = [
             (line.source, hypothesis.tokens, hypothesis.finished) for line in translated_lines for hypothesis in line.hypotheses
@@ -40,24 +41,24 @@ class AttentionAligner:
 
     def compute_pair_weights(
         self, pairs: Sequence[tuple[Sequence[int], Sequence[int], bool]], batch_tokens: int
-    ) -> list[Tensor]:
+    ) -> list[NDArray[np.float32]]:
         """Return, for each pair, the weights for pictures and the weights for links, stacked. → (2, T + 1, S)
 
         pairs: source ids, target ids, and whether the target ends with the end token
         """
         return compute_cross_attentions(
-            self.model,
+            self.decoder,
             [source for source, _, _ in pairs],
             [target for _, target, _ in pairs],
             start_id=self.start_id,
             prompt=self.tokenizer.decoder_prompt,
             finished=[finished for _, _, finished in pairs],
             batch_tokens=batch_tokens,
-            transform=lambda weights_LHTS: torch.stack(
+            transform=lambda weights_LHTS: np.stack(
                 [AlignmentHead().select_weights(weights_LHTS), self.head.select_weights(weights_LHTS)]
             ),
         )
 
-    def extract_links(self, source: Sequence[int], target: Sequence[int], head_TS: Tensor) -> list[Link]:
+    def extract_links(self, source: Sequence[int], target: Sequence[int], head_TS: NDArray[np.float32]) -> list[Link]:
         """Return the links between the words of a pair."""
-        return extract_pair_links(head_TS.numpy(), source, target, self.tokenizer)
+        return extract_pair_links(head_TS, source, target, self.tokenizer)

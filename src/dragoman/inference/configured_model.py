@@ -57,7 +57,7 @@ class ConfiguredModel:
     def aligner(self) -> AttentionAligner:
         """Word aligner that reads attention."""
         head = self.bundle.metadata.alignment or AlignmentHead()
-        return AttentionAligner(self.session.models[0], self.tokenizer, self.start_id, head)
+        return AttentionAligner(self.session.forced_decoders[0], self.tokenizer, self.start_id, head)
 
     @cached_property
     def source_limit(self) -> int:

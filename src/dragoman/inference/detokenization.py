@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.config import DecodingConfig, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -26,7 +27,7 @@ class HypothesisDetails:
     unknown_words: replacement of each `<unk>`, in order; empty to leave them
     """
 
-    weights_2TS: Tensor | None = None
+    weights_2TS: NDArray[np.float32] | None = None
     confidence: float | None = None
     unknown_words: Sequence[str] = ()
 

@@ -15,20 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from torch import Tensor
 
 from dragoman.bundle import Bundle
 from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError
-from dragoman.io.safetensors import save_tensors
+from dragoman.io.safetensors import StoredArrays, save_tensors
 from dragoman.io.storage import atomic_dir
-from dragoman.io.torch_tensors import MappedTensors
 from dragoman.runtime.tensor_files import open_tensor_files
-from dragoman.tasks.forced_decoding import compute_cross_attentions
+from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 
 TABLES_FILE = "shortlist.safetensors"
@@ -49,24 +46,24 @@ class Shortlist:
     vocabulary_digest: SHA-256 of the tokenizers
     """
 
-    candidates_VK: Tensor
-    frequent_F: Tensor
+    candidates_VK: NDArray[np.int64]
+    frequent_F: NDArray[np.int64]
     is_joint: bool
     vocabulary_digest: bytes
 
     def select_tokens(self, source_BS: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens that translations of these sources may use, in order, the special tokens first. → (W,)"""
         source_ids = np.unique(source_BS)
-        token_sets = [np.arange(NUM_SPECIAL_TOKENS), self.frequent_F.numpy(), self.candidates_VK.numpy()[source_ids].flatten()]
+        token_sets = [np.arange(NUM_SPECIAL_TOKENS), self.frequent_F, self.candidates_VK[source_ids].flatten()]
         return np.unique(np.concatenate([*token_sets, source_ids] if self.is_joint else token_sets))
 
     def save(self, path: Path, *, overwrite: bool = False) -> None:
         """Write a checksummed folder. Raises OutputError if it exists or cannot be written."""
         tables = {
-            "candidates": self.candidates_VK.int(),
-            "frequent": self.frequent_F.int(),
-            "joint": torch.tensor([self.is_joint]),
-            "vocabulary": torch.tensor(list(self.vocabulary_digest), dtype=torch.uint8),
+            "candidates": self.candidates_VK.astype(np.int32),
+            "frequent": self.frequent_F.astype(np.int32),
+            "joint": np.array([self.is_joint]),
+            "vocabulary": np.frombuffer(self.vocabulary_digest, dtype=np.uint8),
         }
         checksums: dict[str, str] = {}
         with atomic_dir(path, overwrite=overwrite, digests=checksums) as folder:
@@ -77,9 +74,9 @@ def read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
     """Read a shortlist. Raises BundleError if it is missing, truncated or changed, or was built for another vocabulary."""
     files = open_tensor_files(path, BundleError)
     try:
-        tables = MappedTensors(files[TABLES_FILE])
+        tables = StoredArrays(files[TABLES_FILE])
         candidates_VK, frequent_F, is_joint, digest_bytes = (
-            tables[name].long() for name in ("candidates", "frequent", "joint", "vocabulary")
+            tables[name].astype(np.int64) for name in ("candidates", "frequent", "joint", "vocabulary")
         )
         digest = bytes(digest_bytes.tolist())
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -93,6 +90,7 @@ def read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
 
 def build_shortlist(
     bundle: Bundle,
+    decoder: ForcedDecoder,
     sources: Sequence[str],
     targets: Sequence[str],
     *,
@@ -102,6 +100,7 @@ def build_shortlist(
 ) -> tuple[Shortlist, int]:
     """Return the shortlist of these pairs, and the number of pairs that are longer than the training pairs and are skipped.
 
+    decoder: the bundle's model, whose attention shows the likely target tokens
     per_token: most candidate target tokens of one source token
     num_frequent: number of the most frequent target tokens, which every batch may use
     on_progress: called with the number of pairs that are finished
@@ -122,7 +121,7 @@ def build_shortlist(
         pairs = [pair for pair in zip(source_ids, target_ids, strict=True) if pair[0] and pair[1]]
         short_pairs = [pair for pair in pairs if max(map(len, pair)) < bundle.recipe.data.max_length]
         num_skipped, pairs = num_skipped + len(pairs) - len(short_pairs), short_pairs
-        for key, weight in _sum_attention(bundle, pairs, target_vocab_size):
+        for key, weight in _sum_attention(bundle, decoder, pairs, target_vocab_size):
             attention_by_token_pair[key] = attention_by_token_pair.get(key, 0.0) + weight
         np.add.at(target_counts_V, np.asarray([token for sentence in target_ids for token in sentence], dtype=np.int64), 1)
         on_progress(len(chunk))
@@ -141,8 +140,8 @@ def build_shortlist(
     )
     frequent_F = np.argsort(-target_counts_V, kind="stable")[:num_frequent].copy()
     return Shortlist(
-        torch.from_numpy(candidates_VK),
-        torch.from_numpy(frequent_F),
+        candidates_VK,
+        frequent_F,
         bundle.tokenizer.shares_vocabulary,
         _compute_vocabulary_digest(bundle),
     ), num_skipped
@@ -154,21 +153,21 @@ def _compute_vocabulary_digest(bundle: Bundle) -> bytes:
 
 
 def _sum_attention(
-    bundle: Bundle, pairs: Sequence[tuple[list[int], list[int]]], target_vocab_size: int
+    bundle: Bundle, decoder: ForcedDecoder, pairs: Sequence[tuple[list[int], list[int]]], target_vocab_size: int
 ) -> list[tuple[int, float]]:
     """Return the attention of each target token to each source token in the last layer, keyed by source · V_target + target."""
     weights = compute_cross_attentions(
-        bundle.model,
+        decoder,
         [source for source, _ in pairs],
         [target for _, target in pairs],
         start_id=get_decoder_start_id(bundle.recipe.model),
         prompt=bundle.tokenizer.decoder_prompt,
         finished=[True] * len(pairs),
-        transform=lambda weights_LHTS: weights_LHTS[-1].mean(dim=0),
+        transform=lambda weights_LHTS: weights_LHTS[-1].mean(0),
     )
     keys, values = [], []
     for (source, target), weights_TS in zip(pairs, weights, strict=True):
-        mean_TS = weights_TS.numpy()[: len(target)]
+        mean_TS = weights_TS[: len(target)]
         target_X, source_X = np.nonzero(mean_TS >= MIN_ATTENTION)
         keys.append(np.asarray(source)[source_X] * target_vocab_size + np.asarray(target)[target_X])
         values.append(mean_TS[target_X, source_X])

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.constraints import SentenceConstraints
@@ -170,7 +171,7 @@ class LineTranslation:
             model.recipe.task,
             model.decoding,
             model.start_id,
-            session.models[0],
+            session.forced_decoders[0],
             self._build_utility(segments),
         )
         return search.run(
@@ -245,7 +246,7 @@ class LineTranslation:
     ) -> list[list[HypothesisDetails]]:
         """Return the attention, the confidence and the words for `<unk>` of each hypothesis, if the caller asks for them."""
         aligner, config = self.model.aligner, self.model.decoding
-        weights: Iterable[Iterable[Tensor | None]] = repeat(repeat(None))
+        weights: Iterable[Iterable[NDArray[np.float32] | None]] = repeat(repeat(None))
         confidences: Iterable[Iterable[float | None]] = repeat(repeat(None))
         unknown_words: Iterable[Iterable[Sequence[str]]] = repeat(repeat(()))
         if attention:

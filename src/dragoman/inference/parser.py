@@ -134,7 +134,9 @@ class Parser:
             return parse
         config = self.resolve_decoding(decoding)
         words = self.split_words(sentences, tags=tags, tokenize=tokenize, start_index=start_index)
-        parsed_sentences = SentenceParser(self.models, self.bundle.tokenizer, self.recipe, config, self.inference_model).parse(
+        parsed_sentences = SentenceParser(
+            self.inference_model, self.session.forced_decoders, self.bundle.tokenizer, self.recipe, config
+        ).parse(
             words,
             constrained=constrained,
             tags=tags,

@@ -11,7 +11,6 @@ from dragoman.inference.inputs import encode_pairs, find_unfit_pairs
 from dragoman.inference.translation_result import Translation
 from dragoman.tasks.confidence import compute_signals
 from dragoman.tasks.forced_decoding import score_pairs
-from dragoman.tasks.torch_models import get_max_positions
 from dragoman.tasks.translation import get_source_limit, has_text
 from dragoman.word_aligner import Link
 
@@ -35,7 +34,7 @@ class ConfidenceEstimator:
         """Return the confidence of each output by a pass of the first model over it; None for an output without tokens."""
         model = self._model
         signals = compute_signals(
-            model.session.models[0],
+            model.session.forced_decoders[0],
             model.tokenizer,
             [output for output in outputs if output[1]],
             model.decoding,
@@ -55,14 +54,14 @@ class PairScorer:
     @property
     def max_tokens(self) -> int:
         """Most tokens of a side."""
-        return get_source_limit(get_max_positions(self.model.session.models[:1]), self.model.decoding)
+        return get_source_limit(self.model.bundle.recipe.model.position_limit, self.model.decoding)
 
     def score(self, sources: Sequence[str], targets: Sequence[str], *, confidence: bool = False) -> list[Translation]:
         """Return each target with its score; see `Translator.score`."""
         model = self.model
         source_ids, target_ids = encode_pairs("score", model.tokenizer, sources, targets, max_tokens=self.max_tokens)
         hypotheses = score_pairs(
-            model.session.models[0],
+            model.session.forced_decoders[0],
             source_ids,
             target_ids,
             model.decoding,

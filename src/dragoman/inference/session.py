@@ -17,13 +17,16 @@ from dragoman.inference.backends.device import choose_fastest_precision, resolve
 from dragoman.inference.backends.protocol import Precision
 from dragoman.inference.backends.select import build_inference_model, find_float32_reason, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
+from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.inference.lexical_shortlist import Shortlist, read_shortlist
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
+from dragoman.model_forward import NumpyTransformer
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
+    from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 
 TaskKind = Literal["translation", "parsing"]
 WRONG_TASK_HINTS: dict[TaskKind, str] = {
@@ -93,6 +96,11 @@ class InferenceSession:
     @inference_model.setter
     def inference_model(self, inference_model: InferenceModel) -> None:
         self._inference_model = inference_model
+
+    @cached_property
+    def forced_decoders(self) -> list[NumpyTransformer | TorchForcedDecoder]:
+        """Models as readers of given outputs, for scores, confidence, attention and tags."""
+        return [build_forced_decoder(model, self.device) for model in self.trained_models]
 
     @cached_property
     def models(self) -> list[Transformer]:

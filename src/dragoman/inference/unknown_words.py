@@ -11,7 +11,8 @@ from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.data.tokenization.byte_pieces import UNKNOWN_TEXT
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
@@ -72,7 +73,7 @@ def find_unknown_words(
 
 
 def _find_source_words(
-    aligner: AttentionAligner, text: str, source: Sequence[int], target: Sequence[int], head_TS: Tensor
+    aligner: AttentionAligner, text: str, source: Sequence[int], target: Sequence[int], head_TS: NDArray[np.float32]
 ) -> list[str]:
     """Return the source word that each `<unk>` of the target attends to most; none if pieces and text have other words."""
     tokenizer = aligner.tokenizer

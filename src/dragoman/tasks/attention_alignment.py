@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dragoman.config import ModelConfig, Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.evaluation.aer import score_alignments
-from dragoman.model.transformer import Transformer
-from dragoman.tasks.forced_decoding import compute_cross_attentions
+from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.translation import has_text
 from dragoman.word_aligner import Link, align_pairs
@@ -42,10 +40,11 @@ class AlignmentHead:
     head: int | None = None
     error_rate: float | None = None
 
-    def select_weights(self, weights_LHTS: Tensor) -> Tensor:
+    def select_weights(self, weights_LHTS: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the weights of this head. (L, H, T, S) → (T, S)"""
         weights_HTS = weights_LHTS[self.layer]
-        return weights_HTS.mean(dim=0) if self.head is None else weights_HTS[self.head]
+        weights_TS: NDArray[np.float32] = weights_HTS.mean(0) if self.head is None else weights_HTS[self.head]
+        return weights_TS
 
 
 def get_guided_head(recipe: Recipe) -> AlignmentHead | None:
@@ -58,7 +57,7 @@ def get_guided_head(recipe: Recipe) -> AlignmentHead | None:
 
 
 def choose_alignment_head(
-    model: Transformer,
+    decoder: ForcedDecoder,
     tokenizer: PairTokenizer,
     config: ModelConfig,
     sources: Sequence[str],
@@ -86,7 +85,7 @@ def choose_alignment_head(
         batch = pairs[start : start + PAIR_BATCH_SIZE]
         sources_ids, targets_ids = [source for *_, source, _ in batch], [target for *_, target in batch]
         weights = compute_cross_attentions(
-            model,
+            decoder,
             sources_ids,
             targets_ids,
             start_id=get_decoder_start_id(config),
@@ -95,8 +94,7 @@ def choose_alignment_head(
         )
         for weights_LHTS, source, target in zip(weights, sources_ids, targets_ids, strict=True):
             for head in heads:
-                head_TS = head.select_weights(weights_LHTS).numpy()
-                links_by_head[head].append(extract_pair_links(head_TS, source, target, tokenizer))
+                links_by_head[head].append(extract_pair_links(head.select_weights(weights_LHTS), source, target, tokenizer))
     errors = {head: score_alignments(links_by_head[head], gold).error_rate for head in heads}
     best = min(heads, key=errors.__getitem__)
     return replace(best, error_rate=round(errors[best], 4))

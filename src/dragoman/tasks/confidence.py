@@ -21,19 +21,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
-from torch import Tensor
 
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.errors import refuse_steps
 from dragoman.evaluation.correlation import spearman_correlation
 from dragoman.evaluation.metrics import sentence_chrf
-from dragoman.model.transformer import Transformer, check_predicts_by_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
-from dragoman.tasks.forced_decoding import compute_cross_attentions, score_pairs
+from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions, score_pairs
 from dragoman.tasks.generation import OnProgress
-from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.translation import decode_best, translate_lines
 
 MIN_CALIBRATION_SENTENCES = 100
@@ -189,7 +187,7 @@ def calibrate(signals: Sequence[OutputSignals]) -> ConfidenceCalibration | None:
 
 
 def compute_signals(
-    model: Transformer,
+    decoder: ForcedDecoder,
     tokenizer: PairTokenizer,
     outputs: Sequence[tuple[Sequence[int], Sequence[int], bool]],
     decoding: DecodingConfig,
@@ -204,16 +202,16 @@ def compute_signals(
     """
     sources, targets = [source for source, _, _ in outputs], [target for _, target, _ in outputs]
     finished = [has_end for _, _, has_end in outputs]
-    scored = score_pairs(model, sources, targets, decoding, start_id=start_id, prompt=tokenizer.decoder_prompt)
+    scored = score_pairs(decoder, sources, targets, decoding, start_id=start_id, prompt=tokenizer.decoder_prompt)
     received = compute_cross_attentions(
-        model,
+        decoder,
         sources,
         targets,
         start_id=start_id,
         prompt=tokenizer.decoder_prompt,
         finished=finished,
         batch_tokens=decoding.batch_tokens,
-        transform=lambda weights_LHTS: head.select_weights(weights_LHTS).sum(dim=0),
+        transform=lambda weights_LHTS: head.select_weights(weights_LHTS).sum(0),
     )
     return [
         OutputSignals(
@@ -227,14 +225,15 @@ def compute_signals(
     ]
 
 
-def _compute_coverage(received_S: Tensor, pieces: Sequence[str], source: Sequence[int]) -> float:
+def _compute_coverage(received_S: NDArray[np.float32], pieces: Sequence[str], source: Sequence[int]) -> float:
     """Return the mean attention of the tokens with a letter or digit, at most 1 each; 1 if there is no such token."""
     is_word = [token != END_ID and bool(WORD_CHARACTER.search(piece)) for token, piece in zip(source, pieces, strict=True)]
-    return float(received_S[np.flatnonzero(is_word)].clamp(max=1.0).mean()) if any(is_word) else 1.0
+    return float(received_S[is_word].clip(max=1.0).mean()) if any(is_word) else 1.0
 
 
 def calibrate_model(
-    model: Transformer,
+    inference_model: InferenceModel,
+    decoder: ForcedDecoder,
     tokenizer: PairTokenizer,
     recipe: Recipe,
     sources: Sequence[str],
@@ -245,26 +244,28 @@ def calibrate_model(
 ) -> ConfidenceCalibration | None:
     """Translate a validation set with the recipe's decoding options, and return the calibration by these translations.
 
+    inference_model, decoder: the same model, for the search and for forced decoding
     references: for the rank correlation with sentence chrF
     head: attention head that coverage comes from; by default the mean of the last layer
     Return None if fewer than `MIN_CALIBRATION_SENTENCES` lines have a translation. Raise BundleError for a model that predicts
     all tokens at once.
     """
-    check_predicts_by_steps(model, "the calibration of the confidence")
+    if not decoder.is_autoregressive:
+        refuse_steps("the calibration of the confidence")
     if len(sources) < MIN_CALIBRATION_SENTENCES:
         return None
     translated = translate_lines(
-        as_inference_model([model]),
+        inference_model,
         tokenizer,
         sources,
         recipe,
-        attention_model=model,
+        forced_decoder=decoder,
         on_progress=on_progress,
     )
     indices = [index for index, line in enumerate(translated) if line.hypotheses and line.hypotheses[0].tokens]
     best = [(translated[index].source, translated[index].hypotheses[0]) for index in indices]
     signals = compute_signals(
-        model,
+        decoder,
         tokenizer,
         [(source, hypothesis.tokens, hypothesis.finished) for source, hypothesis in best],
         recipe.decoding,

@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dragoman.config import DecodingConfig
 from dragoman.decoding.hypothesis import Hypothesis
-
-if TYPE_CHECKING:
-    from dragoman.model.transformer import Transformer
+from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions
 
 MIN_COVERAGE = 1e-9
 """Smallest attention of a source token, so that the logarithm is finite."""
@@ -34,7 +31,7 @@ def compute_coverage_penalty(weights_TS: ArrayLike, beta: float) -> float:
 
 
 def rerank_by_coverage(
-    model: Transformer,
+    decoder: ForcedDecoder,
     sources: Sequence[Sequence[int]],
     hypotheses: Sequence[Sequence[Hypothesis]],
     decoding: DecodingConfig,
@@ -46,22 +43,20 @@ def rerank_by_coverage(
 
     Finished hypotheses rank before unfinished ones.
     """
-    from dragoman.tasks.forced_decoding import compute_cross_attentions  # PyTorch, which no other part of a search needs
-
     outputs = [
         (source, hypothesis) for source, candidates in zip(sources, hypotheses, strict=True) for hypothesis in candidates
     ]
     penalties = iter(
         compute_cross_attentions(
-            model,
+            decoder,
             [source for source, _ in outputs],
             [hypothesis.tokens for _, hypothesis in outputs],
             start_id=start_id,
             prompt=prompt,
             finished=[hypothesis.finished for _, hypothesis in outputs],
             batch_tokens=decoding.batch_tokens,
-            transform=lambda weights_LHTS: weights_LHTS.new_tensor(
-                compute_coverage_penalty(weights_LHTS[-1].mean(dim=0), decoding.coverage_penalty)
+            transform=lambda weights_LHTS: np.array(
+                compute_coverage_penalty(weights_LHTS[-1].mean(0), decoding.coverage_penalty), dtype=np.float32
             ),
         )
     )

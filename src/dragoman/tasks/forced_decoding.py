@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.config import DecodingConfig
-from dragoman.data.collate import collate
+from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
-from dragoman.errors import BundleError
-from dragoman.model.attention import Attention, record_attention
-from dragoman.model.transformer import Transformer, check_predicts_by_steps
+from dragoman.errors import refuse_steps
 from dragoman.tasks.generation import OnProgress, batch_by_length
 
+FloatArray = NDArray[np.float32]
+IdArray = NDArray[np.int64]
 
-@torch.no_grad()
+
+class ForcedDecoder(Protocol):
+    """Model that reads given targets: `NumpyTransformer`, or `TorchForcedDecoder` for other layers and for a GPU.
+
+    Sources (B, S), decoder inputs (B, T) and targets (B, T) are padded on the right.
+    """
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token; the methods need that."""
+        ...
+
+    def compute_log_probs(self, source_BS: IdArray, inputs_BT: IdArray, targets_BT: IdArray) -> FloatArray:
+        """Return the log-probability of each target token after the inputs before it; 0 for padding. → (B, T)"""
+        ...
+
+    def compute_cross_attentions(self, source_BS: IdArray, inputs_BT: IdArray) -> FloatArray:
+        """Return the cross-attention weights of all decoder layers. → (B, L, H, T, S)
+
+        Raises BundleError for a model without cross-attention.
+        """
+        ...
+
+
 def score_pairs(
-    model: Transformer,
+    decoder: ForcedDecoder,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     config: DecodingConfig,
@@ -32,25 +56,24 @@ def score_pairs(
 
     Raises BundleError for a model that predicts all tokens at once.
     """
-    check_predicts_by_steps(model, "the score of a given target")
+    if not decoder.is_autoregressive:
+        refuse_steps("the score of a given target")
     results: dict[int, Hypothesis] = {}
     penalty = LengthPenalty(config.length_penalty, config.alpha, len(prompt))
-    lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, targets, strict=True)]
-    for indices in batch_by_length(lengths, config.batch_tokens):
-        batch_targets = [targets[index] for index in indices]
-        batch = collate(
-            [sources[index] for index in indices], [[*prompt, *target] for target in batch_targets], start_id=start_id
-        ).to(model.output.device)
-        logits_BTV = model(batch.source_BS, batch.inputs_BT)[:, len(prompt) :]
-        scored = score_targets(logits_BTV, batch_targets, end_id=END_ID, length_penalty=penalty)
-        results.update(zip(indices, scored, strict=True))
+    for indices, source_BS, outputs in _iter_batches(sources, targets, prompt, config.batch_tokens):
+        log_probs_BT = decoder.compute_log_probs(
+            source_BS, pad_sequences(outputs, prefix_id=start_id), pad_sequences(outputs, suffix_id=END_ID)
+        )
+        for index, log_probs_T in zip(indices, log_probs_BT, strict=True):
+            token_log_probs = log_probs_T[len(prompt) : len(prompt) + len(targets[index]) + 1].tolist()
+            score = sum(token_log_probs) / penalty(float(len(token_log_probs)))
+            results[index] = Hypothesis(tuple(targets[index]), tuple(token_log_probs), score, True)
         on_progress(len(indices))
     return [results[index] for index in range(len(sources))]
 
 
-@torch.no_grad()
 def compute_cross_attentions(
-    model: Transformer,
+    decoder: ForcedDecoder,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     *,
@@ -58,8 +81,8 @@ def compute_cross_attentions(
     prompt: Sequence[int] = (),
     finished: Sequence[bool],
     batch_tokens: int = 4096,
-    transform: Callable[[Tensor], Tensor] = lambda weights_LHTS: weights_LHTS,
-) -> list[Tensor]:
+    transform: Callable[[FloatArray], FloatArray] = lambda weights_LHTS: weights_LHTS,
+) -> list[FloatArray]:
     """Return the cross-attention weights of each pair: (layers, heads, T + 1, S), or T rows if the target is unfinished.
 
     prompt: see `generate`; its tokens have no rows
@@ -68,42 +91,22 @@ def compute_cross_attentions(
 
     Raises BundleError for a model without cross-attention, and for one that predicts all tokens at once.
     """
-    check_predicts_by_steps(model, "an alignment")
-    attentions = [module for name, module in model.decoder.named_modules() if name.endswith("cross_attention")]
-    if not attentions:
-        raise BundleError(
-            "this model: the decoder has no attention to the source, so there are no alignments; use another model",
-            code="no-cross-attention",
-        )
+    if not decoder.is_autoregressive:
+        refuse_steps("an alignment")
     outputs = [target if has_end else target[:-1] for target, has_end in zip(targets, finished, strict=True)]
-    lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, outputs, strict=True)]
-    results: dict[int, Tensor] = {}
-    for indices in batch_by_length(lengths, batch_tokens):
-        batch_outputs = [[*prompt, *outputs[index]] for index in indices]
-        batch = collate([sources[index] for index in indices], batch_outputs, start_id=start_id)
-        batch = batch.to(model.output.device)
-        with record_attention([module for module in attentions if isinstance(module, Attention)]) as weights:
-            model(batch.source_BS, batch.inputs_BT)
-        weights_BLHTS = torch.stack(weights, dim=1).float().cpu()
+    results: dict[int, FloatArray] = {}
+    for indices, source_BS, batch_outputs in _iter_batches(sources, outputs, prompt, batch_tokens):
+        weights_BLHTS = decoder.compute_cross_attentions(source_BS, pad_sequences(batch_outputs, prefix_id=start_id))
         for row, index in enumerate(indices):
-            queries = slice(len(prompt), len(prompt) + len(outputs[index]) + 1)
-            results[index] = transform(weights_BLHTS[row, :, :, queries, : len(sources[index])]).clone()
+            queries = slice(len(prompt), len(batch_outputs[row]) + 1)
+            results[index] = transform(weights_BLHTS[row, :, :, queries, : len(sources[index])]).copy()
     return [results[index] for index in range(len(sources))]
 
 
-def score_targets(
-    logits_BTV: Tensor, targets: Sequence[Sequence[int]], *, end_id: int, length_penalty: LengthPenalty
-) -> list[Hypothesis]:
-    """Return each target as a hypothesis with the log-probabilities of its tokens and its end token.
-
-    logits_BTV: the model's logits after the start token and each target token (teacher forcing)
-    targets: ids without start and end token, at most T − 1 each
-    """
-    hypotheses = []
-    for logits_TV, target in zip(logits_BTV, targets, strict=True):
-        ids_T = torch.tensor([*target, end_id], device=logits_BTV.device)
-        log_probs_TV = logits_TV[: len(ids_T)].float().log_softmax(dim=-1)
-        token_log_probs = log_probs_TV.gather(1, ids_T[:, None])[:, 0].tolist()
-        score = sum(token_log_probs) / length_penalty(float(len(ids_T)))
-        hypotheses.append(Hypothesis(tuple(target), tuple(token_log_probs), score, True))
-    return hypotheses
+def _iter_batches(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], prompt: Sequence[int], batch_tokens: int
+) -> Iterator[tuple[list[int], IdArray, list[list[int]]]]:
+    """Yield the indices of each batch of pairs, its padded sources, and its targets behind the prompt."""
+    lengths = [max(len(source), len(prompt) + len(target) + 1) for source, target in zip(sources, targets, strict=True)]
+    for indices in batch_by_length(lengths, batch_tokens):
+        yield indices, pad_sequences([sources[index] for index in indices]), [[*prompt, *targets[index]] for index in indices]

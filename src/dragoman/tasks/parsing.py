@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
 from dragoman.data.padding import pad_sequences, split_by_tokens
@@ -19,10 +20,8 @@ from dragoman.evaluation.evalb_scorer import sum_scores
 from dragoman.evaluation.metrics import Score
 from dragoman.evaluation.parse_scores import ParseComparison
 from dragoman.formats.pair import Pair
-from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import BatchSearch, ConstraintFactory, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
-from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.translation import build_decoding_constraints, get_source_limit
 from dragoman.tasks.tree_constraint import TreeConstraint
 from dragoman.trees.constraint_automaton import ConstraintAutomaton
@@ -30,6 +29,9 @@ from dragoman.trees.linearization import XX
 from dragoman.trees.ptb import read_tree
 from dragoman.trees.repair import Repair, RepairedTree, repair_tree
 from dragoman.trees.tree import Tree, get_leaves
+
+if TYPE_CHECKING:
+    from dragoman.model.transformer import Transformer
 
 ParseStatus = Literal["ok", "repaired", "truncated", "empty", "too_long"]
 """Outcome of one sentence:
@@ -92,15 +94,23 @@ def encode_words(tokenizer: PairTokenizer, words: Sequence[str]) -> list[int]:
     return tokenizer.encode_source(to_source_text(words))
 
 
+class Tagger(Protocol):
+    """Model of a parser that predicts the POS tag of each word."""
+
+    def compute_tag_log_probs(self, source_BS: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the log-probability of each tag of each word; −∞ for other tokens. → (B, W, V)"""
+        ...
+
+
 @dataclass(frozen=True)
 class SentenceParser:
-    """Parser of sentences, with the same models and options. inference_model: the models prepared for search, if they are"""
+    """Parser of sentences, with the same models and options. taggers: the models, which a parser with a tag head needs"""
 
-    models: Sequence[Transformer]
+    inference_model: InferenceModel
+    taggers: Sequence[Tagger]
     tokenizer: PairTokenizer
     recipe: Recipe
     decoding: DecodingConfig
-    inference_model: InferenceModel | None = None
 
     def parse(
         self,
@@ -120,7 +130,7 @@ class SentenceParser:
         sample_ids: number of each sentence in its text, which selects the random stream of sampling; default 0, 1, …
         Raises DataError if the numbers of tags and words differ.
         """
-        labels, inference_model = get_labels(self.tokenizer), self.inference_model or as_inference_model(self.models)
+        labels, inference_model = get_labels(self.tokenizer), self.inference_model
         source_limit = get_source_limit(inference_model.max_positions, self.decoding)
         sources = [encode_words(self.tokenizer, words) if words else [] for words in sentences]
         limits = [
@@ -134,7 +144,7 @@ class SentenceParser:
         ]
         on_progress(len(sentences) - len(readable))
         resolved_tags = _resolve_tags(
-            self.models, self.tokenizer, sentences, [sources[index] for index in readable], readable, self.recipe, tags
+            self.taggers, self.tokenizer, sentences, [sources[index] for index in readable], readable, self.recipe, tags
         )
         decoding_constraints = build_decoding_constraints(self.decoding, labels)
         hypotheses_by_sentence = generate(
@@ -196,7 +206,7 @@ def _read_tags(tree: Tree) -> list[str]:
 
 
 def _resolve_tags(
-    models: Sequence[Transformer],
+    taggers: Sequence[Tagger],
     tokenizer: PairTokenizer,
     sentences: Sequence[Sequence[str]],
     sources: Sequence[Sequence[int]],
@@ -214,32 +224,24 @@ def _resolve_tags(
             )
     untagged = [position for position, tags in enumerate(resolved_tags) if tags is None]
     if recipe.task.has_tagging_head:
-        predicted_tags = predict_tags(models, tokenizer, [sources[position] for position in untagged])
+        predicted_tags = predict_tags(taggers, tokenizer, [sources[position] for position in untagged])
         for position, tags in zip(untagged, predicted_tags, strict=True):
             resolved_tags[position] = tags
     return resolved_tags
 
 
-@torch.no_grad()
-def predict_tags(models: Sequence[Transformer], tokenizer: PairTokenizer, sources: Sequence[Sequence[int]]) -> list[list[str]]:
+def predict_tags(taggers: Sequence[Tagger], tokenizer: PairTokenizer, sources: Sequence[Sequence[int]]) -> list[list[str]]:
     """Return the likeliest tag of each word by the tag head; several models average their probabilities."""
-    labels, device = get_labels(tokenizer), models[0].output.device
+    labels = get_labels(tokenizer)
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     tags_by_index: dict[int, list[str]] = {}
     for batch_slice in split_by_tokens([len(sources[index]) for index in order], TAGGING_BATCH_TOKENS):
         indices = order[batch_slice]
-        source_BS = torch.from_numpy(pad_sequences([sources[index] for index in indices])).to(device)
-        log_prob_BWV = torch.stack([_tag_log_probs(model, source_BS) for model in models]).logsumexp(0)
+        source_BS = pad_sequences([sources[index] for index in indices])
+        log_prob_BWV = reduce(np.logaddexp, [tagger.compute_tag_log_probs(source_BS) for tagger in taggers])
         for index, ids in zip(indices, log_prob_BWV.argmax(-1).tolist(), strict=True):
             tags_by_index[index] = labels.ids_to_pieces(ids[: int(tokenizer.source.word_start_mask[sources[index]].sum())])
     return [tags_by_index[index] for index in range(len(sources))]
-
-
-def _tag_log_probs(model: Transformer, source_BS: Tensor) -> Tensor:
-    assert model.words is not None, "a translator, not a parser"
-    assert model.tagger is not None, "a parser without a tag head"
-    logits_BWV: Tensor = model.tagger(model.words.gather_word_outputs(model.encoder(source_BS), source_BS))
-    return logits_BWV.log_softmax(-1)
 
 
 def read_gold_tree(task: TaskConfig, pair: Pair) -> Tree:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -26,12 +26,10 @@ from dragoman.errors import MissingDependencyError, RecipeError
 from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, check_bleu_tokenizer, get_task_bleu_tokenizer
 from dragoman.evaluation.metrics import Score, chrf, exact_match, paper_bleu, uses_split_compounds
 from dragoman.tasks.coverage_penalty import rerank_by_coverage
+from dragoman.tasks.forced_decoding import ForcedDecoder
 from dragoman.tasks.generation import BatchSearch, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.mbr import UtilityFn, build_candidate_search, rerank_by_mbr
-
-if TYPE_CHECKING:
-    from dragoman.model.transformer import Transformer
 
 TranslationStatus = Literal["ok", "truncated", "short", "repetition", "copied", "empty", "too_long"]
 """Outcome of one line:
@@ -87,12 +85,12 @@ def translate_lines(
     recipe: Recipe,
     *,
     decoding: DecodingConfig | None = None,
-    attention_model: Transformer | None = None,
+    forced_decoder: ForcedDecoder | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> list[TranslatedLine]:
     """Encode and search each line, in order. decoding: options to use instead of those of the recipe"""
     start_id = get_decoder_start_id(recipe.model)
-    search = LineSearch(inference_model, tokenizer, recipe.task, decoding or recipe.decoding, start_id, attention_model)
+    search = LineSearch(inference_model, tokenizer, recipe.task, decoding or recipe.decoding, start_id, forced_decoder)
     source_limit = get_source_limit(inference_model.max_positions, search.decoding)
     return search.run(encode_lines(tokenizer, lines, source_limit=source_limit), on_progress=on_progress)
 
@@ -116,7 +114,7 @@ class LineSearch:
     """Search for the hypotheses of lines, with one model and the same options.
 
     start_id: first decoder input
-    attention_model: model whose attention the coverage penalty reads; needed if `decoding.coverage_penalty` is set
+    forced_decoder: model whose attention the coverage penalty reads; needed if `decoding.coverage_penalty` is set
     compute_utility: utility of minimum Bayes risk for a metric that is neither chrF nor BLEU
     """
 
@@ -125,7 +123,7 @@ class LineSearch:
     task: TaskConfig
     decoding: DecodingConfig
     start_id: int
-    attention_model: Transformer | None = None
+    forced_decoder: ForcedDecoder | None = None
     compute_utility: UtilityFn | None = None
 
     def run(
@@ -170,9 +168,9 @@ class LineSearch:
             map_fn=map_fn,
         )
         if self.decoding.coverage_penalty:
-            assert self.attention_model is not None, "the coverage penalty reads the attention of a model"
+            assert self.forced_decoder is not None, "the coverage penalty reads the attention of a model"
             results = rerank_by_coverage(
-                self.attention_model,
+                self.forced_decoder,
                 [lines[index].source for index in searched],
                 results,
                 self.decoding,

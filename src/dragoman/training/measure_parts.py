@@ -30,6 +30,8 @@ from dragoman.tasks.confidence import (
     calibrate_model,
 )
 from dragoman.tasks.parsing import parser_options
+from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
+from dragoman.tasks.torch_models import as_inference_model
 from dragoman.text.length_ratios import LengthRatios, measure_length_ratios
 from dragoman.training.validation import get_references, group_by_languages, read_validation_pairs
 
@@ -107,10 +109,10 @@ def _choose_alignment(
     if languages is not None:
         tokenizer = tokenizer.select_languages(*languages, zero_shot=True)
         pairs = [pairs[index] for index in indices]
-    model = _build_model(recipe, tokenizer, weights, location=location)
+    decoder = TorchForcedDecoder(_build_model(recipe, tokenizer, weights, location=location))
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     candidates = None if guided_head_ref is None else [guided_head_ref]
-    return choose_alignment_head(model, tokenizer, recipe.model, sources, targets, candidates=candidates)
+    return choose_alignment_head(decoder, tokenizer, recipe.model, sources, targets, candidates=candidates)
 
 
 def _calibrate_confidence(
@@ -135,7 +137,8 @@ def _calibrate_confidence(
         return None
     model = _build_model(recipe, prepared.tokenizer, weights, location=location).to(device)
     sources, references = [pair.source for pair in pairs], get_references(pairs, recipe)
-    return calibrate_model(model, prepared.tokenizer, recipe, sources, references, head=alignment)
+    inference_model, decoder = as_inference_model([model]), TorchForcedDecoder(model)
+    return calibrate_model(inference_model, decoder, prepared.tokenizer, recipe, sources, references, head=alignment)
 
 
 def measure_corpus_lengths(recipe: Recipe, prepared: PreparedData) -> list[LengthRatios] | None:

@@ -21,6 +21,7 @@ from dragoman.runtime.progress import format_duration
 from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.parsing import encode_words, get_labels
+from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.tasks.torch_models import get_max_positions
 from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, Sample
 from dragoman.training.monitoring.metrics_log import read_metrics_log
@@ -276,7 +277,7 @@ def draw_attention(bundle: Bundle, sample: Sample) -> str:
     """Return an SVG heatmap of the cross-attention for the sample's translation, the mean of the last layer's heads."""
     source, target = _encode_sample(bundle, sample)
     [weights_LHTS] = compute_cross_attentions(
-        bundle.model,
+        TorchForcedDecoder(bundle.model),
         [source],
         [target],
         start_id=get_decoder_start_id(bundle.recipe.model),
@@ -284,7 +285,7 @@ def draw_attention(bundle: Bundle, sample: Sample) -> str:
         finished=[True],
     )
     return render_attention_heatmap(
-        weights_LHTS[-1].mean(dim=0).tolist(),
+        weights_LHTS[-1].mean(0).tolist(),
         rows=[*bundle.tokenizer.target.ids_to_pieces(target), "</s>"],
         columns=bundle.tokenizer.source.ids_to_pieces(source),
         title=sample.source,

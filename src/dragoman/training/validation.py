@@ -30,6 +30,7 @@ from dragoman.formats.readers import read_pairs
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.parsing import SentenceParser, read_gold_tree, score_parses
+from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
 from dragoman.training.compute_plan import ComputePlan
@@ -383,7 +384,7 @@ def _evaluate_translations(
         sources,
         recipe,
         decoding=decoding,
-        attention_model=model,
+        forced_decoder=TorchForcedDecoder(model),
         on_progress=on_progress,
     )
     texts = decode_best(translations, tokenizer)
@@ -408,7 +409,9 @@ def _evaluate_parses(
     gold_trees = [read_gold_tree(recipe.task, pair) for pair in pairs]
     words = [[leaf.word for leaf in get_leaves(tree)] for tree in gold_trees]
     tags = [[leaf.tag or "" for leaf in get_leaves(tree)] for tree in gold_trees] if recipe.task.pos_tags == "given" else None
-    parses = SentenceParser([model], tokenizer, recipe, decoding).parse(words, tags=tags, on_progress=on_progress)
+    parses = SentenceParser(as_inference_model([model]), [TorchForcedDecoder(model)], tokenizer, recipe, decoding).parse(
+        words, tags=tags, on_progress=on_progress
+    )
     scores = score_parses([parse.tree for parse in parses], gold_trees)
     samples = tuple(
         Sample(" ".join(parse.words), format_tree(reference), format_tree(parse.tree) if parse.tree is not None else "")

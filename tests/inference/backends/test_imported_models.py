@@ -21,6 +21,7 @@ from dragoman.runtime.cpu_support import has_int8_matmul
 from dragoman.tasks.forced_decoding import score_pairs
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
+from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.tasks.torch_models import as_inference_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -111,7 +112,7 @@ def test_int8_probabilities_are_those_of_float32(bundle: Bundle, name: str) -> N
     outputs = search(bundle, build_int8_model(bundle, name), LINES)
     tokenizer, config = bundle.tokenizer, bundle.recipe.decoding
     scored = score_pairs(
-        bundle.model,
+        TorchForcedDecoder(bundle.model),
         [tokenizer.encode_source(line) for line in LINES],
         [output.tokens for output in outputs],
         config,

@@ -52,7 +52,8 @@ def calibrate(bundle: Path, source: Path, reference: Path | None, max_sentences:
 
         translator = load(bundle, task="translation", device=device, precision="float32")
         calibration = calibrate_model(
-            translator.models[0],
+            translator.session.inference_model,
+            translator.session.forced_decoders[0],
             translator.bundle.tokenizer,
             translator.recipe,
             [sources[index] for index in indices],

@@ -60,6 +60,8 @@ def shortlist(
     from dragoman.cli.json_outputs import ShortlistOutput
     from dragoman.errors import BundleError
     from dragoman.formats.text import read_parallel_lines
+    from dragoman.inference.backends.trained_model import TrainedModel
+    from dragoman.inference.forced_decoder import build_forced_decoder
     from dragoman.inference.lexical_shortlist import build_shortlist
 
     for name, value in (("--per-token", per_token), ("--frequent", frequent)):
@@ -72,9 +74,10 @@ def shortlist(
         raise BundleError(f"{bundle}: is a parser, which needs no shortlist; use dragoman parse")
     tokenizer = loaded_bundle.tokenizer.select_languages(source_language, target_language)
     loaded_bundle = replace(loaded_bundle, tokenizer=tokenizer)
+    decoder = build_forced_decoder(TrainedModel.from_bundle(loaded_bundle))
     with progress_bar(stderr_console(), "counting", len(sources), unit="pairs") as bar:
         learned_shortlist, skipped_pairs = build_shortlist(
-            loaded_bundle, sources, targets, per_token=per_token, num_frequent=frequent, on_progress=bar.advance
+            loaded_bundle, decoder, sources, targets, per_token=per_token, num_frequent=frequent, on_progress=bar.advance
         )
     learned_shortlist.save(output, overwrite=overwrite)
     covered_tokens = int((learned_shortlist.candidates_VK[:, 0] > 0).sum())
