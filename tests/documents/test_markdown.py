@@ -168,3 +168,16 @@ def test_the_documentation_of_dragoman_obeys_the_laws() -> None:
     assert len(paths) > 20
     for path in paths:
         check_laws(markdown.parse, path.read_bytes(), pseudo_translate)
+
+
+@pytest.mark.parametrize("end", ["", "[]", "[red cat]"])
+def test_link_keeps_its_label_when_its_text_changes(end: str) -> None:
+    content = f"See the [red cat]{end} and *the* [red cat]{end}.\n\n[red cat]: /a.md\n"
+    document = markdown.parse(content.encode())
+    (unit,) = document.units
+    for changed, expected in ((unit.source, content), (unit.source.replace("red", "blue", 1), "")):
+        translations = {unit.id: UnitTranslation(changed)}
+        written = write_document(document, translations, "de")
+        check_written(document, translations, written, markdown.parse)
+        expected = expected or content.replace(f"[red cat]{end}", "[blue cat][red cat]", 1)
+        assert written.decode() == expected

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,7 @@ class _PlaceInMarkdown:
 
     start, end: its characters in the file
     codes: what the file has for each tag
+    full_ends: what it gets for the end tag of a link whose text is its label, if the text changes
     is_cell: the text is a cell of a table
     width: columns of the longest line, or 0 for a text in one line
     prefix: what stands before the second line and those after it
@@ -86,6 +87,7 @@ class _PlaceInMarkdown:
     start: int
     end: int
     codes: dict[str, str]
+    full_ends: dict[str, str]
     is_cell: bool
     width: int
     prefix: str
@@ -200,7 +202,7 @@ class _BlockReader:
             width = max(MIN_WRAP_WIDTH, *(end - self._get_line_start(start) for start, end in spans))
         name = str(len(self._places))
         self.units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
-        self._places[name] = _PlaceInMarkdown(spans[0][0], spans[-1][1], reader.codes, is_cell, width, prefix)
+        self._places[name] = _PlaceInMarkdown(spans[0][0], spans[-1][1], reader.codes, reader.full_ends, is_cell, width, prefix)
 
     def add_front_matter(self, texts: Sequence[FrontText]) -> None:
         """Add the units of the front matter, which are named by their keys."""
@@ -240,15 +242,17 @@ class _BlockReader:
             item = self._front_texts[unit.id]
             return [self.text.make_edit(item.start, item.end, item.write(translation.text))]
         place = self._places[unit.id]
+        old, new = (_read_insides(text, place.full_ends) for text in (unit.source, translation.text))
+        codes = place.codes | {tag: end for tag, end in place.full_ends.items() if new.get(tag) != old.get(tag)}
         words: list[list[str]] = [[]]
         written = ""  # last piece that is not empty
         pieces = _TAG.split(translation.text.strip())
         for index, piece in enumerate(pieces):
             if index % 2:
-                words[-1].append(place.codes.get(piece, "").replace("\n", f"{self.text.newline}{place.prefix}"))
+                words[-1].append(codes.get(piece, "").replace("\n", f"{self.text.newline}{place.prefix}"))
                 written = words[-1][-1] or written
                 continue
-            following = place.codes.get(pieces[index + 1], "") if index + 1 < len(pieces) else ""
+            following = codes.get(pieces[index + 1], "") if index + 1 < len(pieces) else ""
             is_line_start = not written or (place.width > 0 and written.endswith(f"\n{place.prefix}"))
             plain = html.unescape(piece).replace("\n", " ")
             escaped = _escape(plain, is_line_start=is_line_start, following=following)
@@ -260,6 +264,13 @@ class _BlockReader:
         if place.is_cell:
             text = text.replace("|", "\\|")
         return [self.text.make_edit(place.start, place.end, text)]
+
+
+def _read_insides(text: str, end_tags: Collection[str]) -> dict[str, str]:
+    """Return what is inside the pairs with these end tags, none of which is in another."""
+    places = {match[0]: match.span() for match in _TAG.finditer(text)} if end_tags else {}
+    starts = {tag: places.get(tag.replace("/", ""), (0, 0))[1] for tag in end_tags}
+    return {tag: text[starts[tag] : places[tag][0]] for tag in end_tags if tag in places}
 
 
 def _wrap(words: Sequence[str], place: _PlaceInMarkdown) -> list[str]:
@@ -284,10 +295,11 @@ class _InlineReader:
     def __init__(self, content: str) -> None:
         self.content = content
         self.codes: dict[str, str] = {}
+        self.full_ends: dict[str, str] = {}
         self._position = 0
         self._output: list[str] = []
         self._open_tags: list[int] = []
-        self._open_links: list[bool] = []
+        self._open_links: list[int | None] = []  # start of the label of a link with a label
         self._num_codes = 0
 
     def read(self, tokens: Sequence[Token]) -> str:
@@ -317,10 +329,14 @@ class _InlineReader:
                 case "link_open":
                     self._expect("[")
                     self._open("[")
-                    self._open_links.append("label" in token.meta)
+                    self._open_links.append(self._position if "label" in token.meta else None)
                 case "link_close":
-                    is_reference = self._open_links.pop()
-                    self._close(self._match(_REFERENCE_END if is_reference else _LINK_END)[0])
+                    label_start = self._open_links.pop()
+                    end = self._match(_LINK_END if label_start is None else _REFERENCE_END)[0]
+                    if label_start is not None and end in ("]", "][]"):
+                        label = " ".join(self.content[label_start : self._position].split())
+                        self.full_ends[f"</g{self._open_tags[-1]}>"] = f"][{label}]"
+                    self._close(end)
                 case "strong_open" | "em_open" | "s_open":
                     self._expect(token.markup)
                     self._open(token.markup)
