@@ -18,7 +18,7 @@ LogSumExpFn = Callable[[Array], Array]
 """logits_NV → log Σ exp over the vocabulary of each row (N,), in double precision."""
 Reduction = Literal["add", "minimum", "maximum"]
 
-# For fewer values, one stable sort is faster than a partition and a sort of its result.
+# For a shorter row, a stable sort of the indices is faster than a sort of integers.
 FEW_SORTED_VALUES = 128
 
 
@@ -124,14 +124,19 @@ class NumpyArrays:
         return array.cumsum(-1, dtype=np.float64).astype(array.dtype, copy=False)
 
     def topk(self, array_BX: Array, count: int) -> Array:
-        """Return the indices as the protocol describes; of equal values in a short row, the first comes first."""
+        """Return the indices as the protocol describes; of equal values, the first comes first."""
         if count == 1:
             return array_BX.argmax(1)[:, None]
-        if count == array_BX.shape[1] or array_BX.shape[1] <= FEW_SORTED_VALUES:
+        if array_BX.shape[1] <= FEW_SORTED_VALUES or array_BX.dtype != np.float32:
             return (-array_BX).argsort(1, kind="stable")[:, :count]
-        index_BX = np.argpartition(array_BX, -count, axis=1)[:, -count:]
-        index_BX.sort(axis=1)
-        return self.take(index_BX, (-self.take(array_BX, index_BX)).argsort(1, kind="stable"))
+        # Bits of a float as an integer in the same order, above the index: NumPy sorts integers many times faster than it
+        # sorts indices. The sum turns -0.0 into 0.0.
+        bits_BX = (array_BX + np.float32(0.0)).view(np.int32)
+        keys_BX = ~(bits_BX ^ ((bits_BX >> 31) & 0x7FFFFFFF)).astype(np.int64) << 32
+        keys_BX |= np.arange(array_BX.shape[1])
+        if count < array_BX.shape[1]:
+            keys_BX = np.partition(keys_BX, count - 1, axis=1)[:, :count]
+        return np.sort(keys_BX, axis=1) & 0xFFFFFFFF
 
     def log_softmax(self, logits_NV: Array) -> Array:
         return logits_NV - self.logsumexp(logits_NV, -1)[..., None]

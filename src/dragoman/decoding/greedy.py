@@ -52,9 +52,9 @@ def make_sampler(
     def select_tokens(logits_NV: Array, sentences: Sequence[int], length: int, topk_impl: TopK) -> Array:
         uniform_N = arrays.asarray([draw_uniform(sentence, length) for sentence in sentences], arrays.xp.float32)
         scaled_NV = logits_NV if temperature == 1.0 else logits_NV / temperature
-        return sample_tokens(scaled_NV, topk.logsumexp(scaled_NV), uniform_N, topk, top_k=top_k, top_p=top_p)
+        return sample_tokens(scaled_NV, topk_impl.logsumexp(scaled_NV), uniform_N, topk, top_k=top_k, top_p=top_p)
 
-    topk = BlockTopK(arrays)
+    topk = BlockTopK(arrays)  # for hundreds of tokens; other implementations may be made for few
     return select_tokens
 
 
