@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.config import DecodingConfig, update_section
-from dragoman.model.transformer import Transformer
+from dragoman.config import DecodingConfig, ModelConfig, update_section
 
 _BEAM = {"method": "beam", "num_beam_groups": 1, "mbr": "none", "mbr_candidates": None, "mbr_model": None}
 _REPETITION = {**_BEAM, "no_repeat_ngram_size": 3, "early_stopping": "best"}
@@ -19,7 +18,7 @@ CHECK_RETRY = {**_BEAM, "no_repeat_ngram_size": 4, "beam_size": 8, "nbest": 4}
 """Options to change for a translation that fails a check."""
 
 
-def make_repetition_retry(model: Transformer, config: DecodingConfig) -> DecodingConfig | None:
+def make_repetition_retry(model: ModelConfig, config: DecodingConfig) -> DecodingConfig | None:
     """Return the options for an output that repeats itself: a beam at least as large as before; None for no other search."""
     if not model.is_autoregressive:
         return None
@@ -27,6 +26,6 @@ def make_repetition_retry(model: Transformer, config: DecodingConfig) -> Decodin
     return update_section(config, {**_REPETITION, "beam_size": beam_size}, where="decoding")
 
 
-def get_check_retry(model: Transformer) -> Mapping[str, Any]:
+def get_check_retry(model: ModelConfig) -> Mapping[str, Any]:
     """Return the options to change for a translation that fails a check; none without another search."""
     return CHECK_RETRY if model.is_autoregressive else {}

@@ -42,7 +42,7 @@ class TextTranslator:
     @property
     def retry_decoding(self) -> Mapping[str, Any]:
         """Decoding options to change for the second search of a segment."""
-        return get_check_retry(self.session.models[0])
+        return get_check_retry(self.session.recipe.model)
 
     def uses_mask(self, placeholders: PlaceholderMethod = "auto") -> bool:
         """Return whether whole texts keep placeholders by a mask on the search; see `Translator.translate_texts`.
