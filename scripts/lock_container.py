@@ -2,8 +2,7 @@
 
     python scripts/lock_container.py
 
-pip chooses the files of PyPI by constraints.txt and for the container's version of Python. PyTorch is left out, because it
-comes from an index of its own. deploy/requirements-torch.txt names its files, whose digests stand in that index.
+pip chooses the files of PyPI by constraints.txt and for the container's version of Python.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +38,16 @@ def read_container() -> tuple[str, list[str]]:
 
 
 def list_requirements(version: str, extras: list[str]) -> Iterator[str]:
-    """Yield the requirements of the project with these extras, those of PyTorch, and those to build the project."""
+    """Yield the requirements of the project with these extras, and those to build the project."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = document["project"]
     lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
     kernels = document["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
     build_lines = [*document["build-system"]["requires"], kernels["compiler"], kernels["linker"]]
-    for line in [*lines, *(requires("torch") or []), *build_lines]:
+    for line in [*lines, *build_lines]:
         requirement = Requirement(line)
         environment = {"python_version": version, "platform_system": "Linux", "sys_platform": "linux", "extra": ""}
-        is_needed = requirement.marker is None or requirement.marker.evaluate(environment)
-        if is_needed and requirement.name != "torch":
+        if requirement.marker is None or requirement.marker.evaluate(environment):
             yield f"{requirement.name}{requirement.specifier}"
 
 

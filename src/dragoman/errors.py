@@ -134,6 +134,10 @@ class HookError(DragomanError):
     code = "hook-failed"
 
 
+TRAINING_LIBRARIES = {"torch": "PyTorch", "pyarrow": "pyarrow", "sacrebleu": "sacreBLEU"}
+"""Names of the modules of the extra `train`. What only translates imports none of them."""
+
+
 class MissingDependencyError(DragomanError):
     """Optional library that is not installed; the message holds the command that installs it.
 
@@ -148,6 +152,12 @@ class MissingDependencyError(DragomanError):
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'dragoman[{extra}]'")
         self._arguments = (library, extra, purpose)
+
+    @classmethod
+    def from_import(cls, error: ModuleNotFoundError, purpose: str) -> MissingDependencyError | None:
+        """Return the error for a module of the extra `train` that is not installed; None for another module."""
+        library = TRAINING_LIBRARIES.get((error.name or "").partition(".")[0])
+        return None if library is None else cls(library, "train", purpose)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments of the constructor, so that a worker process can send the error."""

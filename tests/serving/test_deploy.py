@@ -58,7 +58,7 @@ def test_container_copies_what_the_build_needs() -> None:
     copied = {name for argument in get_arguments("COPY") for name in argument.split()[:-1]}
     assert all((ROOT / name).exists() for name in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    locked = {"deploy/requirements.txt", "deploy/requirements-torch.txt"}
+    locked = {"deploy/requirements.txt"}
     assert {"pyproject.toml", "hatch_build.py", "src", project["readme"], *project["license-files"], *locked} == copied
 
 
@@ -69,33 +69,30 @@ def read_locked(name: str) -> dict[str, tuple[str, list[str]]]:
     return {line[0].partition("==")[0]: (line[0].partition("==")[2], line[1:]) for line in lines}
 
 
-def test_container_pins_digests_and_takes_pytorch_from_its_index() -> None:
+def test_container_pins_digests_and_has_no_pytorch() -> None:
     (base,) = get_arguments("FROM")
     assert re.fullmatch(r"docker\.io/library/python:3\.12-slim@sha256:[0-9a-f]{64}", base)
-    packages, pytorch = read_locked("requirements.txt"), read_locked("requirements-torch.txt")
+    packages = read_locked("requirements.txt")
     constraints = dict(
         line.lower().split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
     )
-    assert set(pytorch) == {"torch"}
-    assert "torch" not in packages
-    assert {"fastapi", "starlette", "h11", "python-multipart", "numba", "ziglang", "sympy", "hatchling"} <= set(packages)
-    for name, (version, digests) in (packages | pytorch).items():
+    assert not {"torch", "pyarrow", "sacrebleu"} & set(packages)
+    assert {"fastapi", "starlette", "h11", "python-multipart", "numba", "ziglang", "hatchling"} <= set(packages)
+    for name, (version, digests) in packages.items():
         assert digests, name
         assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", digest) for digest in digests)
         assert constraints.get(name, version) == version
     (install,) = (argument for argument in get_arguments("RUN") if "pip install" in argument)
-    assert install.count("pip install") == install.count("--no-deps") == 3
-    assert install.count("--require-hashes") == install.count("--only-binary :all:") == 2
+    assert install.count("pip install") == install.count("--no-deps") == 2
+    assert install.count("--require-hashes") == install.count("--only-binary :all:") == 1
     assert "index-url" not in install
-    indexes = re.findall(r"--\S*index-url \S+", (ROOT / "deploy/requirements-torch.txt").read_text(encoding="utf-8"))
-    assert indexes == ["--index-url https://download.pytorch.org/whl/cpu"]
 
 
 def test_locked_packages_meet_the_bounds_of_the_project() -> None:
     """The bounds leave out versions with faults that requests reach, and the container has every package of its extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*project["dependencies"], *(line for extra in read_extras() for line in project["optional-dependencies"][extra])]
-    packages = read_locked("requirements.txt") | read_locked("requirements-torch.txt")
+    packages = read_locked("requirements.txt")
     bounds = {requirement.name.replace("_", "-"): requirement.specifier for requirement in map(Requirement, lines)}
     for name, specifier in bounds.items():
         assert packages[name][0] in specifier

@@ -16,7 +16,7 @@ from typing import Any, cast
 import click
 
 from dragoman.cli.options import EXIT_STATUSES, FAILURE, SuggestingGroup
-from dragoman.errors import BundleError, DragomanError, InterruptedRun, RankZeroError, is_out_of_memory
+from dragoman.errors import BundleError, DragomanError, InterruptedRun, MissingDependencyError, RankZeroError, is_out_of_memory
 from dragoman.version import __version__
 
 COMMAND_GROUPS = {
@@ -194,6 +194,11 @@ def main() -> None:
         sys.exit(error.exit_code)
     except DragomanError as error:
         _exit_with_error(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        missing = MissingDependencyError.from_import(error, "this command, or this model,")
+        if missing is None:
+            raise
+        _exit_with_error(str(missing), missing.exit_code)
     except KeyboardInterrupt:
         _exit_with_error("interrupted", InterruptedRun.exit_code)
     except (MemoryError, RuntimeError) as error:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.chrf import CHRF
 
 from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.metrics import Score, bleu_metric, check_lines, ter_metric, to_score, tokenized_bleu_metric
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
 
 SIGNIFICANCE_LEVEL = 0.05
 SMALL_TEST_SET = 300
@@ -193,6 +195,8 @@ def compare_resampled(runs_a: Sequence[ResampledScore], runs_b: Sequence[Resampl
 
 def build_metric(metric: str, tokenize: str, *, splits_characters: bool = False) -> Metric:
     """Return sacreBLEU's metric of this name; see `paired_bootstrap`. Raises RecipeError for an unknown name."""
+    from sacrebleu.metrics.chrf import CHRF  # a server imports this module for its outputs
+
     match metric:
         case "bleu":
             return tokenized_bleu_metric() if tokenize == "none" else bleu_metric(tokenize)

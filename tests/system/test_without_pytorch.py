@@ -1,0 +1,112 @@
+"""Commands that translate, parse and serve run in a process without the libraries of the extra `train`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dragoman import load
+from dragoman.errors import TRAINING_LIBRARIES
+from toy_treebank import save_toy_parser
+
+BLOCKED = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name in {(*TRAINING_LIBRARIES, "numba", "llvmlite")!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+sys.argv[0] = "dragoman"
+"""
+COMMAND = BLOCKED + "from dragoman.cli.main import main\nmain()\n"
+WITH_PYTORCH = "import torch\nfrom dragoman.cli.main import main\nmain()\n"
+
+
+def run(program: str, *arguments: str | Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program in a process in which the libraries of training cannot be imported."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], input=text, capture_output=True, text=True, check=False
+    )
+
+
+def test_command_translates_as_with_pytorch(bundle: Path) -> None:
+    text = "one two three\nfour\n"
+    done = run(COMMAND, "translate", bundle, text=text)
+    assert (done.returncode, done.stderr) == (0, "")
+    with_pytorch = run(WITH_PYTORCH, "translate", bundle, text=text)
+    assert done.stdout == with_pytorch.stdout != ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["method=sample", "nbest=2", "seed=3"],
+        ["beam_size=4", "num_beam_groups=2", "diversity_penalty=0.5"],
+        ["beam_size=2", "nbest=2", "--json"],
+        ["repetition_penalty=1.5", "--precision", "float32"],
+    ],
+    ids=["sampling", "groups", "n-best", "float32"],
+)
+def test_searches_translate_as_with_pytorch(bundle: Path, options: list[str]) -> None:
+    results = [run(program, "translate", bundle, *options, text="one two three\n") for program in (COMMAND, WITH_PYTORCH)]
+    assert [done.returncode for done in results] == [0, 0], results[0].stderr
+    assert results[0].stdout == results[1].stdout != ""
+
+
+def test_command_translates_files(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("<p>one <b>two</b> three</p>", encoding="utf-8")
+    done = run(COMMAND, "translate-file", bundle, tmp_path / "page.html", "-o", tmp_path / "out")
+    assert "page.html" in done.stdout + done.stderr
+    assert done.returncode in (0, 3), done.stderr
+    assert (tmp_path / "out" / "page.html").read_text(encoding="utf-8").startswith("<p>")
+
+
+def test_pairs_are_scored_and_aligned(bundle: Path) -> None:
+    program = BLOCKED + (
+        "import dragoman\n"
+        "translator = dragoman.load(sys.argv[1], task='translation', device='cpu')\n"
+        "print(translator.score(['one two'], ['eins zwei'])[0].score < 0, translator.align(['one two'], ['eins zwei']))\n"
+    )
+    done = run(program, bundle)
+    assert done.stdout.startswith("True [["), done.stderr
+
+
+def test_parser_parses_as_with_pytorch(tmp_path: Path) -> None:
+    bundle, text = save_toy_parser(tmp_path / "parser"), "the cat sees a dog\n"
+    results = [run(program, "parse", bundle, text=text) for program in (COMMAND, WITH_PYTORCH)]
+    assert results[0].returncode in (0, 3), results[0].stderr
+    assert (results[0].returncode, results[0].stdout) == (results[1].returncode, results[1].stdout)
+
+
+def test_server_answers(bundle: Path) -> None:
+    words = [sys.executable, "-c", COMMAND, "serve", str(bundle), "--port", "0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            lines: list[str] = []
+            while not (match := re.search(r"at (http://\S+)", lines[-1] if lines else "")):
+                lines.append(process.stderr.readline())
+                assert lines[-1], "".join(lines)
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            request = {"q": "one two three", "source": "en", "target": "de"}
+            answer = httpx.post(match[1] + "translate", json=request, timeout=60)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["translatedText"] == load(bundle, task="translation").translate(["one two three"])[0].text
+        finally:
+            process.kill()
+
+
+def test_training_names_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('preset = "modern"\n', encoding="utf-8")
+    done = run(COMMAND, "train", tmp_path / "own.toml")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith(", which is not installed: pip install 'dragoman[train]'\n")
