@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-cluster bench-inline bench-quality clean
+.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-cluster bench-inline bench-quality clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -63,6 +63,9 @@ bench-parsing: $(VENV)/.core
 
 bench-serving: $(VENV)/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m serving.run $(if $(QUICK),--quick) $(if $(ISA),--isa $(ISA)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
+
+bench-startup: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m startup.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
 
 bench-cluster: $(VENV)/.dev
 	PYTHONPATH=benchmarks $(BIN)/python -m cluster.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

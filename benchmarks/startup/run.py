@@ -1,0 +1,122 @@
+"""Startup benchmark: `make bench-startup`, with QUICK=1 in under four minutes, with BUNDLE=… for another bundle.
+
+New processes of dragoman and of CTranslate2, in turns, translate one sentence with the same model. The first column counts from
+the start of the process to the translation. A process of `dragoman translate` counts until it has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+from common.environments import MissingPeerError, make_environment
+from common.report import open_console, print_end, print_machine, print_section
+from common.results import Ratio, Section, Table
+from common.usage import limit_cores
+from inference.fixed import make_sources
+from inference.models import BASE, build_random_model
+from inference.serve import SOURCE_TOKENS, TARGET_TOKENS
+from serving.run import write_served_bundle
+
+from dragoman.bundle import load_bundle
+
+ROUNDS, QUICK_ROUNDS = 10, 5
+TRAINED_BUNDLE = Path(__file__).resolve().parents[2] / "models/en-de/src/dragoman_en_de/en-de"
+TARGET_SECONDS = {"trained": 0.25, "base": 0.4}
+TARGET_MEBIBYTES, COMMAND_SECONDS = 60.0, 0.4
+FIXED_LENGTH = {"min_length": TARGET_TOKENS, "max_extra_tokens": TARGET_TOKENS - SOURCE_TOKENS, "repetition_window": 0}
+SENTENCE = "The file could not be opened."
+
+
+def measure_process(command: Sequence[str | Path], text: str) -> dict[str, float]:
+    """Run a new process, and return its seconds and its peak memory in MiB."""
+    environment = {**os.environ, "START": str(time.time())}
+    result = subprocess.run(
+        [str(word) for word in command], input=text + "\n", capture_output=True, text=True, env=environment, check=False
+    )
+    if result.returncode:
+        raise click.ClickException(f"{command[-1]}: the process failed: {result.stderr.strip().splitlines()[-1]}")
+    answer: dict[str, float] = json.loads(result.stdout)
+    return answer
+
+
+def measure_model(name: str, commands: Mapping[str, Sequence[str | Path]], text: str, rounds: int) -> Section:
+    """Return the medians of each command, one process of each in each round."""
+    results: dict[str, list[dict[str, float]]] = {command: [] for command in commands}
+    for number in range(rounds):
+        for command, words in commands.items():
+            results[command].append(measure_process(words, text))
+        print(f"  {name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    seconds = {command: statistics.median(run["seconds"] for run in runs) for command, runs in results.items()}
+    peaks = {command: statistics.median(run["peak"] for run in runs) for command, runs in results.items()}
+    table = Table(f"First translation of a new process, {name} model", ["", "seconds", "least to most", "peak MiB"])
+    for command, runs in results.items():
+        times = [run["seconds"] for run in runs]
+        table.rows.append(
+            [command, f"{seconds[command]:.2f}", f"{min(times):.2f} to {max(times):.2f}", f"{peaks[command]:.0f}"]
+        )
+    section = Section([table], figures={"seconds": seconds, "peaks": peaks})
+    section.ratios.append(Ratio(f"{name}_seconds", TARGET_SECONDS[name] / seconds["dragoman"], 1.0))
+    if name == "trained":
+        section.ratios.append(Ratio("command_seconds", COMMAND_SECONDS / seconds["dragoman translate"], 1.0))
+        section.ratios.append(Ratio(f"{name}_memory", TARGET_MEBIBYTES / peaks["dragoman"], 1.0))
+    if "CTranslate2" in results:
+        section.ratios.append(Ratio(f"{name}_over_ctranslate2", seconds["CTranslate2"] / seconds["dragoman"]))
+    return section
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Five processes of each instead of ten.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="Trained bundle.  [default: the model of the repository]")
+@click.option("--cores", "max_cores", type=click.IntRange(min=1), default=2, show_default=True, help="Most cores to use.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+def main(quick: bool, bundle: Path | None, max_cores: int, report: Path | None) -> None:
+    """Measure the first translation of new processes beside CTranslate2."""
+    started = time.monotonic()
+    package_path = Path(__file__).resolve().parent
+    work = package_path.parent / "inference" / ".work"
+    work.mkdir(parents=True, exist_ok=True)
+    console = open_console()
+    machine = print_machine(console, cores=limit_cores(max_cores), quick=quick, libraries=("dragoman", "numpy"))
+    peer: Path | None = None
+    try:
+        peer = make_environment(
+            package_path / "peers.txt",
+            work / "environments" / "startup",
+            install=True,
+            probe=["python", "-c", "import ctranslate2, sentencepiece"],
+        )
+    except MissingPeerError as error:
+        console.print(f"CTranslate2 is left out: {error}")
+    base = write_served_bundle(build_random_model(BASE, work / BASE.name).bundle, work / "startup-base", FIXED_LENGTH)
+    models = {
+        "trained": (bundle or TRAINED_BUNDLE, SENTENCE),
+        "base": (base, load_bundle(base).tokenizer.source.decode(make_sources(1)[0])),
+    }
+    sections: dict[str, Section] = {}
+    probe, program = package_path / "probe.py", Path(sys.executable).with_name("dragoman")
+    for name, (path, text) in models.items():
+        exported = work / f"startup-{name}-ctranslate2"
+        export = [str(program), "export", "--to", "ctranslate2", "--overwrite", str(path), str(exported)]
+        subprocess.run(export, check=True, capture_output=True)
+        commands: dict[str, list[str | Path]] = {
+            "dragoman": [sys.executable, probe, "dragoman", path],
+        }
+        if name == "trained":  # a random model ends no output, which is an error of the command
+            commands["dragoman translate"] = [sys.executable, probe, "command", path]
+        if peer is not None:
+            commands["CTranslate2"] = [peer / "python", probe, "ctranslate2", exported]
+        sections[name] = measure_model(name, commands, text, QUICK_ROUNDS if quick else ROUNDS)
+        print_section(console, sections[name])
+    print_end(console, sections, machine, seconds=time.monotonic() - started, json_path=report)
+
+
+if __name__ == "__main__":
+    main()
