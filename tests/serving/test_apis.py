@@ -19,6 +19,7 @@ from capital_letters import CapitalTranslator, make_client, make_models, make_se
 from dragoman.errors import RecipeError
 from dragoman.inference.translation_result import STATUSES_WORST_FIRST
 from dragoman.inference.translator import Translator
+from dragoman.serving.http_errors import HttpError
 from dragoman.serving.model_set import ModelSet, ServedModel, list_pairs
 from dragoman.serving.service import TranslationService
 from dragoman.serving.settings import ApiKeys, ServerLimits, ServerSettings, hash_key
@@ -431,3 +432,10 @@ def test_page_has_a_sentence_for_every_status_and_check() -> None:
     warnings = script.partition("const WARNINGS = {")[2].partition("};")[0]
     names = set(re.findall(r"(\w+): \"", warnings))
     assert {*get_args(Check), *STATUSES_WORST_FIRST} - names == {"ok"}
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v1/translate", "/v2/translate"])
+def test_error_about_half_of_a_surrogate_is_json(path: str) -> None:
+    body = json.loads(HttpError(400, "it is '\ud800'").write_body(path))
+    error = body["message"] if path.startswith("/v2") else body["error"]
+    assert (error["message"] if path.startswith("/v1") else error) == "it is '\ud800'"

@@ -35,7 +35,7 @@ class HttpError(Exception):
             content = {"message": self.message}
         elif path.startswith("/v1/"):
             content = {"error": {"code": self.code, "message": self.message}}
-        return json.dumps(content, ensure_ascii=False).encode()
+        return json.dumps(content, ensure_ascii=False).encode(errors="backslashreplace")  # half of a surrogate pair
 
     def list_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers of the answer."""
