@@ -29,7 +29,7 @@ from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.data.tokenization.special_tokens import WORD_ID
-from dragoman.errors import BundleError, OutputError, RecipeError
+from dragoman.errors import BundleError, OutputError, RecipeError, naming_missing_library
 from dragoman.io.mapped_file import MappedFile
 from dragoman.io.safetensors import StoredArrays, StoredTensor, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
@@ -199,8 +199,8 @@ class Bundle:
     @cached_property
     def model(self) -> Transformer:
         """Model of PyTorch in evaluation mode, which reads these arrays in place. The first access imports PyTorch."""
-        from dragoman.model.weights import restore_model
-
+        with naming_missing_library(f"{self.recipe.name}: the model of PyTorch"):
+            from dragoman.model.weights import restore_model
         word_id = None if self.recipe.task.has_text_target else WORD_ID
         tagging = self.recipe.task.has_tagging_head
         return restore_model(self.recipe.model, self.arrays, **self.vocabulary_sizes, word_id=word_id, tagging=tagging)
@@ -365,8 +365,8 @@ def _list_shapes(
     sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary, strict=True))
     if not config.find_unusual_layers():
         return list_shapes(config, **sizes, has_words=not task.has_text_target, tagging=task.has_tagging_head)
-    from dragoman.model.weights import list_model_shapes  # an architecture of PyTorch says its shapes itself
-
+    with naming_missing_library(f"{location}: a model with {config.find_unusual_layers()[0]}"):
+        from dragoman.model.weights import list_model_shapes  # an architecture of PyTorch says its shapes itself
     word_id = None if task.has_text_target else WORD_ID
     try:
         return list_model_shapes(config, **sizes, word_id=word_id, tagging=task.has_tagging_head)

@@ -25,6 +25,8 @@ Each error also has a stable `code`, which programs and tests match. `ERROR_CODE
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -162,6 +164,21 @@ class MissingDependencyError(DragomanError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments of the constructor, so that a worker process can send the error."""
         return type(self), self._arguments
+
+
+@contextmanager
+def naming_missing_library(purpose: str) -> Iterator[None]:
+    """Raise MissingDependencyError for a module of the extra `train` that the code inside imports and that is not installed.
+
+    purpose: what needs the module, as the subject of a sentence
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = MissingDependencyError.from_import(error, purpose)
+        if missing is None:
+            raise
+        raise missing from None
 
 
 class ServerError(DragomanError):

@@ -104,6 +104,33 @@ def test_server_answers(bundle: Path) -> None:
             process.kill()
 
 
+def test_doctor_and_info_need_no_pytorch(bundle: Path) -> None:
+    done = run(COMMAND, "doctor")
+    assert done.returncode == 0, done.stderr
+    assert "PyTorch is missing. It is needed for training: pip install 'dragoman[train]'" in done.stdout
+    done, with_pytorch = (run(program, "info", bundle, "--all") for program in (COMMAND, WITH_PYTORCH))
+    assert (done.stderr, done.stdout) == ("", with_pytorch.stdout)
+
+
+@pytest.mark.parametrize(
+    ("code", "purpose"),
+    [
+        (
+            "dragoman.load(sys.argv[1], device='cpu', precision='bfloat16').translate(['one'])",
+            "precision 'bfloat16' on this processor",
+        ),
+        ("dragoman.bundle.load_bundle(Path(sys.argv[1])).model", "the model of PyTorch"),
+    ],
+)
+def test_library_names_the_extra(bundle: Path, code: str, purpose: str) -> None:
+    program = BLOCKED + (
+        "from pathlib import Path\nimport dragoman, dragoman.bundle\nfrom dragoman.errors import MissingDependencyError\n"
+        f"try:\n    {code}\nexcept MissingDependencyError as error:\n    print(error)\n"
+    )
+    done = run(program, bundle)
+    assert done.stdout.endswith(f": {purpose} needs PyTorch, which is not installed: pip install 'dragoman[train]'\n"), done
+
+
 def test_training_names_the_extra(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('preset = "modern"\n', encoding="utf-8")
     done = run(COMMAND, "train", tmp_path / "own.toml")

@@ -48,6 +48,7 @@ from dragoman.formats.text import read_lines
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights, load_weights
+from dragoman.runtime.facts import format_facts, format_flops
 from dragoman.training.checkpoints.checkpoint import (
     StateTensors,
     TrainerState,
@@ -63,7 +64,7 @@ from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import LogLine, RunEvent, Sample, StepDone
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
-from dragoman.training.report import TrainingReport, format_facts, format_flops
+from dragoman.training.report import TrainingReport
 from dragoman.training.run import train
 from dragoman.training.train_step import derive_seed
 from dragoman.training.validation import EvaluationResult, compute_mean_loss

@@ -297,15 +297,15 @@ class InfoOutput:
 
 @dataclass(frozen=True)
 class DoctorOutput:
-    """Output of `dragoman doctor --json`."""
+    """Output of `dragoman doctor --json`. torch, instructions, bfloat16, gpu: None without PyTorch"""
 
     dragoman: str
     python: str
-    torch: str
+    torch: str | None
     processors: int | None
     threads: int
-    instructions: str
-    bfloat16: bool
+    instructions: str | None
+    bfloat16: bool | None
     gpu: str | None
     disk_free_gib: float
     remarks: Sequence[str]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
 from dragoman.data.tokenization.pair_tokenizer import get_identity
-from dragoman.errors import BundleError, DeviceError, RecipeError
+from dragoman.errors import BundleError, DeviceError, RecipeError, naming_missing_library
 from dragoman.inference.backends.device import choose_fastest_precision, resolve_device, validate_count
 from dragoman.inference.backends.protocol import Precision
 from dragoman.inference.backends.select import build_inference_model, find_float32_reason, supports_compiled
@@ -86,7 +86,8 @@ class InferenceSession:
     @property
     def inference_model(self) -> InferenceModel:
         """Models prepared for search. The first access prepares them; scoring and alignment do not need them."""
-        with self._lock:
+        purpose = f"{self.recipe.name}: precision {self.precision!r} on this processor"
+        with self._lock, naming_missing_library(purpose):
             if self._inference_model is None:
                 self._inference_model = build_inference_model(
                     self.trained_models, self.device.partition(":")[0], self.precision, self.shortlist
@@ -156,7 +157,8 @@ def open_session(
     worker_spec = build_worker_spec(bundle_paths, shortlist)  # at once, while the files are those that were loaded
     _check_task(bundles, task)
     _check_ensemble(bundles, task)
-    choice = resolve_device(device, precision)
+    with naming_missing_library(f"{bundles[0].recipe.name}: precision {precision!r} on this processor"):
+        choice = resolve_device(device, precision)
     trained_models = [TrainedModel.from_bundle(bundle, choice.device, is_mapped=release_mapped_weights) for bundle in bundles]
     is_cpu, configs = choice.device == "cpu", [bundle.recipe.model for bundle in bundles]
     if (float32_reason := find_float32_reason(configs, choice.device_type)) is not None:

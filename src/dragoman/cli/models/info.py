@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -24,7 +24,7 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import InfoOutput, VocabularySizes
     from dragoman.config.recipe import flatten_settings
-    from dragoman.training.report import format_facts
+    from dragoman.runtime.facts import format_facts
 
     check_bundle(bundle)
     recipe, vocabulary_sizes, bundle_metadata = read_config(bundle)
@@ -89,6 +89,32 @@ OPTIONAL_LIBRARIES = {
 }
 
 
+class PyTorchFacts(NamedTuple):
+    """Facts that PyTorch finds about this machine. bfloat16: whether its products are faster than those of float32"""
+
+    version: str
+    instructions: str
+    bfloat16: bool
+    gpu: str | None
+
+
+def _describe_pytorch() -> PyTorchFacts | None:
+    """Return what PyTorch finds; None if it is not installed."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    from dragoman.training.compute_plan import bf16_is_faster
+
+    has_gpu = torch.cuda.is_available()
+    return PyTorchFacts(
+        torch.__version__,
+        torch.backends.cpu.get_cpu_capability(),
+        bf16_is_faster(torch.device("cuda" if has_gpu else "cpu")),
+        torch.cuda.get_device_name(0) if has_gpu else None,
+    )
+
+
 @click.command()
 @json_option()
 def doctor(as_json: bool) -> None:
@@ -103,21 +129,20 @@ def doctor(as_json: bool) -> None:
     import shutil
     from dataclasses import asdict
 
-    import torch
-
     from dragoman.cli.console import print_facts, print_json
     from dragoman.cli.json_outputs import DoctorOutput
     from dragoman.inference.backends.compiled.backend import CompiledBackend
-    from dragoman.training.compute_plan import bf16_is_faster
+    from dragoman.runtime.thread_count import get_num_threads
     from dragoman.version import __version__
 
-    has_gpu = torch.cuda.is_available()
-    bf16_faster = bf16_is_faster(torch.device("cuda" if has_gpu else "cpu"))
+    pytorch = _describe_pytorch()
     free_gib = shutil.disk_usage(Path.cwd()).free / 2**30
     remarks = []
-    if not has_gpu:
+    if pytorch is None:
+        remarks.append("PyTorch is missing. It is needed for training: pip install 'dragoman[train]'")
+    elif pytorch.gpu is None:
         remarks.append("torch finds no GPU: training runs on the processor, which is enough for the small recipes.")
-    if not bf16_faster:
+    if pytorch is not None and not pytorch.bfloat16:
         remarks.append("bfloat16 is not faster on this machine: precision = 'auto' trains in float32.")
     if free_gib < 5:
         remarks.append(f"{free_gib:.1f} GiB of disk space are free: each checkpoint of a base model takes 0.75 GiB.")
@@ -129,12 +154,12 @@ def doctor(as_json: bool) -> None:
     result = DoctorOutput(
         dragoman=__version__,
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=pytorch and pytorch.version,
         processors=os.cpu_count(),
-        threads=torch.get_num_threads(),
-        instructions=torch.backends.cpu.get_cpu_capability(),
-        bfloat16=bf16_faster,
-        gpu=torch.cuda.get_device_name(0) if has_gpu else None,
+        threads=get_num_threads(),
+        instructions=pytorch and pytorch.instructions,
+        bfloat16=pytorch and pytorch.bfloat16,
+        gpu=pytorch and pytorch.gpu,
         disk_free_gib=round(free_gib, 1),
         remarks=remarks,
     )

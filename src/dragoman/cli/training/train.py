@@ -128,7 +128,7 @@ def print_report(report: dict[str, Any], as_json: bool) -> None:
     """Print the report of a run as JSON or as a table."""
     from dragoman.cli.console import print_facts, print_json
     from dragoman.runtime.counts import format_perplexity
-    from dragoman.training.report import format_facts
+    from dragoman.runtime.facts import format_facts
     from dragoman.training.test_sets import ScoreChange
 
     if as_json:
