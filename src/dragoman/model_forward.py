@@ -10,9 +10,9 @@ word alignments use it; searches have faster back ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,11 @@ class NumpyTransformer:
     weights: ModelWeights
 
     is_autoregressive = True
+
+    @cached_property
+    def _arrays(self) -> Mapping[str, FloatArray]:
+        """All weights in float32, which each batch reads."""
+        return dict(self.weights.arrays)
 
     def encode(self, source_BS: IdArray) -> FloatArray:
         """Return the memory: the encodings of source ids (section 3.1). → (B, S, D)"""
@@ -245,7 +250,7 @@ class NumpyTransformer:
 
     def _linear(self, x_BTD: FloatArray, name: str) -> FloatArray:
         """Return x·Wᵀ + b. → (B, T, outputs)"""
-        arrays = self.weights.arrays
+        arrays = self._arrays
         weight_OD, bias_O = arrays[f"{name}.weight"], arrays.get(f"{name}.bias")
         y_XO = x_BTD.reshape(-1, x_BTD.shape[-1]) @ weight_OD.T
         if bias_O is not None:
@@ -253,7 +258,7 @@ class NumpyTransformer:
         return y_XO.reshape(*x_BTD.shape[:-1], len(weight_OD))
 
     def _norm(self, x_BTD: FloatArray, name: str) -> FloatArray:
-        arrays = self.weights.arrays
+        arrays = self._arrays
         return layer_norm(x_BTD, arrays[f"{name}.weight"], arrays[f"{name}.bias"], self.weights.config.norm_epsilon)
 
     def _final_norm(self, x_BTD: FloatArray, stack: Stack) -> FloatArray:

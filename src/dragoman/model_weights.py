@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dragoman.config import ModelConfig
 from dragoman.errors import BundleError
-from dragoman.io.int8_tensors import dequantize_matrices
+from dragoman.io.int8_tensors import DequantizedArrays, dequantize_matrices
 from dragoman.io.safetensors import is_floating_point
 from dragoman.positions import SINUSOIDS
 
@@ -106,12 +106,14 @@ def check_weights(
     *,
     location: Path,
     release: Callable[[], None] = lambda: None,
-) -> dict[str, NDArray[np.float32]]:
-    """Return the weights in float32. Raise BundleError if a name or a shape differs, or a weight is not a finite number.
+) -> Mapping[str, NDArray[np.float32]]:
+    """Return the weights in float32; those that are int8 become so when they are read.
 
     shapes: shape of each weight that the model has
     location: file or folder that error messages name
     release: called after each chunk of weights is checked
+
+    Raises BundleError if a name or a shape differs, or a weight is not a finite number.
     """
     arrays = restore_arrays(arrays, location=location)
     if missing := sorted(shapes.keys() - arrays.keys()):
@@ -125,25 +127,27 @@ def check_weights(
             code="bundle-mismatch",
         )
     checked: dict[str, NDArray[np.float32]] = {}
+    quantized = arrays.quantized if isinstance(arrays, DequantizedArrays) else {}
     for name, shape in shapes.items():
-        array = arrays[name]
+        array, steps = quantized[name] if name in quantized else (arrays[name], arrays[name])
         if array.shape != shape:
             raise BundleError(
                 f"{location}: {name} has shape {array.shape}, but the config describes {shape}", code="bundle-mismatch"
             )
-        if not is_floating_point(array) or not _is_finite(array, release):
+        if not is_floating_point(steps) or not _is_finite(steps, release):
             raise BundleError(
                 f"{location}: {name} holds values that are not finite numbers; train or average the model again",
                 code="bundle-damaged",
             )
-        checked[name] = array.astype(np.float32, copy=False)
-    return checked
+        if name not in quantized:
+            checked[name] = array.astype(np.float32, copy=False)
+    return DequantizedArrays(checked, quantized) if quantized else checked
 
 
-def restore_arrays(arrays: Mapping[str, NDArray[Any]], *, location: Path) -> dict[str, NDArray[Any]]:
+def restore_arrays(arrays: Mapping[str, NDArray[Any]], *, location: Path) -> Mapping[str, NDArray[Any]]:
     """Return weights that may be int8 as floating-point numbers. Raise BundleError if the steps of a matrix do not fit."""
     try:
-        return dict(dequantize_matrices(arrays))
+        return dequantize_matrices(arrays)
     except ValueError as error:
         raise BundleError(f"{location}: {error}; quantize the bundle again", code="bundle-damaged") from None
 

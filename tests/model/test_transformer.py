@@ -94,7 +94,7 @@ def test_package_example_runs() -> None:
     assert docstring is not None
     code = [line.removeprefix("    ") for line in docstring.split("::\n", 1)[1].split("\nSources", 1)[0].split("\n")]
     statements = [line for line in code if line and not line.startswith(("import", "from"))]
-    assert len(statements) == 8
+    assert len(statements) == 10
     namespace: dict[str, Any] = {}
     torch.manual_seed(0)
     exec("\n".join(code), namespace)

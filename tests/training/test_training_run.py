@@ -1101,6 +1101,7 @@ def test_validation_loss_equals_forced_scoring(trained: Path, corpus: Path) -> N
     checkpoint = list_checkpoints(trained / "checkpoints")[-1]
     bundle = load_bundle(trained / "bundle")
     load_weights(bundle.model, checkpoint.weights(), location=checkpoint.path)
+    bundle = Bundle.from_model(bundle.recipe, bundle.tokenizer, bundle.model, bundle.metadata)
     scored = dragoman.Translator.from_bundles([bundle], device="cpu").score(*lines)
     log_probs = [value for output in scored for value in output.token_log_probs]
     last = [entry for entry in read_metrics_log(trained / "metrics.jsonl") if entry["type"] == "valid"][-1]

@@ -9,8 +9,10 @@ same integers from either. Vectors stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +41,45 @@ def quantize_matrices(tensors: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     return quantized
 
 
+class DequantizedArrays(Mapping[str, AnyArray]):
+    """Arrays whose int8 matrices become float32 when they are read. A matrix that is still in use is not made again.
+
+    arrays: the other arrays
+    quantized: int8 matrix (O, I) and steps (O) of each name
+    """
+
+    def __init__(self, arrays: Mapping[str, AnyArray], quantized: Mapping[str, tuple[AnyArray, AnyArray]]) -> None:
+        self.arrays, self.quantized = arrays, quantized
+        self._matrices = WeakValueDictionary[str, AnyArray]()
+
+    def __getitem__(self, name: str) -> AnyArray:
+        if name not in self.quantized:
+            return self.arrays[name]
+        matrix_OI = self._matrices.get(name)
+        if matrix_OI is None:
+            quantized_OI, steps_O = self.quantized[name]
+            matrix_OI = self._matrices[name] = quantized_OI * steps_O.astype(np.float32)[:, None]
+        return matrix_OI
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self.arrays, self.quantized)
+
+    def __len__(self) -> int:
+        return len(self.arrays) + len(self.quantized)
+
+
 def dequantize_matrices(tensors: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
     """Return the tensors with each int8 matrix as float32; the same object if there is none.
 
     Raises ValueError if a matrix and its steps do not fit.
     """
-    names = {name for name in tensors if name + STEP_SUFFIX in tensors}
-    if not names:
+    quantized = {name: (tensors[name], tensors[name + STEP_SUFFIX]) for name in tensors if name + STEP_SUFFIX in tensors}
+    if not quantized:
         return tensors
-    restored = {
-        name: tensor for name, tensor in tensors.items() if name not in names and name.removesuffix(STEP_SUFFIX) not in names
-    }
-    for name in names:
-        quantized_OI, steps_O = tensors[name], tensors[name + STEP_SUFFIX]
+    for name, (quantized_OI, steps_O) in quantized.items():
         if quantized_OI.dtype != np.int8 or quantized_OI.ndim != 2 or steps_O.shape != quantized_OI.shape[:1]:
             raise ValueError(
                 f"{name + STEP_SUFFIX} has shape {tuple(steps_O.shape)}, and {name} is no int8 matrix that it fits"
             )
-        restored[name] = quantized_OI * steps_O.astype(np.float32)[:, None]
-    return restored
+    others = tensors.keys() - quantized.keys() - {name + STEP_SUFFIX for name in quantized}
+    return DequantizedArrays({name: tensors[name] for name in tensors if name in others}, quantized)

@@ -116,7 +116,8 @@ def load_initial_weights(model: Transformer, recipe: Recipe) -> None:
     Low-rank adapters keep their own initial values. Raises BundleError if a shape does not fit.
     """
     path = Path(recipe.run) / INITIAL_DIR / WEIGHTS_FILE
-    weights, parameters = restore_arrays(StoredArrays(MappedFile.map(path)), location=path), dict(model.named_parameters())
+    weights = dict(restore_arrays(StoredArrays(MappedFile.map(path)), location=path))
+    parameters = dict(model.named_parameters())
     generator = torch.Generator().manual_seed(recipe.training.seed)
     for name in VOCABULARY_WEIGHTS:
         if name in parameters and name in weights and len(parameters[name]) > len(weights[name]):

@@ -266,10 +266,15 @@ class CompiledTransformer:
 
     def restrict_output(self, vocab_ids_W: NDArray[np.int64]) -> CompiledTransformer:
         """Return this model with these output words only."""
-        weight_VD, bias_V = self.weights.output, self.weights.output_bias
+        weight_VD, bias_V = self._output_matrix, self.weights.output_bias
         bias_W = None if bias_V is None else bias_V[vocab_ids_W]
         output, arrays = pack_output(weight_VD[vocab_ids_W], bias_W, self.precision)
         return replace(self, output=output, owned_arrays=[*self.owned_arrays, *arrays])
+
+    @cached_property
+    def _output_matrix(self) -> NDArray[np.float32]:
+        """Output matrix (V, D) in float32, which each batch with a shortlist reads."""
+        return self.weights.output
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """Return the state with slots for the outputs of this many rows."""

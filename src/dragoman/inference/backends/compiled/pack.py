@@ -80,9 +80,14 @@ class _ModelPacker(WeightPacker):
             num_layers=num_layers,
             qkv=self.pack_projections(attentions, "query", "key", "value"),
             output=self.pack_output_projections(attentions),
-            inner=self.pack_linears([f"{layer}.feed_forward.inner" for layer in layers], EPILOGUES[config.activation]),
+            inner=self.pack_linears(
+                [f"{layer}.feed_forward.inner" for layer in layers],
+                (config.d_ff, config.d_model),
+                EPILOGUES[config.activation],
+            ),
             outer=self.pack_linears(
                 [f"{layer}.feed_forward.outer" for layer in layers],
+                (config.d_model, config.d_ff),
                 ADD_RESIDUAL_U8 if config.activation == "relu" else ADD_RESIDUAL,
             ),
             norms=(
@@ -158,8 +163,9 @@ class _ModelPacker(WeightPacker):
         weight_HUD = weight_UD.reshape(self.config.num_heads, -1, weight_UD.shape[1])
         return _interleave_heads(weight_HUD, self.head_layout.value_width, self.head_layout).T
 
-    def pack_linears(self, names: Sequence[str], epilogue: int) -> LinearWeights:
-        weights = [WeightLoader.from_array(self.weights.arrays[f"{name}.weight"], self.weights.release) for name in names]
+    def pack_linears(self, names: Sequence[str], shape: tuple[int, int], epilogue: int) -> LinearWeights:
+        arrays = self.weights.arrays
+        weights = [WeightLoader(partial(arrays.__getitem__, f"{name}.weight"), shape, self.weights.release) for name in names]
         return self.pack(weights, self._get_biases(names), epilogue)
 
     def _get_biases(self, names: Sequence[str]) -> list[NDArray[np.float32] | None]:
