@@ -104,17 +104,17 @@ def _serve_queues(
     """Send the process one batch at a time until it ends."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with process.stdin, process.stdout:
-        try:
+    try:
+        with process.stdin, process.stdout:
             if _send_request(process, settings).get("checksums") == list(settings["checksums"]):
                 ready.set()
                 while (queue := queues.get()) is not None:
                     _process_queue(process, queue)
-        except (OSError, ValueError):
-            pass  # the process has ended, so the client searches its batches
-        finally:
-            ended.set()
-            ready.set()
+    except (OSError, ValueError):
+        pass  # the process has ended, so the client searches its batches; the rest of a request cannot be written, either
+    finally:
+        ended.set()
+        ready.set()
 
 
 def _process_queue(process: subprocess.Popen[bytes], queue: WorkQueue) -> None:
