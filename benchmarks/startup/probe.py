@@ -22,9 +22,9 @@ def translate_with_ctranslate2(model: str, text: str) -> str:
     import ctranslate2
     import sentencepiece
 
+    paths = Path(model) / "source.model", Path(model) / "target.model"  # a joint vocabulary has the first one alone
     source, target = (
-        sentencepiece.SentencePieceProcessor(model_file=str(path))
-        for path in (Path(model) / "source.model", Path(model) / "target.model")
+        sentencepiece.SentencePieceProcessor(model_file=str(path if path.exists() else paths[0])) for path in paths
     )
     translator = ctranslate2.Translator(model, device="cpu", compute_type="int8")
     result = translator.translate_batch([[*source.encode(text, out_type=str), "</s>"]], beam_size=4, max_decoding_length=30)[0]
@@ -33,7 +33,10 @@ def translate_with_ctranslate2(model: str, text: str) -> str:
 
 def run_command(bundle: str, text: str) -> str:
     program = Path(sys.executable).with_name("dragoman")
-    return subprocess.run([program, "translate", bundle], input=text, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run([program, "translate", bundle], input=text, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):  # 3: the model does not know the sentence, so its translation has a remark
+        sys.exit(done.stderr)
+    return done.stdout
 
 
 SYSTEMS = {"dragoman": translate_with_dragoman, "ctranslate2": translate_with_ctranslate2, "command": run_command}
