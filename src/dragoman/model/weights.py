@@ -71,39 +71,17 @@ def to_arrays(weights: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
     return {name: _to_array(weight.float()) for name, weight in weights.items()}
 
 
-def list_model_shapes(
-    config: ModelConfig, *, source_vocab_size: int, target_vocab_size: int, word_id: int | None, tagging: bool
-) -> dict[str, tuple[int, ...]]:
-    """Return the names and shapes of the weights of any architecture; see `dragoman.model.factory.build_model`."""
+def list_model_shapes(config: ModelConfig, **options: Any) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the weights of any architecture. options: those of `build_model`"""
     with torch.device("meta"):
-        model = assemble_model(
-            config,
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-            word_id=word_id,
-            tagging=tagging,
-        )
+        model = assemble_model(config, **options)
     return {name: tuple(weight.shape) for name, weight in collect_weights(model).items()}
 
 
-def restore_model(
-    config: ModelConfig,
-    arrays: Mapping[str, NDArray[np.float32]],
-    *,
-    source_vocab_size: int,
-    target_vocab_size: int,
-    word_id: int | None,
-    tagging: bool,
-) -> Transformer:
-    """Return a model in evaluation mode that reads checked weights in place; see `dragoman.model_weights.check_weights`."""
+def restore_model(config: ModelConfig, arrays: Mapping[str, NDArray[np.float32]], **options: Any) -> Transformer:
+    """Return a model in evaluation mode that reads weights of `check_weights` in place. options: those of `build_model`"""
     with torch.device("meta"):
-        model = assemble_model(
-            config,
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-            word_id=word_id,
-            tagging=tagging,
-        )
+        model = assemble_model(config, **options)
     set_weights(model, arrays)
     return model.eval()
 
