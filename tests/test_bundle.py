@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -558,3 +559,13 @@ def test_adapter_overwritten_after_loading_changes_nothing(bundle_copy: Path, tm
             file.write(b"\7" * path.stat().st_size)
         path.open("wb").close()
     assert [hypothesis.score for hypothesis in translator.translate(["one two", "red"], adapter="a")] == scores
+
+
+def test_tied_embeddings_of_two_vocabulary_sizes_are_refused(tmp_path: Path) -> None:
+    """Ids beyond the matrix would be read from memory behind it."""
+    recipe = make_recipe({"model": {"tie_embeddings": "all"}})
+    weights = {"output": np.zeros((9, recipe.model.d_model), dtype=np.float32)} | {
+        f"{index}": np.zeros(1) for index in range(99)
+    }
+    with pytest.raises(BundleError, match="vocabularies of 11 and 9 pieces"):
+        dragoman.bundle._list_shapes(recipe, (11, 9), weights, location=tmp_path)

@@ -362,6 +362,12 @@ def _list_shapes(
             f"{WEIGHTS_FILE} holds {len(weights)} tensors and an output matrix of {output}; copy the bundle again",
             code="bundle-mismatch",
         )
+    if config.tie_embeddings == "all" and vocabulary[0] != vocabulary[1]:
+        raise BundleError(
+            f"{location}: shares one embedding matrix between vocabularies of {vocabulary[0]} and {vocabulary[1]} pieces; copy "
+            "the bundle again",
+            code="bundle-mismatch",
+        )
     sizes = dict(zip(("source_vocab_size", "target_vocab_size"), vocabulary, strict=True))
     if not config.find_unusual_layers():
         return list_shapes(config, **sizes, has_words=not task.has_text_target, tagging=task.has_tagging_head)
