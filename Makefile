@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-cluster bench-inline bench-quality clean
+.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -67,14 +67,8 @@ bench-serving: $(VENV)/.dev
 bench-startup: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m startup.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
 
-bench-cluster: $(VENV)/.dev
-	PYTHONPATH=benchmarks $(BIN)/python -m cluster.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
-
 bench-inline: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m documents.inline_structure $(if $(QUICK),--texts 30) $(if $(SHARED),--shared $(SHARED)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(FILES),--files $(FILES)) $(if $(JSON),--json $(JSON))
-
-bench-quality: $(VENV)/.core
-	PYTHONPATH=benchmarks $(BIN)/python -m quality.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build

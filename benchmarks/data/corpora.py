@@ -1,4 +1,4 @@
-"""Corpora of the data benchmark: real pairs, ten million variations of them, and sentences of given lengths.
+"""Corpora of the data benchmark: real pairs, and variations of them.
 
 The real text is English-German (Tatoeba, LibreOffice help, Debian package descriptions, the Bible, Multi30k).
 If these corpora are absent, dragoman's synthetic phrases take their place and the report says so.
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import sentencepiece as spm
 
 TSV = ("tatoeba", "libreoffice-help", "debian-descriptions", "bible")
@@ -166,34 +165,6 @@ def make_large(base: BaseCorpus, folder: Path, pairs: int) -> TextCorpus:
             yield f"{source.translate(digits)} {number}", f"{target.translate(digits)} {number}"
 
     return write_text(folder, f"{base.text.source.stem}-{pairs}", varied())
-
-
-def make_sentences(base: BaseCorpus, folder: Path, pairs: int) -> TextCorpus:
-    """Write pairs with lengths like WMT14's, as sentences that repeat one word that is a single piece.
-
-    Source lengths are log-normal (median 23, σ 0.65). Target lengths are source lengths times a log-normal ratio (median 1.05,
-    σ 0.2). Both lie between 1 and 250.
-    """
-    rng = np.random.default_rng(SEED)
-    sources = np.exp(rng.normal(np.log(23.0), 0.65, pairs))
-    targets = sources * np.exp(rng.normal(np.log(1.05), 0.2, pairs))
-    lengths = [np.clip(np.round(side), 1, 250).astype(np.int64).tolist() for side in (sources, targets)]
-    word = _find_single_piece_word(base.model)
-    sentences_by_length = [" ".join([word] * count) for count in range(251)]
-    sentence_pairs = (
-        (sentences_by_length[source], sentences_by_length[target]) for source, target in zip(*lengths, strict=True)
-    )
-    return write_text(folder, f"{base.model.stem}-lognormal-{pairs}", sentence_pairs)
-
-
-def _find_single_piece_word(model: Path) -> str:
-    """Return a word that the model encodes as one piece, however often it is repeated."""
-    processor = spm.SentencePieceProcessor(model_file=str(model))
-    for index in range(processor.get_piece_size()):
-        word = processor.id_to_piece(index).removeprefix("▁")
-        if word.isalpha() and len(processor.encode(" ".join([word] * 250))) == 250:
-            return str(word)
-    raise ValueError(f"{model}: no word is a single piece")
 
 
 def fill_page_cache(*paths: Path) -> None:

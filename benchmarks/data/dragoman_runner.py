@@ -31,20 +31,6 @@ log_every_steps = 3
 checkpoint_averaging = "none"
 """
 
-# All filters of data.cleaning that need no optional library and no validation set.
-CLEANING = (
-    "max_words=200",
-    "max_characters=2000",
-    "max_ratio=4",
-    "source_equals_target=true",
-    "duplicate_pairs=true",
-    "duplicate_sources=true",
-    "control_characters=true",
-    "markup=true",
-    "numbers=true",
-    "urls=true",
-)
-
 
 def write_recipe(work: Path) -> Path:
     work.mkdir(parents=True, exist_ok=True)
@@ -79,10 +65,3 @@ def read_pair_counts(output: str) -> dict[str, Any]:
 def used_configured_model(base: BaseCorpus, run: Path) -> bool:
     """Return whether the prepared folder holds the configured SentencePiece model, not a newly trained one."""
     return (run / "data" / "source.model").read_bytes() == base.model.read_bytes()
-
-
-def build_dataloader_command(command: str, recipe: Path, changes: list[str], *arguments: object) -> list[str | Path]:
-    """Return the command that runs `dataloader.py`."""
-    package = Path(__file__).parent
-    start = f"import sys; sys.path.insert(0, {str(package.parent)!r}); from {package.name}.dataloader import main; main()"
-    return [sys.executable, "-c", start, command, recipe, json.dumps(changes), *map(str, arguments)]

@@ -28,8 +28,6 @@ from typing import Any
 
 import click
 
-from serving.soak import NUM_REQUESTS, run_soak
-
 MIB = 1 << 20
 JSON_HEADERS = "Content-Type: application/json\r\n"
 MAX_UNREAD = 0.002
@@ -50,7 +48,6 @@ class Options:
     bundle: Path | None
     lines: Path | None
     schemathesis: Path | None
-    soak_seconds: float
     precision: str
     seed: int
 
@@ -563,23 +560,6 @@ def check_schemathesis(options: Options) -> Iterator[PromiseCheck]:
     yield PromiseCheck(f"exit status {result.returncode}", result.returncode == 0)
 
 
-def check_soak(options: Options) -> Iterator[PromiseCheck]:
-    """A simulated day with a million requests."""
-    soak = run_soak(20_000, 60.0, 5_000) if options.quick else run_soak(NUM_REQUESTS, options.soak_seconds, 50_000)
-    for state in soak.states:
-        yield PromiseCheck(state.describe(), True)
-    yield PromiseCheck(f"{soak.num_requests} requests", len(soak.states) > 1)
-    if not soak.states:
-        return
-    first, last = soak.states[0], soak.states[-1]
-    yield PromiseCheck(
-        f"memory: {last.memory_mib - first.memory_mib:+.1f} MiB from the first state to the last",
-        last.memory_mib - first.memory_mib < 10,
-    )
-    yield PromiseCheck("open files, tasks, threads and metric series do not grow", last.counts == first.counts)
-    yield PromiseCheck(f"{dict(soak.statuses)} answers by status", not any(500 <= status < 600 for status in soak.statuses))
-
-
 SECTIONS: dict[str, Callable[[Options], Iterator[PromiseCheck]]] = {
     "schemathesis": check_schemathesis,
     "equality": check_equality,
@@ -587,7 +567,6 @@ SECTIONS: dict[str, Callable[[Options], Iterator[PromiseCheck]]] = {
     "disconnections": check_disconnections,
     "stops": check_stops,
     "hostile": check_hostile,
-    "soak": check_soak,
     "memory": check_memory,
 }
 OPTION_OF_SECTION = {"equality": "lines", "memory": "bundle", "schemathesis": "schemathesis"}
@@ -600,7 +579,6 @@ OPTION_OF_SECTION = {"equality": "lines", "memory": "bundle", "schemathesis": "s
 @click.option("--bundle", type=click.Path(path_type=Path), help="Bundle from English to German, for equality and memory.")
 @click.option("--lines", type=click.Path(path_type=Path), help="English sentences, one a line, for equality.")
 @click.option("--schemathesis", type=click.Path(path_type=Path), help="Program schemathesis of version 4.")
-@click.option("--soak-seconds", default=7200.0, show_default=True, help="Longest time of the soak; it reports how far it came.")
 @click.option("--precision", default="auto", show_default=True, help="Precision of the bundle, for equality and memory.")
 @click.option("--seed", default=31, show_default=True, help="Seed of the requests of schemathesis.")
 def main(
@@ -609,11 +587,10 @@ def main(
     bundle: Path | None,
     lines: Path | None,
     schemathesis: Path | None,
-    soak_seconds: float,
     precision: str,
     seed: int,
 ) -> None:
-    options = Options(quick, bundle, lines, schemathesis, soak_seconds, precision, seed)
+    options = Options(quick, bundle, lines, schemathesis, precision, seed)
     if not names:
         names = tuple(name for name in SECTIONS if getattr(options, OPTION_OF_SECTION.get(name, ""), True) is not None)
     all_kept = True

@@ -1,1 +1,0 @@
-"""Benchmark of the commands on a Ray cluster, and a simulated schedule of many workers."""
