@@ -19,13 +19,13 @@ from typing import Any
 
 import click
 from pydantic import BaseModel, TypeAdapter
+from recipe_reference import read_sentences
 
 from dragoman.bundle import BundleMetadata
 from dragoman.cli import json_outputs
 from dragoman.cli.main import COMMANDS, cli
 from dragoman.cli.translation import translation_line
 from dragoman.config import Recipe
-from dragoman.config.reference import read_sentences
 from dragoman.inference.parse_result import Parse
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
 from dragoman.training.report import TrainingReport
@@ -38,9 +38,9 @@ GENERATED_PAGES = (
     "reference/errors.md",
     "reference/backends.md",
 )
-# Modules that print one of the pages as Markdown, by `python -m MODULE`.
+# Modules that print one of the pages as Markdown, by `python -m MODULE`, beside this file or of dragoman.
 PAGE_MODULES = {
-    "reference/recipe.md": "dragoman.config.reference",
+    "reference/recipe.md": "recipe_reference",
     "reference/errors.md": "dragoman.errors",
     "reference/backends.md": "dragoman.inference.backends.support_table",
 }
@@ -74,7 +74,7 @@ INTRODUCTIONS = {
 
 def run_module(name: str) -> str:
     """Return the Markdown that a module prints, without its own title."""
-    result = subprocess.run([sys.executable, "-m", name], capture_output=True, text=True, check=True, cwd=ROOT)
+    result = subprocess.run([sys.executable, "-m", name], capture_output=True, text=True, check=True, cwd=ROOT / "scripts")
     lines = result.stdout.strip().splitlines()
     return "\n".join(lines[1:] if lines and lines[0].startswith("# ") else lines)
 

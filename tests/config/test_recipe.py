@@ -33,9 +33,12 @@ from dragoman.config import (
 )
 from dragoman.config.paper_settings import find_deviations
 from dragoman.config.presets import PRESETS, SIZES
-from dragoman.config.reference import read_sentences
 from dragoman.errors import BundleError, RecipeError
 from expected_errors import raises_code
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+from recipe_reference import read_sentences
 
 WHERE = "r.toml"
 MAX_LINE_CHARACTERS = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dragoman.documents.document import Document, Edit, UnitTranslation, check_round_trip, check_written, write_document
+from dragoman.documents.document import Document, Edit, UnitTranslation, check_written, write_document
 
 Parse = Callable[[bytes], Document]
 
@@ -20,7 +20,8 @@ def check_laws(parse: Parse, content: bytes, translate: Callable[[str], str] = p
     """Check that no change gives the same bytes, and that a translation reads as written, with nothing else changed."""
     document = parse(content)
     assert write_document(document, {}) == content
-    check_round_trip(document, parse)
+    texts = {unit.id: UnitTranslation(unit.source) for unit in document.units if unit.state != "locked"}
+    check_written(document, texts, write_document(document, texts), parse)
     units = [unit for unit in document.units if unit.state != "locked"]
     assert len({unit.id for unit in document.units}) == len(document.units)
     translations = {unit.id: UnitTranslation(translate(unit.source)) for unit in units}

@@ -235,12 +235,6 @@ def write_document(document: Document, translations: Mapping[str, UnitTranslatio
     return document.assemble(document.content, chain(make_edits(), document.make_document_edits(translations, language)))
 
 
-def check_round_trip(document: Document, parse: Callable[[bytes], Document]) -> None:
-    """Raise DataError if the units, written back with their own texts, would read otherwise: such a file is refused whole."""
-    texts = {unit.id: UnitTranslation(unit.source) for unit in document.units if unit.state != "locked"}
-    check_written(document, texts, write_document(document, texts), parse)
-
-
 class UnwritableUnitsError(DataError):
     """Translations that a format cannot write so that they are read again.
 

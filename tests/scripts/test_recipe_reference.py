@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from dragoman.config.presets import PRESETS, SIZES
-from dragoman.config.reference import RecipeKey, iter_recipe_keys, render_reference
 
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+from recipe_reference import RecipeKey, iter_recipe_keys, render_reference
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "recipe_reference.py"
 KEYS = {entry.key: entry for entry in iter_recipe_keys()}
 
 
@@ -57,7 +62,7 @@ def test_key_states_type_default_and_limits(key: str, type_name: str, default: s
 
 
 def test_module_prints_tables_of_keys_and_presets() -> None:
-    result = subprocess.run([sys.executable, "-m", "dragoman.config.reference"], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True)
     assert result.stdout == render_reference()
     lines = result.stdout.splitlines()
     for entry in KEYS.values():

@@ -1,4 +1,4 @@
-"""Reference of all recipe keys, as Markdown: `python -m dragoman.config.reference`.
+"""Reference of all recipe keys, as Markdown: `python scripts/recipe_reference.py`.
 
 Each key is listed with its type, default, limits and the sentence under it in the source.
 """
