@@ -31,6 +31,9 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 README_MAX_WORDS = 700
 
 
+sys.path.append(str(ROOT / "scripts"))
+
+
 def load_script(name: str) -> ModuleType:
     """Import a file of scripts/."""
     specification = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
