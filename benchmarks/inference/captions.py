@@ -21,7 +21,7 @@ from dragoman.evaluation.metrics import bleu
 
 from .harness import Candidate, CellResult, compare_systems, list_notes
 from .models import TARGET_RATIO, ModelFormats, convert_bundle
-from .systems import CT2, DRAGOMAN, HF, Systems, list_precisions, model_path
+from .systems import CT2, DRAGOMAN, HF, Systems, model_path
 
 TEST = "test_2016_flickr"
 # Steps of the model that is trained once, and target tokens of a batch. A number of minutes would give another model on each
@@ -139,7 +139,7 @@ def list_candidates(systems: Systems, forms: ModelFormats, *, quick: bool, line_
         styles += [{"batch": 128, "batch_type": "examples"}, {"batch": 64, "batch_type": "examples"}]
         styles += [{"batch": 2048, "batch_type": "tokens"}, {"batch": 4096, "batch_type": "tokens"}]
     budgets: list[int | None] = [None] if quick or line_by_line else [None, 1024, 2048, 8192]
-    precisions = ["auto"] if quick else ["auto", *list_precisions()[0]]
+    precisions = ["auto"] if quick else ["auto", "float32"]
     dragoman_settings = [{"precision": precision, "batch_tokens": budget} for precision in precisions for budget in budgets]
     thread_layouts = ["1 x 1 thread", "1 x 2 threads"] if line_by_line else ["2 x 1 thread", "1 x 2 threads"]
     # A quick run has too few lines for two batches of equal size, so dragoman divides each batch between the threads.
@@ -171,7 +171,6 @@ def measure_captions(
     lines, references = captions.lines[:num_lines], captions.references[:num_lines]
     section.notes.append(f"model: {captions.description}; {len(lines):,} lines of Multi30k {TEST}, en-de, raw text")
     section.notes.append(f"{captions.num_endless:,} other lines are left out, because the model does not end them")
-    section.notes += list_precisions()[1]
     timed_lines = lines[:QUICK_TIMED_LINES] if quick else lines
     for part, beam in ((1 / 2, 1), (1.0, BEAM)):
         time_left = budget.take_share(part)

@@ -18,7 +18,7 @@ from .ceiling import SpeedLimit, compute_limits
 from .harness import GRACE_SECONDS, Candidate, CellResult, compare_systems, list_notes
 from .models import BASE, BIG, ONE_SENTENCE_TARGET_RATIO, OPUS, TARGET_RATIO, ModelFormats, RandomModel
 from .serve import SOURCE_TOKENS, TARGET_TOKENS
-from .systems import COMPUTE_TYPES, CT2, DRAGOMAN, HF, Systems, list_precisions, model_path
+from .systems import COMPUTE_TYPES, CT2, DRAGOMAN, HF, PRECISIONS, Systems, model_path
 
 LIMIT_SECONDS = {"quick": 0.0, "full": 0.05}
 """Seconds of each product of the speed limit. 0 stands for three calls."""
@@ -94,7 +94,7 @@ def list_candidates(systems: Systems, forms: ModelFormats, cell: FixedCell, *, q
     """
     rows = cell.batch * cell.beam
     has_int8_only = quick and rows > (1 if cell.model.is_imported else 4)
-    precisions = ["int8"] if has_int8_only else list_precisions()[0]
+    precisions = PRECISIONS[:1] if has_int8_only else PRECISIONS
     dragoman_settings = [{"precision": precision} for precision in precisions]
     types = COMPUTE_TYPES[:1] if has_int8_only else COMPUTE_TYPES
     if cell.throughput:
@@ -137,7 +137,7 @@ def measure_fixed(
         f"Random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens per second",
         ["batch x beam", DRAGOMAN, "numbers", CT2, "best setting", HF, f"ratio over {CT2}", "limit", "share of limit"],
     )
-    notes = [*list_precisions()[1], *limit_notes]
+    notes = [*limit_notes]
     if quick:
         notes += _start_systems(systems, build_forms(cells[0].model), budget.take_share(LOAD_SHARE))
     for number, cell in enumerate(cells):

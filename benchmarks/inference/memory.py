@@ -23,7 +23,6 @@ from common.usage import CommandError
 from .captions import Captions
 from .harness import GRACE_SECONDS
 from .models import ModelFormats
-from .systems import list_precisions
 
 TARGET_SECONDS, TARGET_MEBIBYTES, TARGET_GROWTH = 2.0, 400.0, 1.1
 """Targets: seconds to the first sentence, peak MiB after loading, and final memory over memory after warm-up."""
@@ -42,7 +41,7 @@ def measure_memory(
     budget: TimeBudget = UNBOUNDED,
 ) -> Section:
     """Measure fresh processes in each precision, first int8. A quick run stops those for which no time is left."""
-    section = Section(notes=list_precisions()[1])
+    section = Section()
     table = Table(
         "A fresh process, the base model: seconds to the first sentence, MiB then",
         ["numbers", "seconds", "resident", "anonymous", "peak", "target"],
@@ -50,8 +49,7 @@ def measure_memory(
     sentence = " ".join(["word"] * 10)
     with suppress(CommandError):  # reads the files once
         _probe(base.bundle, "int8", [sentence], 0, extra=EXTRA_TOKENS, limit_seconds=budget.seconds_left + GRACE_SECONDS)
-    precisions = list_precisions()[0]
-    for precision in ("int8", "auto", *(precision for precision in precisions if precision != "int8")):
+    for precision in ("int8", "auto", "float32"):
         try:
             probes = [
                 _probe(

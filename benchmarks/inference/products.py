@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.runtime.cpu_support import has_bf16_matmul, has_int8_matmul
+from dragoman.runtime.cpu_support import has_bf16_matmul, has_onednn
 
 GROUP = 3
 """Calls whose median counts as one measurement."""
@@ -83,7 +83,7 @@ def main() -> None:
                 )
                 for dtype in dtypes
             }
-            if has_int8_matmul():
+            if has_onednn() and "x86" in torch.backends.quantized.supported_engines:
                 routes_by_precision["int8"] = int8_linear(rows, width_out, width_in)
             answers.append(
                 {name: min(fastest(route, seconds) for route in routes) for name, routes in routes_by_precision.items()}

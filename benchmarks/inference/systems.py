@@ -27,7 +27,8 @@ MKL_ROUTES = {
     "MKL, packed": {"CT2_USE_MKL": "1", "CT2_USE_EXPERIMENTAL_PACKED_GEMM": "1"},
 }
 COMPUTE_TYPES = ("int8_float32", "float32")  # CTranslate2 has no other on a CPU; "int8" is an alias of the first
-PRECISIONS = ("int8", "bfloat16", "float32")
+PRECISIONS = ("int8", "float32")
+"""Precisions of dragoman on a processor."""
 THREADS = {"1 x 2 threads": (1, 2), "1 x 1 thread": (1, 1), "2 x 1 thread": (2, 1)}
 """inter_threads and intra_threads by label."""
 
@@ -40,14 +41,6 @@ def list_routes(*, quick: bool) -> dict[str, dict[str, str]]:
     widest = {"CT2_FORCE_CPU_ISA": "AVX512" if has_avx512() else "AVX2"}
     routes = {widest["CT2_FORCE_CPU_ISA"]: widest} | ({"default": {}} if has_avx512() else {})
     return routes if quick else routes | {name: {**widest, **route} for name, route in MKL_ROUTES.items()}
-
-
-def list_precisions() -> tuple[list[str], list[str]]:
-    """Return the precisions of PyTorch's products here, and the reasons why others are left out."""
-    if has_bf16_matmul():
-        return list(PRECISIONS), []
-    reason = "bfloat16: not measured, because this processor would emulate it"
-    return [precision for precision in PRECISIONS if precision != "bfloat16"], [reason]
 
 
 @dataclass
@@ -110,7 +103,7 @@ class Systems:
         if self.programs is None or forms.marian is None or HF not in self.selected:
             return []
         worker = self._get_process(HF, self.programs, "serve_transformers", {})
-        precisions = [precision for precision in list_precisions()[0] if precision != "int8"]
+        precisions = ("float32", "bfloat16") if has_bf16_matmul() else ("float32",)
         settings_by_precision = product(precisions, settings)
         return [
             Candidate(

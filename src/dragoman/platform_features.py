@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import mmap
 import os
 import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -92,22 +90,6 @@ def start_own_process_group() -> None:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
 
-
-def _map_private(address: int, num_bytes: int, descriptor: int) -> None:
-    """Put a private, writable mapping of the beginning of a file in the place of whole pages of memory.
-
-    Raises OSError if the system refuses; the memory is then as it was.
-    """
-    function = ctypes.CDLL(None, use_errno=True).mmap
-    function.restype = ctypes.c_void_p
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    flags = mmap.MAP_PRIVATE | 0x10  # MAP_FIXED of Linux
-    if function(address, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0) != address:
-        raise OSError(ctypes.get_errno(), "mmap")
-
-
-map_private: Callable[[int, int, int], None] | None = _map_private if sys.platform == "linux" else None
-"""Function of an address, a number of bytes and an open file that maps the file there, or None."""
 
 fcntl = _import_or_none("fcntl")
 """Module with file locks, or None."""

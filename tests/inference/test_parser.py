@@ -21,7 +21,6 @@ from dragoman import Parse, Parser
 from dragoman.cli.main import cli
 from dragoman.decoding.arrays import NUMPY, Arrays
 from dragoman.errors import BundleError, DataError, DeviceError, DragomanError
-from dragoman.runtime.cpu_support import supports_bf16_matmul
 from dragoman.tasks.torch_arrays import TorchArrays
 from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.tree_constraint import TreeConstraint
@@ -293,10 +292,7 @@ def test_packed_and_plain_models_agree(tmp_path: Path, pointer: str) -> None:
     assert_alike(parser.parse(ODD, beam_size=3, nbest=3), plain.parse(ODD, beam_size=3, nbest=3))
 
 
-NEEDS_BF16 = pytest.mark.skipif(not supports_bf16_matmul(), reason="oneDNN does not multiply bfloat16 on this processor")
-
-
-@pytest.mark.parametrize("precision", [pytest.param("bfloat16", marks=NEEDS_BF16), "int8"])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_every_precision_gives_trees(bundle: Path, precision: str) -> None:
     for line, parse in zip(ODD, opened(bundle, precision=precision).parse(ODD), strict=True):
         assert list(parse.words) == split_words(line)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.collate import collate
-from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.model.factory import build_model
 from dragoman.model.layers import FeedForward
 from dragoman.model.transformer import Transformer
@@ -71,17 +70,6 @@ def test_output_bias_is_added_to_the_logits() -> None:
     source, inputs = torch.tensor([[5, 6, END]]), torch.tensor([[START, 7, 8]])
     assert model.output_bias is not None
     torch.testing.assert_close(model(source, inputs), plain(source, inputs) + model.output_bias, rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-def test_restricted_output_keeps_the_bias() -> None:
-    model = make_model(output_bias=True)
-    words = torch.tensor([0, 1, 2, 3, 9, 20])
-    packed = pack_model(model, "float32")
-    restricted = packed.restrict_output(words.numpy())
-    source, tokens = torch.tensor([[5, 6, END]]), torch.tensor([START])
-    expected, logits = packed.step(tokens, packed.start(source))[0], restricted.step(tokens, restricted.start(source))[0]
-    torch.testing.assert_close(logits, expected[:, words], rtol=0, atol=1e-5)
 
 
 def test_position_offset_of_learned_positions_is_refused() -> None:

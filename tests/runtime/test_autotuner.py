@@ -9,11 +9,8 @@ import pytest
 
 from dragoman.runtime.autotuner import (
     Stopwatch,
-    choose_cached,
-    get_measurement,
     measure_seconds,
     measure_shortest_call,
-    put_measurement,
     select_fastest,
 )
 
@@ -21,18 +18,6 @@ from dragoman.runtime.autotuner import (
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
-def test_choice_is_measured_once() -> None:
-    assert choose_cached("key", ("a", "b"), lambda: "b") == "b"
-    assert choose_cached("key", ("a", "b"), lambda: pytest.fail("measured again")) == "b"
-    assert get_measurement("key") == "b"
-
-
-def test_unknown_choice_is_measured_again() -> None:
-    put_measurement("key", "c")
-    assert choose_cached("key", ("a", "b"), lambda: "a") == "a"
-    assert get_measurement("key") == "a"
 
 
 def test_candidates_alternate_after_untimed_calls() -> None:

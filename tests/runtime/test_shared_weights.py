@@ -1,9 +1,7 @@
-"""Weights in files that several processes map: equal content, one file, and memory that stays writable."""
+"""Weights in files that several processes map: equal content is one file."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,32 +44,3 @@ def test_nothing_is_shared_without_a_folder_or_for_a_few_bytes(folder: Path) -> 
     large = np.ones(MIN_SHARED_BYTES)
     assert share_array(large) is large
     assert not list(folder.iterdir())
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-import torch
-from dragoman.runtime.shared_weights import MIN_SHARED_BYTES, allocate_shareable, share_memory, share_weights
-
-folder = Path(sys.argv[1])
-share_weights(folder)
-weights = [
-    allocate_shareable(lambda: torch.arange(MIN_SHARED_BYTES, dtype=torch.int32), torch.Tensor.data_ptr) for _ in range(2)
-]
-expected = weights[0].clone()
-for weight in weights:
-    share_memory(weight.data_ptr(), weight.nbytes)
-    assert torch.equal(weight, expected)
-(path,) = folder.iterdir()
-assert Path("/proc/self/maps").read_text(encoding="utf-8").count(str(path)) == 2
-weights[0].add_(1)
-assert torch.equal(weights[0], expected + 1)
-assert torch.equal(weights[1], expected)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="maps memory on Linux only")
-def test_memory_is_replaced_by_equal_pages(tmp_path: Path) -> None:
-    """Run in a new process, whose heap has no large free parts."""
-    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True)

@@ -28,7 +28,6 @@ from dragoman.interpolation import interpolate_bundles
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
 from dragoman.model.lora import add_adapters, find_linears
-from dragoman.runtime.cpu_support import supports_bf16_matmul
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.run import train
@@ -468,10 +467,7 @@ def test_merged_adapter_is_the_bundle_of_the_run(bundle: Path, lora_run: Path, t
     assert load_bundle(tmp_path / "merged").metadata.adapter == str(lora_run / "adapter")
 
 
-NEEDS_BF16 = pytest.mark.skipif(not supports_bf16_matmul(), reason="oneDNN does not multiply bfloat16 on this processor")
-
-
-@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=NEEDS_BF16)])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_adapter_is_chosen_by_call(precision: str, bundle: Path, lora_run: Path) -> None:
     paths: dict[str, str | Path] = {"ui": lora_run / "adapter", "help": str(lora_run / "adapter")}
     translator = dragoman.load(bundle, task="translation", device="cpu", precision=precision, adapters=paths)

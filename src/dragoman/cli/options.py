@@ -198,7 +198,7 @@ def precision_option(default: str = "auto") -> Callable[[CommandT], CommandT]:
         "--precision",
         default=default,
         show_default=True,
-        help="Precision: float32, bfloat16 or int8. auto takes the fastest on this machine.",
+        help="Precision: float32, int8 (CPU) or bfloat16 (GPU). auto takes the fastest on this machine.",
     )
 
 

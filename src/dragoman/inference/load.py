@@ -76,8 +76,8 @@ def load(
     path, ensemble_paths: folders, or URLs of an object store, which are copied to the cache folder
     task: expected task; a type checker then knows the class of the result, and a bundle of the other task raises an error
     device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU if there is one
-    precision: "float32", "bfloat16", "int8" (CPU only), or "auto". "auto" is int8 if the compiled back end runs. Otherwise it
-        is the fastest precision, measured at first use and cached for the machine.
+    precision: "float32", "int8" (CPU only), "bfloat16" (GPU only), or "auto". "auto" is int8 if the compiled back end runs,
+        else float32, or bfloat16 on a GPU that computes in it
     inter_threads: number of batches that a CPU computes in parallel; measured if None
     intra_threads: number of threads of each batch; measured if None
     shortlist: folder that `dragoman shortlist` wrote. The search computes only likely output tokens, which is faster and

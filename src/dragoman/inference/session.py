@@ -157,8 +157,7 @@ def open_session(
     worker_spec = build_worker_spec(bundle_paths, shortlist)  # at once, while the files are those that were loaded
     _check_task(bundles, task)
     _check_ensemble(bundles, task)
-    with naming_missing_library(f"{bundles[0].recipe.name}: precision {precision!r} on this processor"):
-        choice = resolve_device(device, precision)
+    choice = resolve_device(device, precision)
     trained_models = [TrainedModel.from_bundle(bundle, choice.device, is_mapped=release_mapped_weights) for bundle in bundles]
     is_cpu, configs = choice.device == "cpu", [bundle.recipe.model for bundle in bundles]
     if (float32_reason := find_float32_reason(configs, choice.device_type)) is not None:
@@ -172,7 +171,7 @@ def open_session(
             )
         chosen_precision: Precision = "float32"
     else:
-        chosen_precision = choice.precision or choose_fastest_precision(trained_models[0])
+        chosen_precision = choice.precision or choose_fastest_precision(configs[0])
     if shortlist is not None and task == "parsing":
         raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
     is_compiled = is_cpu and all(supports_compiled(config, chosen_precision) for config in configs)

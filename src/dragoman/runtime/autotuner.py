@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -23,25 +23,8 @@ from dragoman.platform_features import get_processor_name
 from dragoman.runtime.cache_folder import get_cache_folder
 from dragoman.runtime.thread_count import get_num_threads
 
-NameT = TypeVar("NameT", bound=str)
 CandidateT = TypeVar("CandidateT", bound=Hashable)
 ResultT = TypeVar("ResultT")
-
-
-def choose_cached(key: str, choices: Sequence[NameT], measure: Callable[[], NameT]) -> NameT:
-    """Return the cached choice of this machine, or measure it and cache it.
-
-    key: names what is measured
-    choices: values that a cached choice may have; any other value is measured again
-    measure: returns one of the choices
-    """
-    cached_choice = get_measurement(key)
-    for choice in choices:
-        if choice == cached_choice:
-            return choice
-    chosen = measure()
-    put_measurement(key, chosen)
-    return chosen
 
 
 @dataclass

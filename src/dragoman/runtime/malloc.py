@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from dragoman.platform_features import get_c_function
@@ -23,22 +21,6 @@ def tune_malloc() -> None:
     if (mallopt := _get_mallopt()) is not None:
         mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
         mallopt(M_TRIM_THRESHOLD, 2**27)
-
-
-@contextmanager
-def map_blocks(min_bytes: int) -> Iterator[None]:
-    """Give each new block of at least this size a mapping of its own, which begins at a page, instead of a part of the heap.
-
-    Settings of the user in the environment take precedence.
-    """
-    if (mallopt := _get_mallopt()) is None:
-        yield
-        return
-    mallopt(M_MMAP_THRESHOLD, min_bytes)
-    try:
-        yield
-    finally:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
 
 
 def _get_mallopt() -> Any:

@@ -6,31 +6,22 @@ process writes the file, the others map it, and every process then frees its own
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
-from mmap import ACCESS_READ, PAGESIZE, mmap
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.platform_features import map_private
-from dragoman.runtime.malloc import map_blocks
-
 MIN_SHARED_BYTES = 64 << 10
 """Size from which weights are shared; smaller ones are not worth a file."""
-MAX_ATTEMPTS = 16
 COPIES_FILE, COPIES_FOLDER = "copies", "bundles"
 """File with the copy of each bundle, and folder of the copies."""
-ALIGNMENT = 64
-"""Alignment of the blocks that PyTorch asks malloc for."""
-ValueT = TypeVar("ValueT")
 
 _folder: Path | None = None
 
@@ -66,41 +57,6 @@ def share_array(array: NDArray[Any]) -> NDArray[Any]:
             content = mmap(file.fileno(), 0, access=ACCESS_READ)
         return np.frombuffer(content, array.dtype).reshape(array.shape)
     return array
-
-
-def allocate_shareable(allocate: Callable[[], ValueT], get_address: Callable[[ValueT], int]) -> ValueT:
-    """Return what a function allocates, at a place in its first page that is the same in all processes.
-
-    Such a block is a mapping of its own. While freed parts of the heap are large enough, malloc returns one of them instead, so
-    the function is called until they are used up.
-    """
-    if _folder is None or map_private is None:
-        return allocate()
-    rejected: list[ValueT] = []
-    with map_blocks(MIN_SHARED_BYTES):
-        while not begins_mapping(get_address(value := allocate())) and len(rejected) < MAX_ATTEMPTS:
-            rejected.append(value)
-    return value
-
-
-def begins_mapping(address: int) -> bool:
-    """Return whether a block begins where malloc puts the only block of a mapping, behind its header of 16 bytes."""
-    return address % PAGESIZE <= ALIGNMENT
-
-
-def share_memory(address: int, num_bytes: int) -> None:
-    """Replace whole pages of memory by mapped pages with equal content, which other processes share. Linux only.
-
-    The memory is that of `allocate_shareable`, and nobody writes to it. A write would get private pages.
-    """
-    if _folder is None or num_bytes < MIN_SHARED_BYTES or map_private is None:
-        return
-    start, end = -(-address // PAGESIZE) * PAGESIZE, (address + num_bytes) // PAGESIZE * PAGESIZE
-    with suppress(OSError):
-        content = (ctypes.c_ubyte * (end - start)).from_address(start)
-        path = _store(_folder, memoryview(content).cast("B"))
-        with path.open("rb") as file:
-            map_private(start, end - start, file.fileno())
 
 
 def _store(folder: Path, content: memoryview) -> Path:

@@ -13,13 +13,11 @@ from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.inference.backends.cuda.model import build_cuda_inference_model
-from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.inference.backends.protocol import Precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.runtime.cpu_support import has_int8_matmul
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.torch_models import as_inference_model
@@ -53,12 +51,9 @@ def build_backends(model: Transformer, device: torch.device) -> dict[str, Infere
     backends = {
         "eager": as_inference_model([model]),
         "static": build_cuda_inference_model(model),
-        "packed": pack_model(model, "float32").build_inference_model(),
     }
-    is_compiled = supports_compiled(CONFIG, "int8")
-    if has_int8_matmul() or is_compiled:
-        name = "compiled" if is_compiled else "packed in int8"
-        backends[name] = build_inference_model([TrainedModel.from_transformer(model, CONFIG)], "cpu", "int8", None)
+    if supports_compiled(CONFIG, "int8"):
+        backends["compiled"] = build_inference_model([TrainedModel.from_transformer(model, CONFIG)], "cpu", "int8", None)
     return backends
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import m2m100_folders
 import marian_folders
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.inference.backends.packed.pack import pack_model
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
-from dragoman.runtime.cpu_support import has_int8_matmul
 from dragoman.tasks.forced_decoding import score_pairs
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
@@ -70,46 +67,34 @@ def search(bundle: Bundle, inference_model: InferenceModel, lines: Sequence[str]
     return [hypotheses[0] for hypotheses in results]
 
 
-def build_int8_model(bundle: Bundle, name: str) -> InferenceModel:
-    if name == "compiled" and not supports_compiled(bundle.recipe.model, "int8"):
+def build_int8_model(bundle: Bundle) -> InferenceModel:
+    if not supports_compiled(bundle.recipe.model, "int8"):
         pytest.skip("this machine does not run the kernels")
-    if name == "packed" and not has_int8_matmul():
-        pytest.skip("PyTorch has no products of int8 here")
-    if name == "packed":
-        return pack_model(bundle.model, "int8").build_inference_model()
     return build_inference_model([TrainedModel.from_bundle(bundle)], "cpu", "int8", None)
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_float32_tokens_are_equal(bundle: Bundle, method: str) -> None:
     """The first back end for float32 is the compiled one, if the machine runs its kernels."""
-    packed = pack_model(bundle.model, "float32").build_inference_model()
     first = build_inference_model([TrainedModel.from_bundle(bundle)], "cpu", "float32", None)
-    expected, *others = (
+    expected, tokens = (
         [output.tokens for output in search(bundle, inference_model, LINES, method=method)]
-        for inference_model in (as_inference_model([bundle.model]), packed, first)
+        for inference_model in (as_inference_model([bundle.model]), first)
     )
-    assert others == [expected, expected]
+    assert tokens == expected
     assert len(set(expected)) > 4
 
 
-def test_int8_outputs_are_equal_alone(subtests: pytest.Subtests, bundle: Bundle) -> None:
-    for method, name in product(["greedy", "beam"], ["packed", "compiled"]):
-        with subtests.test(method=method, name=name):
-            inference_model = build_int8_model(bundle, name)
-            batched = search(bundle, inference_model, LINES, method=method)[:NUM_ALONE]
-            alone = [search(bundle, inference_model, [line], method=method)[0] for line in LINES[:NUM_ALONE]]
-            if name == "compiled":
-                assert batched == alone
-            # The packed back end adds in float32 between its products, in an order that the batch may change.
-            num_equal = sum(first.tokens == second.tokens for first, second in zip(batched, alone, strict=True))
-            assert num_equal >= NUM_ALONE - 1
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_int8_outputs_are_equal_alone(bundle: Bundle, method: str) -> None:
+    inference_model = build_int8_model(bundle)
+    batched = search(bundle, inference_model, LINES, method=method)[:NUM_ALONE]
+    assert batched == [search(bundle, inference_model, [line], method=method)[0] for line in LINES[:NUM_ALONE]]
 
 
-@pytest.mark.parametrize("name", ["packed", "compiled"])
-def test_int8_probabilities_are_those_of_float32(bundle: Bundle, name: str) -> None:
+def test_int8_probabilities_are_those_of_float32(bundle: Bundle) -> None:
     """Compare with forced decoding by the training model, whose tolerance covers the rounding to int8."""
-    outputs = search(bundle, build_int8_model(bundle, name), LINES)
+    outputs = search(bundle, build_int8_model(bundle), LINES)
     tokenizer, config = bundle.tokenizer, bundle.recipe.decoding
     scored = score_pairs(
         TorchForcedDecoder(bundle.model),

@@ -9,9 +9,8 @@ import pytest
 
 from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.packed.model import PackedTransformer
 from dragoman.inference.backends.protocol import SUPPORTED, Backend, BackendRequest, ModelTraits, SupportStatus
-from dragoman.inference.backends.select import BACKENDS, build_inference_model, choose_backend, supports_compiled
+from dragoman.inference.backends.select import BACKENDS, build_inference_model, choose_backend
 from dragoman.inference.backends.support_table import (
     BASE_REQUESTS,
     FEATURES,
@@ -22,7 +21,6 @@ from dragoman.inference.backends.support_table import (
 )
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.factory import build_model
-from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
 
 # Recipe keys that give a small model one feature of the table.
 MODEL_KEYS: dict[str, dict[str, Any]] = {
@@ -47,8 +45,6 @@ def find_chosen_name(model: TrainedModel, request: BackendRequest) -> str:
     inference_model = build_inference_model([model], request.device_type, request.precision, None)
     step = cast(Any, inference_model.step)
     prepared = getattr(step, "__wrapped__", step).__self__
-    if isinstance(prepared, PackedTransformer):
-        return "packed"
     return {"CompiledTransformer": "compiled", "Transformer": "eager"}.get(type(prepared).__name__, "other")
 
 
@@ -64,22 +60,15 @@ def find_row(feature: str, request: BackendRequest) -> Backend:
     )
 
 
-def is_available(precision: str) -> bool:
-    return {"int8": has_int8_matmul(), "bfloat16": supports_bf16_matmul()}.get(precision, True)
-
-
 @pytest.mark.parametrize("feature", [feature for feature in FEATURES if feature != "shortlist"])
 def test_table_agrees_with_chosen_cpu_backend(feature: str) -> None:
     request = replace(BASE_REQUESTS["compiled"], **{k: v for k, v in FEATURES[feature].items() if k == "precision"})
     model = make_model(feature)
-    if not is_available(request.precision):
-        with pytest.raises(DeviceError):
+    if compute_support(feature, BACKENDS[0]).status is SupportStatus.REFUSED:
+        with pytest.raises(DeviceError, match="float32 or int8"):
             build_inference_model([model], "cpu", request.precision, None)
         return
-    expected = find_row(feature, request).name
-    if expected == "compiled" and not supports_compiled(model.config, request.precision):
-        expected = "packed"  # this machine has no Numba or none of the instruction sets
-    assert find_chosen_name(model, request) == expected
+    assert find_chosen_name(model, request) == find_row(feature, request).name
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -113,5 +102,5 @@ def test_searches_of_converted_models_are_native() -> None:
 
 def test_printed_table_has_all_features() -> None:
     lines = format_tables().splitlines()
-    assert "| feature | compiled | packed | cuda | eager |" in lines
+    assert "| feature | compiled | cuda | eager |" in lines
     assert sum(line.startswith(tuple(f"| {feature} |" for feature in FEATURES)) for line in lines) == len(FEATURES)

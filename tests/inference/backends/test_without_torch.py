@@ -33,7 +33,7 @@ def refuse():
 model = TrainedModel(config, lambda: weights, refuse)
 assert resolve_device("auto", "int8").device == "cpu"
 single, several = (
-    build_inference_model([model] * count, "cpu", choose_fastest_precision(model), None) for count in (1, 2)
+    build_inference_model([model] * count, "cpu", choose_fastest_precision(config), None) for count in (1, 2)
 )
 for inference_model, options in (
     (single, {"method": "greedy"}),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
-from dragoman.inference.backends.protocol import PRECISIONS, SUPPORTED, Precision, Support
-from dragoman.inference.backends.select import COMPILED, PACKED, supports_compiled
-from dragoman.inference.backends.trained_model import TrainedModel
+from dragoman.inference.backends.protocol import PRECISIONS, Precision, SupportStatus
+from dragoman.inference.backends.select import COMPILED, supports_compiled
 from dragoman.platform_features import has_nvidia_driver
 
 MAX_WORKERS = 1024
@@ -19,7 +19,7 @@ class DeviceChoice:
     """Device and precision of a model.
 
     device: "cpu", "cuda", or "cuda" with a number
-    precision: None if the fastest one is to be measured
+    precision: None if the model determines it
     """
 
     device: str
@@ -43,13 +43,15 @@ def resolve_device(device: str, precision: str) -> DeviceChoice:
             f"precision: {precision!r} is not known; choose auto, {', '.join(PRECISIONS)}", code="precision-unsupported"
         )
     device = _parse_device(str(device))
-    if resolved_precision is not None and device == "cpu":
-        support = _check_processor(resolved_precision)
-        if not support.is_supported:
-            choices = [name for name in PRECISIONS if _check_processor(name).is_supported]
+    if device == "cpu" and resolved_precision == "bfloat16":
+        raise DeviceError(
+            "precision: 'bfloat16' is not available on cpu; choose float32 or int8, or a GPU", code="precision-unsupported"
+        )
+    if device == "cpu" and resolved_precision == "int8":
+        support = COMPILED.check_machine("int8")
+        if support.status is SupportStatus.FALLS_BACK:
             raise DeviceError(
-                f"precision: {precision!r} is not available, because {support.reason}; choose {' or '.join(choices)}",
-                code="precision-unsupported",
+                f"precision: 'int8' is not available, because {support.reason}; choose float32", code="precision-unsupported"
             )
     if device != "cpu" and resolved_precision == "int8":
         raise DeviceError(
@@ -63,22 +65,9 @@ def resolve_device(device: str, precision: str) -> DeviceChoice:
     return DeviceChoice(device, resolved_precision)
 
 
-def _check_processor(precision: Precision) -> Support:
-    """Return whether a back end for processors computes in this precision here. The packed one gives the reason if not."""
-    if precision != "bfloat16" and COMPILED.check_machine(precision).is_supported:
-        return SUPPORTED
-    return PACKED.check_machine(precision)
-
-
-def choose_fastest_precision(model: TrainedModel) -> Precision:
-    """Return float32 for unusual layers, int8 if the compiled back end runs the model, and else the fastest precision."""
-    if model.config.find_unusual_layers():
-        return "float32"
-    if supports_compiled(model.config, "int8"):
-        return "int8"
-    from dragoman.inference.backends.packed.fastest_precision import measure_fastest_precision  # imports PyTorch
-
-    return measure_fastest_precision(model.get_transformer())
+def choose_fastest_precision(config: ModelConfig) -> Precision:
+    """Return int8 if the compiled back end runs models with this configuration on this machine, else float32."""
+    return "int8" if supports_compiled(config, "int8") else "float32"
 
 
 def _parse_device(name: str) -> str:

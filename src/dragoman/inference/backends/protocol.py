@@ -73,7 +73,7 @@ def refuse_kernels(reason: str, remedy: str) -> Support:
 
 def refuse_shortlist(reason: str) -> Support:
     """Return the answer that refuses a shortlist on this device."""
-    return Support(SupportStatus.REFUSED, reason, "shortlist-unsupported", "choose device cpu or leave the shortlist out")
+    return Support(SupportStatus.REFUSED, reason, "shortlist-unsupported", "leave the shortlist out")
 
 
 @dataclass(frozen=True)

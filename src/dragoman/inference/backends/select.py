@@ -17,7 +17,6 @@ from dragoman.errors import DeviceError
 from dragoman.inference.backends.compiled.backend import CompiledBackend
 from dragoman.inference.backends.cuda.backend import CudaBackend
 from dragoman.inference.backends.eager.backend import EagerBackend
-from dragoman.inference.backends.packed.backend import PackedBackend
 from dragoman.inference.backends.protocol import (
     Backend,
     BackendRequest,
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from dragoman.inference.lexical_shortlist import Shortlist
 
 # Each request goes to the first back end that supports it. `support_table` prints the same table for the documentation.
-COMPILED, PACKED = CompiledBackend(), PackedBackend()
-BACKENDS: tuple[Backend, ...] = (COMPILED, PACKED, CudaBackend(), EagerBackend())
+COMPILED, EAGER = CompiledBackend(), EagerBackend()
+BACKENDS: tuple[Backend, ...] = (COMPILED, CudaBackend(), EAGER)
 
 
 def choose_backend(request: BackendRequest) -> Backend:
@@ -52,7 +51,7 @@ def choose_backend(request: BackendRequest) -> Backend:
                 break
         else:
             return backend
-    raise AssertionError("the packed back end or the eager one runs every request")
+    raise AssertionError("the eager back end runs or refuses every request")
 
 
 def check_compiled(config: ModelConfig, precision: Precision) -> Support:
@@ -91,7 +90,7 @@ def build_inference_model(
         for config in configs
     ]
     if len(set(backends)) > 1:  # members of an ensemble have arrays of one library
-        backends = [PACKED if backend is COMPILED else backend for backend in backends]
+        backends = [EAGER if backend is COMPILED else backend for backend in backends]
     if device_type == "cpu":
         tune_malloc()
     prepared_models = [backend.prepare(model, precision) for backend, model in zip(backends, models, strict=True)]

@@ -42,14 +42,11 @@ from dragoman.inference.backends.compiled.pack import compile_model, compute_hea
 from dragoman.inference.backends.compiled.state import WorkspaceMemory
 from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightLoader, WeightPacker, pack_int8_weights
 from dragoman.inference.backends.device import choose_fastest_precision
-from dragoman.inference.backends.packed.model import PackedTransformer
-from dragoman.inference.backends.protocol import Precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.runtime.cpu_support import has_int8_matmul, supports_bf16_matmul
 from dragoman.tasks.torch_arrays import TorchArrays
 
 njit = kernel_compiler.njit
@@ -467,22 +464,18 @@ def test_logsumexp_and_topk_equal_pytorch(vocabulary: int) -> None:
     assert compiled.topk(logits_NV[5:6, None].numpy(), None, 4).tolist() == [[0, 1, 2, 3]]  # the first of equal tokens
 
 
-@pytest.mark.parametrize("precision", ["int8", "float32", "bfloat16"])
-def test_bfloat16_is_packed(precision: Precision) -> None:
-    if precision == "bfloat16" and not supports_bf16_matmul():
-        pytest.skip("oneDNN does not multiply bfloat16 here")
-    expected = PackedTransformer if precision == "bfloat16" else CompiledTransformer
-    assert isinstance(build_prepared(make_model(), precision), expected)
+@pytest.mark.parametrize("precision", ["int8", "float32"])
+def test_model_is_compiled_in_each_precision(precision: CompiledPrecision) -> None:
+    assert isinstance(build_prepared(make_model(), precision), CompiledTransformer)
 
 
-def test_models_are_packed_on_platforms_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platforms_without_kernels_use_the_training_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model, config = make_model(), make_config()
-    assert supports_compiled(config, "int8")
-    assert choose_fastest_precision(TrainedModel.from_transformer(model, config)) == "int8"
+    assert choose_fastest_precision(config) == "int8"
     monkeypatch.setattr(backend, "has_kernels", lambda: False)
     assert not supports_compiled(config, "int8")
-    if has_int8_matmul():
-        assert isinstance(build_prepared(model, "int8"), PackedTransformer)
+    assert choose_fastest_precision(config) == "float32"
+    assert build_prepared(model, "float32") is model
 
 
 def build_prepared(model: Transformer, precision: Any) -> object:

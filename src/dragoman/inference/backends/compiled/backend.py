@@ -13,6 +13,7 @@ from dragoman.inference.backends.protocol import (
     PreparedModel,
     Support,
     fall_back,
+    refuse,
     refuse_instruction_set,
     refuse_kernels,
 )
@@ -28,7 +29,7 @@ class CompiledBackend:
         if request.device_type != "cpu":
             return fall_back("the kernels are for processors")
         if request.precision == "bfloat16":
-            return fall_back("the kernels multiply int8 and float32")
+            return refuse("a processor computes in float32 or int8")
         return UNUSUAL_LAYERS if request.traits.has_unusual_layers else SUPPORTED
 
     def check_machine(self, precision: Precision) -> Support:

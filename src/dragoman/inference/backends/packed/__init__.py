@@ -1,1 +1,0 @@
-"""PyTorch back end with packed weights, for any processor."""
