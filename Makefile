@@ -14,7 +14,7 @@ serve-demo: $(VENV)/.core
 	$(BIN)/dragoman serve en-de
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu"
 
 test-slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --timeout 1500 -m "slow and not alone"
@@ -22,7 +22,7 @@ test-slow: $(VENV)/.dev
 
 # The fast tests as on a processor with AVX2 only: neither PyTorch's libraries nor our kernels use AVX-512.
 test-avx2: $(VENV)/.dev
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 DRAGOMAN_CPU_ISA=avx2 $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 DRAGOMAN_CPU_ISA=avx2 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/pytest -m gpu

@@ -436,6 +436,7 @@ def test_short_texts_pass_language_filter() -> None:
         assert not is_foreign(text, text), text
 
 
+@pytest.mark.slow
 def test_language_varieties_pass() -> None:
     is_foreign = make_language_filter(0.3, source_language="zh-Hant", target_language="nb")
     assert not is_foreign("請你開門好嗎?", "Dette er huset mitt.")
@@ -457,6 +458,7 @@ def test_language_filter_on_short_sentences(corpus: str, min_share: float) -> No
     assert sum(is_foreign_reversed(pair.source, english) for pair in pairs) >= min_share * len(pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("corpus", "max_shares"),
     [
@@ -549,6 +551,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Digests]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_rows", "step"), [(1, 7), (5, 3), (16, 64), (64, 1000), (10_000, 100)])
 def test_duplicates_equal_those_of_set(max_rows: int, step: int, tmp_path: Path) -> None:
     for kind, make_digests in KINDS.items():

@@ -15,6 +15,7 @@ from dragoman.cli.training.data_commands import clean
 from dragoman.config import make_recipe
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_progress_estimates_total_and_covers_every_task(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaned_corpus, "CHUNK_PAIRS", 1000)

@@ -70,6 +70,7 @@ def test_numbers_after_weights_are_one_value(arguments: list[str], expected: lis
     assert join_numbers(arguments, "--weights") == expected
 
 
+@pytest.mark.slow
 def test_merge_adapter_then_average_with_the_base(bundle: Path, adapter: Path, tmp_path: Path) -> None:
     result = run_command("merge-adapter", bundle, adapter, "-o", tmp_path / "merged", "--json")
     assert json.loads(result.stdout) == {"bundle": str(tmp_path / "merged"), "base": str(bundle), "adapter": str(adapter)}
@@ -145,6 +146,7 @@ def test_adapt_holds_out_a_tenth(bundle: Path, corpus: Path, tmp_path: Path) -> 
         prepare_adaptation(bundle, write_tsv(tmp_path / "few.tsv", corpus, 19), tmp_path / "few")
 
 
+@pytest.mark.slow
 def test_adapt_writes_a_bundle_and_a_verdict(bundle: Path, corpus: Path, tmp_path: Path) -> None:
     file = write_tsv(tmp_path / "own.tsv", corpus, 60)
     general = write_tsv(tmp_path / "general.tsv", corpus, 8, split="test")

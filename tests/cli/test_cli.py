@@ -471,6 +471,7 @@ def test_full_disk_of_standard_output_is_an_error(more: list[str], output: Path,
     assert done.stderr == "dragoman: standard output: the disk is full; free some space and run the command again\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["score", "score --json", "translate"])
 def test_closed_pipe_prints_no_error(command: str, output: Path, corpus: Path, bundle: Path) -> None:
     words: dict[str, list[object]] = {
@@ -1046,6 +1047,7 @@ def test_prepare_train_and_average_write_their_outputs(
     assert run_cli("translate", tmp_path / "mean", stdin=b"one\n").code in (0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_training_names_checkpoint_and_resumes(
     number: signal.Signals, run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

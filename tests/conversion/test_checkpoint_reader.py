@@ -472,6 +472,7 @@ def test_huge_directory_is_refused(field: str, tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save_file", [save, save_legacy])
 def test_damaged_files_give_one_line(save_file: Callable[[Path, object], Path], tmp_path: Path) -> None:
     """Damage a file in 1,000 ways: each result is equal plain data, or one error of one line."""

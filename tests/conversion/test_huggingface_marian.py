@@ -452,6 +452,7 @@ def test_hub_name_is_fetched_with_its_revision(folder: Path, tmp_path: Path, mon
     assert result.origin.name == "Helsinki-NLP/opus-mt-en-de@0123abc"
 
 
+@pytest.mark.slow
 def test_offline_hub_raises_one_line(tmp_path: Path) -> None:
     """The library itself decides that there is no network."""
     pytest.importorskip("huggingface_hub", reason="needs the extra hub")

@@ -49,6 +49,7 @@ def count_draws(sampler: BatchSampler, epoch: int) -> Counter[tuple[int, int]]:
 LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=80)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(LENGTHS, st.integers(1, 60), st.integers(0, 2**31 - 1), st.integers(0, 5))
 def test_epoch_is_complete_and_within_budget(
@@ -125,6 +126,7 @@ def test_batches_differ_between_epochs(tmp_path: Path) -> None:
     assert repeated_fraction < 0.4
 
 
+@pytest.mark.slow
 def test_batch_lengths_are_shuffled(tmp_path: Path) -> None:
     """The rank correlation of length and position over many epochs is that of a shuffled list, with deviation 1/√(n−1)."""
     rng = np.random.default_rng(1)

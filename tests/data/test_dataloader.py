@@ -106,6 +106,7 @@ def check_workers_agree(batches: TrainingBatches, num_workers: int) -> None:
     assert torch.equal(torch.get_rng_state(), before), "the data loader must not use the global random generator"
 
 
+@pytest.mark.slow
 def test_one_worker_changes_nothing(batches: TrainingBatches) -> None:
     check_workers_agree(batches, 1)
 

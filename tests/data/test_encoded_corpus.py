@@ -184,6 +184,7 @@ def test_validation_batches_ascend_in_length(
     assert read_lengths == Counter((source, target + 1) for source, target in lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"no Multi30k in {MULTI30K}")
 def test_multi30k_batches_have_little_padding(tmp_path: Path) -> None:
     """A budget of 25,000 tokens gives only 20 batches, each with a twentieth of all lengths, which is a hard case."""

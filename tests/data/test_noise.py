@@ -153,6 +153,7 @@ def digest() -> str:
     return hashlib.sha256(repr(texts).encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_noise() -> None:
     command = "import sys; sys.path.insert(0, sys.argv[1]); import test_noise; print(test_noise.digest())"
     environment = os.environ | {"PYTHONHASHSEED": "12345"}

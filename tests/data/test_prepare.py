@@ -198,6 +198,7 @@ def test_prepared_files_open_with_pyarrow(text: Path) -> None:
     assert table["number"].to_pylist() == list(range(1, 61))
 
 
+@pytest.mark.slow
 def test_large_vocabulary_uses_four_bytes_per_id(tmp_path: Path) -> None:
     """74,159 characters of the blocks CJK, CJK extension B and Hangul are pieces, besides 261 others."""
     folder = tmp_path / "text"
@@ -841,6 +842,7 @@ def interrupt_at(
     return progress
 
 
+@pytest.mark.slow
 def test_preparation_resumes_after_interruption_anywhere(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt at each call of progress: complete files are kept, and the result equals that of an undisturbed run."""
     settings, data = make_mixture(text, monkeypatch)

@@ -33,6 +33,7 @@ def get_kind(pair: Pair) -> str:
     return match[1]
 
 
+@pytest.mark.slow
 def test_splits_have_requested_sizes() -> None:
     split = make_german()
     assert (len(split.train), len(split.valid), len(split.test)) == (12_000, 700, 900)
@@ -105,6 +106,7 @@ def test_every_source_is_unique() -> None:
     assert len({pair.source for pair in pairs}) == len(pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
 def test_forms_give_different_english_texts(kind: _PhraseKind) -> None:
     from babel import Locale
@@ -124,6 +126,7 @@ def test_kinds_alternate_until_exhausted() -> None:
     assert [get_kind(pair) for pair in make_german().train].count("time") == 1_152
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_language_has_every_kind(language: str) -> None:
     pairs = make_phrases(language, seed=3, train=1_600, valid=0, test=0).train

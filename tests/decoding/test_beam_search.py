@@ -809,6 +809,7 @@ def softmax(logits: Sequence[float]) -> list[float]:
 LOGITS = [0.3, -1.0, 0.9, 1.4, -0.2, 0.0, 0.6, -3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("truncation", "expected"),
     [
@@ -836,6 +837,7 @@ def test_sampled_frequencies_match_the_softmax(truncation: dict[str, Any], expec
     assert distance < CHI_SQUARE_999[len(possible) - 1]
 
 
+@pytest.mark.slow
 def test_successive_draws_match_the_softmax() -> None:
     """Apply the same bound to successive draws of one sentence as to the first draws of many."""
     logits = torch.tensor(LOGITS).log_softmax(0)

@@ -40,6 +40,7 @@ def score_lines(gold: str, test: str, params: EvalbParams = COLLINS) -> Sentence
 # --- the C program ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_parity
 def test_report_equals_evalb_on_three_thousand_pairs() -> None:
     scores = score_files(PARITY / "gold.mrg.gz", PARITY / "test.mrg.gz", read_params(PARITY / "collins.prm"))

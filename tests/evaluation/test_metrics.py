@@ -91,6 +91,7 @@ def test_exact_match_accepts_any_reference() -> None:
 # --- metrics: other programs' numbers ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "scorer"),
     [

@@ -55,6 +55,7 @@ def test_run_counts_targets_that_do_not_fit(run: Path) -> None:
     assert report["flops"] > 0
 
 
+@pytest.mark.slow
 def test_interrupted_run_equals_unbroken_run(run: Path, tiny: Any, tmp_path: Path) -> None:
     settings = [*CTC, *BUDGET, "model.ctc_upsampling=1"]
     dragoman.train(tiny(tmp_path / "run", *settings, "training.max_steps=3"))

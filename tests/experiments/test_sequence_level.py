@@ -268,6 +268,7 @@ def assert_same_checkpoint(mine: Path, theirs: Path) -> None:
             assert torch.equal(first[name], second[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_resumed_run_equals_unbroken_run(variant: str, bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     def recipe_of(name: str) -> Recipe:
@@ -281,6 +282,7 @@ def test_resumed_run_equals_unbroken_run(variant: str, bundle: Path, tiny: MakeR
     assert_same_checkpoint(tmp_path / "run", tmp_path / "unbroken")
 
 
+@pytest.mark.slow
 def test_likelihood_alone_equals_ordinary_training(bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     likelihood = "training.sequence_loss={weight = 0.0, likelihood_weight = 1.0}"
     for name, settings in (("ordinary", ()), ("likelihood", (likelihood,)), ("risk", (RISK,))):

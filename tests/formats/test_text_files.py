@@ -61,6 +61,7 @@ def test_line_break_becomes_space(text: str, line: str) -> None:
 # --- lines ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", COMPRESSORS)
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_line_length_is_limited(tmp_path: Path, ending: str, end: bytes) -> None:

@@ -208,6 +208,7 @@ def test_memory_does_not_grow_with_file(tmp_path: Path, file_format: Format, end
     assert peaks[1] < peaks[0] + 2**20, peaks  # other threads of the test run count as well
 
 
+@pytest.mark.slow
 def test_parquet_memory_is_one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow allocates this memory itself, so tracemalloc does not see it."""
     monkeypatch.setattr(parquet_module, "_ROW_GROUP_CHARACTERS", 2**20)

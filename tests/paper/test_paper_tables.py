@@ -518,6 +518,7 @@ def test_table_3_checks_folder_and_output_before_training(plain: Recipe, tmp_pat
     assert (drawing.read_text(), (tmp_path / "new").exists()) == ("mine", False)
 
 
+@pytest.mark.slow
 def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: Path) -> None:
     folder, text = tmp_path / "table", Path(shutil.copytree(corpus, tmp_path / "text"))
 

@@ -205,6 +205,7 @@ def test_input_that_cannot_be_used_is_one_line(recipe_file: Path, tmp_path: Path
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_folder_of_another_budget_is_an_error(recipe_file: Path, tmp_path: Path) -> None:
     small_table(recipe_file, tmp_path / "runs")
     with pytest.raises(RunError, match=r"transformer-seed1: has another recipe: training\.\S+ was [^\n]*--folder$"):

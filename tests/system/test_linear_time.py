@@ -52,6 +52,7 @@ class PlantedParser:
         """Read a text."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_planted_fault_is_found(name: str) -> None:
     with pytest.raises(AssertionError, match=r"times as long as"):

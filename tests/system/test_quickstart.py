@@ -69,6 +69,7 @@ def test_seed_determines_the_corpus(prepared: Path, tmp_path: Path) -> None:
     assert texts[0] != texts[2]
 
 
+@pytest.mark.slow
 def test_dates_come_with_known_links(prepared: Path) -> None:
     english, german, links = (
         (prepared / f"dates.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de", "links")

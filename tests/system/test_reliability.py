@@ -263,6 +263,7 @@ class CutDisk(Disk):
         raise PowerCut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [False, True], ids=["before", "within"])
 @WITH_EXISTING
 def test_r2_any_crash_leaves_an_intact_checkpoint(values: list[int], half: bool, tmp_path: Path) -> None:
@@ -764,6 +765,7 @@ def test_r5_r6_tiny_and_read_only_file_systems(tmp_path: Path) -> None:
 # --- R6: a failing disk, and other errors --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize(
     "name", ["EIO", *(pytest.param(name, marks=SLOW) for name in ("EROFS", "EACCES", "EINTR", "ESTALE", "EMFILE", "ENOSPC"))]

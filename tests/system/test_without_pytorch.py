@@ -45,6 +45,7 @@ def test_command_translates_as_with_pytorch(bundle: Path) -> None:
     assert done.stdout == with_pytorch.stdout != ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -79,6 +80,7 @@ def test_pairs_are_scored_and_aligned(bundle: Path) -> None:
     assert done.stdout.startswith("True [["), done.stderr
 
 
+@pytest.mark.slow
 def test_parser_parses_as_with_pytorch(tmp_path: Path) -> None:
     bundle, text = save_toy_parser(tmp_path / "parser"), "the cat sees a dog\n"
     results = [run(program, "parse", bundle, text=text) for program in (COMMAND, WITH_PYTORCH)]
@@ -86,6 +88,7 @@ def test_parser_parses_as_with_pytorch(tmp_path: Path) -> None:
     assert (results[0].returncode, results[0].stdout) == (results[1].returncode, results[1].stdout)
 
 
+@pytest.mark.slow
 def test_server_answers(bundle: Path) -> None:
     words = [sys.executable, "-c", COMMAND, "serve", str(bundle), "--port", "0"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
@@ -104,6 +107,7 @@ def test_server_answers(bundle: Path) -> None:
             process.kill()
 
 
+@pytest.mark.slow
 def test_doctor_and_info_need_no_pytorch(bundle: Path) -> None:
     done = run(COMMAND, "doctor")
     assert done.returncode == 0, done.stderr

@@ -131,6 +131,7 @@ def test_average_fails_on_unreadable_checkpoint(ended: Path, tmp_path: Path) -> 
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["everything", "config.json"])
 def test_incomplete_bundle_is_replaced(missing: str, tiny: MakeRecipe, ended: Path) -> None:
     for file in (ended / "bundle").iterdir():
@@ -141,6 +142,7 @@ def test_incomplete_bundle_is_replaced(missing: str, tiny: MakeRecipe, ended: Pa
     assert load_bundle(ended / "bundle").metadata.averaged_checkpoints == ["step-00000006"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["checkpoints/step-00000006", "data", "."])
 def test_average_replaces_only_bundles(output: str, ended: Path, tmp_path: Path) -> None:
     before = sorted(ended.rglob("*"))
@@ -175,6 +177,7 @@ def receive_sigterm_twice(*_: Any, **__: Any) -> None:
         signal.raise_signal(signal.SIGTERM)  # a scheduler sends it to every process, and a launcher sends it again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failure", "code", "names", "state"),
     [

@@ -45,6 +45,7 @@ def root(corpus: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_trains_and_translates(kind: str, tiny: MakeRecipe, root: Path) -> None:
     settings = [f"data.root={root}", f"tokenizer.model_type={kind}", *KINDS[kind], "training.max_steps=3"]

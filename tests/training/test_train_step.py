@@ -413,6 +413,7 @@ def test_moving_average_follows_its_equation() -> None:
     assert average.ema_weights["weight"].item() == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_bundle_holds_the_moving_average(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = (
         "training.max_steps=20",

@@ -371,6 +371,7 @@ def test_processor_clock_ignores_time_without_work(monkeypatch: pytest.MonkeyPat
     assert dragoman.training.trainer.compute_elapsed_minutes(30.0, "processor") == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "passes"), [("max_steps=5", None), ("max_epochs=1.5", 1.5), ("max_epochs=1", 1.0)])
 def test_run_ends_when_budget_is_spent(limit: str, passes: float | None, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.max_steps=1000", f"training.{limit}")
@@ -588,6 +589,7 @@ def test_same_recipe_makes_the_same_run(unbroken: Path, tiny: MakeRecipe, tmp_pa
     assert other_report["valid"]["loss"] != json.loads((unbroken / "report.json").read_text(encoding="utf-8"))["valid"]["loss"]
 
 
+@pytest.mark.slow
 def test_larger_budget_resumes_at_the_end(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     train(tiny(tmp_path / "run", *LONG, "training.max_steps=3"))
     recorder = Recorder()
@@ -640,6 +642,7 @@ def test_resume_accepts_changeable_keys(unbroken: Path, tiny: MakeRecipe, tmp_pa
     assert recorder.num_steps == 1
 
 
+@pytest.mark.slow
 def test_resume_with_another_corpus_fails(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     recipe = tiny(tmp_path / "run", f"data.root='{folder}'", "training.max_steps=2")
@@ -1133,6 +1136,7 @@ def names(*steps: int) -> list[str]:
     return [f"step-{step:08d}" for step in steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep_last", "keep_best", "expected"),
     [
@@ -1208,6 +1212,7 @@ def mean_of(run: Path, *steps: int) -> dict[str, Tensor]:
     return means
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "averaged"),
     [
@@ -1534,6 +1539,7 @@ def test_run_shorter_than_log_interval_has_report(tiny: MakeRecipe, tmp_path: Pa
     assert ElementTree.parse(tmp_path / "run" / "curve.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.slow
 def test_run_learns_in_bfloat16(tiny: MakeRecipe, tmp_path: Path) -> None:
     report = train(tiny(tmp_path / "run", "training.precision='bfloat16'", "training.max_steps=10"))
     assert ", bfloat16, " in report["machine"]

@@ -131,6 +131,7 @@ def test_merges_of_repeated_letters_do_not_overlap() -> None:
         assert sampler.split(reference.normalize(text), 0.0, Random(1)) == reference.encode(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("byte_fallback", [True, False])
 @settings(max_examples=100, deadline=None)
 @given(text=st.lists(st.sampled_from([*WORDS[:40], " ", " ", "é", "😀"])).map("".join))
@@ -206,6 +207,7 @@ def digest() -> str:
     return hashlib.sha256(repr(samples()).encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_another_process_samples_the_same() -> None:
     command = "import sys; sys.path += sys.argv[1:]; import test_sentencepiece; print(test_sentencepiece.digest())"
     folder = Path(__file__).parent

@@ -85,6 +85,7 @@ def test_float32_tokens_are_equal(bundle: Bundle, method: str) -> None:
     assert len(set(expected)) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_int8_outputs_are_equal_alone(bundle: Bundle, method: str) -> None:
     inference_model = build_int8_model(bundle)

@@ -54,6 +54,7 @@ def translator(bundle: Path) -> Translator:
     return load(bundle, task="translation", device="cpu", precision="float32")
 
 
+@pytest.mark.slow
 def test_spaces_separate_words(translator: Translator) -> None:
     explanation = explain(translator, "three red", target="drei rot")
     assert merge_tokens(explanation.source_tokens, explanation.source_word_ids) == ["three", "red", "</s>"]

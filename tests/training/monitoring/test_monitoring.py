@@ -799,6 +799,7 @@ def test_dashboard_once_and_as_json(tmp_path: Path) -> None:
     assert not (run / "dashboard.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["dashboard RUN --once", "dashboard RUN --json", "diagnose RUN"])
 def test_status_commands_import_no_torch(command: str, tmp_path: Path) -> None:
     """Torch takes seconds to import, and a quarter of a gigabyte beside the run."""

@@ -171,6 +171,7 @@ def test_samples_equal_those_of_the_model() -> None:
 # Row by row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{**keys, "max_positions": 24} if "max_positions" in keys else keys for keys in MODEL_KEYS])
 def test_rows_can_be_reordered_and_sentences_dropped(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare with a forward pass over each history, through three capacities and three batch sizes."""
@@ -327,6 +328,7 @@ def test_least_recently_used_buffers_are_dropped(monkeypatch: pytest.MonkeyPatch
 # Graphs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", MODEL_KEYS)
 def test_recorded_steps_can_be_replayed(keys: dict[str, Any]) -> None:
     """A number from the CPU or a new tensor in the step would change the results of a replay."""
