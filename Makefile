@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
+.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs wheel bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -40,6 +40,14 @@ docs: $(VENV)/.docs
 	$(BIN)/zensical build --strict --clean
 	$(BIN)/python scripts/check_docs.py build/site
 
+# Wheels and source archives of dragoman and of the English-German model, in dist. The kernels are compiled anew.
+wheel:
+	rm -rf dist build/wheel-env
+	$(PYTHON) -m venv build/wheel-env
+	build/wheel-env/bin/pip install --quiet --disable-pip-version-check -c constraints.txt build
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt build/wheel-env/bin/python -m build --outdir dist .
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt build/wheel-env/bin/python -m build --outdir dist models/en-de
+
 bench: $(VENV)/.core
 	$(BIN)/python benchmarks/smoke.py
 
@@ -71,7 +79,7 @@ bench-inline: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m documents.inline_structure $(if $(QUICK),--texts 30) $(if $(SHARED),--shared $(SHARED)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(FILES),--files $(FILES)) $(if $(JSON),--json $(JSON))
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

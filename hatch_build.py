@@ -1,15 +1,18 @@
 """Build hook: compiles the kernels for each instruction set of this platform into shared libraries, which the wheel contains.
 
 Numba compiles them in some 40 seconds on two cores, and only if their sources have changed. The linker is that of the system,
-or of the package ziglang. A platform without packages of Numba gets no kernels; PyTorch then computes the models.
+or of the package ziglang. A platform without packages of Numba gets no kernels; PyTorch then computes the models. Each wheel is for
+one platform. The kernels hold nothing of Python's ABI.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,8 +43,8 @@ class Platform(NamedTuple):
 
 ELF_OPTIONS = ("-shared", "-s", "--hash-style=gnu", "--build-id=none", "-z", "noexecstack", "-z", "text", "-z", "defs")
 PLATFORMS = {
-    "linux-x86_64": Platform("x86_64-unknown-linux-gnu", "x86_64", "linux_x86_64", ".so", ELF_OPTIONS),
-    "linux-aarch64": Platform("aarch64-unknown-linux-gnu", "aarch64", "linux_aarch64", ".so", ELF_OPTIONS),
+    "linux-x86_64": Platform("x86_64-unknown-linux-gnu", "x86_64", "manylinux_2_17_x86_64", ".so", ELF_OPTIONS),
+    "linux-aarch64": Platform("aarch64-unknown-linux-gnu", "aarch64", "manylinux_2_17_aarch64", ".so", ELF_OPTIONS),
     "macosx-arm64": Platform(
         "arm64-apple-macosx11.0.0", "aarch64", "macosx_11_0_arm64", ".dylib", ("-shared", "-target", "aarch64-macos.11.0")
     ),
@@ -86,8 +89,21 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build(name)
         folder = kernel_files.FOLDER.relative_to(ROOT).as_posix()
         build_data["artifacts"] += [f"/{folder}/{file}" for file in (kernel_files.LIST_FILE, *kernel_files.read_list().digests)]
-        if name in PLATFORMS:
-            build_data["pure_python"], build_data["tag"] = False, f"py3-none-{PLATFORMS[name].tag}"
+        build_data["pure_python"], build_data["tag"] = False, f"py3-none-{get_platform_tag(name)}"
+
+
+def get_platform_tag(name: str) -> str:
+    """Return the platform in the tag of a wheel.
+
+    The kernels name no version of glibc's symbols, so they run with every version. 2.17 is the first with both architectures.
+    """
+    if name.startswith("linux") and platform.libc_ver()[0] != "glibc":
+        return name.replace("-", "_")
+    if name in PLATFORMS:
+        return PLATFORMS[name].tag
+    if name.startswith("macosx"):
+        return f"macosx_11_0_{platform.machine()}"
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
 def is_built() -> bool:
