@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Environment with the runtime's dependencies, without PyTorch, and its tests.
+RUNTIME ?= .venv-runtime
+RUNTIME_TESTS := $(addprefix tests/,conversion documents inference serving tasks)
 
-.PHONY: quickstart serve-demo test test-slow test-avx2 test-gpu check docs wheel bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
+.PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -13,8 +16,15 @@ serve-demo: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
 	$(BIN)/dragoman serve en-de
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(RUNTIME)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu"
+	$(MAKE) test-runtime
+
+# The fast tests of what translates, parses, serves and converts, without PyTorch. The other environment trains their model.
+test-runtime: $(VENV)/.dev $(RUNTIME)/.ready
+	rm -rf build/test-run
+	$(BIN)/python tests/tiny_runs.py build/test-run
+	OMP_NUM_THREADS=1 DRAGOMAN_TEST_RUN=$(CURDIR)/build/test-run/run $(RUNTIME)/bin/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu" $(RUNTIME_TESTS)
 
 test-slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --timeout 1500 -m "slow and not alone"
@@ -79,7 +89,7 @@ bench-inline: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m documents.inline_structure $(if $(QUICK),--texts 30) $(if $(SHARED),--shared $(SHARED)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(FILES),--files $(FILES)) $(if $(JSON),--json $(JSON))
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(RUNTIME) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -90,6 +100,12 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/pip
 
 $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# After .core, whose installation builds the kernels.
+$(RUNTIME)/.ready: $(VENV)/.core
+	$(PYTHON) -m venv --clear $(RUNTIME)
+	$(RUNTIME)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test-runtime]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.core

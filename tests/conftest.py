@@ -5,35 +5,43 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
+import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
-from dragoman.config import Recipe, make_recipe
+from dragoman.config import Recipe
+from dragoman.errors import TRAINING_LIBRARIES
 from dragoman.inference.backends.compiled.kernel_files import KernelFileError, read_list
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.runtime.progress import LINE_INTERVAL_SECONDS, LineTimer
-from dragoman.runtime.thread_count import set_num_threads
-from dragoman.training.run import train
+from python_imports import find_imports
+from tiny_runs import make_tiny_recipe, on_one_core, train_tiny_run, write_corpus
 
-WORDS = {
-    "one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs", "seven": "sieben",
-    "eight": "acht", "nine": "neun", "ten": "zehn", "red": "rot", "blue": "blau", "green": "grün", "big": "groß",
-    "small": "klein",
-}  # fmt: skip
-SPLITS = {"train": 60, "valid": 10, "test": 8}
-
-settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
+RUN_VARIABLE = "DRAGOMAN_TEST_RUN"
+"""Environment variable with the run folder of `trained`, for an environment without PyTorch."""
+MAX_EXAMPLES = 10 if RUN_VARIABLE in os.environ else 100
+settings.register_profile(
+    "dragoman",
+    deadline=None,
+    max_examples=MAX_EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow],  # of a busy machine
+)
 settings.load_profile("dragoman")
+
+TRAINING_MODULES = (
+    *("torch", "numba", "llvmlite", "pyarrow", "sacrebleu", "safetensors.torch", "transformers", "ctranslate2", "playwright"),
+    *("dragoman.model.", "dragoman.training", "dragoman.experiments", "dragoman.export", "dragoman.tasks.torch_"),
+)
+"""Beginnings of the names of modules that an environment with the runtime's dependencies cannot import."""
 
 MakeRecipe = Callable[..., Recipe]
 """Function of (run folder, "section.key=value" …) that returns a tiny recipe for the tiny corpus."""
@@ -56,72 +64,23 @@ def progress_lines() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with train, valid and test in .en and .de, one to five words a line."""
-    folder = tmp_path_factory.mktemp("corpus")
-    rng = random.Random(1)
-    for name, size in SPLITS.items():
-        lines = [rng.choices(list(WORDS), k=rng.randint(1, 5)) for _ in range(size)]
-        (folder / f"{name}.en").write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8")
-        translated = "".join(" ".join(WORDS[word] for word in line) + "\n" for line in lines)
-        (folder / f"{name}.de").write_text(translated, encoding="utf-8")
-    return folder
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="session")
 def tiny(corpus: Path) -> MakeRecipe:
-    def make(run: Path, *settings: str) -> Recipe:
-        document: dict[str, Any] = {
-            "name": "tiny",
-            "run": str(run),
-            "preset": "modern",
-            "size": "tiny",
-            "task": {"source_language": "en", "target_language": "de"},
-            "data": {
-                "root": str(corpus),
-                **{name: {"source": f"{name}.en", "target": f"{name}.de"} for name in SPLITS},
-                "max_length": 40,
-            },
-            "tokenizer": {"vocab_size": 80, "reserved_tokens": 0, "byte_fallback": False},
-            "model": {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2},
-            "training": {
-                "precision": "float32",
-                "batch_tokens": 130,
-                "max_steps": 6,
-                "schedule": "inverse_sqrt",
-                "peak_lr": 1e-2,
-                "warmup_steps": 20,
-                "adam_beta2": 0.98,
-                "log_every_steps": 1,
-                "validate_every_steps": 1000,
-                "num_validation_translations": 4,
-                "checkpoint_every_steps": 1000,
-            },
-            "decoding": {"max_extra_tokens": 10},
-        }
-        return make_recipe(document, settings)
-
-    return make
-
-
-NO_DROPOUT = [f"model.{kind}_dropout=0" for kind in ("residual", "embedding", "attention", "activation")]
+    return partial(make_tiny_recipe, corpus)
 
 
 @pytest.fixture(scope="session")
-def trained(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a finished run whose model has learned the corpus. No test writes into it."""
-    run = tmp_path_factory.mktemp("trained") / "run"
-    with on_one_core():
-        train(
-            tiny(
-                run,
-                *NO_DROPOUT,
-                "training.max_steps=200",
-                "training.batch_tokens=400",
-                "training.log_every_steps=20",
-                "training.validate_every_steps=100",
-                "training.checkpoint_every_steps=50",
-            )
-        )
-    return run
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a finished run whose model has learned the corpus. No test writes into it.
+
+    An environment without PyTorch has it from `tests/tiny_runs.py`.
+    """
+    if run := os.environ.get(RUN_VARIABLE):
+        return Path(run)
+    return train_tiny_run(corpus, tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.fixture(scope="session")
@@ -133,20 +92,6 @@ def bundle(trained: Path) -> Path:
 def bundle_copy(bundle: Path, tmp_path: Path) -> Path:
     """Copy of the bundle that a test may damage."""
     return Path(shutil.copytree(bundle, tmp_path / "bundle"))
-
-
-@contextmanager
-def on_one_core() -> Iterator[None]:
-    """Compute in one thread on the CPU: small tensors are slower in several threads, and sums must be equal to the last bit."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    set_num_threads(1)
-    try:
-        with mock.patch.object(torch.cuda, "is_available", return_value=False):
-            yield
-    finally:
-        torch.set_num_threads(num_threads)
-        set_num_threads(None)
 
 
 @pytest.fixture(scope="module")
@@ -173,12 +118,32 @@ def edit_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> Non
     reseal(folder)
 
 
+class TrainingModule(pytest.Module):
+    """Module of tests that imports PyTorch or another library of training, which this environment lacks."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        pytest.skip("needs the libraries of training", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Skip modules of tests that import libraries of training, in an environment without PyTorch.
+
+    Modules of the runtime are not asked: if one of them imports PyTorch, its tests fail.
+    """
+    if find_spec("torch") is None and any(name.startswith(TRAINING_MODULES) for name in find_imports(module_path)):
+        return TrainingModule.from_parent(parent, path=module_path)
+    return None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give the tests a cache folder of their own, without earlier measurements, and refuse to run without kernels."""
     try:
         read_list()
     except KernelFileError as error:
         raise pytest.UsageError(f"the tests run the kernels, but {error}") from None
+    libraries = [name for name in (*TRAINING_LIBRARIES, "numba", "llvmlite") if find_spec(name)]
+    if RUN_VARIABLE in os.environ and libraries:
+        raise pytest.UsageError(f"{RUN_VARIABLE}: the runtime's environment has {', '.join(libraries)}")
     folder = TemporaryDirectory(prefix="dragoman-cache-")
     config.add_cleanup(folder.cleanup)
     patch = pytest.MonkeyPatch()

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from dragoman.bundle import save_bundle
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.tree_labels import collect_labels
-from dragoman.model.factory import build_model
-from dragoman.model.weights import collect_weights
-from dragoman.tasks.parsing import fill_word_tables, parser_options
 from dragoman.trees.linearization import LinearizationName
 from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import get_words
+from random_bundles import draw_weights
 
 TREES = [
     "(S (NP (DT the) (NN cat)) (VP (VBD sat) (PP (IN on) (NP (DT the) (JJ red) (NN mat)))) (. .))",
@@ -60,9 +56,5 @@ def parser_bundle(path: Path, *settings: str, how: LinearizationName = "typed", 
     labels = collect_labels(trees, recipe.task)
     source = train_sentencepiece([" ".join(get_words(tree)) for tree in trees], recipe.tokenizer, vocab_size=300, seed=1)
     tokenizer = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
-    torch.manual_seed(seed)
-    options = parser_options(recipe)
-    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **options)
-    fill_word_tables(model, tokenizer)
-    save_bundle(path, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={})
+    save_bundle(path, recipe=recipe, tokenizer=tokenizer, weights=draw_weights(recipe, tokenizer, seed=seed), metadata={})
     return path

@@ -27,7 +27,7 @@ from torch import Tensor
 import dragoman
 import dragoman.bundle
 import dragoman.io.storage
-from conftest import WORDS, MakeRecipe, edit_config, reseal
+from conftest import MakeRecipe, edit_config, reseal
 from dragoman import Translator
 from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import Bundle, BundleMetadata, compute_bundle_digest, load_bundle, metadata_adapter, save_bundle
@@ -40,6 +40,7 @@ from dragoman.model.factory import build_model
 from dragoman.model.weights import average_weights, collect_weights, to_arrays
 from dragoman.tasks.attention_alignment import AlignmentHead
 from expected_errors import raises_code
+from tiny_runs import WORDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

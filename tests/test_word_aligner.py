@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
-from conftest import WORDS
 from dragoman import Translator
 from dragoman.bundle import BundleMetadata, load_bundle
 from dragoman.cli.main import cli
@@ -21,6 +20,7 @@ from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head
 from dragoman.word_aligner import align_pairs, split_blocks, symmetrize
 from expected_errors import raises_code
+from tiny_runs import WORDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from dragoman.bundle import BundleMetadata, save_bundle
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
 from dragoman.data.tokenization.tree_labels import collect_labels, to_source_text
-from dragoman.model.factory import build_model
-from dragoman.model.weights import collect_weights
-from dragoman.tasks.parsing import fill_word_tables, parser_options
 from dragoman.trees.ptb import read_tree
 from dragoman.trees.tree import Leaf, Tree, get_leaves, get_words
+from random_bundles import draw_weights
 
 BANK = """
 (TOP (S (NP (DT the) (NN cat)) (VP (VBD saw) (NP (DT a) (NN dog))) (. .)))
@@ -54,9 +50,6 @@ def save_toy_parser(folder: Path) -> Path:
     labels = collect_labels(TREES, recipe.task)
     source = train_sentencepiece((to_source_text(get_words(tree)) for tree in TREES), recipe.tokenizer, vocab_size=40, seed=1)
     tokenizer = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
-    torch.manual_seed(2)
-    parts = parser_options(recipe)
-    model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **parts)
-    fill_word_tables(model, tokenizer)
-    save_bundle(folder, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata=BundleMetadata())
+    weights = draw_weights(recipe, tokenizer, seed=2)
+    save_bundle(folder, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata=BundleMetadata())
     return folder

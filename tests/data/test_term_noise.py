@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from conftest import WORDS, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.config import Recipe
 from dragoman.data import term_noise
 from dragoman.data.dataloader import DataPosition, TrainingBatches
@@ -19,6 +19,7 @@ from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 from dragoman.text.glossary import Glossary, GlossaryEntry
 from dragoman.text.term_annotation import remove_annotations
 from expected_errors import raises_code
+from tiny_runs import WORDS
 
 SOURCE, TARGET = "He closed the old networks, today.", "Er hat heute die alten Netzwerke geschlossen."
 LINKS = [(0, 0), (1, 1), (1, 6), (2, 3), (3, 4), (4, 5), (5, 2)]

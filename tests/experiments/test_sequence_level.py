@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import NO_DROPOUT, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.config import DecodingConfig, ModelConfig, Recipe
 from dragoman.data.collate import Batch, collate
 from dragoman.data.padding import pad_sequences
@@ -34,6 +34,7 @@ from dragoman.training.monitoring.flops import compute_batch_cost, count_forward
 from dragoman.training.run import train
 from expected_errors import raises_code
 from rank_processes import find_free_port, read_losses, run_ranks, train_all
+from tiny_runs import NO_DROPOUT
 from trainers import Recorder, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")

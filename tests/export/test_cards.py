@@ -22,7 +22,6 @@ import fsmt_folders
 import joeynmt_folders
 import marian_npz_folders
 import opennmt_checkpoints
-from conftest import WORDS
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle, save_bundle
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
@@ -38,6 +37,7 @@ from fairseq_checkpoints import write_folder as write_fairseq_folder
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_tensors
 from marian_folders import make_lines as make_random_lines
 from odd_texts import PLAIN
+from tiny_runs import WORDS
 from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
 
 pytestmark = pytest.mark.usefixtures("one_core")

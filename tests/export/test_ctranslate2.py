@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from torch import Tensor
 
 import dragoman
-from conftest import NO_DROPOUT, WORDS, MakeRecipe, edit_config
+from conftest import MakeRecipe, edit_config
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle, save_bundle
 from dragoman.cli.main import cli
 from dragoman.config import DecodingConfig, make_recipe
@@ -36,6 +36,7 @@ from dragoman.tasks.torch_models import as_inference_model
 from dragoman.training.run import train
 from expected_errors import raises_code
 from marian_folders import SOURCE_LETTERS, list_pieces, make_lines, write_folder
+from tiny_runs import NO_DROPOUT, WORDS
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="compares with CTranslate2, which is not installed")
 

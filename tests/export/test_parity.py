@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import dragoman
-from conftest import NO_DROPOUT, WORDS, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
 from dragoman.export.argos import export_argos
@@ -25,6 +25,7 @@ from dragoman.export.huggingface import export_huggingface
 from dragoman.export.onnx import export_onnx
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.training.run import train
+from tiny_runs import NO_DROPOUT, WORDS
 
 pytestmark = [pytest.mark.usefixtures("one_core"), pytest.mark.slow]
 

@@ -17,7 +17,6 @@ import torch
 from click.testing import CliRunner
 
 import dragoman
-from conftest import WORDS
 from dragoman.cli.main import cli
 from dragoman.config import make_recipe
 from dragoman.errors import DataError, MissingDependencyError, RecipeError
@@ -25,6 +24,7 @@ from dragoman.evaluation.bootstrap import compare_resampled, resample_mean
 from dragoman.evaluation.metrics import Score, sentence_chrf
 from dragoman.inference import comet as comet_module
 from dragoman.inference.comet import CometScorer, load_comet
+from tiny_runs import WORDS
 
 needs_comet = pytest.mark.skipif(find_spec("comet") is None, reason="unbabel-comet is not installed")
 pytestmark = pytest.mark.usefixtures("one_core")

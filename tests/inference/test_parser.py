@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner, Result
 
 import dragoman
@@ -21,8 +20,6 @@ from dragoman import Parse, Parser
 from dragoman.cli.main import cli
 from dragoman.decoding.arrays import NUMPY, Arrays
 from dragoman.errors import BundleError, DataError, DeviceError, DragomanError
-from dragoman.tasks.torch_arrays import TorchArrays
-from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.tree_constraint import TreeConstraint
 from dragoman.trees.constraint_automaton import ConstraintAutomaton
 from dragoman.trees.linearization import LINEARIZATION_NAMES, LinearizationName, linearization
@@ -104,7 +101,15 @@ TOKENS: dict[LinearizationName, list[str]] = {
 }
 
 
-LIBRARIES = [pytest.param(NUMPY, id="numpy"), pytest.param(TorchArrays(torch.device("cpu")), id="torch")]
+@pytest.fixture(params=["numpy", "torch"])
+def arrays(request: pytest.FixtureRequest) -> Arrays:
+    """Library of the arrays."""
+    if request.param == "numpy":
+        return NUMPY
+    torch = pytest.importorskip("torch")
+    from dragoman.tasks.torch_arrays import TorchArrays
+
+    return TorchArrays(torch.device("cpu"))
 
 
 def make_automaton(name: LinearizationName, rng: random.Random) -> ConstraintAutomaton:
@@ -120,7 +125,6 @@ def make_sentences(automaton: ConstraintAutomaton, rng: random.Random) -> tuple[
     return lengths, [automaton.min_tokens(length) + rng.randint(0, 25) for length in lengths], word_ids
 
 
-@pytest.mark.parametrize("arrays", LIBRARIES)
 @pytest.mark.parametrize("name", LINEARIZATION_NAMES)
 def test_constraint_allows_what_the_automaton_allows(name: LinearizationName, arrays: Arrays) -> None:
     """Compare with the state of the automaton along random walks whose rows are dropped, copied and moved."""
@@ -143,7 +147,6 @@ def test_constraint_allows_what_the_automaton_allows(name: LinearizationName, ar
             outputs_NT = np.concatenate([outputs_NT[rows], tokens[:, None]], axis=1)
 
 
-@pytest.mark.parametrize("arrays", LIBRARIES)
 @pytest.mark.parametrize("name", LINEARIZATION_NAMES)
 def test_single_row_has_the_same_masks(name: LinearizationName, arrays: Arrays) -> None:
     """Decode one sentence after the other, some of them truncated, as a beam of one does."""
@@ -163,7 +166,6 @@ def test_single_row_has_the_same_masks(name: LinearizationName, arrays: Arrays) 
                 state = automaton.advance(state, output_ids[-1:])
 
 
-@pytest.mark.parametrize("arrays", LIBRARIES)
 @pytest.mark.parametrize("name", LINEARIZATION_NAMES)
 def test_dead_rows_do_not_change_other_masks(name: LinearizationName, arrays: Arrays) -> None:
     """Rows with score -inf may have any output; the masks of the other rows do not change."""
@@ -284,10 +286,11 @@ def test_loading_a_translator_imports_no_parsing_code(trained: Path) -> None:
 
 @pytest.mark.parametrize("pointer", ["true", "false"])
 def test_packed_and_plain_models_agree(tmp_path: Path, pointer: str) -> None:
+    torch_models = pytest.importorskip("dragoman.tasks.torch_models")
     path = parser_bundle(tmp_path / "bundle", f"model.pointer={pointer}")
     parser = opened(path, precision="float32")
     plain = opened(path, precision="float32")
-    plain.session.inference_model = as_inference_model(plain.models)
+    plain.session.inference_model = torch_models.as_inference_model(plain.models)
     assert_alike(parser.parse(ODD), plain.parse(ODD))
     assert_alike(parser.parse(ODD, beam_size=3, nbest=3), plain.parse(ODD, beam_size=3, nbest=3))
 

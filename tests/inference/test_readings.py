@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import dragoman
-from conftest import WORDS, MakeRecipe
+from conftest import MakeRecipe
 from dragoman import TranslationConstraints, Translator
-from dragoman.bundle import Bundle, BundleMetadata
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TextOptions, translate_texts
-from dragoman.model.factory import build_model
 from dragoman.tasks.translation import TranslationStatus
 from dragoman.text.inline_codes import Markup
 from expected_errors import raises_code
+from random_bundles import random_bundle
+from tiny_runs import WORDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -102,10 +101,7 @@ def translator(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory, one_c
     settings = ("tokenizer.reserved_tokens=64", "tokenizer.byte_fallback=true", "tokenizer.vocab_size=340")
     recipe = tiny(tmp_path_factory.mktemp("marks"), *settings, "data.noise.placeholders=0.1", "decoding.max_source_tokens=40")
     tokenizer = train_tokenizer(WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=True, seed=1)
-    torch.manual_seed(1)
-    model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
-    bundle = Bundle.from_model(recipe, tokenizer, model.eval(), BundleMetadata())
-    return Translator.from_bundles([bundle], device="cpu", precision="float32")
+    return Translator.from_bundles([random_bundle(recipe, tokenizer)], device="cpu", precision="float32")
 
 
 CODES = ("{a}", "%s", "%2$d", "https://a.b/?c=1", "[X0X]")

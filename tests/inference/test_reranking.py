@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 
 import dragoman
-from conftest import WORDS, MakeRecipe
+from conftest import MakeRecipe
 from dragoman import Translator
 from dragoman.bundle import Bundle, load_bundle, save_bundle
 from dragoman.cli.main import cli
@@ -32,6 +32,7 @@ from dragoman.inference.reranking import (
 )
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
+from tiny_runs import WORDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 CANDIDATES = [

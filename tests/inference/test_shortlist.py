@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
-from conftest import WORDS
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.data.tokenization.special_tokens import END_ID
@@ -21,6 +20,7 @@ from dragoman.inference.lexical_shortlist import NUM_SPECIAL_TOKENS, Shortlist, 
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.tasks.forced_decoding import ForcedDecoder
 from expected_errors import raises_code
+from tiny_runs import WORDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

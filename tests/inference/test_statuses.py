@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from torch import Tensor
+from numpy.typing import NDArray
 
 import dragoman
 from dragoman import Translation, Translator
@@ -54,7 +55,7 @@ def test_output_without_tokens_is_empty(bundle: Path) -> None:
     silent = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
     step = silent.session.inference_model.step
 
-    def ends_at_once(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
+    def ends_at_once(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
         logits_NV, state = step(tokens_N, state)
         logits_NV[:, END_ID] = 50.0
         return logits_NV, state
@@ -70,7 +71,7 @@ def test_output_of_one_space_is_empty(bundle: Path) -> None:
     assert space is not None
     output_ids = iter([space, END_ID])
 
-    def says_a_space(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
+    def says_a_space(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
         logits_NV, state = step(tokens_N, state)
         logits_NV[:, next(output_ids)] = 50.0
         return logits_NV, state
@@ -101,7 +102,7 @@ def test_repetitions_are_stopped_and_searched_again(bundle: Path) -> None:
     assert word is not None
     lengths: list[int] = []
 
-    def insists(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
+    def insists(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
         logits_NV, state = step(tokens_N, state)
         lengths.append(len(logits_NV))
         logits_NV[:, word] += 30.0
@@ -123,7 +124,7 @@ def test_repetitive_source_allows_repetitive_output(bundle: Path) -> None:
     looping = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
     step, word = looping.session.inference_model.step, looping.bundle.tokenizer.target.piece_to_id("▁")
 
-    def insists(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
+    def insists(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
         logits_NV, state = step(tokens_N, state)
         logits_NV[:, word] += 30.0
         return logits_NV, state
@@ -164,7 +165,7 @@ def test_stump_of_five_sentences_is_short(bundle: Path) -> None:
     translator = dragoman.load(bundle, task="translation", device="cpu", precision="float32")
     step, length = translator.session.inference_model.step, 0
 
-    def end_after_four_tokens(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
+    def end_after_four_tokens(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
         nonlocal length
         logits_NV, state = step(tokens_N, state)
         length += 1

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from conftest import MakeRecipe
 from dragoman import Translator
-from dragoman.bundle import Bundle
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
 from dragoman.data.tokenization.token_list import TokenListTokenizer
@@ -20,7 +19,7 @@ from dragoman.data.tokenization.words import WordScheme
 from dragoman.decoding.interface import SearchState
 from dragoman.errors import DataError, RecipeError
 from dragoman.inference.unknown_words import read_dictionary, replace_unknown_words
-from dragoman.model.factory import build_model
+from random_bundles import random_bundle
 
 pytestmark = pytest.mark.usefixtures("one_core")
 WORDS = ["the", "house", "is", "in"]
@@ -32,17 +31,14 @@ def translator(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory, one_c
     """Random model over words; its greedy output is `<unk> house <unk>`."""
     recipe = tiny(tmp_path_factory.mktemp("words") / "run", "tokenizer.model_type=word", "decoding.method=greedy")
     vocabulary = TokenListTokenizer(WordScheme(), WORDS)
-    torch.manual_seed(1)
-    size = len(vocabulary)
-    model = build_model(recipe.model, source_vocab_size=size, target_vocab_size=size).eval()
     tokenizer = PairTokenizer(vocabulary, vocabulary, append_source_eos=recipe.model.append_source_eos)
-    translator = Translator.from_bundles([Bundle.from_model(recipe, tokenizer, model)], device="cpu", precision="float32")
+    translator = Translator.from_bundles([random_bundle(recipe, tokenizer)], device="cpu", precision="float32")
     house = vocabulary.piece_to_id("▁house")
     assert house is not None
     step, output_ids = translator.session.inference_model.step, [UNKNOWN_ID, house, UNKNOWN_ID, END_ID]
 
-    def output_next(lengths: list[int]) -> Callable[[Tensor, SearchState], tuple[Tensor, SearchState]]:
-        def forced_step(tokens_N: Tensor, state: SearchState) -> tuple[Tensor, SearchState]:
+    def output_next(lengths: list[int]) -> Callable[[NDArray[np.int64], SearchState], tuple[NDArray[np.float32], SearchState]]:
+        def forced_step(tokens_N: NDArray[np.int64], state: SearchState) -> tuple[NDArray[np.float32], SearchState]:
             logits_NV, state = step(tokens_N, state)
             logits_NV[:, output_ids[lengths[0] % len(output_ids)]] = 50.0
             lengths[0] += 1

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 import dragoman.paper.table4
-from conftest import on_one_core
 from dragoman.bundle import read_config
 from dragoman.cli.main import cli
 from dragoman.config import make_recipe
@@ -23,6 +22,7 @@ from dragoman.trees.pcfg import induce_pcfg
 from dragoman.trees.ptb import read_tree
 from dragoman.trees.right_branching import build_right_branching_tree, find_most_common_labels
 from dragoman.trees.tree import format_brackets, get_leaves, get_words
+from tiny_runs import on_one_core
 from toy_treebank import BANK, TREES, save_toy_parser
 
 SINGLE_THREAD = ("--intra-threads", "1", "--inter-threads", "1")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import NO_DROPOUT, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.collate import collate
 from dragoman.data.padding import pad_sequences
@@ -23,6 +23,7 @@ from dragoman.training.gradient_guard import GradientGuard
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
+from tiny_runs import NO_DROPOUT
 
 pytestmark = [
     pytest.mark.gpu,

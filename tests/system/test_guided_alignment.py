@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import dragoman
-from conftest import NO_DROPOUT, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.config import Recipe
 from dragoman.data.collate import AlignmentTargets, Batch, collate, split_in_half
 from dragoman.data.dataloader import DataPosition, TrainingBatches
@@ -33,6 +33,7 @@ from dragoman.training.losses.rdrop import r_drop_loss
 from dragoman.training.run import train
 from expected_errors import raises_code
 from rank_processes import find_free_port, run_ranks, train_all
+from tiny_runs import NO_DROPOUT
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import NO_DROPOUT, on_one_core, reseal
+from conftest import reseal
 from dragoman.bundle import load_bundle
 from dragoman.config import ModelConfig, Recipe, TaskConfig, make_recipe
 from dragoman.data.collate import collate
@@ -44,6 +44,7 @@ from dragoman.trees.ptb import format_tree, read_tree
 from dragoman.trees.repair import repair_tree
 from dragoman.trees.tree import get_leaves
 from expected_errors import raises_code
+from tiny_runs import NO_DROPOUT, on_one_core
 
 CAT = "(S (NP (DT the) (NN cat)) (VP (VBD sat)) (. .))"
 WORDS = {

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
-from conftest import NO_DROPOUT, WORDS, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.cli.main import cli
 from dragoman.word_aligner import build_dictionary
+from tiny_runs import NO_DROPOUT, WORDS
 
 COLORS = {"red": "rot", "blue": "blau", "green": "grün"}
 

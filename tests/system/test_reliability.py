@@ -30,7 +30,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import NO_DROPOUT, WORDS, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.bundle import save_bundle
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.dataloader import DataPosition
@@ -54,6 +54,7 @@ from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
 from expected_errors import raises_code
+from tiny_runs import NO_DROPOUT, WORDS
 from trainers import new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")

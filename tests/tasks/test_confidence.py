@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
-from conftest import WORDS, edit_config
+from conftest import edit_config
 from dragoman import Translator
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
@@ -35,6 +35,7 @@ from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.training import finalize as finalize_module
 from dragoman.training import measure_parts
+from tiny_runs import WORDS
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import dragoman
 import dragoman.training.losses.chunked
-from conftest import NO_DROPOUT, MakeRecipe, edit_config, reseal
+from conftest import MakeRecipe, edit_config, reseal
 from dragoman.adapter import load_adapter, merge_adapter
 from dragoman.bundle import compute_bundle_digest, load_bundle
 from dragoman.config import INITIAL_DIR, ModelConfig, Recipe
@@ -33,6 +33,7 @@ from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.run import train
 from expected_errors import raises_code
 from marian_folders import write_folder
+from tiny_runs import NO_DROPOUT
 from trainers import Recorder, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")

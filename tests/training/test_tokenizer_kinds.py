@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from conftest import NO_DROPOUT, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.config import make_recipe
 from dragoman.data.manifest import hash_prepared_files
 from dragoman.data.prepare import prepare
@@ -18,6 +18,7 @@ from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
 from dragoman.training.validation import get_references
 from dragoman.trees.tree import get_words
+from tiny_runs import NO_DROPOUT
 from toy_treebank import BANK
 
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import NO_DROPOUT, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.bundle import load_bundle
 from dragoman.data.collate import Batch, collate, split_in_half
 from dragoman.errors import is_out_of_memory
@@ -28,6 +28,7 @@ from dragoman.training.train_step import MicroBatch, derive_seed
 from dragoman.training.trainer import MAX_ROLLBACKS, Trainer
 from dragoman.training.validation import ValidationResult, Validator
 from expected_errors import raises_code
+from tiny_runs import NO_DROPOUT
 from trainers import Recorder, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")

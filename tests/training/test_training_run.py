@@ -35,7 +35,7 @@ import dragoman.training.losses.chunked
 import dragoman.training.report
 import dragoman.training.trainer
 import dragoman.training.validation
-from conftest import NO_DROPOUT, MakeRecipe
+from conftest import MakeRecipe
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.config import Recipe, TrainingConfig, recipe_from_dict
 from dragoman.data.collate import Batch, collate, iter_batches_by_length
@@ -69,6 +69,7 @@ from dragoman.training.run import train
 from dragoman.training.train_step import derive_seed
 from dragoman.training.validation import EvaluationResult, compute_mean_loss
 from expected_errors import raises_code
+from tiny_runs import NO_DROPOUT
 from trainers import Recorder, new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")

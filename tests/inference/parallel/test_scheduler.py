@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import dragoman
 import dragoman.inference.parallel.scheduler
 import dragoman.runtime.autotuner
-from conftest import WORDS
 from dragoman.bundle import load_bundle
 from dragoman.decoding.constraints import DecodingConstraints, SentenceConstraints
 from dragoman.decoding.phrase import Phrase
@@ -30,6 +28,7 @@ from dragoman.runtime.autotuner import get_cache_path, get_machine_key, get_meas
 from dragoman.runtime.thread_count import get_num_threads
 from dragoman.tasks.generation import BatchSearch, GenerationJob
 from expected_errors import raises_code
+from tiny_runs import WORDS
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +83,7 @@ def test_map_starts_few_items_ahead() -> None:
 
 
 def test_each_worker_has_its_own_threads() -> None:
+    torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     results = set(WorkerLayout(2, 1).map(lambda _: (torch.get_num_threads(), threading.current_thread().name), range(8)))
     assert {threads for threads, _ in results} == {1}
@@ -92,6 +92,7 @@ def test_each_worker_has_its_own_threads() -> None:
 
 
 def test_later_threads_keep_the_number_of_threads() -> None:
+    torch = pytest.importorskip("torch")
     num_threads = torch.get_num_threads()
     results: list[int] = []
     for threads in (num_threads + 1, 1):
@@ -267,5 +268,6 @@ def test_validate_count_rejects_impossible_counts(count: Any) -> None:
 
 
 def test_machine_key_has_torch_and_cores() -> None:
+    torch = pytest.importorskip("torch")
     assert torch.__version__ in get_machine_key()
     assert f"{get_num_threads()} cores" in get_machine_key()
