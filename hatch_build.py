@@ -1,8 +1,8 @@
 """Build hook: compiles the kernels for each instruction set of this platform into shared libraries, which the wheel contains.
 
 Numba compiles them in some 40 seconds on two cores, and only if their sources have changed. The linker is that of the system,
-or of the package ziglang. A platform without packages of Numba gets no kernels; PyTorch then computes the models. Each wheel is for
-one platform. The kernels hold nothing of Python's ABI.
+or of the package ziglang. A platform without packages of Numba gets no kernels; PyTorch then computes the models. Each wheel is
+for one platform. The kernels hold nothing of Python's ABI.
 """
 
 from __future__ import annotations

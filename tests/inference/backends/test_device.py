@@ -41,6 +41,7 @@ def test_int8_needs_kernels() -> None:
 
 def test_processor_without_kernels_translates_in_float32(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines, a beam and an ensemble have the results of the kernels, apart from rounding."""
+    pytest.importorskip("torch")
     if not supports_compiled(ModelConfig(), "int8"):
         pytest.skip("this machine does not run the kernels")
     lines = ["one red two", "big blue three four"]
