@@ -19,7 +19,7 @@ from dragoman.documents.xml_languages import (
     get_stated_language,
     restate_pieces,
 )
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_attribute, set_attribute
+from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escape_xml, get_attribute, set_attribute
 from dragoman.documents.xml_units import Piece, UnitList, make_break, make_pair, make_point, read_parts
 from dragoman.documents.zip_document import ZipMembers
 from dragoman.errors import DataError
@@ -206,7 +206,9 @@ class _ChapterReader:
         for element in elements:
             self.root = starts[0]
             self.direction = self.root.attributes.get("dir") or element.attributes.get("dir") or "ltr"
-            units.read(self.source, element, self._add_texts)
+            add_texts = self._add_texts
+            for part in _iter_readings(element, _list_divided(element)):
+                units.read(self.source, part, add_texts)
         self.root = starts[0]
         if self.root.name != "html":
             raise DataError(
@@ -272,7 +274,7 @@ def _list_divided(element: XmlElement) -> set[int]:
     for inner in element.descend():
         if inner.name in BLOCK_TAGS:
             around: XmlElement | None = inner
-            while around is not None and id(around) not in divided:
+            while around is not element.parent and around is not None and id(around) not in divided:
                 divided.add(id(around))
                 around = around.parent
     return divided
@@ -285,6 +287,17 @@ def _iter_blocks(element: XmlElement, divided: Collection[int]) -> Iterator[XmlE
         for block, _ in _divide(element, divided):
             if block is not None:
                 yield from _iter_blocks(block, divided)
+
+
+def _iter_readings(element: XmlElement, divided: Collection[int]) -> Iterator[XmlElement]:
+    """Yield the element, or the blocks in it if all texts are in blocks, so that each is written by itself."""
+    parts = [part for _, parts in _divide(element, divided) for part in parts]
+    if id(element) not in divided or any(part.text.strip() for part in parts if not isinstance(part, XmlMarkup)):
+        yield element
+    elif not _is_skipped(element):
+        for block, _ in _divide(element, divided):
+            if block is not None:
+                yield from _iter_readings(block, divided)
 
 
 def _divide(element: XmlElement, divided: Collection[int]) -> Iterator[tuple[XmlElement | None, list[Part]]]:

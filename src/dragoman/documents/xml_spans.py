@@ -148,7 +148,7 @@ class XmlSource:
         self.content = content
         start = content[:_CHUNK_BYTES]
         self.encoding = _detect_encoding(start)
-        self._parent: XmlElement | None = None
+        self._parent_start = -1
         self._parents: tuple[tuple[int, int], ...] = ()
         self._fragments: _FragmentReader | None = None
         self.line_break = "\r\n" if "\r\n".encode(self.encoding) in start else "\n"
@@ -213,8 +213,9 @@ class XmlSource:
 
     def get_place(self, element: XmlElement) -> XmlPlace:
         """Return the place of an element that `iter_elements` yields."""
-        if element.parent is not self._parent:
-            self._parent, self._parents = element.parent, tuple(_list_parents(element))
+        parent_start = -1 if element.parent is None else element.parent.start
+        if parent_start != self._parent_start:
+            self._parent_start, self._parents = parent_start, tuple(_list_parents(element))
         return XmlPlace(element.name, element.start, element.end, self._parents)
 
     def read_element(self, place: XmlPlace) -> XmlElement:

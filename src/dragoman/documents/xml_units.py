@@ -327,7 +327,8 @@ class UnitList:
     def __init__(self, num_bytes: int = 0) -> None:
         self.units: list[Unit] = []
         self._num_bytes = num_bytes
-        self._writers: dict[str, Writer | tuple[_ElementReading, int]] = {}
+        self._writers: dict[str, Writer | _ElementReading] = {}
+        self._numbers: dict[str, int] = {}  # of the units behind the first of their element
         self._counts: dict[str, int] = {}
         self._last: tuple[_ElementReading, UnitList] | None = None  # of the element that was written last
 
@@ -335,14 +336,16 @@ class UnitList:
         """Add a unit. If another has its id, it gets a number behind it. Raises DataError if there are too many."""
         self._add(unit, write)
 
-    def _add(self, unit: Unit, writer: Writer | tuple[_ElementReading, int]) -> None:
+    def _add(self, unit: Unit, writer: Writer | _ElementReading, number: int = 0) -> None:
         short_id = unit.id[:MAX_ID]
         name = short_id
         while name in self._writers:
-            number = self._counts[short_id] = self._counts.get(short_id, 1) + 1
-            name = f"{short_id}#{number}"
+            count = self._counts[short_id] = self._counts.get(short_id, 1) + 1
+            name = f"{short_id}#{count}"
         self.units.append(unit if name == unit.id else replace(unit, id=name))
         self._writers[name] = writer
+        if number:
+            self._numbers[name] = number
         check_texts(len(self.units), self._num_bytes)
 
     def read(self, source: XmlSource, element: XmlElement, add: Callable[[UnitList, XmlElement], _T]) -> _T:
@@ -356,21 +359,20 @@ class UnitList:
         own_units = UnitList()
         result = add(own_units, element)
         for number, unit in enumerate(own_units.units):
-            self._add(unit, (reading, number))
+            self._add(unit, reading, number)
         return result
 
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         """Return the edits that write a translation."""
         writer = self._writers[unit.id]
-        if isinstance(writer, tuple):
-            reading, number = writer
-            if self._last is None or self._last[0] is not reading:
-                if self._last is not None and self._last[0].source is not reading.source:
-                    self._last[0].source.end_reading()
-                self._last = reading, reading.list_units()
-            own_units = self._last[1]
-            return own_units.make_edits(own_units.units[number], translation)
-        return writer(translation)
+        if not isinstance(writer, _ElementReading):
+            return writer(translation)
+        if self._last is None or self._last[0] is not writer:
+            if self._last is not None and self._last[0].source is not writer.source:
+                self._last[0].source.end_reading()
+            self._last = writer, writer.list_units()
+        own_units = self._last[1]
+        return own_units.make_edits(own_units.units[self._numbers.get(unit.id, 0)], translation)
 
     def settle_language(self, language: str) -> str:
         """Return the language of most characters of the units, and take it from the units that state it themselves.
