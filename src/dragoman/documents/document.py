@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 from dragoman.documents.reading import check_goes_on
 from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.errors import DataError
+from dragoman.text.breaks import repeated_boundaries
 from dragoman.text.inline_codes import Markup, read_inline
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
 from dragoman.text.no_language import has_language
@@ -174,6 +175,7 @@ class Document:
             then needs less memory; None for all others
         is_written: function from new bytes and all translations to whether the bytes have them, for formats whose units may be
             others when they are read again; None for all others
+        boundaries: which line breaks end a text, as `recorded_boundaries` gives it
     """
 
     content: bytes
@@ -191,6 +193,7 @@ class Document:
     iter_units: Callable[[bytes], Iterable[Unit]] | None = field(default=None, repr=False)
     is_written: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = field(default=None, repr=False)
     other_units: Sequence[Unit] = field(default=(), repr=False)
+    boundaries: Sequence[bytes] = field(default=(), repr=False)
 
     @property
     def is_bilingual(self) -> bool:
@@ -258,10 +261,11 @@ def check_written(
     num_units = 0
     differing: list[tuple[Unit, Unit]] = []
     try:
-        for after in document.iter_units(content) if document.iter_units else _list_all_units(parse(content)):
-            num_units += 1
-            if (before := units.get(after.id)) is None or not _is_written(document, before, after, translations):
-                differing.append((before or after, after))
+        with repeated_boundaries(document.boundaries):
+            for after in document.iter_units(content) if document.iter_units else _list_all_units(parse(content)):
+                num_units += 1
+                if (before := units.get(after.id)) is None or not _is_written(document, before, after, translations):
+                    differing.append((before or after, after))
     except DataError as error:
         raise UnwritableUnitsError(f"the translation cannot be written into the {document.format} file: {error}") from None
     if not differing and num_units == len(units):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from dragoman.documents.document import Document
 from dragoman.documents.reading import check_text
 from dragoman.errors import DataError
+from dragoman.text.breaks import recorded_boundaries
 
 MAX_FILE_BYTES = 2**28
 """Largest size of a file."""
@@ -48,7 +50,8 @@ def parse_document(name: str, content: bytes) -> Document:
         if content.startswith(signature) and not (suffix in _ZIP_SUFFIXES and signature in _ZIP_READERS_SIGNATURES):
             raise DataError(f"{name}: is {kind}, not a {suffix} file; give it its right ending", code="invalid-format")
     try:
-        document = parse(content)
+        with recorded_boundaries() as boundaries:
+            document = replace(parse(content), boundaries=boundaries)
         for unit in document.units:
             check_text(len(unit.source))
     except DataError as error:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.plural_expression import find_form_numbers
 from dragoman.documents.reading import check_text, check_texts
 from dragoman.errors import DataError
-from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoEntry, find_charset, read_entries
+from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoEntry, Span, find_charset, read_entries
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.placeholders import find_placeholders
 
@@ -50,7 +52,8 @@ _MAX_LENGTH = re.compile(r"max-length:\s*([0-9]{1,6})")
 _WORD = re.compile(r"(?:\\.|[^\\ ]++)*+[ ]*+", re.DOTALL)
 
 
-def _read_rules(flags: Collection[str]) -> InlineRules:
+@lru_cache
+def _read_rules(flags: frozenset[str]) -> InlineRules:
     """Return the rules that flags declare. Weblate's `placeholders:X:Y` names words that stay."""
     styles = [style for flag in flags for style in _RULES_OF_FLAGS.get(flag, ())]
     words = [word.strip('"') for flag in flags if flag.startswith("placeholders:") for word in flag.split(":")[1:]]
@@ -60,7 +63,7 @@ def _read_rules(flags: Collection[str]) -> InlineRules:
     return InlineRules(frozenset(styles), frozenset(("printf",) if has_no_format else ()), kept)
 
 
-def _read_max_length(flags: Collection[str]) -> int | None:
+def _read_max_length(flags: frozenset[str]) -> int | None:
     """Return the most characters of a translation, by Weblate's flag `max-length:N`."""
     lengths = [match[1] for flag in flags if (match := _MAX_LENGTH.fullmatch(flag))]
     return int(lengths[0]) if lengths else None
@@ -68,35 +71,78 @@ def _read_max_length(flags: Collection[str]) -> int | None:
 
 def parse(content: bytes) -> Document:
     """Return the document of a PO or POT file. Raises DataError for a file that is not one."""
-    text = decode(content, find_charset(content[:HEAD_BYTES]))
-    lines = split_lines(text.text)
-    check_text(max(map(len, lines), default=0))
-    entries = list(read_entries(lines))
-    if not entries:
-        raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
-    header = next((entry for entry in entries if entry.is_header), None)
-    header_text = header.strings["msgstr"] if header else ""
-    language = _LANGUAGE.search(header_text)
-    plurals = _PLURAL_FORMS.search(header_text)
-    # The first form is also for numbers such as 21 if the condition before its `?` has a remainder.
-    num_plurals, is_for_many = (int(plurals[1]), "%" in (plurals[2] or "")) if plurals else (0, False)
-    numbers = find_form_numbers(plurals[3].strip()) if plurals and plurals[3] and num_plurals > 2 else {}
-    writer = _EntryWriter(text, is_wrapped=_is_wrapped(text.text))
+    catalog = _Catalog(content)
+    writer = _Writer(catalog.text, is_wrapped=_is_wrapped(catalog.text.text))
     units: list[Unit] = []
-    for number, entry in enumerate(entries):
-        if entry is not header:
-            for unit, form in _list_units(entry, number, num_plurals, numbers, is_for_many=is_for_many):
-                units.append(unit)
-                check_texts(len(units), len(content))
-                writer.places[unit.id] = entry, form
+    for unit, place in catalog.read():
+        units.append(unit)
+        writer.places[unit.id] = place
     return Document(
         content,
         units,
         "po",
         writer.make_edits,
-        target_language=language[1] if language else "",
+        target_language=catalog.language,
         make_document_edits=writer.make_flag_edits,
+        iter_units=lambda content: (unit for unit, _ in _Catalog(content).read()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Place of a unit in the file.
+
+    Attributes:
+        entry_start: position of the first line of its entry that is no comment
+        flags, previous, is_fuzzy: of the comments of the entry
+        form: keyword of the translation
+        span: its strings in quotation marks; if the catalog has fewer forms than its header says, the end of the last form
+        is_new: the catalog lacks the form
+    """
+
+    entry_start: int
+    flags: Span | None
+    previous: Span | None
+    is_fuzzy: bool
+    form: str
+    span: Span
+    is_new: bool
+
+
+class _Catalog:
+    """Reader of a catalog. Memory holds one entry at a time."""
+
+    def __init__(self, content: bytes) -> None:
+        self.text = decode(content, find_charset(content[:HEAD_BYTES]))
+        self._num_bytes = len(content)
+        self._lines = split_lines(self.text.text)
+        check_text(max(map(len, self._lines), default=0))
+        header = next((entry for entry in read_entries(self._lines) if entry.is_header), None)
+        header_text = header.strings["msgstr"] if header else ""
+        language = _LANGUAGE.search(header_text)
+        self.language = language[1] if language else ""
+        self._header_start = header.start if header else -1
+        plurals = _PLURAL_FORMS.search(header_text)
+        # The first form is also for numbers such as 21 if the condition before its `?` has a remainder.
+        self._num_plurals, self._is_for_many = (int(plurals[1]), "%" in (plurals[2] or "")) if plurals else (0, False)
+        self._numbers = find_form_numbers(plurals[3].strip()) if plurals and plurals[3] and self._num_plurals > 2 else {}
+
+    def read(self) -> Iterator[tuple[Unit, _Place]]:
+        """Yield the units with their places. Raises DataError for a file without an entry, and for a damaged one."""
+        num_units, number = 0, -1
+        for number, entry in enumerate(read_entries(self._lines)):
+            if entry.start == self._header_start:
+                continue
+            comments = entry.comments
+            for unit, form in _list_units(entry, number, self._num_plurals, self._numbers, is_for_many=self._is_for_many):
+                num_units += 1
+                check_texts(num_units, self._num_bytes)
+                end = entry.spans[entry.forms[-1]][1]
+                span = entry.spans.get(form, (end, end))
+                is_new = form not in entry.spans
+                yield unit, _Place(entry.start, comments.flags, comments.previous, comments.is_fuzzy, form, span, is_new)
+        if number < 0:
+            raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
 
 
 def _list_units(
@@ -149,55 +195,47 @@ def _is_wrapped(text: str) -> bool:
 
 
 @dataclass
-class _EntryWriter:
-    """Writer of edits. places: entry and keyword of each unit"""
+class _Writer:
+    """Writer of edits. places: place of each unit"""
 
     text: EncodedText
     is_wrapped: bool
-    places: dict[str, tuple[PoEntry, str]] = field(default_factory=dict)
+    places: dict[str, _Place] = field(default_factory=dict)
 
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
-        entry, form = self.places[unit.id]
-        if form in entry.spans:
-            start, end = entry.spans[form]
-            return [self.text.make_edit(start, end, self._quote(translation.text, len(form) + 1))]
-        # The catalog has fewer forms than its header says.
-        end = entry.spans[entry.forms[-1]][1]
-        line = f"{self.text.newline}{form} {self._quote(translation.text, len(form) + 1)}"
-        return [self.text.make_edit(end, end, line)]
+        place = self.places[unit.id]
+        quoted = self._quote(translation.text, len(place.form) + 1)
+        return [self.text.make_edit(*place.span, f"{self.text.newline}{place.form} {quoted}" if place.is_new else quoted)]
 
-    def make_flag_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Sequence[Edit]:
-        """Return the edits that set and remove `fuzzy` and the previous source. An entry is fuzzy if one of its forms is."""
-        forms: dict[int, tuple[PoEntry, list[UnitTranslation]]] = {}
-        for name, (entry, _) in self.places.items():
-            if name in translations:
-                forms.setdefault(entry.start, (entry, []))[1].append(translations[name])
-        edits: list[Edit] = []
-        for entry, texts in forms.values():
+    def make_flag_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
+        """Yield the edits that set and remove `fuzzy` and the previous source. An entry is fuzzy if one of its forms is."""
+        translated = (name for name in self.places if name in translations)
+        for _, group in groupby(translated, lambda name: self.places[name].entry_start):
+            names = list(group)
+            place, texts = self.places[names[0]], [translations[name] for name in names]
             is_fuzzy = any(text.state == "fuzzy" for text in texts)
-            if is_fuzzy and not entry.comments.is_fuzzy:
-                edits.append(self._set_fuzzy(entry))
-            elif entry.comments.is_fuzzy and not is_fuzzy:
-                edits.append(self._remove_fuzzy(entry))
-            edits += self._write_previous(entry, next((text.match.source for text in texts if text.match is not None), ""))
-        return edits
+            if is_fuzzy and not place.is_fuzzy:
+                yield self._set_fuzzy(place)
+            elif place.is_fuzzy and not is_fuzzy:
+                yield self._remove_fuzzy(place)
+            yield from self._write_previous(place, next((text.match.source for text in texts if text.match is not None), ""))
 
-    def _write_previous(self, entry: PoEntry, source: str) -> list[Edit]:
+    def _write_previous(self, place: _Place, source: str) -> list[Edit]:
         """Return the edit of the lines `#|`, as msgmerge writes them: the source of a similar text, or nothing."""
         lines = f"msgid {self._quote(source, len('#| msgid') + 1)}".split(self.text.newline) if source else []
         written = "".join(f"#| {line}{self.text.newline}" for line in lines)
-        start, end = entry.comments.previous or (entry.start, entry.start)
-        return [self.text.make_edit(start, end, written)] if written or entry.comments.previous else []
+        start, end = place.previous or (place.entry_start, place.entry_start)
+        return [self.text.make_edit(start, end, written)] if written or place.previous else []
 
-    def _set_fuzzy(self, entry: PoEntry) -> Edit:
-        if entry.comments.flags is None:
-            return self.text.make_edit(entry.start, entry.start, f"#, fuzzy{self.text.newline}")
-        start = self.text.text.index("#,", entry.comments.flags[0]) + 2
+    def _set_fuzzy(self, place: _Place) -> Edit:
+        if place.flags is None:
+            return self.text.make_edit(place.entry_start, place.entry_start, f"#, fuzzy{self.text.newline}")
+        start = self.text.text.index("#,", place.flags[0]) + 2
         return self.text.make_edit(start, start, " fuzzy,")
 
-    def _remove_fuzzy(self, entry: PoEntry) -> Edit:
-        assert entry.comments.flags is not None
-        start, end = entry.comments.flags
+    def _remove_fuzzy(self, place: _Place) -> Edit:
+        assert place.flags is not None
+        start, end = place.flags
         line = self.text.text[start:end]
         rest = [flag for flag in line.strip()[2:].split(",") if flag.strip() != "fuzzy"]
         if rest:

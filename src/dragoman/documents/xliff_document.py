@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
@@ -79,14 +78,17 @@ def parse_xliff(content: bytes) -> Document:
             files.append(element)
             check_parts(len(files))
 
+    def add(units: UnitList, element: XmlElement) -> None:
+        add_units = _add_trans_unit if element.name == "trans-unit" else _add_segments
+        add_units(source, _get_file_name(files), units, element)
+
     units = UnitList(len(content))
     segments: dict[str, tuple[XmlPlace, int]] = {}
     for element in source.iter_elements(("trans-unit", "unit"), read_start):
         if element.get_inherited("translate") == "no":
             continue
-        add = _add_trans_unit if element.name == "trans-unit" else _add_segments
         num_before = len(units.units)
-        units.read(source, element, partial(add, source, _get_file_name(files)))
+        units.read(source, element, add)
         if element.name == "unit":
             place = source.get_place(element)
             segments |= {unit.id: (place, number) for number, unit in enumerate(units.units[num_before:])}

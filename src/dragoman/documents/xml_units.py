@@ -308,16 +308,24 @@ MAX_ID = 200
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _ElementReading:
-    """Element whose units are read again to write them. add: function that adds its units to a list"""
+    """Element whose units are read again to write them.
+
+    Attributes:
+        add: function that adds its units to a list
+        name, start, end, parents: its place
+    """
 
     source: XmlSource
-    place: XmlPlace
     add: Callable[[UnitList, XmlElement], object]
+    name: str
+    start: int
+    end: int
+    parents: tuple[tuple[int, int], ...]
 
     def list_units(self) -> UnitList:
         """Return the units of the element."""
         units = UnitList()
-        self.add(units, self.source.read_element(self.place))
+        self.add(units, self.source.read_element(XmlPlace(self.name, self.start, self.end, self.parents)))
         return units
 
 
@@ -355,7 +363,8 @@ class UnitList:
 
         Returns what the function returns.
         """
-        reading = _ElementReading(source, source.get_place(element), add)
+        place = source.get_place(element)
+        reading = _ElementReading(source, add, place.name, place.start, place.end, place.parents)
         own_units = UnitList()
         result = add(own_units, element)
         for number, unit in enumerate(own_units.units):

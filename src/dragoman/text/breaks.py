@@ -9,9 +9,47 @@ one. A page number such as `xii` begins no sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 _PAGE_NUMBER = re.compile("[ivxlc]{1,8}")
+_decide: ContextVar[Callable[[list[bool]], list[bool]]] = ContextVar("decide", default=lambda boundaries: boundaries)
+
+
+@contextmanager
+def recorded_boundaries() -> Iterator[list[bytes]]:
+    """Give a list that gets the results of `find_boundaries` in this context, in order."""
+    record: list[bytes] = []
+
+    def decide(boundaries: list[bool]) -> list[bool]:
+        record.append(bytes(boundaries))
+        return boundaries
+
+    token = _decide.set(decide)
+    try:
+        yield record
+    finally:
+        _decide.reset(token)
+
+
+@contextmanager
+def repeated_boundaries(record: Sequence[bytes]) -> Iterator[None]:
+    """Let `find_boundaries` in this context return what it returned for the same breaks between other lines.
+
+    record: what `recorded_boundaries` gave; lines of another number are read anew
+    """
+    remaining = iter(record)
+
+    def decide(boundaries: list[bool]) -> list[bool]:
+        known = next(remaining, b"")
+        return list(map(bool, known)) if len(known) == len(boundaries) else boundaries
+
+    token = _decide.set(decide)
+    try:
+        yield
+    finally:
+        _decide.reset(token)
 
 
 def find_boundaries(lines: Sequence[str], tabs: Collection[int] = ()) -> list[bool]:
@@ -19,6 +57,10 @@ def find_boundaries(lines: Sequence[str], tabs: Collection[int] = ()) -> list[bo
 
     tabs: numbers of the breaks that are tabs, which always do
     """
+    return _decide.get()(_find_boundaries(lines, tabs))
+
+
+def _find_boundaries(lines: Sequence[str], tabs: Collection[int]) -> list[bool]:
     stripped = [line.strip() for line in lines]
     starts_lower = [_get_first_letter(line).islower() for line in stripped]
     if len(starts_lower) > 1 and all(starts_lower):
