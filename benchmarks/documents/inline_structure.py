@@ -32,6 +32,7 @@ from dragoman.documents.translate_document import CODE_FLAGS, DocumentOptions, t
 from dragoman.errors import DataError
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TranslateLines
+from dragoman.text.breaks import repeated_boundaries
 from dragoman.text.code_check import compare_codes
 from dragoman.text.inline_codes import read_inline
 from dragoman.text.references import spells_word
@@ -257,8 +258,10 @@ def measure_file(
 ) -> Counter[str]:
     """Return the counts of a file. list_codes: returns the codes of a text"""
     parse = get_parser(name)
-    result = translate_document(parse_document(name, content), parse, translate, DocumentOptions("en", "de"))
-    after = parse(result.content)
+    document = parse_document(name, content)
+    result = translate_document(document, parse, translate, DocumentOptions("en", "de"))
+    with repeated_boundaries(document.boundaries):
+        after = parse(result.content)
     units = {unit.id: unit for unit in (*after.units, *after.other_units)}
     counts: Counter[str] = Counter()
     for unit_result in result.results:

@@ -95,6 +95,31 @@ def test_sentence_runs_over_a_soft_break() -> None:
         assert "17. Mai" in translate(name, content).replace("\\.", "."), name
 
 
+SOFT_BREAKS = {
+    "a.html": (str.encode, "<p>{}<br>{}</p><p>{}<br>{}</p>"),
+    "a.md": (str.encode, "{}\\\n{}\n\n{}\\\n{}\n"),
+    "a.docx": (make_docx, "<w:p><w:r><w:t>{}</w:t><w:br/><w:t>{}</w:t></w:r></w:p>" * 2),
+    "a.pptx": (make_pptx, "<a:p><a:r><a:t>{}</a:t></a:r><a:br/><a:r><a:t>{}</a:t></a:r></a:p>" * 2),
+    "a.odt": (make_odt, "<text:p>{}<text:line-break/>{}</text:p>" * 2),
+    "a.epub": (PACKAGES["a.epub"][0], "<p>{}<br/>{}</p>" * 2),
+}
+
+
+@pytest.mark.parametrize("name", SOFT_BREAKS)
+def test_noun_after_a_soft_break_is_written(name: str) -> None:
+    """A line that begins in upper case would be read as a text of its own in the written file."""
+    make, form = SOFT_BREAKS[name]
+    words = {"This is the": "Das ist das", "house of mine.": "Haus von mir.", "In May": "im Mai", "In June": "im Juni"}
+    document = parse_document(name, make(form.format(*words)))
+    stub = make_stub(lambda line: re.sub("|".join(words), lambda match: words[match[0]], line))
+    result = translate_document(document, get_parser(name), stub, DocumentOptions("en", "de"))
+    assert [text.flags for text in result.results if not text.text] == []
+    contents = [result.content] if not result.content.startswith(b"PK") else read_members(result.content).values()
+    others = re.compile(r"<(?!(?:w:|a:)?br|text:line-break)[^<>]*>")
+    written = [others.sub("", content.decode("utf-8", "replace")) for content in contents]
+    assert any(others.sub("", form.format(*words.values())) in content for content in written)
+
+
 WORDS = {
     "a.html": ("<p>{}<sup>1</sup></p>", "<p>{}<sup>1</sup></p>"),
     "b.html": ('<p>{}<a href="#n5">5</a></p>', '<p>{}<a href="#n5">5</a></p>'),

@@ -276,8 +276,8 @@ def make_epub(chapters: list[str]) -> bytes:
 DIGITS = "0 1 2 3 4 5 6 7 8 9 " * 50
 
 
-def build_archive(suffix: str, num_texts: int, num_mib: int) -> bytes:
-    """Return an archive with so many texts. Its members have this size, unpacked."""
+def build_large_file(suffix: str, num_texts: int, num_mib: int) -> bytes:
+    """Return a file with so many texts. The members of an archive have this size, unpacked."""
     rng = random.Random(1)
     filling = num_mib * 2**20 // num_texts - 80
 
@@ -295,6 +295,9 @@ def build_archive(suffix: str, num_texts: int, num_mib: int) -> bytes:
             return make_xlsx(join("<si><t>one {}</t></si>", 0), fill_up(filling - 200) * num_texts)
         case "odt":
             return make_odt(join("<text:p>one {}</text:p>"))
+        case "po":
+            entries = (f'\nmsgctxt "{number}"\nmsgid "one {number}"\nmsgstr ""\n' for number in range(num_texts))
+            return ('msgid ""\nmsgstr ""\n' + "".join(entries)).encode()
         case _:
             return make_epub([join("<p>one {}</p>")])
 
@@ -303,10 +306,11 @@ def build_archive(suffix: str, num_texts: int, num_mib: int) -> bytes:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("suffix", "num_texts", "num_mib"), [
     ("docx", 1000, 100), ("xlsx", 1000, 100), ("odt", 1000, 100), ("epub", 1000, 7), ("docx", 20_000, 4),
+    ("epub", 20_000, 4), ("po", 20_000, 0),
 ])  # fmt: skip
-def test_translation_of_archives_keeps_the_memory(suffix: str, num_texts: int, num_mib: int, tmp_path: Path) -> None:
+def test_translation_of_large_files_keeps_the_memory(suffix: str, num_texts: int, num_mib: int, tmp_path: Path) -> None:
     """Five times the texts, the most that a file may have, stay below 256 MiB too, as memory is linear in them."""
-    (tmp_path / f"large.{suffix}").write_bytes(build_archive(suffix, num_texts, num_mib))
-    (tmp_path / f"small.{suffix}").write_bytes(build_archive(suffix, 10, 0))
+    (tmp_path / f"large.{suffix}").write_bytes(build_large_file(suffix, num_texts, num_mib))
+    (tmp_path / f"small.{suffix}").write_bytes(build_large_file(suffix, 10, 0))
     limit = 256 if num_texts < 20_000 else 256 / 5 + 25  # 25 MiB are the cache and the window, which do not grow
     assert measure_mib(MEASURE_TRANSLATION, tmp_path / f"large.{suffix}") < limit

@@ -44,12 +44,13 @@ def parse_android_strings(content: bytes) -> Document:
         if not is_resources:
             raise DataError(f"its first element is {element.name[:40]!r}; expected 'resources'", code="invalid-format")
 
+    add = partial(_add_strings, source)
     for element in source.iter_elements(("string", "string-array", "plurals"), read_start):
         if element.get_inherited("translatable") == "false":
             continue
         if element.name == "plurals":
             plurals.append(source.get_place(element))
-        units.read(source, element, partial(_add_strings, source))
+        units.read(source, element, add)
     return units.make_document(
         content,
         "android",

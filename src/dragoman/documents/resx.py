@@ -27,8 +27,9 @@ def parse_resx(content: bytes) -> Document:
         if not is_root:
             raise DataError(f"its first element is {element.name[:40]!r}; expected 'root'", code="invalid-format")
 
+    add = partial(_add_data, source)
     for element in source.iter_elements(("data",), read_start):
-        units.read(source, element, partial(_add_data, source))
+        units.read(source, element, add)
     return units.make_document(content, "resx")
 
 
