@@ -127,7 +127,7 @@ def _parse(text: EncodedText, name: str) -> Document:
                 str(len(units)),
                 cue_text.source,
                 markup=cue_text.markup,
-                keep_line_breaks=False,
+                keep_line_breaks=cue.is_timed,
                 seconds=cue.seconds,
                 lines=_LINE_BREAK.sub("\n", raw),
             )
