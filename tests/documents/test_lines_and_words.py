@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from document_checks import make_stub
@@ -95,7 +96,7 @@ def test_sentence_runs_over_a_soft_break() -> None:
         assert "17. Mai" in translate(name, content).replace("\\.", "."), name
 
 
-SOFT_BREAKS = {
+SOFT_BREAKS: dict[str, tuple[Callable[[str], bytes], str]] = {
     "a.html": (str.encode, "<p>{}<br>{}</p><p>{}<br>{}</p>"),
     "a.md": (str.encode, "{}\\\n{}\n\n{}\\\n{}\n"),
     "a.docx": (make_docx, "<w:p><w:r><w:t>{}</w:t><w:br/><w:t>{}</w:t></w:r></w:p>" * 2),
