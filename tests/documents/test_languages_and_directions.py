@@ -36,6 +36,7 @@ DIRECTIONS = {
     "c.html": (b"<body><p>It is May.</p>", '<body dir="rtl"><p>'),
     "d.html": (b"<p>It is May.<p class=x>Hi<div><p>Hi</p></div><hr>", '<p dir="rtl">|<p class=x dir="rtl">|<div dir="rtl"><p>'),
     "e.html": (b"<ul><li>It is May.<li>Hi</ul>Hi <b>you</b>", '<ul dir="rtl"><li>|<li>'),
+    "h.html": (b"Hi <b>you</b><p>It is May.</p>Hi", '<span dir="rtl">|<p dir="rtl">|</p><span dir="rtl">'),
     "f.html": (b"<p dir=ltr>It is May.</p><div/>", "<p dir=rtl>"),
     "g.html": (
         b"<html lang=en><p style='color:red; direction:ltr;margin:0' id=a>May.</p><p><b style='Direction: ltr'>Hi</b></p>",

@@ -30,6 +30,7 @@ _LANGUAGE_ATTRIBUTE = re.compile(
     r"""|style\s*=\s*(?:"[^"<>]*\bdirection\b[^"<>]*"|'[^'<>]*\bdirection\b[^'<>]*'))""",
     re.IGNORECASE,
 )
+_DIRECTED_TEXT = re.compile(r'<span dir="rtl">(.*)</span>', re.DOTALL)
 _PART_BYTES = 2**20
 UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
@@ -300,6 +301,8 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
             before.seconds is not None
         ):  # what stands at the ends of a cue, such as the dash of a dialogue, is outside of its text
             text, expected = ("".join(_CUE_CODE.sub("", part).split()).lstrip("-–—") for part in (text, expected))
+        if before.markup == "html" and text != expected and (directed := _DIRECTED_TEXT.fullmatch(text)):
+            text = directed[1]
         if before.markup == "html":  # a character that the encoding does not have is written as a reference
             text, expected = (_fold(before, _LANGUAGE_ATTRIBUTE.sub("", html.unescape(part))) for part in (text, expected))
             return text == expected

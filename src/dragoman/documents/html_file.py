@@ -189,6 +189,7 @@ class _PageReader:
         self._ends = array("q")
         self._attributes: dict[int, _Attribute] = {}
         self._tags: dict[int, Sequence[_Tag]] = {}
+        self._bare: set[int] = set()  # texts in no block
         self._new_units: list[Unit] = []
         self._run: list[tuple[_HtmlToken, str | _Tag]] = []
         self._run_characters = 0
@@ -341,7 +342,10 @@ class _PageReader:
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
             number = self._add_place(start, end)
-            self.page.outer_blocks.add_text()
+            first = run[0][1]
+            stated = (item.value.lower() for item in first.statements if item.kind == "dir") if isinstance(first, _Tag) else ()
+            if self.page.outer_blocks.add_text(next(iter(stated), "")):
+                self._bare.add(number)
             if tags := tuple(part for _, part in run if isinstance(part, _Tag)):
                 self._tags[number] = tags
             self._new_units.append(
@@ -384,6 +388,8 @@ class _PageReader:
                 text = self._attributes[number].write(translation.text)
             else:
                 text = self._write_tags(self._tags.get(number, ()), translation, translations)
+                if number in self._bare and self.page.wraps_texts(translation.language):
+                    text = f'<span dir="rtl">{text}</span>'
             yield self._make_edit(self._starts[number], self._ends[number], text)
 
     def _make_edit(self, start: int, end: int, text: str) -> Edit:

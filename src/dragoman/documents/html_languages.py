@@ -3,7 +3,7 @@
 An attribute `lang` with the source language gets the target language. An attribute `dir` is written for a target language of
 another direction than that of the page, and is removed from a page that becomes one from left to right. The property
 `direction` of an attribute `style` is a `dir`. In a page without `html` and `body`, the outer blocks with texts have the
-direction. A text that is in no block has none.
+direction. A text that is in no block is put into an element `span` with one.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ class OuterBlocks:
         self._name, self._depth, self._place, self._value = "", 0, 0, ""
         self.places = array("q")
         self.values: set[str] = set()
+        self.has_bare_text = False
 
     def read_start(self, name: str, place: int, statements: Sequence[Statement]) -> None:
         """Read the start tag of a block. place: where an attribute can be added"""
@@ -149,12 +150,20 @@ class OuterBlocks:
         if not self._depth:
             self._name = ""
 
-    def add_text(self) -> None:
-        """Add a text, which is in the present block."""
-        if self._name and self._value:
+    def add_text(self, value: str) -> bool:
+        """Add a text, which is in the present block. Return whether it is in no block and has no direction.
+
+        value: direction that the text states at its start; empty if it states none
+        """
+        is_bare = not self._name and not value
+        self.has_bare_text |= is_bare
+        if not self._name and value:
+            self.values.add(value)
+        elif self._name and self._value:
             self.values.add(self._value)
         elif self._name and self._place != (self.places[-1] if self.places else -1):
             self.places.append(self._place)
+        return is_bare
 
 
 class PageLanguage:
@@ -183,13 +192,18 @@ class PageLanguage:
     def direction(self) -> str:
         """Direction of the page, `ltr` if it states none."""
         if not self._roots:
-            return "rtl" if not self.outer_blocks.places and self.outer_blocks.values == {"rtl"} else "ltr"
+            blocks = self.outer_blocks
+            return "rtl" if not (blocks.places or blocks.has_bare_text) and blocks.values == {"rtl"} else "ltr"
         stated = (root.value.lower() for root in self._roots if root.kind == "dir")
         return next((value for value in stated if value in ("ltr", "rtl")), "ltr")
 
+    def wraps_texts(self, language: str) -> bool:
+        """Return whether a translation that is in no block has to state its direction."""
+        return not self._roots and get_direction(language) == "rtl"
+
     def make_edits(self, text: EncodedText, source_language: str, language: str) -> Iterator[Edit]:
         """Yield the edits of the tags outside of texts, in order."""
-        blocks = self.outer_blocks.places if not self._roots and get_direction(language) == "rtl" else ()
+        blocks = self.outer_blocks.places if self.wraps_texts(language) else ()
         added = (text.make_edit(place, place, ' dir="rtl"') for place in blocks)
         return merge(self._edit_statements(text, source_language, language), added, key=lambda edit: edit.start)
 

@@ -72,7 +72,7 @@ def _read_max_length(flags: frozenset[str]) -> int | None:
 def parse(content: bytes) -> Document:
     """Return the document of a PO or POT file. Raises DataError for a file that is not one."""
     catalog = _Catalog(content)
-    writer = _Writer(catalog.text, is_wrapped=_is_wrapped(catalog.text.text))
+    writer = _CatalogWriter(catalog.text, is_wrapped=_is_wrapped(catalog.text.text))
     units: list[Unit] = []
     for unit, place in catalog.read():
         units.append(unit)
@@ -195,7 +195,7 @@ def _is_wrapped(text: str) -> bool:
 
 
 @dataclass
-class _Writer:
+class _CatalogWriter:
     """Writer of edits. places: place of each unit"""
 
     text: EncodedText
