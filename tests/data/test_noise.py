@@ -197,9 +197,8 @@ def test_noise_types_apply_in_order() -> None:
 # --- single noise types -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "capitals", "title"),
-    [
+def test_upper_and_title_case_follow_the_script(subtests: pytest.Subtests) -> None:
+    for text, capitals, title in [
         ("the street", "THE STREET", "The Street"),
         ("die Große Straße", "DIE GROSSE STRASSE", "Die Große Straße"),
         ("l'été à Aix-en-Provence, don't", "L'ÉTÉ À AIX-EN-PROVENCE, DON'T", "L'été À Aix-En-Provence, Don't"),
@@ -212,11 +211,10 @@ def test_noise_types_apply_in_order() -> None:
         ("see https://a.org/b, a@b.org", "SEE https://a.org/b, a@b.org", "See https://a.org/b, a@b.org"),
         ("100% sicher", "100% SICHER", "100% Sicher"),
         ("", "", ""),
-    ],
-)
-def test_upper_and_title_case_follow_the_script(text: str, capitals: str, title: str) -> None:
-    assert to_upper_case(text) == capitals
-    assert to_title_case(text) == title
+    ]:
+        with subtests.test(text=text, capitals=capitals, title=title):
+            assert to_upper_case(text) == capitals
+            assert to_title_case(text) == title
 
 
 def test_final_punctuation_is_dropped(subtests: pytest.Subtests) -> None:

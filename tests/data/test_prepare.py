@@ -647,20 +647,20 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_changed_settings_are_detected(text: Path, change: str) -> None:
-    more = ["model.tie_embeddings=decoder"]
-    prepare_text(text, *more)
-    before = read_files(text.parent / "data")
-    assert prepare_text(text, *more, change).is_new
-    assert not prepare_text(text, *more, change).is_new
-    assert prepare_text(text, *more).is_new
-    assert read_files(text.parent / "data") == before
+def test_changed_settings_are_detected(subtests: pytest.Subtests, text: Path) -> None:
+    for change in CHANGES:
+        with subtests.test(change=change):
+            more = ["model.tie_embeddings=decoder"]
+            prepare_text(text, *more)
+            before = read_files(text.parent / "data")
+            assert prepare_text(text, *more, change).is_new
+            assert not prepare_text(text, *more, change).is_new
+            assert prepare_text(text, *more).is_new
+            assert read_files(text.parent / "data") == before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_unrelated_settings_keep_prepared_files(subtests: pytest.Subtests, text: Path) -> None:
+    for change in [
         "name=other",
         "training.max_steps=3",
         "training.batch_tokens=5000",
@@ -671,11 +671,10 @@ def test_changed_settings_are_detected(text: Path, change: str) -> None:
         "data.num_workers=3",
         "data.noise.typos=0.5",
         "tokenizer.sampling_alpha=0.1",
-    ],
-)
-def test_unrelated_settings_keep_prepared_files(text: Path, change: str) -> None:
-    prepare_text(text)
-    assert not prepare_text(text, change).is_new
+    ]:
+        with subtests.test(change=change):
+            prepare_text(text)
+            assert not prepare_text(text, change).is_new
 
 
 def test_mixture_weights_keep_prepared_files(text: Path) -> None:
@@ -743,29 +742,30 @@ OUTPUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "empty"])
-def test_changed_output_is_prepared_again(text: Path, name: str, damage: str) -> None:
-    separate = ["tokenizer.joint=false", "model.tie_embeddings=decoder"]
-    prepare_text(text, *separate)
-    folder = text.parent / "data"
-    before = read_files(folder)
-    flipped = bytearray(before[name])
-    flipped[len(flipped) // 2] ^= 1
-    match damage:
-        case "cut":
-            (folder / name).write_bytes(before[name][:-1])
-        case "flip":
-            (folder / name).write_bytes(flipped)
-        case "remove":
-            (folder / name).unlink()
-        case _:
-            (folder / name).write_bytes(b"")
-    notices: list[str] = []
-    assert prepare_text(text, *separate, notify=notices.append).is_new
-    assert notices[0] == f"{folder}: a prepared file is missing or was changed; preparing again"
-    assert read_files(folder) == before
-    assert not prepare_text(text, *separate).is_new
+def test_changed_output_is_prepared_again(subtests: pytest.Subtests, text: Path) -> None:
+    for damage in ["cut", "flip", "remove", "empty"]:
+        for name in OUTPUTS:
+            with subtests.test(name=name, damage=damage):
+                separate = ["tokenizer.joint=false", "model.tie_embeddings=decoder"]
+                prepare_text(text, *separate)
+                folder = text.parent / "data"
+                before = read_files(folder)
+                flipped = bytearray(before[name])
+                flipped[len(flipped) // 2] ^= 1
+                match damage:
+                    case "cut":
+                        (folder / name).write_bytes(before[name][:-1])
+                    case "flip":
+                        (folder / name).write_bytes(flipped)
+                    case "remove":
+                        (folder / name).unlink()
+                    case _:
+                        (folder / name).write_bytes(b"")
+                notices: list[str] = []
+                assert prepare_text(text, *separate, notify=notices.append).is_new
+                assert notices[0] == f"{folder}: a prepared file is missing or was changed; preparing again"
+                assert read_files(folder) == before
+                assert not prepare_text(text, *separate).is_new
 
 
 def test_extra_output_file_is_removed(text: Path) -> None:
@@ -780,9 +780,8 @@ def test_extra_output_file_is_removed(text: Path) -> None:
 STATS_JSON = json.dumps(asdict(PairStats()))
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
+def test_damaged_manifest_is_prepared_again(subtests: pytest.Subtests, text: Path) -> None:
+    for damage in [
         "",
         "{",
         "[]",
@@ -798,25 +797,23 @@ STATS_JSON = json.dumps(asdict(PairStats()))
         '{"digest": "DIGEST", "files": {}, "pair_counts": {}}',
         "[" * 100_000,
         "\ud800",
-    ],
-    ids=lambda damage: damage[:60].encode("ascii", "replace").decode(),
-)
-def test_damaged_manifest_is_prepared_again(text: Path, damage: str) -> None:
-    prepare_text(text)
-    path = text.parent / "data" / "prepared.json"
-    before = path.read_bytes()
-    stat = (text / "train.en").stat()
-    values = {
-        "DIGEST": json.loads(before)["digest"],
-        "TEXT": str(text),
-        "BYTES": str(stat.st_size),
-        "TIME": str(stat.st_mtime_ns),
-    }
-    for name, value in values.items():
-        damage = damage.replace(name, value)
-    path.write_bytes(damage.encode("utf-8", "surrogatepass"))
-    assert prepare_text(text).is_new
-    assert path.read_bytes() == before
+    ]:
+        with subtests.test(damage=damage):
+            prepare_text(text)
+            path = text.parent / "data" / "prepared.json"
+            before = path.read_bytes()
+            stat = (text / "train.en").stat()
+            values = {
+                "DIGEST": json.loads(before)["digest"],
+                "TEXT": str(text),
+                "BYTES": str(stat.st_size),
+                "TIME": str(stat.st_mtime_ns),
+            }
+            for name, value in values.items():
+                damage = damage.replace(name, value)
+            path.write_bytes(damage.encode("utf-8", "surrogatepass"))
+            assert prepare_text(text).is_new
+            assert path.read_bytes() == before
 
 
 # --- interruption -----------------------------------------------------------------------------------------------------

@@ -689,24 +689,25 @@ def score_forced(
     return hypotheses
 
 
-@pytest.mark.parametrize("changes", MODEL_CHANGES)
-@pytest.mark.parametrize(("form", "alpha"), [("gnmt", 0.6), ("power", 1.0), ("none", 0.0)])
-def test_search_scores_equal_forced_scores(form: str, alpha: float, changes: dict[str, Any]) -> None:
-    settings, beam, finished = make_settings(form, alpha), 4, 0
-    for seed in range(3):
-        model, source = network(seed, **changes), sentences(6, 2, 4, seed=seed)
-        outputs = search_with_network(model, source, [11, 11, 5], beam, settings)
-        hypotheses = [hypothesis for sentence_outputs in outputs for hypothesis in sentence_outputs]
-        output_ids = [hypothesis.tokens for hypothesis in hypotheses]
-        scored = score_forced(model, source.repeat_interleave(beam, 0), output_ids, settings.length_penalty)
-        for ours, theirs in zip(hypotheses, scored, strict=True):
-            assert theirs.tokens == ours.tokens
-            length = len(ours.token_log_probs)
-            assert ours.token_log_probs == pytest.approx(theirs.token_log_probs[:length], abs=1e-5)
-            if ours.finished:
-                assert ours.score == pytest.approx(theirs.score, abs=1e-5)
-                finished += 1
-    assert finished > 10
+def test_search_scores_equal_forced_scores(subtests: pytest.Subtests) -> None:
+    for form, alpha in [("gnmt", 0.6), ("power", 1.0), ("none", 0.0)]:
+        for changes in MODEL_CHANGES:
+            with subtests.test(changes=changes, form=form, alpha=alpha):
+                settings, beam, finished = make_settings(form, alpha), 4, 0
+                for seed in range(3):
+                    model, source = network(seed, **changes), sentences(6, 2, 4, seed=seed)
+                    outputs = search_with_network(model, source, [11, 11, 5], beam, settings)
+                    hypotheses = [hypothesis for sentence_outputs in outputs for hypothesis in sentence_outputs]
+                    output_ids = [hypothesis.tokens for hypothesis in hypotheses]
+                    scored = score_forced(model, source.repeat_interleave(beam, 0), output_ids, settings.length_penalty)
+                    for ours, theirs in zip(hypotheses, scored, strict=True):
+                        assert theirs.tokens == ours.tokens
+                        length = len(ours.token_log_probs)
+                        assert ours.token_log_probs == pytest.approx(theirs.token_log_probs[:length], abs=1e-5)
+                        if ours.finished:
+                            assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+                            finished += 1
+                assert finished > 10
 
 
 # Ensembles

@@ -83,11 +83,12 @@ PARAGRAPHS = {
 }
 
 
-@pytest.mark.parametrize("name", PARAGRAPHS)
-def test_paragraph_is_read_and_written(name: str) -> None:
-    paragraph, source = PARAGRAPHS[name]
-    document = check_document(parse_docx, make_docx(f"<w:p>{paragraph}</w:p>"), is_bilingual=False)
-    assert [unit.source for unit in document.units] == source.split("|")
+def test_paragraph_is_read_and_written(subtests: pytest.Subtests) -> None:
+    for name in PARAGRAPHS:
+        with subtests.test(name=name):
+            paragraph, source = PARAGRAPHS[name]
+            document = check_document(parse_docx, make_docx(f"<w:p>{paragraph}</w:p>"), is_bilingual=False)
+            assert [unit.source for unit in document.units] == source.split("|")
 
 
 def test_paragraphs_without_words_have_no_unit() -> None:

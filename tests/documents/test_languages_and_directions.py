@@ -61,22 +61,25 @@ DIRECTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", DIRECTIONS)
-@pytest.mark.parametrize("language", ["ar", "fa-IR"])
-def test_direction_is_written_and_removed(name: str, language: str) -> None:
-    content, expected = DIRECTIONS[name]
-    document = parse_document(name, content)
-    stub, options = make_stub(lambda line: "مايو"), DocumentOptions("en", language)
-    turned = translate_document(document, get_parser(name), stub, options).content
-    text = translate(name, content, "en", language, "مايو")
-    parts = (
-        expected.format(language) if name != "a.odt" else expected.format(language[:2]).replace("none", language[3:] or "none")
-    )
-    assert [part for part in parts.split("|") if part not in text] == []
-    back = translate(name, turned, language, "de", "Mai")
-    marks = ("rtl", "w:bidi/", "bidiVisual", "rl-tb", "rightToLeft")
-    assert [mark for mark in marks if mark in back] == []
-    assert [mark for mark in marks if mark in translate(name, content, "en", "de", "Mai")] == []
+def test_direction_is_written_and_removed(subtests: pytest.Subtests) -> None:
+    for language in ["ar", "fa-IR"]:
+        for name in DIRECTIONS:
+            with subtests.test(name=name, language=language):
+                content, expected = DIRECTIONS[name]
+                document = parse_document(name, content)
+                stub, options = make_stub(lambda line: "مايو"), DocumentOptions("en", language)
+                turned = translate_document(document, get_parser(name), stub, options).content
+                text = translate(name, content, "en", language, "مايو")
+                parts = (
+                    expected.format(language)
+                    if name != "a.odt"
+                    else expected.format(language[:2]).replace("none", language[3:] or "none")
+                )
+                assert [part for part in parts.split("|") if part not in text] == []
+                back = translate(name, turned, language, "de", "Mai")
+                marks = ("rtl", "w:bidi/", "bidiVisual", "rl-tb", "rightToLeft")
+                assert [mark for mark in marks if mark in back] == []
+                assert [mark for mark in marks if mark in translate(name, content, "en", "de", "Mai")] == []
 
 
 def test_direction_of_a_style_is_removed() -> None:

@@ -74,15 +74,16 @@ PACKAGES = {
 }
 
 
-@pytest.mark.parametrize("name", [*BREAKS, *PACKAGES])
-def test_lines_are_texts_of_their_own(name: str) -> None:
-    make, form = PACKAGES.get(name) or (str.encode, BREAKS[name])
-    content = make(form.format(FIRST, SECOND))
-    expected = form.format(NEW_FIRST, NEW_SECOND)
-    written = translate(name, content if isinstance(content, bytes) else content.encode()).replace("\\. Mai", ". Mai")
-    assert written.count(NEW_FIRST) == written.count(NEW_SECOND) == 1
-    breaks = re.compile(r"<br/?>|\\\n|\\t|<w:(?:br|tab|cr)/>|<a:br/>|<text:(?:line-break|tab)/>")
-    assert breaks.findall(written) == breaks.findall(expected)
+def test_lines_are_texts_of_their_own(subtests: pytest.Subtests) -> None:
+    for name in [*BREAKS, *PACKAGES]:
+        with subtests.test(name=name):
+            make, form = PACKAGES.get(name) or (str.encode, BREAKS[name])
+            content = make(form.format(FIRST, SECOND))
+            expected = form.format(NEW_FIRST, NEW_SECOND)
+            written = translate(name, content if isinstance(content, bytes) else content.encode()).replace("\\. Mai", ". Mai")
+            assert written.count(NEW_FIRST) == written.count(NEW_SECOND) == 1
+            breaks = re.compile(r"<br/?>|\\\n|\\t|<w:(?:br|tab|cr)/>|<a:br/>|<text:(?:line-break|tab)/>")
+            assert breaks.findall(written) == breaks.findall(expected)
 
 
 def test_sentence_runs_over_a_soft_break() -> None:
@@ -147,10 +148,11 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("name", WORDS)
-def test_marks_and_first_letters_do_not_divide_words(name: str) -> None:
-    source, expected = WORDS[name]
-    make, _ = PACKAGES.get(f"a.{name.partition('.')[2]}", (str.encode, ""))
-    paragraph = {"docx": "<w:p>{}</w:p>", "pptx": "<a:p>{}</a:p>"}.get(name.partition(".")[2], "{}")
-    content = make(paragraph.format(source.format(FIRST)))
-    assert expected.format(NEW_FIRST) in translate(name, content)
+def test_marks_and_first_letters_do_not_divide_words(subtests: pytest.Subtests) -> None:
+    for name in WORDS:
+        with subtests.test(name=name):
+            source, expected = WORDS[name]
+            make, _ = PACKAGES.get(f"a.{name.partition('.')[2]}", (str.encode, ""))
+            paragraph = {"docx": "<w:p>{}</w:p>", "pptx": "<a:p>{}</a:p>"}.get(name.partition(".")[2], "{}")
+            content = make(paragraph.format(source.format(FIRST)))
+            assert expected.format(NEW_FIRST) in translate(name, content)

@@ -138,12 +138,13 @@ def build_check(num_calls: int) -> Callable[[], None]:
     return check
 
 
-@pytest.mark.parametrize("name", LONG_FILES)
-def test_reading_ends_at_any_text(name: str) -> None:
-    for num_calls in (1, 100, 400):
-        with pytest.raises(_EndError), ended_by(build_check(num_calls)):
-            get_parser(name)(LONG_FILES[name])
-    assert len(get_parser(name)(LONG_FILES[name]).units) == 500
+def test_reading_ends_at_any_text(subtests: pytest.Subtests) -> None:
+    for name in LONG_FILES:
+        with subtests.test(name=name):
+            for num_calls in (1, 100, 400):
+                with pytest.raises(_EndError), ended_by(build_check(num_calls)):
+                    get_parser(name)(LONG_FILES[name])
+            assert len(get_parser(name)(LONG_FILES[name]).units) == 500
 
 
 def test_check_is_that_of_the_context() -> None:

@@ -200,11 +200,12 @@ def translate_cue(parse: Parse, file: str) -> str:
     return result.content.decode()
 
 
-@pytest.mark.parametrize("name", VTT_CUES)
-def test_stamps_voices_and_lines_of_vtt_stay(name: str) -> None:
-    head = "WEBVTT\nKind: captions\nLanguage: {}\n\n00:01.000 --> 00:09.000 align:start position:0%\n{}\n"
-    source, expected = VTT_CUES[name]
-    assert translate_cue(parse_vtt, head.format("en", source)) == head.format("de", expected)
+def test_stamps_voices_and_lines_of_vtt_stay(subtests: pytest.Subtests) -> None:
+    for name in VTT_CUES:
+        with subtests.test(name=name):
+            head = "WEBVTT\nKind: captions\nLanguage: {}\n\n00:01.000 --> 00:09.000 align:start position:0%\n{}\n"
+            source, expected = VTT_CUES[name]
+            assert translate_cue(parse_vtt, head.format("en", source)) == head.format("de", expected)
 
 
 @pytest.mark.parametrize("name", SRT_CUES)

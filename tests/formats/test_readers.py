@@ -683,19 +683,25 @@ def test_invalid_or_damaged_parquet_is_refused(tmp_path: Path) -> None:
 # --- formats, files, standard input -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "file_format"),
-    [
-        ("a.tsv", "tsv"), ("a.JSONL", "jsonl"), ("a.b.ndjson.gz", "jsonl"), ("a.tmx.zst", "tmx"), ("a.xlf", "xliff"),
-        ("a.xliff.xz", "xliff"), ("a.po", "po"), ("a.parquet", "parquet"), ("a.mrg.bz2", "brackets"), ("a.ptb", "brackets"),
-    ],
-)  # fmt: skip
-def test_format_comes_from_ending_inside_archive(name: str, file_format: Format) -> None:
-    assert detect_format(Path(name)) == file_format
-    assert detect_format(Path(name), "tsv") == "tsv"
-    assert detect_format(Path(name), is_one_side=True) == "lines"
-    for sided in ("a.sgm", "a.sgml.gz"):
-        assert detect_format(Path(sided), is_one_side=True) == "sgm"
+def test_format_comes_from_ending_inside_archive(subtests: pytest.Subtests) -> None:
+    for name, file_format in [
+        ("a.tsv", "tsv"),
+        ("a.JSONL", "jsonl"),
+        ("a.b.ndjson.gz", "jsonl"),
+        ("a.tmx.zst", "tmx"),
+        ("a.xlf", "xliff"),
+        ("a.xliff.xz", "xliff"),
+        ("a.po", "po"),
+        ("a.parquet", "parquet"),
+        ("a.mrg.bz2", "brackets"),
+        ("a.ptb", "brackets"),
+    ]:
+        with subtests.test(name=name, file_format=file_format):
+            assert detect_format(Path(name)) == file_format
+            assert detect_format(Path(name), "tsv") == "tsv"
+            assert detect_format(Path(name), is_one_side=True) == "lines"
+            for sided in ("a.sgm", "a.sgml.gz"):
+                assert detect_format(Path(sided), is_one_side=True) == "sgm"
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,8 @@ def write_text(path: Path, content: str) -> Path:
 # --- one line a text -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
+def test_line_break_becomes_space(subtests: pytest.Subtests) -> None:
+    for text, line in [
         ("a b", "a b"),
         (" a\t", " a\t"),
         ("a\nb", "a b"),
@@ -52,10 +51,9 @@ def write_text(path: Path, content: str) -> Path:
         ("\n", ""),
         (" \n ", ""),
         ("a\u2028b\u0085c\vd", "a\u2028b\u0085c\vd"),
-    ],
-)
-def test_line_break_becomes_space(text: str, line: str) -> None:
-    assert to_single_line(text) == line
+    ]:
+        with subtests.test(text=text, line=line):
+            assert to_single_line(text) == line
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

@@ -108,14 +108,17 @@ def test_every_paper_setting_has_its_item() -> None:
             assert key in (recipe[section] if section else recipe), dotted_key
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("size", ["base", "big", "tiny", "E", "D-p0.2"])
-def test_differences_equal_the_deviations_of_a_run(preset: str, size: str) -> None:
-    recipe = make_recipe({"preset": preset, "size": size}).model_dump(mode="json")
-    differences = find_differences(recipe)
-    deviations = [deviation for difference in differences for deviation in difference.deviations]
-    assert sorted(deviation.key for deviation in deviations) == sorted(deviation.key for deviation in find_deviations(recipe))
-    assert all((difference.state == "deviates") == bool(difference.deviations) for difference in differences)
+def test_differences_equal_the_deviations_of_a_run(subtests: pytest.Subtests) -> None:
+    for size in ["base", "big", "tiny", "E", "D-p0.2"]:
+        for preset in PRESETS:
+            with subtests.test(preset=preset, size=size):
+                recipe = make_recipe({"preset": preset, "size": size}).model_dump(mode="json")
+                differences = find_differences(recipe)
+                deviations = [deviation for difference in differences for deviation in difference.deviations]
+                assert sorted(deviation.key for deviation in deviations) == sorted(
+                    deviation.key for deviation in find_deviations(recipe)
+                )
+                assert all((difference.state == "deviates") == bool(difference.deviations) for difference in differences)
 
 
 def test_differences_prints_text_and_json() -> None:

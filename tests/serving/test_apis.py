@@ -266,15 +266,14 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "message"), WRONG_FIELDS)
-def test_wrong_field_is_one_line_in_the_shape_of_libretranslate(
-    client: TestClient, fields: dict[str, Any], message: str
-) -> None:
-    answer = client.post("/translate", content=json.dumps(fields), headers={"Content-Type": "application/json"})
-    assert answer.status_code == 400
-    assert list(answer.json()) == ["error"]
-    assert answer.json()["error"].startswith(message)
-    assert "\n" not in answer.json()["error"]
+def test_wrong_field_is_one_line_in_the_shape_of_libretranslate(subtests: pytest.Subtests, client: TestClient) -> None:
+    for fields, message in WRONG_FIELDS:
+        with subtests.test(fields=fields, message=message):
+            answer = client.post("/translate", content=json.dumps(fields), headers={"Content-Type": "application/json"})
+            assert answer.status_code == 400
+            assert list(answer.json()) == ["error"]
+            assert answer.json()["error"].startswith(message)
+            assert "\n" not in answer.json()["error"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"1", b'"q"', b"[" * 100_000])

@@ -65,9 +65,8 @@ def test_alternatives_and_detected_languages_follow_the_request(client: TestClie
     assert [item["language"] for item in answer["detectedLanguage"]] == ["en", "en"]
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
+def test_wrong_requests_are_refused(subtests: pytest.Subtests, client: TestClient) -> None:
+    for body, message in [
         (as_form({"q": "Hello", "source": "en", "target": "zz"}), "zz is not supported"),
         (as_form({"q": "Hello", "source": "zz", "target": "es"}), "zz is not supported"),
         (as_form({**PAIR, "format": "text"}), MISSING.format("q")),
@@ -79,12 +78,11 @@ def test_alternatives_and_detected_languages_follow_the_request(client: TestClie
         (as_json({"q": "Hello", "alternatives": 99, **PAIR}), "alternatives: "),
         (as_json({"q": ["Hello"] * 1001, **PAIR}), "the request has 1001 texts"),
         (as_json(["not", "a", "dict"]), "the body is no JSON object"),
-    ],
-)
-def test_wrong_requests_are_refused(client: TestClient, body: dict[str, Any], message: str) -> None:
-    answer = client.post("/translate", **body)
-    assert (answer.status_code, list(answer.json())) == (400, ["error"])
-    assert answer.json()["error"].startswith(message)
+    ]:
+        with subtests.test(body=body, message=message):
+            answer = client.post("/translate", **body)
+            assert (answer.status_code, list(answer.json())) == (400, ["error"])
+            assert answer.json()["error"].startswith(message)
 
 
 def test_error_of_the_model_is_json_without_its_text() -> None:

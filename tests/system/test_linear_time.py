@@ -79,17 +79,19 @@ def test_every_parser_has_a_call() -> None:
     assert set(SUFFIXES) == INSIDE.keys() | EQUAL_SUFFIXES.keys()
 
 
-@pytest.mark.parametrize("suffix", INSIDE)
-def test_wrapped_text_is_read(suffix: str) -> None:
-    for number, wrap in enumerate(INSIDE[suffix]):
-        if (suffix, number) != (".json", 1):  # syntax
-            assert parse_document(*read(suffix, wrap, "word one two")).units, number
+def test_wrapped_text_is_read(subtests: pytest.Subtests) -> None:
+    for suffix in INSIDE:
+        with subtests.test(suffix=suffix):
+            for number, wrap in enumerate(INSIDE[suffix]):
+                if (suffix, number) != (".json", 1):  # syntax
+                    assert parse_document(*read(suffix, wrap, "word one two")).units, number
 
 
-@pytest.mark.parametrize("name", [name for name in FOUND_PARSERS if "make_language_filter" not in name])
-def test_time_is_linear_in_common_runs(name: str) -> None:
-    for kind, make in QUICK_TEXTS.items():
-        check_time_is_linear(f"{name}, {kind}", PARSERS[name], make, 512)
+def test_time_is_linear_in_common_runs(subtests: pytest.Subtests) -> None:
+    for name in [name for name in FOUND_PARSERS if "make_language_filter" not in name]:
+        with subtests.test(name=name):
+            for kind, make in QUICK_TEXTS.items():
+                check_time_is_linear(f"{name}, {kind}", PARSERS[name], make, 512)
 
 
 @pytest.mark.slow

@@ -382,9 +382,8 @@ def answer(text: str, status: TranslationStatus = "ok", alternatives: tuple[Tran
     return Translation(text, score=-1.0, status=status, alternatives=alternatives)
 
 
-@pytest.mark.parametrize(
-    ("pair", "output", "outcome", "source"),
-    [
+def test_augmentation_drops_unusable_outputs(subtests: pytest.Subtests) -> None:
+    for pair, output, outcome, source in [
         (Pair("ein Hund", ""), answer("a dog"), "written", "<BT> a dog"),
         (Pair(" ", ""), answer(" ", "empty"), "blank", None),
         (Pair("ein Hund", ""), answer("a dog a", "truncated"), "truncated", None),
@@ -395,14 +394,12 @@ def answer(text: str, status: TranslationStatus = "ok", alternatives: tuple[Tran
         (Pair("ein Hund", ""), answer("a\ndog"), "written", "<BT> a dog"),
         (Pair("\ufeff", ""), answer("a dog"), "blank", None),
         (Pair("ein Hund", ""), answer(" \ufeff"), "empty", None),
-    ],
-    ids=lambda value: getattr(value, "status", None),
-)
-def test_augmentation_drops_unusable_outputs(pair: Pair, output: Translation, outcome: str, source: str | None) -> None:
-    augmentation = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"repetition"}))
-    actual, result, _ = augmentation.apply(pair, output)
-    assert (actual, result and result.source) == (outcome, source)
-    assert result is None or result.target == pair.target or result.target == pair.source
+    ]:
+        with subtests.test(pair=pair, output=output, outcome=outcome, source=source):
+            augmentation = Augmentation("back-translate", tag="<BT>", keep_statuses=frozenset({"repetition"}))
+            actual, result, _ = augmentation.apply(pair, output)
+            assert (actual, result and result.source) == (outcome, source)
+            assert result is None or result.target == pair.target or result.target == pair.source
 
 
 def test_distillation_chooses_most_similar_output() -> None:

@@ -16,22 +16,31 @@ OTHER_CODECS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHER_CODECS)
-def test_other_codec_is_no_text_encoding(name: str) -> None:
-    assert find_codec(name) is None
+def test_other_codec_is_no_text_encoding(subtests: pytest.Subtests) -> None:
+    for name in OTHER_CODECS:
+        with subtests.test(name=name):
+            assert find_codec(name) is None
 
 
 # Names and encodings of https://encoding.spec.whatwg.org/#names-and-labels
-@pytest.mark.parametrize(
-    ("label", "codec"),
-    [
-        ("UTF-8", "utf-8"), ("unicode-1-1-utf-8", "utf-8"), ("ISO_8859-15", "iso8859-15"), ("iso_8859-2:1987", "iso8859-2"),
-        ("windows-1251", "cp1251"), ("x-cp1250", "cp1250"), ("Shift_JIS", "cp932"), ("EUC-KR", "cp949"), ("gb2312", "gbk"),
-        ("Big5-HKSCS", "big5hkscs"), ("KOI8-R", "koi8-r"), ("macintosh", "mac-roman"), ("TIS-620", "cp874"),
-    ],
-)  # fmt: skip
-def test_label_of_the_standard_names_its_encoding(label: str, codec: str) -> None:
-    assert find_codec(label) == codec
+def test_label_of_the_standard_names_its_encoding(subtests: pytest.Subtests) -> None:
+    for label, codec in [
+        ("UTF-8", "utf-8"),
+        ("unicode-1-1-utf-8", "utf-8"),
+        ("ISO_8859-15", "iso8859-15"),
+        ("iso_8859-2:1987", "iso8859-2"),
+        ("windows-1251", "cp1251"),
+        ("x-cp1250", "cp1250"),
+        ("Shift_JIS", "cp932"),
+        ("EUC-KR", "cp949"),
+        ("gb2312", "gbk"),
+        ("Big5-HKSCS", "big5hkscs"),
+        ("KOI8-R", "koi8-r"),
+        ("macintosh", "mac-roman"),
+        ("TIS-620", "cp874"),
+    ]:
+        with subtests.test(label=label, codec=codec):
+            assert find_codec(label) == codec
 
 
 def test_each_codec_of_the_table_decodes_text() -> None:

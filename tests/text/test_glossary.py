@@ -39,10 +39,11 @@ MATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("terms", "text", "expected"), MATCHES)
-def test_terms_of_a_text(terms: list[str], text: str, expected: list[str]) -> None:
-    matches = make_glossary(*((term, "x") for term in terms)).find(text)
-    assert [text[match.start : match.end] for match in matches] == expected
+def test_terms_of_a_text(subtests: pytest.Subtests) -> None:
+    for terms, text, expected in MATCHES:
+        with subtests.test(terms=terms, text=text, expected=expected):
+            matches = make_glossary(*((term, "x") for term in terms)).find(text)
+            assert [text[match.start : match.end] for match in matches] == expected
 
 
 def test_case_rule_selects_the_entry() -> None:

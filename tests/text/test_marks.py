@@ -26,9 +26,8 @@ def test_marks_at_the_end_are_found(text: str, expected: bool) -> None:
     assert ends_in_marks(to_characters(text)) == expected
 
 
-@pytest.mark.parametrize(
-    ("source", "translation", "expected"),
-    [
+def test_spaces_beside_marks_are_those_of_the_source(subtests: pytest.Subtests) -> None:
+    for source, translation, expected in [
         ("Open ⟦0⟧ now", "Jetzt ⟦0⟧ öffnen", "Jetzt ⟦0⟧ öffnen"),
         ("Open ⟦0⟧ now", "Jetzt⟦0⟧öffnen", "Jetzt ⟦0⟧ öffnen"),  # it stood alone
         ("⟦0⟧ files", "Dateien⟦0⟧", "Dateien ⟦0⟧"),  # the edge of a text counts as a space
@@ -42,7 +41,6 @@ def test_marks_at_the_end_are_found(text: str, expected: bool) -> None:
         ("open ⟦0⟧ now", "现在打开⟦0⟧文件", "现在打开⟦0⟧文件"),  # a script without spaces
         ("打开⟦0⟧文件", "open⟦0⟧file", "open ⟦0⟧ file"),
         ("a b", "a⟦0⟧b", "a⟦0⟧b"),  # not a mark of the source
-    ],
-)
-def test_spaces_beside_marks_are_those_of_the_source(source: str, translation: str, expected: str) -> None:
-    assert to_marks(restore_spaces(to_characters(source), to_characters(translation))) == expected
+    ]:
+        with subtests.test(source=source, translation=translation, expected=expected):
+            assert to_marks(restore_spaces(to_characters(source), to_characters(translation))) == expected

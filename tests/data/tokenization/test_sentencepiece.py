@@ -277,30 +277,35 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-@pytest.mark.parametrize("options", OPTIONS)
-def test_models_of_other_settings_are_supported(model_type: str, options: dict[str, Any]) -> None:
-    foreign = train_foreign_model(model_type=model_type, **options)
-    model, reference = SentencePieceTokenizer(renumber_special_pieces(foreign)), load_processor(foreign)
-    texts = [
-        *random_sentences(30, 4),
-        *OTHER_SCRIPTS,
-        "a <ph> bala b c, <a>  <s> 12",
-        "  é  é",
-        "",
-        "nothing<ph><ph>",
-        "éé éü 😀😀",
-    ]
-    for seed, text in enumerate(texts):
-        assert model.ids_to_pieces(model.encode(text)) == reference.encode(text, out_type=str, emit_unk_piece=True)
-        normal = reference.normalize(text)
-        if model_type == "bpe":
-            assert build_sampler(model.serialized_model).split(normal, 0.0, Random(1)) == model.encode(text)
-        sampled = model.sample_encode(text, alpha=0.3, seed=seed)
-        if UNKNOWN_ID not in sampled:
-            assert model.decode(sampled) == model.decode(model.encode(text)) == reference.decode(reference.encode(text))
-        if options.get("user_defined_symbols"):
-            assert model.ids_to_pieces(sampled).count("<ph>") == text.count("<ph>")
+def test_models_of_other_settings_are_supported(subtests: pytest.Subtests) -> None:
+    for options in OPTIONS:
+        for model_type in MODEL_TYPES:
+            with subtests.test(model_type=model_type, options=options):
+                foreign = train_foreign_model(model_type=model_type, **options)
+                model, reference = SentencePieceTokenizer(renumber_special_pieces(foreign)), load_processor(foreign)
+                texts = [
+                    *random_sentences(30, 4),
+                    *OTHER_SCRIPTS,
+                    "a <ph> bala b c, <a>  <s> 12",
+                    "  é  é",
+                    "",
+                    "nothing<ph><ph>",
+                    "éé éü 😀😀",
+                ]
+                for seed, text in enumerate(texts):
+                    assert model.ids_to_pieces(model.encode(text)) == reference.encode(text, out_type=str, emit_unk_piece=True)
+                    normal = reference.normalize(text)
+                    if model_type == "bpe":
+                        assert build_sampler(model.serialized_model).split(normal, 0.0, Random(1)) == model.encode(text)
+                    sampled = model.sample_encode(text, alpha=0.3, seed=seed)
+                    if UNKNOWN_ID not in sampled:
+                        assert (
+                            model.decode(sampled)
+                            == model.decode(model.encode(text))
+                            == reference.decode(reference.encode(text))
+                        )
+                    if options.get("user_defined_symbols"):
+                        assert model.ids_to_pieces(sampled).count("<ph>") == text.count("<ph>")
 
 
 @pytest.mark.parametrize("model_type", ["word", "char"])
@@ -344,19 +349,20 @@ NUMBERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-@pytest.mark.parametrize("numbers", NUMBERS)
-def test_special_pieces_are_renumbered(model_type: str, numbers: dict[str, Any]) -> None:
-    model = train_foreign_model(model_type=model_type, **numbers)
-    before, after = load_processor(model), load_processor(renumber_special_pieces(model))
-    assert [after.pad_id(), after.unk_id(), after.bos_id(), after.eos_id()] == [0, 1, 2, 3]
-    missing = sum(getattr(before, f"{name}_id")() < 0 for name in ("pad", "bos", "eos"))
-    assert len(after) == len(before) + missing
-    for text in [*random_sentences(50, 6), *OTHER_SCRIPTS, "<s> <pad> [PAD] é😀"]:
-        pieces = before.encode(text, out_type=str)
-        assert after.encode(text, out_type=str) == pieces
-        assert after.decode(after.encode(text)) == before.decode(before.encode(text))
-    assert renumber_special_pieces(renumber_special_pieces(model)) == renumber_special_pieces(model)
+def test_special_pieces_are_renumbered(subtests: pytest.Subtests) -> None:
+    for numbers in NUMBERS:
+        for model_type in MODEL_TYPES:
+            with subtests.test(model_type=model_type, numbers=numbers):
+                model = train_foreign_model(model_type=model_type, **numbers)
+                before, after = load_processor(model), load_processor(renumber_special_pieces(model))
+                assert [after.pad_id(), after.unk_id(), after.bos_id(), after.eos_id()] == [0, 1, 2, 3]
+                missing = sum(getattr(before, f"{name}_id")() < 0 for name in ("pad", "bos", "eos"))
+                assert len(after) == len(before) + missing
+                for text in [*random_sentences(50, 6), *OTHER_SCRIPTS, "<s> <pad> [PAD] é😀"]:
+                    pieces = before.encode(text, out_type=str)
+                    assert after.encode(text, out_type=str) == pieces
+                    assert after.decode(after.encode(text)) == before.decode(before.encode(text))
+                assert renumber_special_pieces(renumber_special_pieces(model)) == renumber_special_pieces(model)
 
 
 # --- import -----------------------------------------------------------------------------------------------------------

@@ -880,19 +880,19 @@ def test_healthy_run_has_no_diagnosis() -> None:
         assert diagnose(record(lines(40)[:count])) == []
 
 
-@pytest.mark.parametrize("rule", DIAGNOSTIC_RULES, ids=lambda rule: str(rule.__name__))
-def test_each_rule_fires_on_its_own_problem_only(rule: Callable[[RunStatus], Any]) -> None:
-    diagnosis = rule(UNHEALTHY[rule.__name__])
-    assert diagnosis is not None
-    assert all(text and "\n" not in text and not text.endswith(".") for text in vars(diagnosis).values())
-    for name, status in UNHEALTHY.items():
-        # A high learning rate may cause skipped steps, but each of these logs shows one problem only.
-        assert (rule(status) is not None) == (name == rule.__name__), name
+def test_each_rule_fires_on_its_own_problem_only(subtests: pytest.Subtests) -> None:
+    for rule in DIAGNOSTIC_RULES:
+        with subtests.test(rule=rule):
+            diagnosis = rule(UNHEALTHY[rule.__name__])
+            assert diagnosis is not None
+            assert all(text and "\n" not in text and not text.endswith(".") for text in vars(diagnosis).values())
+            for name, status in UNHEALTHY.items():
+                # A high learning rate may cause skipped steps, but each of these logs shows one problem only.
+                assert (rule(status) is not None) == (name == rule.__name__), name
 
 
-@pytest.mark.parametrize(
-    ("name", "evidence", "remedy"),
-    [
+def test_diagnosis_names_numbers_and_recipe_key(subtests: pytest.Subtests) -> None:
+    for name, evidence, remedy in [
         ("diagnose_high_lr", r"was 3\.\d+ and is 6\.\d+", "training.peak_lr = 0.00035"),
         ("diagnose_gradient_spikes", "4 of 36 lines .* usually 1; the highest is 30 at step 250", r"clip_norm = 2, "),
         ("diagnose_skipped_steps", r"8 of 1,000 steps were skipped, and the run was rolled back .* 1 time", "clip_norm = 1.0"),
@@ -908,12 +908,11 @@ def test_each_rule_fires_on_its_own_problem_only(rule: Callable[[RunStatus], Any
         ("diagnose_low_mfu", "10% of the machine", "precision = 'auto'"),
         ("diagnose_padding", "40% of the positions", "max_ratio"),
         ("diagnose_dead_run", "nothing was written for 1,667 minutes, after step 500", "resumes from the newest checkpoint"),
-    ],
-)
-def test_diagnosis_names_numbers_and_recipe_key(name: str, evidence: str, remedy: str) -> None:
-    (diagnosis,) = diagnose(UNHEALTHY[name])
-    assert re.search(evidence, diagnosis.evidence), diagnosis.evidence
-    assert re.search(remedy, diagnosis.remedy), diagnosis.remedy
+    ]:
+        with subtests.test(name=name, evidence=evidence, remedy=remedy):
+            (diagnosis,) = diagnose(UNHEALTHY[name])
+            assert re.search(evidence, diagnosis.evidence), diagnosis.evidence
+            assert re.search(remedy, diagnosis.remedy), diagnosis.remedy
 
 
 def test_compile_is_advised_on_gpu_only() -> None:

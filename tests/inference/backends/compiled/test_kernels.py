@@ -283,31 +283,34 @@ def test_padding_within_a_source_is_skipped() -> None:
     assert float(max_differences(compiled, quantized).median()) < ROUNDING
 
 
-@pytest.mark.parametrize("epilogue", [STORE, ADD_RESIDUAL_U8])
-@pytest.mark.parametrize(("outputs", "inputs"), [(1, 16), (16, 64), (33, 80), (600, 48), (70, 512)])
-def test_packed_weights_follow_the_definition(outputs: int, inputs: int, epilogue: int) -> None:
+def test_packed_weights_follow_the_definition(subtests: pytest.Subtests) -> None:
     """Four inputs of 16 outputs are side by side, and padding is zero."""
-    weight = torch.randn(inputs, outputs, generator=torch.Generator().manual_seed(inputs)).t()  # rows are not contiguous
-    weight[0] = 0.0
-    # Half steps, which round to even; the greatest magnitude is -127 steps.
-    weight[-1] = torch.arange(inputs) % 20 / 2
-    weight[-1, -1] = -127.0
-    bias = torch.randn(outputs)
-    packed = pack_int8_weights([WeightLoader.from_array(weight.numpy())] * 2, [bias.numpy(), None], epilogue)
-    int8_LPQ, scale_LO, bias_LO, compensation_LO = (torch.from_numpy(array) for array in packed)
-    step_O = compute_weight_steps(weight)
-    padded_OI = torch.zeros(scale_LO.shape[1], int8_LPQ.shape[2] * 4, dtype=torch.int8)
-    padded_OI[:outputs, :inputs] = (weight / step_O[:, None]).round()
-    expected_PQ = padded_OI.view(-1, 16, padded_OI.shape[1] // 4, 4).transpose(1, 2)
-    assert all(torch.equal(layer_PQ, expected_PQ) for layer_PQ in int8_LPQ)
-    assert all(torch.equal(layer_O[:outputs], step_O) and not layer_O[outputs:].any() for layer_O in scale_LO)
-    assert torch.equal(bias_LO[0, :outputs], bias)
-    assert not bias_LO[1].any()
-    # Unsigned bytes hold signed inputs plus 128. Signed bytes hold inputs that are never negative less 128.
-    offset = {("unsigned", STORE): 128, ("signed", ADD_RESIDUAL_U8): -128}.get(
-        (kernel_compiler.instruction_set.dot_inputs, epilogue), 0
-    )
-    assert torch.equal(compensation_LO, (padded_OI.sum(1, dtype=torch.int32) * offset).expand(2, -1))
+    for outputs, inputs in [(1, 16), (16, 64), (33, 80), (600, 48), (70, 512)]:
+        for epilogue in [STORE, ADD_RESIDUAL_U8]:
+            with subtests.test(epilogue=epilogue, outputs=outputs, inputs=inputs):
+                weight = torch.randn(
+                    inputs, outputs, generator=torch.Generator().manual_seed(inputs)
+                ).t()  # rows are not contiguous
+                weight[0] = 0.0
+                # Half steps, which round to even; the greatest magnitude is -127 steps.
+                weight[-1] = torch.arange(inputs) % 20 / 2
+                weight[-1, -1] = -127.0
+                bias = torch.randn(outputs)
+                packed = pack_int8_weights([WeightLoader.from_array(weight.numpy())] * 2, [bias.numpy(), None], epilogue)
+                int8_LPQ, scale_LO, bias_LO, compensation_LO = (torch.from_numpy(array) for array in packed)
+                step_O = compute_weight_steps(weight)
+                padded_OI = torch.zeros(scale_LO.shape[1], int8_LPQ.shape[2] * 4, dtype=torch.int8)
+                padded_OI[:outputs, :inputs] = (weight / step_O[:, None]).round()
+                expected_PQ = padded_OI.view(-1, 16, padded_OI.shape[1] // 4, 4).transpose(1, 2)
+                assert all(torch.equal(layer_PQ, expected_PQ) for layer_PQ in int8_LPQ)
+                assert all(torch.equal(layer_O[:outputs], step_O) and not layer_O[outputs:].any() for layer_O in scale_LO)
+                assert torch.equal(bias_LO[0, :outputs], bias)
+                assert not bias_LO[1].any()
+                # Unsigned bytes hold signed inputs plus 128. Signed bytes hold inputs that are never negative less 128.
+                offset = {("unsigned", STORE): 128, ("signed", ADD_RESIDUAL_U8): -128}.get(
+                    (kernel_compiler.instruction_set.dot_inputs, epilogue), 0
+                )
+                assert torch.equal(compensation_LO, (padded_OI.sum(1, dtype=torch.int32) * offset).expand(2, -1))
 
 
 @njit
