@@ -32,6 +32,17 @@ STYLES = [
 ]  # fmt: skip
 STYLES += ["{d, date, long}", "{n, number, ::currency/USD}", "{ $name }", "{ name }", "{{ name | date }}", "{% if x %}"]
 STYLES += ["{{- name}}", '$t(other, { "count": {{n}} })', "%(name) s", "{0:dd MMM}", "<code>a b</code>", "<!-- a b -->"]
+STYLES += ['[gallery id="1"]', "<color=#ff0000>", "<sprite=1>", "<@!123>", "<#456>", "<:wave:789>", "<!here>", "%[name]s"]
+STYLES += [
+    "<t:1618953630:R>",
+    "$[name]",
+    "@lang('a.b')",
+    "&brandShortName;",
+    "{n}|plural(one=day,other=days)",
+    "\\V[1]",
+    "\\ref{a:b}",
+]
+STYLES += ["${HOME}/x/y.txt", "$HOME/x", "%APPDATA%\\x\\y.txt"]
 PAIRS = (
     ("<b>", "</b>"), ("<0>", "</0>"), ("<bold>", "</bold>"), ('<a href="x?a=1&amp;b=%s">', "</a>"), ("**", "**"), ("*", "*"),
     ("[", "](https://example.org)"), (":ref:`", " <label>`"), ("`", " <https://example.org>`_"), ("[b]", "[/b]"),
@@ -47,6 +58,7 @@ LOOK_ALIKES = (
     "AT&T", "C# code", "note:this", "meet @home", "see :this", "wow !great",
     "my #tag",
     "run __main__ now", "the <none> item", "rock&roll; x", "some [words]", "ASP.NET", "end.Next one", "one//two", "a ~ b",
+    "a <= b", "x [= y]", "see @ (here)", "the [a = b] box",
 )  # fmt: skip
 FORMATS: dict[str, Callable[[str], str]] = {
     "a.json": lambda text: json.dumps({"a": text}),

@@ -80,6 +80,7 @@ _REMARKS = "(?i:applause|inaudible|laughs|laughter|redacted|sic|sigh|tbd)"  # of
 _STYLES: dict[str, tuple[_Style, ...]] = {
     "%": (
         _style(r"(?:%[0-9A-F]{2}){2,}+", "address"),
+        _style(r"%[A-Z_]{2,40}%(?:\\[\w.$-]*\w)++", "address"),
         _style(r"%%[A-Za-z_][A-Za-z0-9_]++%%", "printf"),
         _style(r"%%", "printf"),
         _style(r"%\([\w. -]++\)(?:[-+#0]*+\d*+(?:\.\d++)?+[diouxXeEfFgGcrsa]|[ ][diouxXeEfFgGcrsa](?![A-Za-z]))?+", "printf"),
@@ -88,6 +89,7 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"%[-+#0]*+\d*+(?:\.\d++)?+<PRI\w++>", "printf"),
         _style(r"%<\w++>(?:[-+#0]*+\d*+(?:\.\d++)?+[A-Za-z](?![A-Za-z]))?+", "printf"),
         _style(r"%[-+^#0]*+\{[^{}\s]++\}"),
+        _style(r"%\[[A-Za-z]\w*+\][sdf](?![A-Za-z])", "printf"),
         _style(r"%[-+#0]*+\[\d++\](?:\*|\d++)?+(?:\.(?:\[\d++\]\*|\d*+))?+[A-Za-z]", "printf"),
         _style(r"%\d++![^!\s]{1,10}!|%\d++:[-.\d*]*+[dusxfegnmp](?![A-Za-z])|%\|[^|%\s]++\|%?", "printf"),
         _style(r"%[<>]|%q[A-Z+#]?(?![a-z])", "printf", option="gcc"),
@@ -104,6 +106,7 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"\{\{\{[^{}]*+\}\}\}"),
         _style(r"\{\{(?:[^{}]|\{[^{}]*+\}|\{\{[^{}]*+\}\})*+\}\}"),
         _style(r"\{%[^{}]*+(?<=%)\}|\{![^{}]*+(?<=!)\}|\{#[^{}]*+(?<=#)\}"),
+        _style(r"\{\w++\}\|(?:plural|ordinal|gender)\([^()]*+\)"),
         _style(rf"\{{(?!{_REMARKS}\}})[^{{}}\s]*+\}}"),
         _style(r"\{[^{}\s]*+(?:\{[^{}\s]*+\}[^{}\s]*+)++\}"),
         _style(rf"\{{\s*+[\w.$-]+\s*+,\s*+(?:{_ICU_TYPES})(?!\w)[^{{}}]*+\}}"),
@@ -116,10 +119,12 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(rf"(?=\{{\s*+\$[\w-]++\s*+->){_NESTED}"),
     ),
     "$": (
+        _style(r"\$(?:\{[A-Z_]++\}|[A-Z_]{4,}+)(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),
         _style(r"\$\{\{[^{}]*+\}\}"),
         _style(r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"),
         _style(r"\$t\((?:[^()]|\([^()]*+\))*+\)"),
         _style(r"\$\([^()\s]++\)"),
+        _style(r"\$\[\w++\]"),
         _style(r"\$\\[rnt]", kind="break"),
         _style(r"\$\$\w++\$\$"),
         _style(r"(?<![A-Za-z])\$[A-Za-z_]\w*+(?:(?:\.|->)\w+|\['\w+'\]|\[\"?\w+\"?\])*+\$?"),
@@ -128,6 +133,7 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
     "@": (
         _style(r"@(?:\.\w+)?:(?:\([\w.]+\)|\{'[^'{}]*+'\}|\w+(?:\.\w+)*+)"),
         _style(r"@\{[^{}]*+\}"),
+        _style(r"""@[a-z]\w*+\(\s*+(?:'[^'()]*+'|"[^"()]*+")\s*+\)"""),
         _style(r"(?<![\w@])@@?[A-Za-z_]\w*+@@?(?!\w)|(?<!\w)@\([\w.]++\)", "name"),
         _style(rf"(?<![\w@./])@@?{_NAME}(?:[./-]\w++)*+(?!\w)", "name"),
         _style(r"(?:\A|(?<=\n))@[A-Za-z_][\w-]*+(?:[./][\w-]+)*+", "name"),
@@ -137,6 +143,7 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"\[X\d+X\]"),
         _style(r"\[%[^\[\]]*+(?<=%)\]"),
         _style(r"\[\[[^\[\]\n]++\]\]"),
+        _style(r"""\[[A-Za-z][\w-]*+(?:\s++[\w-]++=(?:"[^"\[\]]*+"|'[^'\[\]]*+'|[^\s"'\[\]]++))++\s*+/?\](?!\()""", "bracket"),
         _style(r"\[\^?[^\[\]\s]++\]_{1,2}(?!\w)|\[\^[^\[\]\s]++\]"),
         _style(r"\[(?:_\d+|[\w*#]+,_?\d+[^\[\]]*+)\]"),
         _style(rf"\[(?:{_VARIABLES})\](?!\()", "bracket"),
@@ -179,9 +186,11 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"<%[^<>]*+(?<=%)>|<\?[^<>]*+(?<=\?)>"),
         _style(r"<(?:https?://|mailto:)[^<>\s]++>|<[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}>", "address"),
         _style(r"<<[\w.-]+>>|</?[#@][A-Za-z][^<>]*+>"),
+        _style(r"<[A-Za-z]++=[^<>]++>|<(?:[@#][!&]?\w++|a?:\w++:\d++|!(?:here|channel|everyone)|t:\d++(?::[A-Za-z])?+)>"),
     ),
     "\\": (
         _style(r"\\\\[\w.-]++(?:\\[\w.$-]+)++", "address"),
+        _style(r"\\[A-Za-z]{1,3}\[\d++\]|\\[A-Za-z]++\{[^{}\s\\]*+\}", "escape"),
         _style(r"\\\((?:[^\\]|\\(?![()]))*+\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*+\\\]", "literal"),
         _style(r"\\[nr](?:\\[nr])*+", "escape", kind="break"),
         _style(r"""\\(?:[tvfab0"'\\](?!\w)|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})""", "escape"),
@@ -314,7 +323,7 @@ def find_code_at(text: str, match: re.Match[str], position: int, styles: Styles)
     return None
 
 
-_OWN_ENTITY = re.compile(r"(?<!\w)&[a-z][a-z0-9]+;")
+_OWN_ENTITY = re.compile(r"(?<!\w)&[a-z][A-Za-z0-9]+;")
 
 
 def _make_code(code_match: re.Match[str], style: _Style) -> FoundCode | None:
