@@ -1,4 +1,4 @@
-"""Write deploy/requirements.txt: the packages of the container with the SHA-256 of their files, for x86-64 and ARM.
+"""Write the packages of the container and those of its build with the SHA-256 of their files, for x86-64 and ARM.
 
     python scripts/lock_container.py
 
@@ -32,23 +32,20 @@ HEADER = "# Written by scripts/lock_container.py. Packages of the container with
 def read_container() -> tuple[str, list[str]]:
     """Return the version of Python and the extras of the container file."""
     text = (ROOT / "deploy/Containerfile").read_text(encoding="utf-8")
-    (version,) = re.findall(r"^FROM \S+/python:(3\.\d+)-slim", text, re.MULTILINE)
+    version, _ = re.findall(r"^FROM \S+/python:(3\.\d+)-slim", text, re.MULTILINE)
     (extras,) = re.findall(r"/src\[([a-z,]+)\]", text)
     return version, extras.split(",")
 
 
-def list_requirements(version: str, extras: list[str]) -> Iterator[str]:
-    """Yield the requirements of the project with these extras, and those to build the project."""
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    project = document["project"]
-    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
-    kernels = document["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
-    build_lines = [*document["build-system"]["requires"], kernels["compiler"], kernels["linker"]]
-    for line in [*lines, *build_lines]:
-        requirement = Requirement(line)
-        environment = {"python_version": version, "platform_system": "Linux", "sys_platform": "linux", "extra": ""}
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            yield f"{requirement.name}{requirement.specifier}"
+def list_requirements(version: str, lines: list[str]) -> list[str]:
+    """Return the requirements that hold in the container."""
+    environment = {"python_version": version, "platform_system": "Linux", "sys_platform": "linux", "extra": ""}
+    requirements = map(Requirement, lines)
+    return [
+        f"{requirement.name}{requirement.specifier}"
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate(environment)
+    ]
 
 
 def resolve(requirements: list[str], version: str, platforms: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -67,18 +64,26 @@ def resolve(requirements: list[str], version: str, platforms: list[str]) -> Iter
 
 
 def main() -> None:
-    """Write the file."""
+    """Write deploy/requirements.txt and deploy/build-requirements.txt."""
     version, extras = read_container()
-    requirements = list(list_requirements(version, extras))
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, kernels = document["project"], document["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    lock("requirements.txt", version, lines)
+    lock("build-requirements.txt", version, [*document["build-system"]["requires"], kernels["compiler"], kernels["linker"]])
+
+
+def lock(name: str, version: str, lines: list[str]) -> None:
+    """Write a file with the packages that these requirements need."""
     digests: dict[str, set[str]] = {}
     for platforms in PLATFORMS.values():
-        for name, package_version, digest in resolve(requirements, version, platforms):
-            digests.setdefault(f"{name}=={package_version}", set()).add(digest)
-    lines = [
+        for package, package_version, digest in resolve(list_requirements(version, lines), version, platforms):
+            digests.setdefault(f"{package}=={package_version}", set()).add(digest)
+    packages = [
         " \\\n".join([package, *(f"    --hash=sha256:{digest}" for digest in sorted(digests[package]))]) + "\n"
         for package in sorted(digests)
     ]
-    (ROOT / "deploy/requirements.txt").write_text(HEADER + "".join(lines), encoding="utf-8")
+    (ROOT / "deploy" / name).write_text(HEADER + "".join(packages), encoding="utf-8")
 
 
 if __name__ == "__main__":

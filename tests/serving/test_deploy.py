@@ -58,7 +58,7 @@ def test_container_copies_what_the_build_needs() -> None:
     copied = {name for argument in get_arguments("COPY") for name in argument.split()[:-1]}
     assert all((ROOT / name).exists() for name in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    locked = {"deploy/requirements.txt"}
+    locked = {"deploy/requirements.txt", "deploy/build-requirements.txt"}
     assert {"pyproject.toml", "hatch_build.py", "src", project["readme"], *project["license-files"], *locked} == copied
 
 
@@ -69,23 +69,32 @@ def read_locked(name: str) -> dict[str, tuple[str, list[str]]]:
     return {line[0].partition("==")[0]: (line[0].partition("==")[2], line[1:]) for line in lines}
 
 
+def get_base() -> str:
+    """Return the image from which both stages start."""
+    first, second = get_arguments("FROM")
+    assert first == f"{second} AS build"
+    return second
+
+
 def test_container_pins_digests_and_has_no_pytorch() -> None:
-    (base,) = get_arguments("FROM")
-    assert re.fullmatch(r"docker\.io/library/python:3\.12-slim@sha256:[0-9a-f]{64}", base)
-    packages = read_locked("requirements.txt")
+    assert re.fullmatch(r"docker\.io/library/python:3\.12-slim@sha256:[0-9a-f]{64}", get_base())
+    packages, build_packages = read_locked("requirements.txt"), read_locked("build-requirements.txt")
     constraints = dict(
         line.lower().split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").split() if "==" in line
     )
-    assert not {"torch", "pyarrow", "sacrebleu"} & set(packages)
-    assert {"fastapi", "starlette", "h11", "python-multipart", "numba", "ziglang", "hatchling"} <= set(packages)
-    for name, (version, digests) in packages.items():
+    assert not {"torch", "pyarrow", "sacrebleu", "numba", "llvmlite", "ziglang", "hatchling"} & set(packages)
+    assert {"fastapi", "starlette", "h11", "python-multipart"} <= set(packages)
+    assert {"numba", "ziglang", "hatchling"} <= set(build_packages)
+    for name, (version, digests) in [*packages.items(), *build_packages.items()]:
         assert digests, name
         assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", digest) for digest in digests)
         assert constraints.get(name, version) == version
-    (install,) = (argument for argument in get_arguments("RUN") if "pip install" in argument)
-    assert install.count("pip install") == install.count("--no-deps") == 2
-    assert install.count("--require-hashes") == install.count("--only-binary :all:") == 1
-    assert "index-url" not in install
+    build, install = get_arguments("RUN")
+    assert build.count("--require-hashes") == build.count("--only-binary :all:") == 2
+    assert build.count("--no-deps") == len(re.findall("pip (?:install|download|wheel)", build)) == 3
+    assert "pip wheel --no-deps --no-index --no-build-isolation -w /dist" in build
+    assert "pip install --no-cache-dir --no-deps --no-index /dist/*.whl" in install
+    assert "index-url" not in build + install
 
 
 def test_locked_packages_meet_the_bounds_of_the_project() -> None:
@@ -102,8 +111,7 @@ def test_locked_packages_meet_the_bounds_of_the_project() -> None:
 
 def read_extras() -> list[str]:
     """Return the extras that the container has."""
-    (install,) = (argument for argument in get_arguments("RUN") if "pip install" in argument)
-    match = re.search(r"/src\[([a-z,]+)\]", install)
+    match = re.search(r"/src\[([a-z,]+)\]", get_arguments("RUN")[0])
     assert match is not None
     return match[1].split(",")
 
@@ -112,8 +120,7 @@ def test_container_installs_extras_that_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "serve" in read_extras()
     assert set(read_extras()) <= set(project["optional-dependencies"])
-    (base,) = get_arguments("FROM")
-    (version,) = re.findall(r"python:(3\.\d+)-slim", base)
+    (version,) = re.findall(r"python:(3\.\d+)-slim", get_base())
     assert f"Programming Language :: Python :: {version}" in project["classifiers"]
 
 
