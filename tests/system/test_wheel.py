@@ -1,6 +1,6 @@
 """The wheels, installed into an empty environment without PyTorch: a translation, a server and a document.
 
-The wheel is built from the unpacked source archive. The kernels of the checkout are copied into it, because they compile slowly.
+The wheel is built from the unpacked source archive, with the kernels of the checkout, because they compile slowly.
 """
 
 from __future__ import annotations

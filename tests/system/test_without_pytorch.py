@@ -11,8 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from conftest import MakeRecipe
 from dragoman import load
+from dragoman.bundle import save_bundle
+from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.errors import TRAINING_LIBRARIES
+from dragoman.model.factory import build_model
+from dragoman.model.weights import collect_weights
+from tiny_runs import WORDS
 from toy_treebank import save_toy_parser
 
 BLOCKED = f"""
@@ -135,6 +141,20 @@ def test_library_names_the_extra(bundle: Path, code: str, purpose: str) -> None:
     )
     done = run(program, bundle)
     assert done.stdout.endswith(f": {purpose} needs PyTorch, which is not installed: pip install 'dragoman[train]'\n"), done
+
+
+def test_other_architecture_names_the_extra(tiny: MakeRecipe, tmp_path: Path) -> None:
+    folder = tmp_path / "bundle"
+    recipe = tiny(tmp_path, "model.normalization='batch'")
+    tokenizer = train_tokenizer(WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=True, seed=1)
+    model = build_model(recipe.model, source_vocab_size=len(tokenizer.source), target_vocab_size=len(tokenizer.target))
+    save_bundle(folder, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={})
+    done = run(COMMAND, "translate", folder, text="one\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"dragoman: {folder / 'config.json'}: a model with model.normalization = 'batch' needs PyTorch, "
+        "which is not installed: pip install 'dragoman[train]'\n"
+    )
 
 
 def test_training_names_the_extra(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tests of the kernels for other processors than this one: their machine code, and their results in an emulator.
 
-QEMU's user mode emulates processors with AVX2 and without AVX-512, on which any instruction of AVX-512 ends the process.
+QEMU's user mode emulates processors with AVX2 and without AVX-512, on which any instruction of AVX-512 ends the process. It
+emulates neither AVX-512 nor AVX-VNNI: those kernels run only where the processor has them. The kernels for NEON are compiled.
 """
 
 from __future__ import annotations
@@ -82,14 +83,16 @@ def test_haswell_runs_all_kernels(tmp_path: Path) -> None:
 
 @needs_avx2
 @pytest.mark.slow
-def test_instruction_sets_agree(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isa", [AVX512_VNNI, AVX_VNNI], ids=lambda isa: isa.name)
+def test_instruction_sets_agree(isa: InstructionSet, tmp_path: Path) -> None:
     """Results in float32 are equal to the last bit, because x86 processors add floats in one order.
 
     In int8, AVX2 has larger steps of weights, at most 127 / 31.5 times as large. The steps of the inputs are equal.
     """
-    description, expected = run_kernels(tmp_path / "best.npz", None)
-    if description["instruction_set"] == AVX2.name:
-        pytest.skip("this processor has only AVX2")
+    if not isa.features <= get_cpu_features():
+        pytest.skip(f"the processor lacks {isa.name}, and QEMU emulates no processor with it")
+    description, expected = run_kernels(tmp_path / "best.npz", isa)
+    assert description == {"instruction_set": isa.name}
     _, results = run_kernels(tmp_path / "avx2.npz", AVX2)
     assert results.keys() == expected.keys()
     exact = [name for name in expected if "float32" in name or name in ("logsumexp", "topk")]
@@ -143,6 +146,26 @@ def test_processor_below_avx2_has_no_kernels(tmp_path: Path) -> None:
     )
     result = run_program(["-c", script], None, tmp_path, emulator=[str(QEMU), "-cpu", "SandyBridge"])
     assert result.stdout.splitlines() == ["the processor has neither AVX2 nor NEON with dot products"], result.stderr
+
+
+TRANSLATE_SCRIPT = """
+import sys
+sys.modules["torch"] = None  # an import raises ModuleNotFoundError
+from dragoman.cli.main import main
+main()
+"""
+
+
+@needs_avx2
+@needs_qemu
+@pytest.mark.slow
+def test_processor_below_avx2_needs_pytorch(bundle: Path, tmp_path: Path) -> None:
+    command = ["-c", TRANSLATE_SCRIPT, "translate", str(bundle), os.devnull]
+    result = run_program(command, None, tmp_path, emulator=[str(QEMU), "-cpu", "SandyBridge"])
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = (line for line in result.stderr.splitlines() if not line.startswith("qemu-x86_64: warning: "))
+    message = "tiny: precision 'float32' on this processor needs PyTorch, which is not installed: pip install 'dragoman[train]'"
+    assert line.endswith(message)
 
 
 def emit_assembly(triple: str, isa: InstructionSet, folder: Path) -> str:
