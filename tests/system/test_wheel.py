@@ -63,7 +63,8 @@ def make_environment(folder: Path, *packages: str) -> Path:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with both wheels and the source archive."""
     folder = tmp_path_factory.mktemp("dist")
-    hatchling = [make_environment(folder / "build", "hatchling") / "python", "-m", "hatchling", "build", "-d", folder]
+    python = make_environment(folder / "build", "hatchling") / "python"
+    hatchling = [str(python), "-m", "hatchling", "build", "-d", str(folder)]
     for source, target in ((ROOT, "sdist"), (ROOT / "models" / "en-de", "wheel")):
         done = run([*hatchling, "-t", target], cwd=source)
         assert done.returncode == 0, done.stderr
@@ -138,7 +139,7 @@ def test_installed_command_translates_a_document(programs: Path, tmp_path: Path)
 
 
 def test_installed_server_answers(programs: Path, tmp_path: Path) -> None:
-    command = [programs / "dragoman", "serve", "en-de", "--port", "0"]
+    command = [str(programs / "dragoman"), "serve", "en-de", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
