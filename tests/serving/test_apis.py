@@ -145,6 +145,12 @@ def test_deepl_options_for_xml_divide_texts(client: TestClient, translator: Capi
         translation = translate_deepl(client, text, tag_handling="xml", **fields)
         assert re.sub("<[^<>]*>| ", "", translation) == "ONEDAYTWONIGHTSMORE", fields
         assert set(list_lines(translator)) == set(lines), fields
+    laid_out = "<a>\n  <b>one day</b>\n  <i>two <b>nights</b></i>\n</a>"
+    translator.calls.clear()
+    assert translate_deepl(client, laid_out, tag_handling="xml") == laid_out.replace("one day", "ONE DAY").replace(
+        "two <b>nights", "TWO <b>NIGHTS"
+    )
+    assert set(list_lines(translator)) == {"one day", "two nights"}
     for name in ("splitting_tags", "non_splitting_tags"):
         assert translate_deepl(client, text, **{name: ["v"]}).startswith(f"{name}: works with tag_handling 'xml' only")
     assert translate_deepl(client, text, tag_handling="html", outline_detection=False).startswith("outline_detection: works")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, groupby, pairwise, product
 from operator import itemgetter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from dragoman.inference.readings import Reading, read_marks, read_placeholders, read_without_codes
 from dragoman.inference.translation_constraints import TranslationConstraints
@@ -528,8 +528,7 @@ def _divide_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int]
     """
     run: list[Part] = []
     breaks = _find_breaks(parts)
-    if _is_outline(parts, options):
-        breaks |= {number for number, part in enumerate(parts) if isinstance(part, Element) and _is_structure(part, options)}
+    breaks |= _find_outline(parts, options)
     for number, part in enumerate(parts):
         if isinstance(part, str) or not (number in breaks or id(part) in blocks):
             run.append(part)
@@ -570,7 +569,7 @@ def _is_block(part: Point | Element, options: TextOptions, blocks: set[int]) -> 
         if options.markup != "xml" and name in BLOCK_TAGS:
             return True
         if isinstance(part, Element) and (
-            any(id(child) in blocks for child in part.parts) or _is_outline(part.parts, options, min_elements=2)
+            any(id(child) in blocks for child in part.parts) or _find_outline(part.parts, options, min_elements=2)
         ):
             return True
     return isinstance(part, Element) and bool(_find_breaks(part.parts))
@@ -583,17 +582,23 @@ def _get_tag_name(part: Point | Element, options: TextOptions) -> str:
     return name if options.markup == "xml" else name.lower()
 
 
-def _is_outline(parts: Sequence[Part], options: TextOptions, *, min_elements: int = 1) -> bool:
-    """Return whether elements give XML its structure: no text is between them, and not all are for parts of a sentence."""
-    if not options.detects_outline or any(_get_surface(part).strip() for part in parts if not isinstance(part, Element)):
-        return False
-    elements = [part for part in parts if isinstance(part, Element)]
-    return len(elements) >= min_elements and any(_is_structure(part, options) for part in elements)
+def _find_outline(parts: Sequence[Part], options: TextOptions, *, min_elements: int = 1) -> set[int]:
+    """Return the numbers of the elements that give XML its structure: no text is between them.
 
-
-def _is_structure(element: Element, options: TextOptions) -> bool:
-    name = _get_tag_name(element, options)
-    return name not in options.non_splitting_tags and name.lower() not in INLINE_TAGS
+    Elements for parts of a sentence, such as `<b>`, give none, unless each stands on a line of its own.
+    """
+    elements = [number for number, part in enumerate(parts) if isinstance(part, Element)]
+    has_text = any(_get_surface(part).strip() for part in parts if not isinstance(part, Element))
+    if not options.detects_outline or has_text or len(elements) < min_elements:
+        return set()
+    gaps = ["".join(map(_get_surface, parts[first + 1 : last])) for first, last in pairwise(elements)]
+    is_laid_out = bool(gaps) and all("\n" in gap for gap in gaps)
+    outline = set()
+    for number in elements:
+        name = _get_tag_name(cast(Element, parts[number]), options)
+        if name not in options.non_splitting_tags and (is_laid_out or name.lower() not in INLINE_TAGS):
+            outline.add(number)
+    return outline
 
 
 def _find_breaks(parts: Sequence[Part]) -> set[int]:

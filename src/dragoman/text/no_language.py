@@ -35,6 +35,7 @@ _TOKENS = re.compile(
     | [\w.@*()-]*\.(?i:{_EXTENSIONS}) | \.[a-z][\w-]*(?:\.[\w-]+)*
     | (?:application|audio|font|image|message|model|multipart|text|video)/[\w.+*-]+
     | \#(?:[0-9a-fA-F]{{3,4}}|[0-9a-fA-F]{{6}}|[0-9a-fA-F]{{8}}) | (?:rgba?|hsla?|var|url|calc)\(\S*\)
+    | 0x[0-9a-fA-F]+ | \d+[xX]\d+ | [A-Za-z0-9+/]{{12,}}={{1,2}}
     | -?\d*\.?\d+(?:px|r?em|v[hw]|pt|fr|deg|ms|dpi)
     | [0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}
     | (?=[\w+/=-]*\d)(?=[\w+/=-]*[A-Za-z])[A-Za-z0-9+/_-]{{24,}}=*
