@@ -35,6 +35,7 @@ COMMAND_GROUPS = {
         "doctor": ("dragoman.cli.models.info", "Show what this machine has and which libraries are missing."),
     },
     "Training": {
+        "init": ("dragoman.cli.training.init", "Look at the files of a corpus and write a recipe for them."),
         "prepare": ("dragoman.cli.training.data_commands", "Learn the tokenizer of a recipe and encode its corpora."),
         "train": ("dragoman.cli.training.train", "Train a recipe to a bundle, or resume its run."),
         "adapt": ("dragoman.cli.training.adapt", "Fine-tune a bundle on a translation memory."),
@@ -68,6 +69,7 @@ COMMAND_GROUPS = {
 COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
 FURTHER_COMMANDS = frozenset(
     [
+        "prepare",
         "clean",
         "augment",
         "average",

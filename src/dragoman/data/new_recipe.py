@@ -1,0 +1,115 @@
+"""Recipe for the files of a user: what a survey of their pairs proposes, as commented TOML."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.config import CorpusConfig
+from dragoman.data.corpus_survey import MAX_RATIO, MAX_WORDS, CorpusSurvey
+from dragoman.errors import DataError
+from dragoman.formats.text import COMPRESSED_SUFFIXES
+from dragoman.languages import is_spaced_language
+
+_LANGUAGE_ENDING = re.compile(r"\.([a-z]{2}(?:[-_][A-Za-z]{2,4})?)")
+_LANGUAGES_IN_NAME = re.compile(r"(?:^|\.)([a-z]{2})[-_]([a-z]{2})\.")
+
+
+@dataclass(frozen=True)
+class UserCorpus:
+    """Files of a corpus as a recipe names them: one file for each side, or one file that holds both."""
+
+    files: tuple[Path, ...]
+
+    def to_config(self) -> CorpusConfig:
+        """Return the corpus of a recipe whose data.root is the working directory."""
+        names = [str(path) for path in self.files]
+        return CorpusConfig(file=names[0]) if len(names) == 1 else CorpusConfig(source=names[0], target=names[1])
+
+    def to_toml(self) -> str:
+        """Return the corpus as an inline table of TOML."""
+        keys = ["file"] if len(self.files) == 1 else ["source", "target"]
+        return "{ " + ", ".join(f"{key} = {_quote(path)}" for key, path in zip(keys, self.files, strict=True)) + " }"
+
+    def guess_languages(self) -> tuple[str, str]:
+        """Return the language codes that the names of the files state, such as `a.en` and `a.de`; empty if they state none."""
+        if len(self.files) == 1:
+            match = _LANGUAGES_IN_NAME.search(self.files[0].name)
+            return (match[1], match[2]) if match and match[1] != match[2] else ("", "")
+        texts = [path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path for path in self.files]
+        codes = [_LANGUAGE_ENDING.fullmatch(path.suffix) for path in texts]
+        if codes[0] is None or codes[1] is None or codes[0][1] == codes[1][1]:
+            return "", ""
+        return codes[0][1], codes[1][1]
+
+
+def read_user_corpus(files: Sequence[Path]) -> UserCorpus:
+    """Return the corpus of one file or of two. Raises DataError for another number, or for two equal names."""
+    if len(files) not in (1, 2) or len(set(files)) != len(files):
+        names = " ".join(map(str, files)) or "none"
+        raise DataError(f"{names}: give one file that holds both sides, or the file of the source and that of the target")
+    return UserCorpus(tuple(files))
+
+
+def format_recipe(
+    survey: CorpusSurvey,
+    *,
+    run: Path,
+    languages: tuple[str, str],
+    train: UserCorpus,
+    valid: UserCorpus,
+    test: UserCorpus | None,
+    choice: str = "",
+) -> str:
+    """Return a recipe with cleaning for the pairs of a survey.
+
+    choice: the settings that follow from the corpus, for a comment
+    """
+    lines = [
+        "# Recipe for the corpus below. Each setting that is left out follows from the corpus, or is that of the preset.",
+        f"# Train it:  dragoman train {run.name}.toml",
+        "",
+        'preset = "modern"',
+        f"run = {_quote(run)}",
+        f"task = {{ source_language = {_quote(languages[0])}, target_language = {_quote(languages[1])} }}",
+        "",
+        *([f"# {choice}", '# size = "small"   # or tiny, base, big', ""] if choice else []),
+        "[data]",
+        f"train = {train.to_toml()}",
+        f"valid = {valid.to_toml()}",
+        *([f"test = {test.to_toml()}"] if test is not None else []),
+        "",
+        *_format_cleaning(survey, languages),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _format_cleaning(survey: CorpusSurvey, languages: tuple[str, str]) -> list[str]:
+    """Return the section of the filters. A filter that would drop a tenth of the pairs stays off, with the reason."""
+    have_spaces = all(map(is_spaced_language, languages))
+    filters = [
+        ("duplicate_pairs", "true", survey.repeated, "the same pair again"),
+        ("source_equals_target", "true", survey.equal, "text that is not translated"),
+        ("max_ratio", f"{MAX_RATIO:g}", survey.uneven if have_spaces else survey.pairs, "sides of very different length"),
+        ("max_words", str(MAX_WORDS), survey.long, "paragraphs"),
+    ]
+    lines = ["# dragoman clean shows what each filter drops, with examples.", "[data.cleaning]"]
+    for key, value, number, meaning in filters:
+        is_off = number > 0.1 * survey.pairs and key != "duplicate_pairs"
+        reason = "off: it would drop too many pairs" if have_spaces or key != "max_ratio" else "off: a side has no spaces"
+        comment = f"{meaning}: {number:,} of {survey.pairs:,} pairs" if not is_off else f"{meaning}; {reason}"
+        lines.append(f"{'# ' if is_off else ''}{key} = {value}   # {comment}")
+    lines += [
+        "control_characters = true   # damaged characters",
+        "markup = true               # remains of HTML and of wikis",
+        "eval_overlap = true         # sentences of the validation and test sets",
+    ]
+    return lines
+
+
+def _quote(value: str | Path) -> str:
+    """Return a basic string of TOML, whose escapes are those of JSON."""
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

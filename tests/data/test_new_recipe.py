@@ -1,0 +1,131 @@
+"""Command `init`: what it says about a corpus, and the recipe that it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dragoman.cli.training.init import init
+from dragoman.config import read_recipe
+from dragoman.data.corpus_survey import survey_pairs
+from dragoman.data.new_recipe import read_user_corpus
+from dragoman.errors import DataError
+from dragoman.formats.pair import Pair
+
+NUM_PAIRS = 200
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with a corpus of two files."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.en").write_text("".join(f"the number {number}\n" for number in range(NUM_PAIRS)), encoding="utf-8")
+    Path("train.de").write_text("".join(f"die Zahl {number}\n" for number in range(NUM_PAIRS)), encoding="utf-8")
+
+
+def run_init(*arguments: str) -> Result:
+    return CliRunner().invoke(init, arguments)
+
+
+def test_recipe_can_be_read_and_names_the_files() -> None:
+    assert run_init("train.en", "train.de").exit_code == 0
+    recipe = read_recipe(Path("own.toml"))
+    assert (recipe.task.source_language, recipe.task.target_language) == ("en", "de")
+    assert recipe.run == "runs/own"
+    assert recipe.data.train is not None
+    assert (recipe.data.train.source, recipe.data.train.target) == ("train.en", "train.de")
+    assert recipe.data.cleaning.duplicate_pairs
+    assert recipe.data.cleaning.eval_overlap
+    assert "# 200 pairs, about " in Path("own.toml").read_text(encoding="utf-8")
+
+
+def test_held_out_pairs_are_different_pairs_of_the_corpus() -> None:
+    assert run_init("train.en", "train.de").exit_code == 0
+    pairs = {(f"the number {number}", f"die Zahl {number}") for number in range(NUM_PAIRS)}
+    sets = []
+    for name in ("valid", "test"):
+        sides = [Path(f"own.{name}.{code}").read_text(encoding="utf-8").splitlines() for code in ("en", "de")]
+        sets.append(set(zip(*sides, strict=True)))
+    assert [len(held_out) for held_out in sets] == [10, 10]  # 5 % of the pairs each
+    assert sets[0] | sets[1] <= pairs
+    assert not sets[0] & sets[1]
+
+
+def test_own_validation_set_is_taken_as_it_is() -> None:
+    Path("v.en").write_text("one\n", encoding="utf-8")
+    Path("v.de").write_text("eins\n", encoding="utf-8")
+    assert run_init("train.en", "train.de", "--valid", "v.en", "v.de").exit_code == 0
+    recipe = read_recipe(Path("own.toml"))
+    assert recipe.data.valid is not None
+    assert recipe.data.valid.source == "v.en"
+    assert recipe.data.test is None
+    assert not list(Path().glob("own.valid*"))
+
+
+def test_odd_names_of_files_stay_what_they_are() -> None:
+    name = 'a "b"\\c.en'
+    Path("train.en").rename(name)
+    assert run_init(name, "train.de").exit_code == 0
+    train = read_recipe(Path("own.toml")).data.train
+    assert train is not None
+    assert train.source == name
+
+
+def test_json_has_recipe_size_and_survey() -> None:
+    document = json.loads(run_init("train.en", "train.de", "--json").stdout)
+    assert (document["recipe"], document["languages"], document["size"]) == ("own.toml", ["en", "de"], "tiny")
+    assert document["survey"]["pairs"] == 200
+
+
+@pytest.mark.parametrize(
+    ("files", "languages"),
+    [
+        (("a.en", "a.de"), ("en", "de")),
+        (("a.pt-BR.gz", "a.zh_Hans.gz"), ("pt-BR", "zh_Hans")),
+        (("pairs.en-de.tsv",), ("en", "de")),
+        (("en-zh.tmx",), ("en", "zh")),
+        (("a.src", "a.tgt"), ("", "")),
+        (("my-to-do.tsv",), ("", "")),
+        (("a.en", "b.en"), ("", "")),
+    ],
+)
+def test_names_of_files_state_languages(files: tuple[str, ...], languages: tuple[str, str]) -> None:
+    assert read_user_corpus([Path(name) for name in files]).guess_languages() == languages
+
+
+def test_survey_counts_what_cleaning_looks_at() -> None:
+    pairs = [
+        Pair("a house", "ein Haus"),
+        Pair("a house", "ein Haus"),
+        Pair("", "leer"),
+        Pair("OK now", "ok NOW"),
+        Pair("a b", "c " * 101),
+    ]
+    survey, held_out = survey_pairs(pairs)
+    assert not held_out  # 5 % of one pair
+    assert (survey.pairs, survey.empty, survey.equal, survey.repeated, survey.uneven, survey.long) == (5, 1, 1, 1, 1, 1)
+    assert (survey.source_words, survey.target_words) == (2, 2)
+    assert survey_pairs([])[0].pairs == 0
+
+
+def test_filter_that_would_drop_much_stays_off() -> None:
+    rows = [f"a{number}\t{'wort ' * 30}\n" for number in range(100)]
+    Path("uneven.en-de.tsv").write_text("".join(rows), encoding="utf-8")
+    assert run_init("uneven.en-de.tsv").exit_code == 0
+    assert read_recipe(Path("own.toml")).data.cleaning.max_ratio is None
+
+
+def test_bad_input_is_one_line() -> None:
+    for arguments, message in [
+        (["train.en", "train.de", "train.fr"], "give one file that holds both sides"),
+        (["train.en", "none.de"], "there is no such file"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            CliRunner().invoke(init, arguments, catch_exceptions=False)
+    Path("pairs.tsv").write_text("a\tb\n", encoding="utf-8")
+    result = run_init("pairs.tsv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "give --from, such as --from en" in result.stderr
