@@ -146,6 +146,24 @@ def list_sections(annotation: Any) -> Iterator[type[RecipeSection]]:
         yield from list_sections(part)
 
 
+TRAINING_COMMANDS = {
+    *("adapt", "augment", "average", "compare", "evaluate", "explain", "export", "paper", "prepare", "quickstart", "train")
+}
+
+
+def test_pages_name_the_extra_of_training(subtests: pytest.Subtests) -> None:
+    """A page with a command of training names an extra that installs PyTorch."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    with_pytorch = {"train"} | {extra for extra, lines in extras.items() if re.search(r"dragoman\[.*train", " ".join(lines))}
+    for page in PAGES:
+        with subtests.test(page=page_id(page)):
+            text = page.read_text(encoding="utf-8")
+            blocks = "\n".join(block for language, block in code_blocks(page) if language in ("sh", "bash"))
+            commands = TRAINING_COMMANDS & set(re.findall(r"^dragoman (?:-v )?([a-z-]+)", blocks, re.MULTILINE))
+            named = {extra for group in re.findall(r"(?:dragoman|\.)\[([a-z0-9,]+)\]", text) for extra in group.split(",")}
+            assert not commands or named & with_pytorch, f"{sorted(commands)} need PyTorch: name dragoman[train]"
+
+
 def test_recipe_keys_exist(subtests: pytest.Subtests) -> None:
     for page in PAGES:
         with subtests.test(page=page_id(page)):
