@@ -166,7 +166,7 @@ def check_example(example: str) -> None:
     assert command is not None
     params = command.make_context(name, list(words)).params
     settings = [word for word in words if "=" in word]
-    if "recipe" in params:
+    if params.get("recipe") is not None:
         read_recipe(params["recipe"], settings)
     else:
         update_section(DecodingConfig(), dict(map(parse_setting, settings)), where=example)

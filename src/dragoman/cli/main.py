@@ -37,6 +37,7 @@ COMMAND_GROUPS = {
     "Training": {
         "init": ("dragoman.cli.training.init", "Look at the files of a corpus and write a recipe for them."),
         "prepare": ("dragoman.cli.training.data_commands", "Learn the tokenizer of a recipe and encode its corpora."),
+        "recipe": ("dragoman.cli.training.recipe", "Print a recipe, and where each of its values comes from."),
         "train": ("dragoman.cli.training.train", "Train a recipe to a bundle, or resume its run."),
         "adapt": ("dragoman.cli.training.adapt", "Fine-tune a bundle on a translation memory."),
         "evaluate": ("dragoman.cli.translation.evaluate", "Translate a test set with a bundle and score the result."),
@@ -70,6 +71,7 @@ COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in 
 FURTHER_COMMANDS = frozenset(
     [
         "prepare",
+        "recipe",
         "clean",
         "augment",
         "average",

@@ -400,10 +400,11 @@ def _format_pairs(pairs: Sequence[LanguagePair]) -> str:
 
 def find_builtin_recipe(name: str) -> Path | None:
     """Return the file of a recipe of this package, or None if no recipe has this name."""
-    return _list_builtin_recipes().get(name)
+    return list_builtin_recipes().get(name)
 
 
-def _list_builtin_recipes() -> dict[str, Path]:
+def list_builtin_recipes() -> dict[str, Path]:
+    """Return the files of the recipes of this package by name."""
     return {path.stem: path for path in sorted(Path(str(files("dragoman"))).glob("recipes/*.toml"))}
 
 
@@ -414,16 +415,21 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), *, defaults: Mapping[
 
     Raises RecipeError, which names file, key, given value and limit.
     """
+    text = read_recipe_text(path)
+    return make_recipe(parse_toml(text, where=str(path)), overrides, where=str(path), defaults=defaults)
+
+
+def read_recipe_text(path: Path) -> str:
+    """Return the TOML text of a recipe file, or of a recipe of this package. Raises RecipeError if it cannot be read."""
     if path.name == str(path) and not path.exists() and (builtin_path := find_builtin_recipe(path.name)) is not None:
-        document = parse_toml(builtin_path.read_text(encoding="utf-8"), where=str(path))
-        return make_recipe(document, overrides, where=str(path), defaults=defaults)
+        return builtin_path.read_text(encoding="utf-8")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         if (file := path.with_name(f"{path.name}.toml")).is_file():
             hint = f"did you mean {file}?"
         elif path.name == str(path):
-            hint = f"the package has {', '.join(_list_builtin_recipes())}"
+            hint = f"the package has {', '.join(list_builtin_recipes())}"
         else:
             hint = "check its name and its folder"
         raise RecipeError(f"{path}: there is no such recipe; {hint}", code="recipe-not-found") from None
@@ -435,7 +441,6 @@ def read_recipe(path: Path, overrides: Sequence[str] = (), *, defaults: Mapping[
         ) from None
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}; give a TOML file", code="recipe-not-found") from None
-    return make_recipe(parse_toml(text, where=str(path)), overrides, where=str(path), defaults=defaults)
 
 
 def parse_toml(text: str, *, where: str) -> dict[str, Any]:
