@@ -67,7 +67,7 @@ class TaskConfig(RecipeSection):
     @property
     def has_tagging_head(self) -> bool:
         """Return whether a layer on the encoder predicts the tags."""
-        return self.kind == "parsing" and self.pos_tags == "head"
+        return not self.has_text_target and self.pos_tags == "head"
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -76,7 +76,7 @@ class TaskConfig(RecipeSection):
                 f"bleu_tokenizer = {self.bleu_tokenizer!r} with tokenized = true: tokenized text counts its tokens as they "
                 "are; drop one of the two"
             )
-        if self.kind == "parsing" and (self.linearization == "tensor2tensor") != (self.pos_tags == "sequence"):
+        if not self.has_text_target and (self.linearization == "tensor2tensor") != (self.pos_tags == "sequence"):
             raise ValueError(
                 f"pos_tags = {self.pos_tags!r} with linearization = {self.linearization!r}: only the tensor2tensor sequence "
                 "holds tags; use pos_tags = 'sequence' with it, and 'head' or 'given' with the other two"
@@ -155,7 +155,7 @@ class Recipe(RecipeSection):
             raise ValueError("tokenizer.target_vocab_size is given but tokenizer.joint is true: drop one of the two")
         if self.tokenizer.target_model_file is not None and (self.tokenizer.joint or self.tokenizer.model_file is None):
             raise ValueError("tokenizer.target_model_file needs tokenizer.model_file and joint = false; give both, or drop it")
-        is_translation = self.task.kind == "translation"
+        is_translation = self.task.has_text_target
         if (
             is_translation
             and not self.tokenizer.joint
@@ -205,7 +205,7 @@ class Recipe(RecipeSection):
             for name, corpus in getattr(self.data, key).items()
         }
         corpora_by_key = {"data.train": self.data.train, **corpora, "data.valid": self.data.valid, "data.test": self.data.test}
-        is_parsing = self.task.kind == "parsing"
+        is_parsing = not self.task.has_text_target
         for key, corpus in corpora_by_key.items():
             if corpus is not None and is_parsing and (corpus.source is not None or corpus.format not in ("auto", "brackets")):
                 raise ValueError(f"{key}: task.kind = 'parsing' needs trees: give file, with format = 'brackets'")
@@ -241,7 +241,7 @@ class Recipe(RecipeSection):
                 f"{unaligned_key} has no alignments, though {aligned_keys[0].removesuffix('.alignments')} has; give them for "
                 "all corpora, or for none"
             )
-        if self.task.kind == "parsing":
+        if not self.task.has_text_target:
             raise ValueError(
                 "training.guided_alignment_weight needs task.kind = 'translation': trees have no word alignment; drop it"
             )

@@ -77,7 +77,7 @@ def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Rec
     corpora = recipe.data.training_corpora()
     if (
         recipe.preset != DERIVING_PRESET
-        or recipe.task.kind != "translation"
+        or not recipe.task.has_text_target
         or recipe.training.init_from is not None
         or not corpora
         or any(corpus.reads_standard_input for corpus in corpora.values())

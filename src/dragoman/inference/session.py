@@ -227,5 +227,5 @@ def _build_vocabulary_key(bundle: Bundle) -> tuple[object, ...]:
     """Return everything that determines the ids of a text."""
     tokenizer, task = bundle.tokenizer, bundle.recipe.task
     sides = get_identity(tokenizer.source), tokenizer.source.lowercase, get_identity(tokenizer.target)
-    tags = task.pos_tags if task.kind == "parsing" else None
+    tags = task.pos_tags if not task.has_text_target else None
     return (*sides, tags, tokenizer.append_source_eos, get_decoder_start_id(bundle.recipe.model))

@@ -72,7 +72,7 @@ class ParsedSentence:
 
 def parser_options(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments of `build_model` that only a parser has; empty for translation."""
-    return {"word_id": XX_ID, "tagging": recipe.task.has_tagging_head} if recipe.task.kind == "parsing" else {}
+    return {"word_id": XX_ID, "tagging": recipe.task.has_tagging_head} if not recipe.task.has_text_target else {}
 
 
 def fill_word_tables(model: Transformer, tokenizer: PairTokenizer) -> None:

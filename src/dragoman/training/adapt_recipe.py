@@ -64,7 +64,7 @@ def prepare_adaptation(
     """
     check_bundle(bundle)
     base, _, metadata = read_config(bundle)
-    if base.task.kind != "translation":
+    if not base.task.has_text_target:
         raise BundleError(f"{bundle}: is a parser; give the bundle of a translator", code="wrong-task")
     pairs = _read_translated_pairs(file, base)
     if len(pairs) < MIN_PAIRS:

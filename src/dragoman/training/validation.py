@@ -272,7 +272,7 @@ def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | No
     # A corpus is often a sequence of documents, some harder than others.
     if max_pairs is not None and max_pairs < len(pairs):
         pairs = [pairs[index * len(pairs) // max_pairs] for index in range(max_pairs)]
-    if task.kind == "parsing":
+    if not task.has_text_target:
         for pair in pairs:
             read_gold_tree(task, pair)
     return pairs
@@ -334,7 +334,7 @@ def evaluate(
 
     on_progress: takes the number of sentences that were finished since its last call
     """
-    if recipe.task.kind == "parsing":
+    if not recipe.task.has_text_target:
         return _evaluate_parses(model, tokenizer, recipe, pairs, decoding, on_progress)
     groups = group_by_languages(pairs)
     evaluations = {}

@@ -63,7 +63,7 @@ class CtcOptions(ModelExtension):
         self.check_decoding(recipe.decoding)
         training = recipe.training
         for is_invalid, message in (
-            (recipe.task.kind == "parsing", "task.kind = 'parsing': trees need a decoder that sees its own output"),
+            (not recipe.task.has_text_target, "task.kind = 'parsing': trees need a decoder that sees its own output"),
             (
                 training.label_smoothing,
                 f"training.label_smoothing = {training.label_smoothing:g}: the CTC loss has none; set label_smoothing = 0",

@@ -31,7 +31,7 @@ class KlToInitialOptions(LossExtension):
 
     def check_recipe(self, recipe: Recipe) -> None:
         """Raise ValueError for a model without a distribution of the next word."""
-        if recipe.task.kind == "parsing":
+        if not recipe.task.has_text_target:
             raise ValueError("training.kl_to_init is for translation; drop it")
         if not recipe.model.is_autoregressive:
             raise ValueError("training.kl_to_init compares next tokens, but the decoder predicts all at once; drop it")

@@ -40,7 +40,7 @@ class RiskTrainingOptions(LossExtension):
         """Raise ValueError if the outputs cannot be compared piece by piece."""
         tokenizer = recipe.tokenizer
         for is_invalid, message in (
-            (recipe.task.kind == "parsing", " is for translation; drop it"),
+            (not recipe.task.has_text_target, " is for translation; drop it"),
             (
                 not recipe.model.is_autoregressive,
                 " scores outputs token by token, which this decoder does not predict; drop it",
