@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,8 @@ from pydantic import BaseModel, TypeAdapter
 from recipe_reference import read_sentences
 
 from dragoman.bundle import BundleMetadata
-from dragoman.cli import json_outputs
+from dragoman.cli import translation_line
 from dragoman.cli.main import COMMANDS, cli
-from dragoman.cli.translation import translation_line
 from dragoman.config import Recipe
 from dragoman.inference.parse_result import Parse
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
@@ -148,7 +148,8 @@ def list_schema_types() -> dict[str, Any]:
         "metrics.jsonl, type event": RunEvent,
         "config.json of a bundle, metadata": BundleMetadata,
     }
-    for name, kind in {**vars(translation_line), **vars(json_outputs)}.items():
+    modules = [translation_line, *dict.fromkeys(import_module(path) for path, _ in COMMANDS.values())]
+    for name, kind in (item for module in modules for item in vars(module).items()):
         command = re.search(r"`(dragoman [\w …-]+ --json)`", inspect.getdoc(kind) or "") if inspect.isclass(kind) else None
         if command and name.endswith(("Line", "Output", "Scores")):
             types.setdefault(command[1], kind)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from dragoman.cleaning import cleaned_corpus
 from dragoman.cleaning.pipeline import clean_corpora
-from dragoman.cli.training.data_commands import clean
+from dragoman.cli.data_commands import clean
 from dragoman.config import make_recipe
 
 

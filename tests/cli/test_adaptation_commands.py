@@ -16,12 +16,12 @@ from conftest import edit_config
 from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import compute_bundle_digest, load_bundle
 from dragoman.cli.main import cli
-from dragoman.cli.training.train import join_numbers
 from dragoman.config import LoraConfig
 from dragoman.errors import DragomanError
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.weights import to_arrays
 from dragoman.training.adapt_recipe import describe_result, prepare_adaptation
+from dragoman.training.commands.train import join_numbers
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -27,22 +27,22 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 import dragoman
-import dragoman.cli.windows
+import dragoman.console.input_windows
 from conftest import MakeRecipe
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.console import TrainingProgressBar
 from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, LazyGroup, cli, main
-from dragoman.cli.options import check_output_paths
-from dragoman.cli.windows import is_live_input, read_windows
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
+from dragoman.console.input_windows import is_live_input, read_windows
+from dragoman.console.options import check_output_paths
 from dragoman.errors import OutputError
 from dragoman.evaluation.bootstrap import paired_bootstrap
 from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenized_bleu
 from dragoman.formats.readers import read_pairs
 from dragoman.formats.text import read_lines
 from dragoman.training import quickstart_recipe
+from dragoman.training.commands.progress_bar import TrainingProgressBar
 from progress_lines import drop_progress
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -252,7 +252,7 @@ def test_translate_reads_standard_input(run_cli: RunCli, bundle: Path, sources: 
 def test_lines_keep_their_order_over_windows(
     run_cli: RunCli, bundle: Path, corpus: Path, sources: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dragoman.cli.windows, "FILE_WINDOW", 3)
+    monkeypatch.setattr(dragoman.console.input_windows, "FILE_WINDOW", 3)
     text = [*sources, "", *sources[:2]]
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
     option_sets: list[dict[str, Any]] = [{"method": "greedy"}, {"method": "sample", "temperature": 2.0, "seed": 7}]
@@ -598,7 +598,7 @@ def test_run_under_nohup_ignores_sighup() -> None:
 @pytest.mark.parametrize("gone", ["reader", "disk"])
 def test_broken_stderr_does_not_end_the_work(gone: str) -> None:
     program = (
-        "from dragoman.cli.console import stderr_console\n"
+        "from dragoman.console.terminal import stderr_console\n"
         "for _ in range(9): stderr_console().print('text', end='')\n"
         "print('done')"
     )
@@ -633,7 +633,9 @@ def test_invalid_utf_8_is_named_with_its_line(
     (tmp_path / "in").write_bytes(content)
     where: list[object] = ["-o", tmp_path / "out"] if to == "output" else []
     if place == "file":
-        monkeypatch.setattr(dragoman.cli.windows, "FILE_WINDOW", 1)  # all lines of a file are read before the first translation
+        monkeypatch.setattr(
+            dragoman.console.input_windows, "FILE_WINDOW", 1
+        )  # all lines of a file are read before the first translation
         line = run_cli("translate", bundle, tmp_path / "in", *where).line
         assert f"{tmp_path / 'in'}, line 3: not UTF-8 (byte 0xe9 at column 4)" in line
     else:

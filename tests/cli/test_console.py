@@ -5,30 +5,35 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
 
 import click
 import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from dragoman.cli import json_outputs
-from dragoman.cli.console import PreparationProgressBar, TrainingProgressBar, print_json, print_table, progress_bar
-from dragoman.cli.json_outputs import ScoreOutput
+from dragoman.cli import translation_line
 from dragoman.cli.main import COMMANDS, LazyGroup, cli
-from dragoman.cli.options import EXIT_STATUSES, USAGE_ERROR
-from dragoman.cli.translation import translation_line
+from dragoman.console.options import EXIT_STATUSES, USAGE_ERROR
+from dragoman.console.terminal import PreparationProgressBar, print_json, print_table, progress_bar
 from dragoman.errors import DataError, InterruptedRun, RecipeError
 from dragoman.evaluation.metrics import Score
+from dragoman.inference.commands.evaluate import ScoreOutput
 from dragoman.inference.translation_result import Translation
 from dragoman.io.json_fields import to_json_fields
 from dragoman.runtime.progress import LineTimer, ProgressLog, RecentRate
+from dragoman.training.commands.progress_bar import TrainingProgressBar
 from dragoman.training.monitoring.events import RunInfo, RunStarted, StepDone
 
 JSON_TYPES = [
     value
-    for module in (json_outputs, translation_line)
+    for module in (translation_line, *map(import_module, dict.fromkeys(path for path, _ in COMMANDS.values())))
     for value in vars(module).values()
-    if isinstance(value, type) and value.__module__ == module.__name__
+    if isinstance(value, type)
+    and is_dataclass(value)
+    and value.__module__ == module.__name__
+    and not value.__name__.endswith("Options")
 ]
 
 
@@ -72,7 +77,7 @@ def test_json_outputs_have_schemas(subtests: pytest.Subtests) -> None:
         with subtests.test(json_type=json_type):
             schema = TypeAdapter(json_type).json_schema(mode="serialization")
             assert schema["type"] == "object"
-            assert set(schema["properties"]) <= set(json_type.__dataclass_fields__)  # type: ignore[attr-defined]
+            assert set(schema["properties"]) <= set(json_type.__dataclass_fields__)
 
 
 def test_optional_fields_without_value_are_left_out() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.training.cluster_augment import AugmentShard, augment_on_cluster
-from dragoman.cli.translation.cluster_translate import WorkerTranslator, on_one_thread
+from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
+from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
 from dragoman.cluster.shards import ClusterMap
 from dragoman.config import Recipe, make_recipe
 from dragoman.data import store_preparation

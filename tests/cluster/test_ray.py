@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.main import cli
-from dragoman.cli.options import INCOMPLETE_LINES
 from dragoman.cluster import ray_executor
+from dragoman.console.options import INCOMPLETE_LINES
 from dragoman.errors import ClusterError, MissingDependencyError
 
 NUM_LINES = 4000

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.options import INCOMPLETE_LINES
+from dragoman.console.options import INCOMPLETE_LINES
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="Ray is tested on Linux")]
 BUCKET = "corpora"

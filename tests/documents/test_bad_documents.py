@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from zip_files import make_docx, make_package, make_zip
 
-from dragoman.cli.translation.translate_file import report_file, translate_file
 from dragoman.documents import zip_document
+from dragoman.documents.command import report_file, translate_file
 
 PARAGRAPH = "<w:p><w:r><w:t>Hello there</w:t></w:r></w:p>"
 DOCX = make_docx(PARAGRAPH)

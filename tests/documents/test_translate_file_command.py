@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from zip_files import make_package
 
 import dragoman
-from dragoman.cli.translation.translate_file import translate_file
+from dragoman.documents.command import translate_file
 from dragoman.errors import DataError, OutputError
 
 pytestmark = pytest.mark.usefixtures("one_core")

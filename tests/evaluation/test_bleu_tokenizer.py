@@ -14,9 +14,9 @@ from sacrebleu.metrics.ter import TER
 import dragoman
 from conftest import MakeRecipe
 from dragoman.cli.main import cli
-from dragoman.cli.options import BLEU_TOKENIZERS
 from dragoman.config import DecodingConfig, TaskConfig, make_recipe
 from dragoman.config.fields import BleuTokenizer
+from dragoman.console.options import BLEU_TOKENIZERS
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import RecipeError
 from dragoman.evaluation import bleu_tokenizer

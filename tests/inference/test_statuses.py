@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 import dragoman
 from dragoman import Translation, Translator
-from dragoman.cli.translation.line_report import LineWarnings
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.interface import SearchState
+from dragoman.inference.commands.line_report import LineWarnings
 from dragoman.inference.translation_result import merge_segments
 from dragoman.tasks.translation import is_copy, is_short
 

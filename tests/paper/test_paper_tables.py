@@ -28,7 +28,6 @@ from torch import Tensor
 
 from conftest import MakeRecipe
 from dragoman.cli.main import cli
-from dragoman.cli.paper.outputs import describe_table3
 from dragoman.config import Recipe, make_recipe
 from dragoman.config.paper_settings import PAPER_SETTINGS, find_deviations
 from dragoman.config.presets import PRESETS, SIZES
@@ -40,6 +39,7 @@ from dragoman.model.factory import build_model
 from dragoman.model.local_attention import MIN_BLOCK_SIZE, local_attention
 from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
 from dragoman.paper import parallel_runs, table1
+from dragoman.paper.commands.outputs import describe_table3
 from dragoman.paper.differences import PAPER_ITEMS, find_differences
 from dragoman.paper.flop_counter import count_operations, count_sequential_matmuls, find_path_length
 from dragoman.paper.table1 import LayerSize, Sweep, draw_table1, fit_exponent, measure_table1

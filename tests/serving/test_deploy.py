@@ -13,8 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 
-from dragoman.cli.translation.serve import serve
 from dragoman.serving.app import build_app
+from dragoman.serving.command import serve
 from dragoman.serving.metrics import ServerMetrics
 from dragoman.serving.model_set import ModelSet
 from dragoman.serving.service import TranslationService

@@ -15,56 +15,59 @@ from typing import Any, cast
 
 import click
 
-from dragoman.cli.options import EXIT_STATUSES, FAILURE, SuggestingGroup
+from dragoman.console.options import EXIT_STATUSES, FAILURE, SuggestingGroup
 from dragoman.errors import BundleError, DragomanError, InterruptedRun, MissingDependencyError, RankZeroError, is_out_of_memory
 from dragoman.version import __version__
 
 COMMAND_GROUPS = {
     "Everyday use": {
         "quickstart": (
-            "dragoman.cli.training.quickstart",
+            "dragoman.training.commands.quickstart",
             "Make a small corpus, train a model on it and show its translations.",
         ),
-        "translate": ("dragoman.cli.translation.translate", "Translate a file or standard input, line by line."),
+        "translate": ("dragoman.cli.translate", "Translate a file or standard input, line by line."),
         "translate-file": (
-            "dragoman.cli.translation.translate_file",
+            "dragoman.documents.command",
             "Translate files of translators, web pages, subtitles and documents.",
         ),
-        "serve": ("dragoman.cli.translation.serve", "Serve bundles over HTTP, with a page to translate in."),
-        "convert": ("dragoman.cli.models.convert", "Convert a model of another toolkit into a bundle."),
-        "doctor": ("dragoman.cli.models.info", "Show what this machine has and which libraries are missing."),
+        "serve": ("dragoman.serving.command", "Serve bundles over HTTP, with a page to translate in."),
+        "convert": ("dragoman.conversion.command", "Convert a model of another toolkit into a bundle."),
+        "doctor": ("dragoman.cli.info", "Show what this machine has and which libraries are missing."),
     },
     "Training": {
-        "init": ("dragoman.cli.training.init", "Look at the files of a corpus and write a recipe for them."),
-        "prepare": ("dragoman.cli.training.data_commands", "Learn the tokenizer of a recipe and encode its corpora."),
-        "recipe": ("dragoman.cli.training.recipe", "Print a recipe, and where each of its values comes from."),
-        "train": ("dragoman.cli.training.train", "Train a recipe to a bundle, or resume its run."),
-        "adapt": ("dragoman.cli.training.adapt", "Fine-tune a bundle on a translation memory."),
-        "evaluate": ("dragoman.cli.translation.evaluate", "Translate a test set with a bundle and score the result."),
-        "compare": ("dragoman.cli.translation.evaluate", "Compare two systems by paired bootstrap."),
-        "diagnose": ("dragoman.cli.models.info", "Find problems in a run and name the recipe keys that solve them."),
-        "clean": ("dragoman.cli.training.data_commands", "Clean the corpora of a recipe and show what each filter dropped."),
-        "augment": ("dragoman.cli.training.augment", "Make synthetic pairs: back-translation, self-training, distillation."),
-        "average": ("dragoman.cli.training.train", "Average checkpoints of a run, or several bundles, into a bundle."),
-        "merge-adapter": ("dragoman.cli.models.merge_adapter", "Merge a low-rank adapter into its base bundle."),
-        "dashboard": ("dragoman.cli.training.dashboard", "Write a page that shows the progress of a run."),
+        "init": ("dragoman.cli.init", "Look at the files of a corpus and write a recipe for them."),
+        "prepare": ("dragoman.cli.data_commands", "Learn the tokenizer of a recipe and encode its corpora."),
+        "recipe": ("dragoman.cli.recipe", "Print a recipe, and where each of its values comes from."),
+        "train": ("dragoman.training.commands.train", "Train a recipe to a bundle, or resume its run."),
+        "adapt": ("dragoman.training.commands.adapt", "Fine-tune a bundle on a translation memory."),
+        "evaluate": ("dragoman.inference.commands.evaluate", "Translate a test set with a bundle and score the result."),
+        "compare": ("dragoman.inference.commands.evaluate", "Compare two systems by paired bootstrap."),
+        "diagnose": ("dragoman.cli.info", "Find problems in a run and name the recipe keys that solve them."),
+        "clean": ("dragoman.cli.data_commands", "Clean the corpora of a recipe and show what each filter dropped."),
+        "augment": ("dragoman.cli.augment", "Make synthetic pairs: back-translation, self-training, distillation."),
+        "average": ("dragoman.training.commands.train", "Average checkpoints of a run, or several bundles, into a bundle."),
+        "merge-adapter": ("dragoman.cli.merge_adapter", "Merge a low-rank adapter into its base bundle."),
+        "dashboard": ("dragoman.training.commands.dashboard", "Write a page that shows the progress of a run."),
     },
     "Models": {
-        "info": ("dragoman.cli.models.info", "Show the model, the recipe and the training of a bundle."),
-        "export": ("dragoman.cli.models.export", "Write a bundle in the format of another engine."),
-        "explain": ("dragoman.cli.translation.explain", "Write a page that shows the attention and the search of one output."),
-        "quantize": ("dragoman.cli.models.quantize", "Write a bundle with int8 weights, a quarter of its size."),
-        "calibrate": ("dragoman.cli.models.calibrate", "Calibrate the confidence of a bundle on a validation set."),
-        "shortlist": ("dragoman.cli.models.shortlist", "Learn the likely target tokens of each source token."),
+        "info": ("dragoman.cli.info", "Show the model, the recipe and the training of a bundle."),
+        "export": ("dragoman.export.command", "Write a bundle in the format of another engine."),
+        "explain": (
+            "dragoman.inference.commands.explain",
+            "Write a page that shows the attention and the search of one output.",
+        ),
+        "quantize": ("dragoman.cli.quantize", "Write a bundle with int8 weights, a quarter of its size."),
+        "calibrate": ("dragoman.inference.commands.calibrate", "Calibrate the confidence of a bundle on a validation set."),
+        "shortlist": ("dragoman.inference.commands.shortlist", "Learn the likely target tokens of each source token."),
     },
     "Research": {
-        "score": ("dragoman.cli.translation.evaluate", "Score translations against references, with a model, or both."),
-        "align": ("dragoman.cli.translation.align", "Align the words of translations with those of their sources."),
-        "rerank": ("dragoman.cli.translation.rerank", "Choose from n-best outputs with the help of other bundles."),
-        "parse": ("dragoman.cli.parsing.parse", "Parse sentences into trees, line by line."),
-        "evalb": ("dragoman.cli.parsing.evalb", "Score parse trees against gold trees by labeled brackets, as EVALB does."),
-        "draw-tree": ("dragoman.cli.parsing.draw_tree", "Draw a parse tree as an SVG."),
-        "paper": ("dragoman.cli.paper.commands", "Reproduce the tables and figures of the paper on this machine."),
+        "score": ("dragoman.inference.commands.evaluate", "Score translations against references, with a model, or both."),
+        "align": ("dragoman.inference.commands.align", "Align the words of translations with those of their sources."),
+        "rerank": ("dragoman.inference.commands.rerank", "Choose from n-best outputs with the help of other bundles."),
+        "parse": ("dragoman.parsing.parse", "Parse sentences into trees, line by line."),
+        "evalb": ("dragoman.parsing.evalb", "Score parse trees against gold trees by labeled brackets, as EVALB does."),
+        "draw-tree": ("dragoman.parsing.draw_tree", "Draw a parse tree as an SVG."),
+        "paper": ("dragoman.paper.commands.group", "Reproduce the tables and figures of the paper on this machine."),
     },
 }
 COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}

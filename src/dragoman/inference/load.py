@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from dragoman.bundle import Bundle
     from dragoman.inference.parser import Parser
     from dragoman.inference.pivot import PivotTranslator
-    from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translator import Translator
+    from dragoman.runtime.device_options import DeviceOptions
 
 
 @overload

@@ -13,8 +13,9 @@ from dragoman.data.tokenization.tree_labels import TreeLabels
 from dragoman.errors import DataError
 from dragoman.inference.input_windows import DEFAULT_WINDOW, split_windows
 from dragoman.inference.parse_result import Parse, PosTags, Sentence
-from dragoman.inference.session import DeviceOptions, InferenceSession, open_session
+from dragoman.inference.session import InferenceSession, open_session
 from dragoman.runtime.counts import format_count
+from dragoman.runtime.device_options import DeviceOptions
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.parsing import ParsedSentence, SentenceParser, get_labels
 from dragoman.trees.linearization import XX

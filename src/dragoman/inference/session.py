@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, Recipe, update_section
@@ -22,6 +22,7 @@ from dragoman.inference.lexical_shortlist import Shortlist, read_shortlist
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
 from dragoman.model_forward import NumpyTransformer
+from dragoman.runtime.device_options import DeviceOptions
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 
 if TYPE_CHECKING:
@@ -39,15 +40,6 @@ ENSEMBLE_REQUIREMENTS: dict[TaskKind, str] = {
     "parsing": "tokenizers, labels, task.pos_tags",
 }
 """Properties that members of an ensemble have in common, besides those of the model section."""
-
-
-class DeviceOptions(TypedDict, total=False):
-    """Device, precision and threads of the models; see `dragoman.load`."""
-
-    device: str
-    precision: str
-    intra_threads: int | None
-    inter_threads: int | None
 
 
 class SessionOptions(DeviceOptions, total=False):

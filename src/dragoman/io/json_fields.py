@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import Field, TypeAdapter
+
+OutputT = TypeVar("OutputT")
 
 OPTIONAL = Field(exclude_if=lambda value: value is None)
 """Annotation of a field that the JSON leaves out if it is None."""
@@ -34,3 +36,9 @@ def to_json_fields(output: Any) -> Any:
 @cache
 def _get_adapter(kind: type) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def copy_fields(kind: type[OutputT], source: object, /, **values: Any) -> OutputT:
+    """Return an output of this class. The attributes of `source` give the fields that are not among the values."""
+    names = [item.name for item in fields(cast(Any, kind)) if item.name not in values]
+    return kind(**{name: getattr(source, name) for name in names}, **values)

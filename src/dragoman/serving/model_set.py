@@ -15,10 +15,10 @@ from dragoman.languages import get_language
 if TYPE_CHECKING:
     from dragoman.inference.parse_result import Parse, PosTags
     from dragoman.inference.parser import Parser
-    from dragoman.inference.session import DeviceOptions
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
+    from dragoman.runtime.device_options import DeviceOptions
 
 logger = logging.getLogger("dragoman.serving")
 

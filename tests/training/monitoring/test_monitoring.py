@@ -31,9 +31,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dragoman.training.monitoring.run_page
 from conftest import MakeRecipe
-from dragoman.cli.console import TrainingProgressBar, format_cost
-from dragoman.cli.models.info import diagnose as diagnose_command
-from dragoman.cli.training.dashboard import dashboard
+from dragoman.cli.info import diagnose as diagnose_command
 from dragoman.config import ModelConfig, Recipe, make_recipe
 from dragoman.data.collate import collate
 from dragoman.errors import OutputError, RunError
@@ -42,6 +40,8 @@ from dragoman.model.attention import explicit_attention, set_attention_impl
 from dragoman.model.factory import build_model
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.masks import causal_mask, window_mask
+from dragoman.training.commands.dashboard import dashboard
+from dragoman.training.commands.progress_bar import TrainingProgressBar, format_cost
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.diagnostics import DIAGNOSTIC_RULES, diagnose
 from dragoman.training.monitoring.events import (

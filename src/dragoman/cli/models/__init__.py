@@ -1,1 +1,0 @@
-"""Commands for bundles and this machine."""

@@ -1,0 +1,58 @@
+"""Command `recipe`: list the recipes of the package, print one, and say where each of its values comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from dragoman.console.options import PATH_TYPE, json_option, overrides_argument, usage_error
+
+
+@click.command()
+@click.argument("recipe", required=False, type=PATH_TYPE)
+@overrides_argument
+@click.option("--resolve", is_flag=True, help="List every value that training would use, with its origin.")
+@json_option()
+def recipe(recipe: Path | None, overrides: tuple[str, ...], resolve: bool, as_json: bool) -> None:
+    """Print RECIPE, or list the recipes of the package.
+
+    With --resolve, each value stands beside its origin: command line, recipe, corpora, initial bundle, size, preset or
+    default.
+
+    \b
+    Example:  dragoman recipe
+              dragoman recipe multi30k-ende > own.toml
+              dragoman recipe multi30k-ende training.max_steps=1000 --resolve
+    """
+    from dragoman.console.terminal import print_facts, print_json, print_table
+    from dragoman.config import read_recipe
+    from dragoman.config.origins import trace_values
+    from dragoman.config.recipe import list_builtin_recipes, parse_toml, read_recipe_text
+    from dragoman.data.data_defaults import read_training_recipe
+
+    if recipe is None:
+        first_lines = {
+            name: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+            for name, path in list_builtin_recipes().items()
+        }
+        if as_json:
+            print_json(first_lines)
+        else:
+            print_facts("Recipes of the package", first_lines)
+        return
+    text = read_recipe_text(recipe)
+    if not resolve:
+        if overrides or as_json:
+            raise usage_error("KEY=VALUE and --json go with --resolve")
+        click.echo(text, nl=False)
+        return
+    settings, _ = read_training_recipe(recipe, overrides)
+    document = parse_toml(text, where=str(recipe))
+    values = trace_values(settings, document, overrides, without_corpora=read_recipe(recipe, overrides))
+    if as_json:
+        print_json(values)
+        return
+    rows = [(item.key, json.dumps(item.value, ensure_ascii=False), item.origin) for item in values]
+    print_table(str(recipe), ["key", "value", "origin"], rows)

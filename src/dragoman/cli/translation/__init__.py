@@ -1,1 +1,0 @@
-"""Commands that translate, serve and score translations."""

@@ -1,0 +1,1 @@
+"""What commands share: options, checks of paths, and output to a terminal."""

@@ -1,0 +1,389 @@
+"""Command `translate-file`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+
+from dragoman.console.options import (
+    INCOMPLETE_LINES,
+    PATH_TYPE,
+    REFUSED_FILES,
+    add_languages,
+    argument,
+    check_output_paths,
+    device_options,
+    from_option,
+    glossary_options,
+    json_option,
+    option,
+    overwrite_option,
+    parse_decoding_overrides,
+    placeholders_option,
+    shared,
+    to_option,
+    treat_termination_as_interrupt,
+    usage_error,
+    with_options,
+)
+from dragoman.errors import DragomanError, OutOfMemoryError, is_out_of_memory
+from dragoman.io.json_fields import OPTIONAL
+from dragoman.runtime.counts import format_count
+
+if TYPE_CHECKING:
+    from dragoman.documents.translate_document import DocumentOptions, TermCount, UnitResult
+    from dragoman.documents.translate_file import FileTranslation, FileTranslator
+    from dragoman.documents.unit_selection import Scope
+    from dragoman.inference.whole_texts import PlaceholderMethod
+    from dragoman.runtime.device_options import DeviceOptions
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class FlaggedText:
+    """Text that needs a check.
+
+    id, context: place in the file
+    flags: names of the failed checks
+    note: sentence about the reason why there is no translation; empty if there is one
+    """
+
+    id: str
+    context: str
+    source: str
+    text: str
+    flags: Sequence[str]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class TermReport:
+    """Term of a glossary that translated texts have.
+
+    source, targets: the term, and the forms of its translation; without forms for a term that is not translated
+    texts: number of texts with the term
+    used: number of those whose translation has a form
+    """
+
+    source: str
+    targets: Sequence[str]
+    texts: int
+    used: int
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """Output of `dragoman translate-file --json` for a file.
+
+    status: "ok", "flagged" or "refused"
+    error, code: the reason for a refusal
+    texts: number of texts in the file
+    translated, from_memory: number of new translations, and of those that the memory had
+    fuzzy_matches: number of those in the memory whose source is only similar, which a human has to check
+    terms: use of the terms of the glossary, with --glossary
+    """
+
+    file: str
+    status: str
+    output: str | None = None
+    format: str | None = None
+    texts: int = 0
+    translated: int = 0
+    from_memory: int = 0
+    fuzzy_matches: int = 0
+    flagged: Sequence[FlaggedText] = ()
+    terms: Annotated[Sequence[TermReport] | None, OPTIONAL] = None
+    error: Annotated[str | None, OPTIONAL] = None
+    code: Annotated[str | None, OPTIONAL] = None
+
+
+def scope_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose the texts of a file, of which the last one counts."""
+    for scope_option in (
+        click.option("--redo-all", "scope", flag_value="all", help="Translate all texts that are not locked."),
+        click.option("--redo-fuzzy", "scope", flag_value="fuzzy", help="Also translate texts whose translation is fuzzy."),
+        click.option(
+            "--only-empty",
+            "scope",
+            flag_value="empty",
+            default="empty",
+            help="Translate texts without a translation. [default]",
+        ),
+    ):
+        command = scope_option(command)
+    return command
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateFileOptions:
+    """Options of `dragoman translate-file`."""
+
+    arguments: tuple[str, ...] = argument("arguments", nargs=-1, required=True, metavar="[BUNDLE] FILE... [KEY=VALUE]...")
+    output: Path | None = option(
+        "-o", "--output", type=PATH_TYPE, metavar="DIR", help="Folder for the translated files, under the same names."
+    )
+    overwrite: bool = shared(overwrite_option())
+    scope: Scope = shared(scope_options)
+    accept: bool = option(
+        "--accept", is_flag=True, help="Mark translations without a flag as good. Else a human has to accept them."
+    )
+    check: bool = option(
+        "--check", is_flag=True, help="Check the translations that the files have, without a bundle. Write nothing."
+    )
+    memory: Path | None = option(
+        "--memory", type=PATH_TYPE, help="Translation memory, TMX or TSV. Its translations are taken first."
+    )
+    fuzzy: float | None = option(
+        "--fuzzy",
+        type=click.FloatRange(0.5, 1),
+        help="Also take translations of similar texts from the memory, down to this similarity, such as 0.85. They are marked "
+        "for review.",
+    )
+    line_length: int = option(
+        "--line-length",
+        type=click.IntRange(min=8),
+        default=42,
+        show_default=True,
+        help="Most characters of a line of subtitles.",
+    )
+    reading_speed: float = option(
+        "--reading-speed",
+        type=click.FloatRange(min=1),
+        default=20.0,
+        show_default=True,
+        help="Most characters a second of subtitles.",
+    )
+    any_language: bool = option(
+        "--any-language", is_flag=True, help="Also translate files that state another language than the source's."
+    )
+    keys: tuple[str, ...] = option(
+        "--keys",
+        multiple=True,
+        metavar="GLOB",
+        help="Translate only the values of these keys, such as 'app.*.title', also those that look like data. May be repeated.",
+    )
+    skip_keys: tuple[str, ...] = option(
+        "--skip-keys",
+        multiple=True,
+        metavar="GLOB",
+        help="Leave the values of these keys, such as 'routes.*'. May be repeated.",
+    )
+    strict_terms: bool
+    glossary: Path | None = shared(glossary_options)
+    placeholders: PlaceholderMethod = shared(placeholders_option)
+    target_language: str | None = shared(to_option)
+    source_language: str | None = shared(from_option)
+    ensemble: tuple[Path, ...]
+    device_options: DeviceOptions = shared(device_options)
+    as_json: bool = shared(json_option("Print one JSON object a file, with its flagged texts."))
+    verbose: bool = option("-v", "--verbose", is_flag=True, help="Print the traceback of an unexpected error.")
+
+
+@click.command()
+@with_options(TranslateFileOptions)
+def translate_file(args: TranslateFileOptions) -> None:
+    """Translate each FILE with BUNDLE. Everything but the texts stays as it is, byte for byte.
+
+    The ending of a name selects the format: PO, XLIFF, TMX, HTML, Markdown, SRT, VTT, JSON, YAML, properties, strings, Android,
+    RESX, TS, DOCX, PPTX, XLSX, ODT, EPUB, text. A translation is written beside its file, as NAME.de.po for German, or into the
+    folder of -o. A text that fails a check is named on standard error, and the exit status is 3. A file that cannot be
+    translated or written is left out, and the exit status is 4. The other files are translated.
+
+    \b
+    Example:  dragoman translate-file runs/general-ende/bundle messages.po index.html -o out
+              dragoman translate-file runs/general-ende/bundle en.json --keys 'app.*' --skip-keys '*.url' -o out
+              dragoman translate-file --check messages.po
+    """
+    from dragoman.console.terminal import print_json, progress_bar, stderr_console
+
+    settings = [argument for argument in args.arguments if "=" in argument and not Path(argument).exists()]
+    paths = [Path(argument) for argument in args.arguments if argument not in settings]
+    if not args.check and len(paths) < 2:
+        raise usage_error("give a bundle and at least one file")
+    if args.check and (settings or args.memory is not None or args.output is not None or args.ensemble):
+        raise usage_error("--check uses no bundle, so it goes without KEY=VALUE, --memory, --ensemble and -o")
+    if args.fuzzy is not None and args.memory is None:
+        raise usage_error("--fuzzy looks for similar texts in a translation memory; give --memory FILE")
+    console = stderr_console()
+    translate: Callable[[Path, OnProgress], FileReport]
+    if args.check:
+        languages = args.source_language or "", args.target_language or ""
+        files, translate = paths, _build_check(languages, args.line_length, args.reading_speed, args.glossary)
+    else:
+        from dragoman.documents.translate_file import FileOptions, FileTranslator
+        from dragoman.inference.load import load
+
+        bundle, *files = paths
+        _check_names(files, args.output)
+        decoding = parse_decoding_overrides(settings)
+        add_languages(decoding, args.source_language, args.target_language)
+        file_options = FileOptions(
+            memory=args.memory,
+            min_similarity=1.0 if args.fuzzy is None else args.fuzzy,
+            scope=args.scope,
+            accept=args.accept,
+            line_length=args.line_length,
+            reading_speed=args.reading_speed,
+            glossary=args.glossary,
+            strict_terms=args.strict_terms,
+            placeholders=args.placeholders,
+            any_language=args.any_language,
+            keys=args.keys,
+            skip_keys=args.skip_keys,
+        )
+        model = load(bundle, *args.ensemble, task="translation", **args.device_options)
+        file_translator = FileTranslator(model, file_options, **decoding)
+        translate = _build_translate(file_translator, files, bundle, args.output, args.overwrite)
+    statuses: Counter[str] = Counter()
+    for path in files:
+        with progress_bar(console, path.name, None, unit="texts", hidden=args.check) as bar:
+            report = report_file(path, translate, bar.set_done, verbose=args.verbose)
+        statuses[report.status] += 1
+        if args.as_json:
+            print_json(report)
+        for line in _describe(report):
+            console.print(line, markup=False)
+    if statuses["refused"]:
+        sys.exit(REFUSED_FILES)
+    if statuses["flagged"]:
+        sys.exit(INCOMPLETE_LINES)
+
+
+def report_file(
+    path: Path, translate: Callable[[Path, OnProgress], FileReport], on_progress: OnProgress, *, verbose: bool = False
+) -> FileReport:
+    """Return the report of a file, also of one that cannot be read or written. No exception of a file costs the next ones.
+
+    verbose: print the traceback of an unexpected exception
+    """
+    try:
+        return translate(path, on_progress)
+    except DragomanError as error:
+        message = str(error) if str(path) in str(error) else f"{path}: {error}"
+        return FileReport(str(path), "refused", error=message, code=error.code)
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        if is_out_of_memory(error):
+            message = f"{path}: the memory does not hold it; divide it"
+            return FileReport(str(path), "refused", error=message, code=OutOfMemoryError.code)
+        hint = "report it, with the file if you can" + ("" if verbose else "; --verbose shows where it comes from")
+        message = f"{path}: an unexpected {type(error).__name__}; {hint}"
+        return FileReport(str(path), "refused", error=message, code=DragomanError.code)
+
+
+def _build_check(
+    languages: tuple[str, str], line_length: int, reading_speed: float, glossary: Path | None
+) -> Callable[[Path, OnProgress], FileReport]:
+    """Return the function that checks a file."""
+    from dragoman.documents.subtitles import SubtitleLimits
+    from dragoman.documents.translate_document import DocumentOptions
+    from dragoman.formats.glossary_file import resolve_glossary
+
+    options = DocumentOptions(
+        *languages, subtitles=SubtitleLimits(line_length, reading_speed), glossary=resolve_glossary(glossary, *languages)
+    )
+    return lambda path, on_progress: _report_check(path, options)
+
+
+def _build_translate(
+    translator: FileTranslator, files: Sequence[Path], bundle: Path, folder: Path | None, overwrite: bool
+) -> Callable[[Path, OnProgress], FileReport]:
+    """Return the function that translates a file, and writes it beside the original or into a folder."""
+
+    def translate(path: Path, on_progress: OnProgress) -> FileReport:
+        output = translator.name_output(path) if folder is None else folder / path.name
+        check_output_paths(output, overwrite=True, input_paths=[bundle, *files])
+        treat_termination_as_interrupt()
+        return _report_translation(translator.translate(path, output, overwrite=overwrite, on_progress=on_progress))
+
+    return translate
+
+
+def _check_names(files: Sequence[Path], output: Path | None) -> None:
+    """Raise UsageError if two files would be written under one name."""
+    names = Counter(path.name for path in files)
+    twice = [name for name, count in names.items() if count > 1]
+    if output is not None and twice:
+        raise usage_error(f"-o: two files have the name {twice[0]}; translate them into two folders")
+
+
+def _report_check(path: Path, options: DocumentOptions) -> FileReport:
+    """Return the report about the translations that a file has."""
+    from dragoman.documents.formats import read_document
+    from dragoman.documents.translate_document import check_document, count_terms
+    from dragoman.documents.unit_selection import count_texts
+
+    document = read_document(path)
+    results = check_document(document, options)
+    flagged = _list_flagged(results)
+    return FileReport(
+        str(path),
+        "flagged" if flagged else "ok",
+        None,
+        document.format,
+        count_texts(document),
+        flagged=flagged,
+        terms=None if options.glossary is None else _report_terms(count_terms(results, options.glossary)),
+    )
+
+
+def _report_translation(translation: FileTranslation) -> FileReport:
+    matches = [result.match for result in translation.results if result.match is not None]
+    flagged = _list_flagged(translation.results)
+    return FileReport(
+        str(translation.path),
+        "flagged" if flagged else "ok",
+        str(translation.output),
+        translation.format,
+        translation.num_texts,
+        sum(1 for result in translation.results if result.text),
+        len(matches),
+        sum(1 for match in matches if not match.is_exact),
+        flagged,
+        None if translation.terms is None else _report_terms(translation.terms),
+    )
+
+
+def _report_terms(counts: Sequence[TermCount]) -> list[TermReport]:
+    return [TermReport(count.entry.source, count.entry.targets, count.num_texts, count.num_used) for count in counts]
+
+
+def _list_flagged(results: Sequence[UnitResult]) -> list[FlaggedText]:
+    return [
+        FlaggedText(result.unit.id, result.unit.context, result.unit.source, result.text, result.flags, result.note)
+        for result in results
+        if result.flags
+    ]
+
+
+def _describe(report: FileReport) -> list[str]:
+    """Return the messages about a file."""
+    if report.error is not None:
+        return [f"{report.error} (refused)"]
+    lines = []
+    for text in report.flagged[:MAX_MESSAGES]:
+        place = f" ({text.context})" if text.context else ""
+        note = f": {text.note}" if text.note else ""
+        lines.append(f"{report.file}: {', '.join(text.flags)}: {' '.join(text.source.split())[:60]!r}{place}{note}")
+    if len(report.flagged) > MAX_MESSAGES:
+        lines.append(f"{report.file}: {len(report.flagged) - MAX_MESSAGES} more texts are flagged; --json lists them")
+    counts = format_count(report.texts, "text")
+    if report.output is not None:
+        counts = f"{report.translated} of {counts} translated into {report.output}"
+    if report.terms is not None:
+        num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
+        counts += f", {num_used} of {format_count(num_texts, 'term')} used"
+    return [*lines, f"{report.file}: {counts}, {len(report.flagged)} flagged"]
+
+
+MAX_MESSAGES = 10
+"""Flagged texts of a file that are named on standard error."""

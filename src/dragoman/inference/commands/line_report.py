@@ -1,0 +1,63 @@
+"""Warnings about translated lines: those that are incomplete, and those that may surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dragoman.console.options import format_line_numbers
+
+if TYPE_CHECKING:
+    from dragoman.config import DecodingConfig
+    from dragoman.inference.translation_result import Translation
+
+WARNINGS = {
+    "too_long": "left untranslated: they have more than {max_source_tokens} tokens (decoding.long_input=split cuts them)",
+    "truncated": "cut, because their translation did not end within the input's length + {max_extra_tokens} tokens",
+    "short": "far shorter than the input: a part of it may be missing (decoding.min_length_ratio)",
+    "repetition": "stopped, because their translation is a degenerate repetition",
+    "empty": "that hold text came out empty (decoding.min_length=1 asks for at least one token)",
+    "copied": "came out as they went in",
+    "unmet_constraints": "do not meet all their constraints",
+    "terminology": "do not use all their terms of the glossary",
+    "segments": "were longer than {max_source_tokens} tokens and translated in segments",
+}
+# A copy of the source and a translation in segments can be correct. The other lines are incomplete.
+INFORMATIONAL_WARNINGS = {"copied", "segments"}
+
+
+class LineWarnings:
+    """Line numbers of each warning, in the order of the lines."""
+
+    def __init__(self, line_count: int = 0) -> None:
+        self.line_numbers: dict[str, list[int]] = {}
+        self.line_count = line_count
+
+    def add(self, line: str, result: Translation, *, lacks_term: bool = False) -> None:
+        """Record the next line. A line without text has no warning. lacks_term: a term of a glossary is not used"""
+        self.line_count += 1
+        for warning in [*_find_warnings(line, result), *(["terminology"] if lacks_term else [])]:
+            self.line_numbers.setdefault(warning, []).append(self.line_count)
+
+    @property
+    def has_errors(self) -> bool:
+        """Return whether a line is incomplete."""
+        return bool(self.line_numbers.keys() - INFORMATIONAL_WARNINGS)
+
+    def format_messages(self, max_positions: int | None, config: DecodingConfig) -> Iterator[str]:
+        """Yield one message for each warning, with the limits of the model's positions and of the search."""
+        from dragoman.tasks.translation import get_source_limit
+
+        max_source_tokens = get_source_limit(max_positions, config)
+        for warning, line_numbers in self.line_numbers.items():
+            text = WARNINGS[warning].format(max_source_tokens=max_source_tokens, max_extra_tokens=config.max_extra_tokens)
+            yield f"lines {text}: {format_line_numbers(line_numbers)}"
+
+
+def _find_warnings(line: str, result: Translation) -> Iterator[str]:
+    if result.num_segments > 1:
+        yield "segments"
+    if result.unmet_constraints:
+        yield "unmet_constraints"
+    if result.status in WARNINGS and (result.status != "empty" or line.strip()):
+        yield result.status

@@ -1,0 +1,195 @@
+"""Progress of a training run in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
+
+from dragoman.console.terminal import PreparationProgressBar
+from dragoman.runtime.counts import format_perplexity
+from dragoman.runtime.progress import LineTimer, RecentRate, format_duration, format_rate
+
+if TYPE_CHECKING:
+    from dragoman.training.monitoring.events import RunInfo, StepReport, TrainingEvent, ValidationReport
+
+
+class TrainingProgressBar:
+    """Callback of a run: a bar for its progress, and one line for each validation and event."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        is_wide = console.width >= 120
+        self.state_width = console.width - 22 - (30 if is_wide else 0)
+        self.rate, self.step_rate = RecentRate(), RecentRate()
+        self.timer = LineTimer()
+        self.phase, self._phase_start_time = "preparing", self.timer.clock()
+        self.step, self.progress = 0, 0.0
+        self.bar = Progress(
+            *([TextColumn("[bold]training"), BarColumn(bar_width=20)] if is_wide else []),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[state]}"),
+            _TimeLeftColumn(self.rate),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task_id = self.bar.add_task("training", total=1.0, state="")
+        self.preparation_bar = PreparationProgressBar(console, timer=self.timer)
+
+    def __call__(self, event: TrainingEvent) -> None:
+        from dragoman.training.monitoring import events
+
+        match event:
+            case events.Notice():
+                self.notice(event.text)
+            case events.PreparationProgress():
+                self.bar.stop()  # a terminal shows one bar at a time
+                self.preparation_bar.update(event.task_name, event.done, event.total, event.unit)
+            case events.RunStarted():
+                self.begin(event.run_info)
+            case events.StepDone():
+                self.advance(event.progress, event.step)
+            case events.StepReport():
+                self.show_step(event)
+            case events.RunEvent():
+                if event.event in ("early_stop", "budget_spent"):
+                    self._start_phase("finishing the run")
+                # The command itself ends with the text of a stop or an error. A checkpoint is not shown.
+                if event.event not in ("checkpoint", "stopped", "failed"):
+                    self._print_line(Text(event.text, style="dim" if event.event == "resumed" else "yellow"))
+            case events.ValidationReport():
+                self.show_validation(event)
+            case events.RunFinished():
+                self._print_line(Text(format_cost(event.report)))
+            case events.RunClosed():
+                self.close()
+
+    def notice(self, text: str) -> None:
+        """Print a message."""
+        self.preparation_bar.close()
+        self._print_line(Text(text, style="dim"))
+
+    def begin(self, run_info: RunInfo) -> None:
+        """Print the size of the model and the machine."""
+        device_text = f"{run_info.devices} devices, each " if run_info.devices > 1 else ""
+        peak_flops = run_info.peak_flops_per_second
+        peak_flops_text = f", {peak_flops / 1e12:,.2f} TFLOP/s in matrix products" if peak_flops else ""
+        self.notice(f"{run_info.parameters:,} parameters on {device_text}{run_info.machine}{peak_flops_text}")
+        self._start_phase("first step")
+
+    def advance(self, progress: float, step: int) -> None:
+        """Record the share of the budget that is spent, from 0 to 1, and the step."""
+        self.preparation_bar.close()
+        if not self.bar.live.is_started:
+            self.bar.start()
+        self.phase, self.step, self.progress = "training", step, progress
+        self.rate.update(progress)
+        self.step_rate.update(step)
+        self.bar.update(self.task_id, completed=progress)
+        self.write_if_due()
+        if progress >= 1.0:
+            self._start_phase("finishing the run")
+            self.close()
+
+    def write_if_due(self) -> None:
+        """Write a log line if the last one is old enough. A `Heartbeat` calls this."""
+        if (reporter := self.preparation_bar.reporter) is not None:
+            reporter.write_if_due()
+        elif not self.console.is_terminal and self.timer.claim_line():
+            self._print_line(self._format_status())
+
+    def _format_status(self) -> str:
+        if self.phase != "training":
+            return f"{self.phase}: {format_duration(self.timer.clock() - self._phase_start_time)} so far"
+        seconds_left, steps_per_second = self.rate.seconds_left(1.0), self.step_rate.per_second()
+        rate_text = "" if steps_per_second is None else f", {format_rate(steps_per_second)} steps/s"
+        time_text = "" if seconds_left is None else f", {format_duration(seconds_left)} left"
+        return f"training: step {self.step:,}, {self.progress:.1%} of the budget{rate_text}{time_text}"
+
+    def _start_phase(self, phase: str) -> None:
+        self.phase, self._phase_start_time = phase, self.timer.clock()
+
+    def show_step(self, report: StepReport) -> None:
+        """Show loss, perplexity, speed and gradient norm. Details that do not fit into the terminal are left out."""
+        speed_text = f"{report.tokens_per_second:,.0f} tokens/s"
+        mfu_text = f" ({report.mfu:.0%})" if report.mfu is not None else ""
+        norm_text = f"norm {report.gradient_norm:.3g}"
+        state_text = f"step {report.step:,}  loss {report.loss:.3f}  ppl {format_perplexity(report.perplexity, ',.1f')}"
+        for detail in (speed_text + mfu_text, norm_text):
+            state_text = f"{state_text}  {detail}" if len(state_text) + 2 + len(detail) <= self.state_width else state_text
+        self.bar.update(self.task_id, state=state_text)
+        if not self.console.is_terminal:
+            self._print_line(
+                f"step {report.step:>7,}  epoch {report.epoch:6.2f}  loss {report.loss:.3f}  "
+                f"perplexity {format_perplexity(report.perplexity, '.2f'):>8}  {norm_text}  lr {report.lr:.2e}  "
+                f"{speed_text}{mfu_text.replace(')', ' MFU)')}  {format_duration(60 * report.minutes_left)} left"
+            )
+
+    def show_validation(self, report: ValidationReport) -> None:
+        """Print the scores of a validation."""
+        self.preparation_bar.close()
+        scores = [("BLEU", report.bleu), ("F1", report.f1)]
+        score_text = "".join(f"  {name} {value:.2f} (greedy)" for name, value in scores if value is not None)
+        best_mark = "  best so far" if report.best else ""
+        self._print_line(
+            Text.from_markup(
+                f"step {report.step:>7,}  [bold]validation[/bold]  loss {report.nll:.3f}  "
+                f"perplexity {format_perplexity(report.perplexity, '.2f')}{score_text}{best_mark}"
+            )
+        )
+        if report.pair_scores:
+            pair_texts = (f"{pair} {scores['bleu']:.2f}" for pair, scores in report.pair_scores.items())
+            self._print_line(f"step {report.step:>7,}  BLEU of each pair: {'  '.join(pair_texts)}")
+
+    def close(self) -> None:
+        """Remove the bars."""
+        self.preparation_bar.close()
+        self.bar.stop()
+
+    def _print_line(self, line: Text | str) -> None:
+        self.timer.restart()
+        self.console.print(line, markup=False)
+
+
+def format_cost(report: Mapping[str, Any]) -> str:
+    """Return the cost of a run in one line: time, steps, tokens, FLOPs, MFU and the share of time without batches."""
+    parts = [
+        format_duration(report["seconds"]),
+        f"{report['steps']:,} steps",
+        f"{report['target_tokens']:,} target tokens ({report['target_tokens_per_second']:,}/s)",
+        f"{report['flops']:.2e} floating-point operations",
+    ]
+    if report.get("mfu") is not None:
+        peak_warning = ", whose measured peak is too low: other work ran at the time" if report["mfu"] > 1 else ""
+        parts.append(f"{report['mfu']:.0%} of the peak FLOP/s of this machine{peak_warning}")
+    parts += [
+        f"{report['data_wait_fraction']:.1%} of the time waiting for batches",
+        f"{report['skipped_steps']:,} steps skipped",
+    ]
+    if report.get("infeasible_pairs"):
+        parts.append(
+            f"{report['infeasible_pairs']:,} pairs had more target tokens than the CTC decoder has positions, and no loss"
+        )
+    return "cost: " + ", ".join(parts)
+
+
+class _TimeLeftColumn(ProgressColumn):
+    """Time until the budget is spent, at the rate of the last minute."""
+
+    def __init__(self, rate: RecentRate) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self.rate = rate
+
+    def render(self, task: Task) -> Text:
+        remaining_seconds = self.rate.seconds_left(1.0)
+        if remaining_seconds is None:
+            return Text("-:-- left")
+        seconds_left = round(remaining_seconds)
+        hours = f"{seconds_left // 3600}:" if seconds_left >= 3600 else ""
+        minutes = f"{seconds_left // 60 % 60:02d}" if hours else f"{seconds_left // 60}"
+        return Text(f"{hours}{minutes}:{seconds_left % 60:02d} left", style="cyan")
