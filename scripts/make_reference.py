@@ -26,7 +26,7 @@ from dragoman.bundle import BundleMetadata
 from dragoman.cli import translation_line
 from dragoman.cli.main import COMMANDS, cli
 from dragoman.config import Recipe
-from dragoman.inference.parse_result import Parse
+from dragoman.parsing.parse_result import Parse
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
 from dragoman.training.report import TrainingReport
 

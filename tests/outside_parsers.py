@@ -30,9 +30,9 @@ from starlette.formparsers import MultiPartException
 import dragoman.cleaning
 import dragoman.data.tokenization
 import dragoman.documents
+import dragoman.parsing.trees
 import dragoman.serving
 import dragoman.text
-import dragoman.trees
 from dragoman.cleaning.decontamination import EvaluationTexts
 from dragoman.cleaning.filters import is_out_of_ratio, is_too_long, make_mojibake_filter
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
@@ -60,6 +60,8 @@ from dragoman.formats.readers import SIDE_SUFFIX_FORMATS, SUFFIX_FORMATS, read_f
 from dragoman.inference.segmentation import split_line
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import LineRequest, TextOptions, translate_texts
+from dragoman.parsing.trees.ptb import read_tree
+from dragoman.parsing.trees.ptb_tokenizer import tokenize_ptb
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.language_detection import LanguageDetector
 from dragoman.serving.request_fields import RequestFields, check_fields, read_fields
@@ -72,8 +74,6 @@ from dragoman.text.inline_tokens import is_plain
 from dragoman.text.placeholders import find_placeholders
 from dragoman.text.sentences import cut_long_spans, split_sentences
 from dragoman.text.unicode_forms import normalize_form
-from dragoman.trees.ptb import read_tree
-from dragoman.trees.ptb_tokenizer import tokenize_ptb
 
 Parse = Callable[[str], object]
 Wrap = Callable[[str], str | bytes]
@@ -317,9 +317,9 @@ CALLS: dict[str, Parse] = {
     )(text, text),
     "formats.glossary_file.parse_table": lambda text: [list(parse_table(text.split("\n"), mark, "a")) for mark in ",\t"],
     "inference.segmentation.split_line": lambda text: split_line(text, lambda part: len(part) // 2, 8),
-    "trees.ptb.read_tree": read_tree,
-    "trees.ptb.read_tree of brackets": lambda text: read_tree(f"(a {text} a)"),
-    "trees.ptb_tokenizer.tokenize_ptb": lambda text: tokenize_ptb(text, style="ontonotes"),
+    "parsing.trees.ptb.read_tree": read_tree,
+    "parsing.trees.ptb.read_tree of brackets": lambda text: read_tree(f"(a {text} a)"),
+    "parsing.trees.ptb_tokenizer.tokenize_ptb": lambda text: tokenize_ptb(text, style="ontonotes"),
 }
 # Public functions and classes that read no text from outside, or that another call contains.
 NO_PARSERS = {
@@ -357,9 +357,8 @@ NO_PARSERS = {
     "data.tokenization.pair_tokenizer.PairTokenizer": "calls the tokenizer of a side",
     "data.tokenization.piece_vocabulary.PieceVocabulary": "is called beside SentencePieceTokenizer",
     "data.tokenization.sentencepiece.encode_utf8": "encodes",
-    "data.tokenization.tree_labels.TreeLabels": "refuses texts",
 }
-PACKAGES = (dragoman.text, dragoman.documents, dragoman.data.tokenization, dragoman.cleaning, dragoman.trees)
+PACKAGES = (dragoman.text, dragoman.documents, dragoman.data.tokenization, dragoman.cleaning, dragoman.parsing.trees)
 _TEXT_TYPES = ("str", "bytes")
 _TEXT_NAMES = frozenset(
     ("text", "content", "raw", "source", "translation", "expression", "line", "markup", "start_tag", "first", "second")

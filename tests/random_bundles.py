@@ -9,7 +9,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.model_weights import POINTER_WORDS, WORDS, list_shapes
-from dragoman.tasks.parsing import get_labels
+from dragoman.parsing.sentence_parser import get_labels
 
 
 def random_bundle(recipe: Recipe, tokenizer: PairTokenizer, *, seed: int = 1) -> Bundle:

@@ -8,10 +8,10 @@ from dragoman.bundle import save_bundle
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
-from dragoman.data.tokenization.tree_labels import collect_labels
-from dragoman.trees.linearization import LinearizationName
-from dragoman.trees.ptb import read_tree
-from dragoman.trees.tree import get_words
+from dragoman.parsing.tree_labels import collect_labels
+from dragoman.parsing.trees.linearization import LinearizationName
+from dragoman.parsing.trees.ptb import read_tree
+from dragoman.parsing.trees.tree import get_words
 from random_bundles import draw_weights
 
 TREES = [

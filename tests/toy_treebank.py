@@ -8,9 +8,9 @@ from dragoman.bundle import BundleMetadata, save_bundle
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
-from dragoman.data.tokenization.tree_labels import collect_labels, to_source_text
-from dragoman.trees.ptb import read_tree
-from dragoman.trees.tree import Leaf, Tree, get_leaves, get_words
+from dragoman.parsing.tree_labels import collect_labels, to_source_text
+from dragoman.parsing.trees.ptb import read_tree
+from dragoman.parsing.trees.tree import Leaf, Tree, get_leaves, get_words
 from random_bundles import draw_weights
 
 BANK = """

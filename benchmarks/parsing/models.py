@@ -15,13 +15,13 @@ from dragoman.bundle import save_bundle
 from dragoman.config import read_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.sentencepiece import train_sentencepiece
-from dragoman.data.tokenization.tree_labels import TreeLabels, collect_labels, to_source_text
-from dragoman.formats.treebank import read_trees
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
-from dragoman.tasks.parsing import fill_word_tables, parser_options
-from dragoman.trees.simplify import simplify
-from dragoman.trees.tree import Tree, get_words
+from dragoman.parsing.sentence_parser import fill_word_tables, parser_options
+from dragoman.parsing.tree_labels import TreeLabels, collect_labels, to_source_text
+from dragoman.parsing.treebank import read_trees
+from dragoman.parsing.trees.simplify import simplify
+from dragoman.parsing.trees.tree import Tree, get_words
 
 RECIPE = Path("parsing-craft")
 # Without a treebank: as many labels as CRAFT has, with synthetic names, and sentences of equal length.

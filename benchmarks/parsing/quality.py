@@ -7,13 +7,13 @@ from pathlib import Path
 
 from common.results import Section, Table
 
-from dragoman.evaluation.evalb_scorer import score_trees, sum_scores
-from dragoman.inference.parser import Parser
 from dragoman.paper.table4 import LATER_PARSERS, Table4Result, load_parsers, score_baselines, score_parser
 from dragoman.paper.table4 import SimplifiedTreebank as Trees
-from dragoman.tasks.parse_confidence import compute_mean_log_prob
-from dragoman.trees.simplify import copy_tags
-from dragoman.trees.tree import Tree, get_words
+from dragoman.parsing.evalb.scorer import score_trees, sum_scores
+from dragoman.parsing.parse_confidence import compute_mean_log_prob
+from dragoman.parsing.parser import Parser
+from dragoman.parsing.trees.simplify import copy_tags
+from dragoman.parsing.trees.tree import Tree, get_words
 
 from .models import Treebank
 

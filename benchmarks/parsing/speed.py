@@ -10,7 +10,7 @@ from typing import Any
 
 from common.results import Ratio, Section, Table
 
-from dragoman.inference.parser import Parser
+from dragoman.parsing.parser import Parser
 
 BEAMS = (1, 21)
 TARGET_RATIO = round(1 / 1.15, 2)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from dragoman.documents.translate_file import FileOptions, FileTranslation, translate_file
     from dragoman.errors import DragomanError
     from dragoman.inference.load import load, load_pivot
-    from dragoman.inference.parse_result import Parse
-    from dragoman.inference.parser import Parser
     from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
+    from dragoman.parsing.parse_result import Parse
+    from dragoman.parsing.parser import Parser
     from dragoman.training.run import train
 
 __all__ = [
@@ -58,8 +58,8 @@ _MODULES = {
     "DragomanError": "dragoman.errors",
     "FileOptions": "dragoman.documents.translate_file",
     "FileTranslation": "dragoman.documents.translate_file",
-    "Parse": "dragoman.inference.parse_result",
-    "Parser": "dragoman.inference.parser",
+    "Parse": "dragoman.parsing.parse_result",
+    "Parser": "dragoman.parsing.parser",
     "PivotTranslator": "dragoman.inference.pivot",
     "Recipe": "dragoman.config",
     "Translation": "dragoman.inference.translation_result",

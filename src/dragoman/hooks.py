@@ -34,6 +34,7 @@ HOOKS: Mapping[str, str] = {
         "subclass of `dragoman.config.SearchExtension`: its keys join the section `decoding`, and `search` returns the "
         "hypotheses of a batch from the steps of a `dragoman.tasks.inference_model.InferenceModel`"
     ),
+    "tasks": ("`dragoman.data.tokenization.vocabulary.StructuredTask`, for a `task.kind` without a text target: `parsing`"),
     "commands": "click command with the name of the entry; `dragoman --all` lists it",
 }
 """What an entry of each hook is."""
@@ -73,6 +74,11 @@ def load_entry(entry: EntryPoint) -> Any:
             f"{distribution}: its entry {entry.name} = {entry.value!r} of {entry.group} cannot be imported: {problem}; update "
             f"or remove it: pip uninstall {distribution}"
         ) from error
+
+
+def load_task(name: str) -> Any:
+    """Return the entry of the hook `tasks` with this name. Raises HookError if it cannot be imported."""
+    return load_entry(next(entry for entry in list_entries("tasks") if entry.name == name))
 
 
 def iter_entries(hook: str) -> Iterator[tuple[EntryPoint, Any]]:

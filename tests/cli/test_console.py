@@ -33,7 +33,7 @@ JSON_TYPES = [
     if isinstance(value, type)
     and is_dataclass(value)
     and value.__module__ == module.__name__
-    and not value.__name__.endswith("Options")
+    and not value.__name__.endswith(("Options", "Summary"))
 ]
 
 

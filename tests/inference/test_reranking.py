@@ -20,8 +20,8 @@ from dragoman.cli.main import cli
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.metrics import bleu
-from dragoman.evaluation.rerank_tuning import select_best, tune_weights
-from dragoman.inference.reranking import (
+from dragoman.experiments.reranking.tuning import select_best, tune_weights
+from dragoman.experiments.reranking.reranking import (
     Reranker,
     RerankWeights,
     ScoredCandidate,

@@ -25,24 +25,24 @@ from dragoman.data.prepare import prepare
 from dragoman.data.tokenization.pair_tokenizer import LABELS_FILE
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
-from dragoman.data.tokenization.tree_labels import XX_ID, TreeLabels, collect_labels, read_labels, to_source_text
 from dragoman.errors import BundleError
-from dragoman.evaluation.evalb_scorer import score_files, sum_scores
 from dragoman.inference.load import load
 from dragoman.model.factory import build_model
 from dragoman.model.pointer import WordTables
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.parsing import SentenceParser, score_parses
+from dragoman.parsing.evalb.scorer import score_files, sum_scores
+from dragoman.parsing.sentence_parser import SentenceParser, score_parses
+from dragoman.parsing.tree_labels import XX_ID, TreeLabels, collect_labels, read_labels, to_source_text
+from dragoman.parsing.trees.linearization import LINEARIZATION_NAMES
+from dragoman.parsing.trees.ptb import format_tree, read_tree
+from dragoman.parsing.trees.repair import repair_tree
+from dragoman.parsing.trees.tree import get_leaves
 from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.tasks.torch_models import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss, pos_tag_loss
 from dragoman.training.monitoring.diagnostics import diagnose
 from dragoman.training.monitoring.run_status import RunStatus, read_run_status
 from dragoman.training.run import train
-from dragoman.trees.linearization import LINEARIZATION_NAMES
-from dragoman.trees.ptb import format_tree, read_tree
-from dragoman.trees.repair import repair_tree
-from dragoman.trees.tree import get_leaves
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT, on_one_core
 

@@ -95,8 +95,9 @@ def test_numpy_and_pytorch_agree_in_any_batch(batch_tokens: int, prompt: tuple[i
 
 def test_forced_decoding_imports_no_pytorch() -> None:
     modules = (
-        "dragoman.tasks.confidence, dragoman.tasks.parsing, dragoman.tasks.translation, dragoman.inference.alignment, "
-        "dragoman.inference.unknown_words, dragoman.inference.forced_decoder, dragoman.inference.lexical_shortlist"
+        "dragoman.tasks.confidence, dragoman.parsing.sentence_parser, dragoman.tasks.translation, "
+        "dragoman.inference.alignment, dragoman.inference.unknown_words, dragoman.inference.forced_decoder, "
+        "dragoman.inference.lexical_shortlist"
     )
     code = f"import sys, {modules}\nprint('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

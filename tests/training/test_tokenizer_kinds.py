@@ -16,8 +16,9 @@ from dragoman.data.tokenization.subword_nmt import parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
+from dragoman.parsing.trees.tree import get_words
 from dragoman.training.validation import get_references
-from dragoman.trees.tree import get_words
+from dragoman.parsing.trees.tree import get_words
 from tiny_runs import NO_DROPOUT
 from toy_treebank import BANK
 

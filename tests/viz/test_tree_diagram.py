@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from dragoman.cli.main import cli
-from dragoman.trees.ptb import read_tree
-from dragoman.trees.tree import get_leaves, get_spans
+from dragoman.parsing.trees.ptb import read_tree
+from dragoman.parsing.trees.tree import get_leaves, get_spans
 from dragoman.viz import render_tree
 
 SVG = "{http://www.w3.org/2000/svg}"

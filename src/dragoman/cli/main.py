@@ -53,7 +53,7 @@ COMMAND_GROUPS = {
         "info": ("dragoman.cli.info", "Show the model, the recipe and the training of a bundle."),
         "export": ("dragoman.export.command", "Write a bundle in the format of another engine."),
         "explain": (
-            "dragoman.inference.commands.explain",
+            "dragoman.cli.explain",
             "Write a page that shows the attention and the search of one output.",
         ),
         "quantize": ("dragoman.cli.quantize", "Write a bundle with int8 weights, a quarter of its size."),
@@ -64,9 +64,12 @@ COMMAND_GROUPS = {
         "score": ("dragoman.inference.commands.evaluate", "Score translations against references, with a model, or both."),
         "align": ("dragoman.inference.commands.align", "Align the words of translations with those of their sources."),
         "rerank": ("dragoman.inference.commands.rerank", "Choose from n-best outputs with the help of other bundles."),
-        "parse": ("dragoman.parsing.parse", "Parse sentences into trees, line by line."),
-        "evalb": ("dragoman.parsing.evalb", "Score parse trees against gold trees by labeled brackets, as EVALB does."),
-        "draw-tree": ("dragoman.parsing.draw_tree", "Draw a parse tree as an SVG."),
+        "parse": ("dragoman.parsing.commands.parse", "Parse sentences into trees, line by line."),
+        "evalb": (
+            "dragoman.parsing.commands.evalb",
+            "Score parse trees against gold trees by labeled brackets, as EVALB does.",
+        ),
+        "draw-tree": ("dragoman.parsing.commands.draw_tree", "Draw a parse tree as an SVG."),
         "paper": ("dragoman.paper.commands.group", "Reproduce the tables and figures of the paper on this machine."),
     },
 }

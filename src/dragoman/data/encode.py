@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +19,12 @@ import pyarrow as pa
 from dragoman.cleaning.cleaned_corpus import BatchReference, CleanedCorpus, ProgressCallback, read_batch
 from dragoman.data.encoded_corpus import build_pair_batch, build_pair_schema, get_pair_file
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
-from dragoman.data.tokenization.tree_labels import TreeLabels, to_source_text
+from dragoman.data.tokenization.vocabulary import StructuredVocabulary
 from dragoman.data.tokenization.written_characters import WrittenCharacters
 from dragoman.errors import DataError
 from dragoman.formats.resumable_arrow import resumable_arrow_file
 from dragoman.io.storage import write_json
 from dragoman.runtime.processes import MapFunction, map_in_processes
-from dragoman.trees.ptb import read_tree
-from dragoman.trees.tree import get_leaves
 
 MAX_LISTED_ORIGINS = 5
 """Number of pairs that a message lists as examples."""
@@ -163,8 +161,10 @@ class PairEncoder:
     def __call__(self, batch: BatchReference | pa.RecordBatch) -> tuple[pa.RecordBatch, PairStats]:
         """Return the encoded rows of a batch, and their statistics."""
         text, stats = read_batch(batch), PairStats()
-        if isinstance(self.tokenizer.target, TreeLabels):
-            sources, targets = self._encode_trees(self.tokenizer.target, text, stats)
+        if not self.tokenizer.has_text_target:
+            labels = cast(StructuredVocabulary, self.tokenizer.target)
+            columns = text.column(1).to_pylist(), text.column(2).to_pylist()
+            sources, targets, stats.unknown_labels = labels.encode_pairs(*columns, self.tokenizer.source)
         else:
             columns = text.column(0).to_pylist(), text.column(1).to_pylist()
             source_texts, target_texts = reversed(columns) if self.is_reversed else columns
@@ -200,31 +200,6 @@ class PairEncoder:
         stats.source_tokens = len(encoded.column(0).values)
         stats.target_tokens = len(encoded.column(1).values) + len(pair_numbers)
         return encoded, stats
-
-    def _encode_trees(
-        self, labels: TreeLabels, text: pa.RecordBatch, stats: PairStats
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Return the source ids and the label ids of trees in brackets. Raise DataError if a tree has no tokens."""
-        origins: list[str] = text.column(2).to_pylist()
-        unknown_counts = Counter[str]()
-        lines, targets = [], []
-        for line, origin in zip(text.column(1).to_pylist(), origins, strict=True):
-            tree = labels.normalize(read_tree(line, name=origin))
-            lines.append(to_source_text([leaf.word for leaf in get_leaves(tree)]))
-            try:
-                targets.append(labels.encode_tree(tree, unknown_counts))
-            except DataError as error:
-                raise DataError(f"{origin}: {error}", code=error.code) from None
-        sources = self.tokenizer.source.encode_batch(lines)
-        word_starts_V = self.tokenizer.source.word_start_mask
-        for words, source, origin in zip(lines, sources, origins, strict=True):
-            if (num_words := int(word_starts_V[source].sum())) != len(words.split(" ")):
-                raise DataError(
-                    f"{origin}: the tokenizer makes {num_words} words of {len(words.split(' '))}; train another tokenizer",
-                    code="invalid-tree",
-                )
-        stats.unknown_labels = dict(unknown_counts)
-        return sources, targets
 
     def _truncate_or_drop(
         self, sources: list[list[int]], targets: list[list[int]], row: int, origin: str, stats: PairStats

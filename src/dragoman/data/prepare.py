@@ -60,14 +60,12 @@ from dragoman.data.tokenization.pair_tokenizer import (
     write_tokenizer,
 )
 from dragoman.data.tokenization.sentencepiece import check_sampling, import_sentencepiece
-from dragoman.data.tokenization.tree_labels import collect_labels, to_source_text
-from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer
+from dragoman.data.tokenization.vocabulary import NotifyFn, StructuredVocabulary, TextTokenizer
 from dragoman.errors import ClusterError, DataError, DragomanError, OutputError, RecipeError, WorkerLostError
 from dragoman.formats.readers import STDIN_PATH, detect_format, list_corpus_files
+from dragoman.hooks import load_task
 from dragoman.io.storage import lock_dir, to_write_error, write_lines
 from dragoman.runtime.processes import MapFunction, count_cores, map_in_processes
-from dragoman.trees.ptb import read_tree
-from dragoman.trees.tree import get_leaves
 
 CLEANING_PAGE = "cleaning.html"
 VALID: Literal["valid"] = "valid"
@@ -373,17 +371,16 @@ def _train_parser_tokenizer(recipe: Recipe, cleaned_corpora: Sequence[CleanedCor
     """Return the labels of all trees, and the tokenizer of their words: trained, or read from the recipe's file."""
     config = recipe.tokenizer
     pairs = chain.from_iterable(cleaned_corpus.iter_pairs() for cleaned_corpus in cleaned_corpora)
-    labels = collect_labels((read_tree(pair.target, name=pair.origin) for pair in pairs), recipe.task)
-    notify(f"the trees have {len(labels.brackets)} bracket labels and {len(labels.tags)} tags")
+    labels: StructuredVocabulary = load_task(recipe.task.kind).collect_vocabulary(pairs, recipe.task)
+    notify(labels.describe())
     if config.model_file is not None:
         source: TextTokenizer = import_sentencepiece(config, "model_file", Path(recipe.data.root) / config.model_file)
     else:
         notify(config.describe_training())
         lines = _sample_evenly(cleaned_corpora, 1, sum(map(len, cleaned_corpora)), config.max_train_sentences)
-        texts = (to_source_text([leaf.word for leaf in get_leaves(labels.normalize(read_tree(line)))]) for line in lines)
         root = Path(recipe.data.root)
         options: dict[str, Any] = {"normalization": "identity", "seed": recipe.training.seed}  # a parser keeps its words
-        source = train_one_side(texts, config, "source", **options, root=root, notify=notify)
+        source = train_one_side(map(labels.get_source_text, lines), config, "source", **options, root=root, notify=notify)
     return PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
 
 

@@ -16,9 +16,9 @@ from dragoman.formats.po import read_po
 from dragoman.formats.sgm import read_sgm
 from dragoman.formats.text import COMPRESSED_SUFFIXES, describe_path
 from dragoman.formats.tmx import read_tmx
-from dragoman.formats.treebank import read_brackets
 from dragoman.formats.tsv import read_aligned, read_tsv
 from dragoman.formats.xliff import read_xliff
+from dragoman.hooks import load_task
 
 STDIN_PATH = Path(STANDARD_INPUT)
 """Path that stands for standard input."""
@@ -208,7 +208,8 @@ def read_file(
         case "po":
             return read_po(stream_path)
         case "brackets":
-            return read_brackets(stream_path)
+            pairs: Iterator[Pair] = load_task("parsing").read_pairs(stream_path)
+            return pairs
         case "parquet":
             if stream_path is None or path.suffix in COMPRESSED_SUFFIXES:
                 raise DataError(

@@ -14,9 +14,9 @@ from dragoman.runtime.tensor_files import open_tensor_files
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
-    from dragoman.inference.parser import Parser
     from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.translator import Translator
+    from dragoman.parsing.parser import Parser
     from dragoman.runtime.device_options import DeviceOptions
 
 
@@ -109,7 +109,7 @@ def load(
         raise BundleError(f"{path}: is a parser, and adapters are for translators; leave adapters out", code="wrong-task")
     if shortlist is not None:
         raise DeviceError("shortlist: a parser has few labels and takes no shortlist; leave it out")
-    from dragoman.inference.parser import Parser  # imported late, because translation does not need it
+    from dragoman.parsing.parser import Parser  # imported late, because translation does not need it
 
     return Parser.from_bundles(bundles, release_mapped_weights=True, **device_options)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.errors import BundleError, DataError, RecipeError
-from dragoman.evaluation.rerank_tuning import FloatArray, TunedWeights, select_best, tune_weights
+from dragoman.experiments.reranking.tuning import FloatArray, TunedWeights, select_best, tune_weights
 from dragoman.inference.translator import Translator
 from dragoman.io.storage import write_lines
 from dragoman.languages import is_same_language

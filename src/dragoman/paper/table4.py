@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman.errors import DataError, RunError
-from dragoman.evaluation.evalb_params import COLLINS
-from dragoman.evaluation.evalb_scorer import sum_scores
-from dragoman.evaluation.parse_scores import ParseComparison
 from dragoman.formats.readers import list_corpus_files
-from dragoman.formats.treebank import read_trees
 from dragoman.inference.load import load
-from dragoman.inference.parser import Parser
+from dragoman.paper.cky import ChartParser
+from dragoman.paper.pcfg import induce_pcfg
+from dragoman.paper.right_branching import RightBranchingLabels, build_right_branching_tree, find_most_common_labels
+from dragoman.parsing.evalb.params import COLLINS
+from dragoman.parsing.evalb.parse_scores import ParseComparison
+from dragoman.parsing.evalb.scorer import sum_scores
+from dragoman.parsing.parser import Parser
+from dragoman.parsing.treebank import read_trees
+from dragoman.parsing.trees.simplify import simplify
+from dragoman.parsing.trees.tree import Leaf, Tree, get_leaves
 from dragoman.training.monitoring.run_status import read_run_status
-from dragoman.trees.cky import ChartParser
-from dragoman.trees.pcfg import induce_pcfg
-from dragoman.trees.right_branching import RightBranchingLabels, build_right_branching_tree, find_most_common_labels
-from dragoman.trees.simplify import simplify
-from dragoman.trees.tree import Leaf, Tree, get_leaves
 from dragoman.viz.charts import Bar, BarGroup, render_bar_chart
 
 TagSource = Literal["gold", "own"]

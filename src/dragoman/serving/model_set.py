@@ -13,11 +13,11 @@ from dragoman.inference.whole_texts import OutputLimits
 from dragoman.languages import get_language
 
 if TYPE_CHECKING:
-    from dragoman.inference.parse_result import Parse, PosTags
-    from dragoman.inference.parser import Parser
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translation_result import Translation
     from dragoman.inference.translator import Translator
+    from dragoman.parsing.parse_result import Parse, PosTags
+    from dragoman.parsing.parser import Parser
     from dragoman.runtime.device_options import DeviceOptions
 
 logger = logging.getLogger("dragoman.serving")
@@ -122,7 +122,7 @@ class ModelSet:
         Raises RecipeError for a pivot that is no language of the bundles.
         """
         from dragoman.inference.load import load  # imports torch
-        from dragoman.inference.parser import Parser
+        from dragoman.parsing.parser import Parser
 
         models: list[ServedModel] = []
         parser: ServedParser | None = None

@@ -25,8 +25,8 @@ from dragoman.serving.settings import ServerSettings
 from dragoman.text.glossary import Glossary, GlossaryEntry
 
 if TYPE_CHECKING:
-    from dragoman.inference.parse_result import Parse
     from dragoman.inference.translation_result import Translation
+    from dragoman.parsing.parse_result import Parse
 
 TRANSLATE_EXAMPLES = {
     "alternatives": {"texts": ["Good morning. How are you?"], "source": "en", "target": "de", "alternatives": 1},

@@ -39,10 +39,10 @@ from dragoman.serving.usage import Usage
 from dragoman.text.inline_rules import infer_rules
 
 if TYPE_CHECKING:
-    from dragoman.inference.parse_result import Parse, PosTags, Sentence
     from dragoman.inference.translation_result import Translation
+    from dragoman.parsing.parse_result import Parse, PosTags, Sentence
+    from dragoman.parsing.trees.ptb_tokenizer import TokenizationStyle
     from dragoman.text.glossary import Glossary
-    from dragoman.trees.ptb_tokenizer import TokenizationStyle
 
 POLL_SECONDS = 0.02
 """Time between two looks at a full queue."""

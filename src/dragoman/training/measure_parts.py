@@ -22,6 +22,7 @@ from dragoman.formats.pair import Pair
 from dragoman.model.factory import assemble_model
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import load_weights
+from dragoman.parsing.sentence_parser import parser_options
 from dragoman.tasks.attention_alignment import AlignmentHead, choose_alignment_head, get_guided_head
 from dragoman.tasks.confidence import (
     MAX_CALIBRATION_SENTENCES,
@@ -29,7 +30,6 @@ from dragoman.tasks.confidence import (
     ConfidenceCalibration,
     calibrate_model,
 )
-from dragoman.tasks.parsing import parser_options
 from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.tasks.torch_models import as_inference_model
 from dragoman.text.length_ratios import LengthRatios, measure_length_ratios

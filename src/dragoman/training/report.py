@@ -17,17 +17,17 @@ from dragoman.errors import MissingDependencyError
 from dragoman.evaluation.bootstrap import SMALL_TEST_SET
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.io.storage import write_json, write_lines
+from dragoman.parsing.sentence_parser import encode_words, get_labels
+from dragoman.parsing.trees.ptb import read_tree
 from dragoman.runtime.facts import format_facts
 from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.parsing import encode_words, get_labels
 from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.tasks.torch_models import get_max_positions
 from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, Sample
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.test_sets import TestSetReport, build_test_set_report
 from dragoman.training.validation import EvaluationResult, evaluate
-from dragoman.trees.ptb import read_tree
 from dragoman.viz import Panel, ReportTable, Series, render_attention_heatmap, render_learning_curve, render_report
 
 NUM_REPORT_SAMPLES = 10

@@ -13,7 +13,7 @@ from dragoman.errors import is_out_of_memory
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.model.weights import collect_weights, load_weights
-from dragoman.tasks.parsing import fill_word_tables, parser_options
+from dragoman.parsing.sentence_parser import fill_word_tables, parser_options
 from dragoman.training.checkpoints.checkpoint import Checkpoint, StateTensors, flatten_optimizer, restore_optimizer
 from dragoman.training.compute_plan import ComputePlan, compile_layers
 from dragoman.training.distributed.parallelize import (

@@ -28,16 +28,16 @@ from dragoman.evaluation.metrics import Score, mean_score
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.formats.readers import read_pairs
 from dragoman.model.transformer import Transformer
+from dragoman.parsing.sentence_parser import SentenceParser, read_gold_tree, score_parses
+from dragoman.parsing.trees.ptb import format_tree
+from dragoman.parsing.trees.tree import get_leaves
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.parsing import SentenceParser, read_gold_tree, score_parses
 from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
 from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.losses.function import LossFunction, build_validation_loss, count_learned
 from dragoman.training.monitoring.events import Sample
-from dragoman.trees.ptb import format_tree
-from dragoman.trees.tree import get_leaves
 
 # Sample translations of a validation in the metrics log.
 NUM_LOGGED_SAMPLES = 5

@@ -17,6 +17,7 @@ from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.token_list import Side, TokenListTokenizer, build_token_list, read_token_list
 from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer, Vocabulary
 from dragoman.errors import BundleError, RecipeError
+from dragoman.hooks import load_task
 
 SOURCE_MODEL_FILE, TARGET_MODEL_FILE = "source.model", "target.model"
 SOURCE_PIECES_FILE, TARGET_PIECES_FILE = "source.vocab.json", "target.vocab.json"
@@ -245,11 +246,9 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
 
     source = read_side(SOURCE_MODEL_FILE, SOURCE_TOKENS_FILE)
     if (folder / LABELS_FILE).exists():
-        from dragoman.data.tokenization.tree_labels import read_labels  # imported late, because translation does not need it
-
         return PairTokenizer(
             source,
-            read_labels(read_model_bytes(LABELS_FILE), name=str(folder / LABELS_FILE)),
+            load_task("parsing").read_vocabulary(read_model_bytes(LABELS_FILE), name=str(folder / LABELS_FILE)),
             append_source_eos=append_source_eos,
         )
     has_target_file = any((folder / name).exists() for name in (TARGET_MODEL_FILE, TARGET_TOKENS_FILE))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from dragoman.config import TaskConfig
+from dragoman.formats.pair import Pair
 
 NotifyFn = Callable[[str], None]
 """Receives messages for the user."""
@@ -39,3 +43,42 @@ class TextTokenizer(Vocabulary, Protocol):
     def encode_continuation(self, text: str) -> list[int]: ...
     @property
     def word_start_mask(self) -> npt.NDArray[np.bool_]: ...
+
+
+class StructuredVocabulary(Vocabulary, Protocol):
+    """Closed list of the tokens of targets that are no text, such as trees. The words of a target are its source."""
+
+    def describe(self) -> str:
+        """Return one sentence about the vocabulary."""
+        ...
+
+    def get_source_text(self, target: str) -> str:
+        """Return the words of a target as a line for the tokenizer of the source."""
+        ...
+
+    def encode_pairs(
+        self, targets: Sequence[str], origins: Sequence[str], source: TextTokenizer
+    ) -> tuple[list[list[int]], list[list[int]], dict[str, int]]:
+        """Return the ids of the sources and of the targets, and the counts of unknown labels.
+
+        origins: file and line of each target, for messages
+
+        Raises DataError for a target that cannot be encoded.
+        """
+        ...
+
+
+class StructuredTask(Protocol):
+    """Task whose target is no text: an entry of the hook `tasks`."""
+
+    def read_pairs(self, path: Path | None) -> Iterator[Pair]:
+        """Yield words and targets of a file of the format `brackets`. A path of None is standard input."""
+        ...
+
+    def collect_vocabulary(self, targets: Iterable[Pair], task: TaskConfig) -> StructuredVocabulary:
+        """Return the labels of these targets."""
+        ...
+
+    def read_vocabulary(self, serialized_model: bytes, *, name: str) -> StructuredVocabulary:
+        """Return the labels of a file. Raises BundleError if it holds none."""
+        ...

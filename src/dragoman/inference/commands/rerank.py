@@ -32,7 +32,7 @@ from dragoman.console.options import (
 from dragoman.io.json_fields import OPTIONAL
 
 if TYPE_CHECKING:
-    from dragoman.inference.reranking import RerankWeights, ScoredCandidate
+    from dragoman.experiments.reranking.reranking import RerankWeights, ScoredCandidate
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def rerank(args: RerankOptions) -> None:
         progress_bar(stderr_console(), "translating", len(sources)) as bar,
     ):
         from dragoman.inference.load import load  # the import of torch takes seconds, in which the bar is shown
-        from dragoman.inference.reranking import Reranker, choose_candidate, read_weights, write_weights
+        from dragoman.experiments.reranking.reranking import Reranker, choose_candidate, read_weights, write_weights
 
         weights = read_weights(args.weights_path) if args.reference is None else None
         translators = [

@@ -1,0 +1,1 @@
+"""EVALB: labeled brackets of parse trees, scored against gold trees."""

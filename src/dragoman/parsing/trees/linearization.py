@@ -1,0 +1,184 @@
+"""Linearizations: three lossless conversions between trees and token sequences.
+
+| name | `(S (NP (DT the) (NN cat)) (VP (VBD sat)))` | source |
+| --- | --- | --- |
+| `typed` | `(S (NP XX XX )NP (VP XX )VP )S` | Vinyals et al. 2015, with XX for every tag |
+| `tensor2tensor` | `S NP DT NN /NP VP VBD /VP /S` | tensor2tensor's wsj_parsing.py: tags, no words |
+| `topdown` | `(S (NP the cat ) (VP sat ) )` | words as tokens, closing brackets without labels |
+
+`repair.repair_tree` returns the tree. It takes what the tokens lack: the words, and their tags except for `tensor2tensor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from dragoman.errors import DataError
+from dragoman.parsing.trees.tree import Tree, iter_events
+
+LinearizationName = Literal["typed", "tensor2tensor", "topdown"]
+LINEARIZATION_NAMES: tuple[LinearizationName, ...] = ("typed", "tensor2tensor", "topdown")
+
+XX = "XX"
+"""Token that stands for any word, and tag of a word without a known tag."""
+
+
+class Action(NamedTuple):
+    """Effect of a token on a tree that is built from left to right.
+
+    label: label of an opening bracket, label of a closing bracket or None, tag of a word or None
+    word: the word, or None if the token does not contain it
+    """
+
+    kind: Literal["open", "word", "close", "invalid"]
+    label: str | None = None
+    word: str | None = None
+
+
+class Linearization(Protocol):
+    """Conversion of trees to tokens."""
+
+    @property
+    def name(self) -> LinearizationName:
+        """Return the name that recipes use."""
+        ...
+
+    def linearize(self, tree: Tree) -> list[str]:
+        """Return the tokens of a tree. Raises DataError for a tree that the linearization cannot express."""
+        ...
+
+    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        """Return the action of each token. `tokens` may be a sequence or a whole vocabulary."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TypedLinearization:
+    """Linearization with labeled closing brackets and XX for each word."""
+
+    name: LinearizationName = "typed"
+
+    def linearize(self, tree: Tree) -> list[str]:
+        """Return the tokens of a tree."""
+        bracket_signs = {"open": "(", "close": ")"}
+        return [XX if kind == "leaf" else f"{bracket_signs[kind]}{label}" for kind, label, _ in iter_events(tree)]
+
+    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        """Return the action of each token."""
+        return [_parse_typed_action(token) for token in tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor2TensorLinearization:
+    """Linearization with bare labels and tags, and `/` before a closing label.
+
+    A token opens a bracket if its label closes somewhere in the sequence, or is one of `constituents`; otherwise it is a tag.
+    A tag that equals such a label is prefixed with +. A label that begins with + / or \\ is prefixed with \\, and the empty
+    label is \\.
+    """
+
+    constituents: frozenset[str] = frozenset()
+    name: LinearizationName = "tensor2tensor"
+
+    def linearize(self, tree: Tree) -> list[str]:
+        """Return the tokens of a tree. Raises DataError for a word without a tag."""
+        tree_events = list(iter_events(tree))
+        brackets = self.constituents.union(label or "" for kind, label, _ in tree_events if kind == "open")
+        tokens: list[str] = []
+        for kind, label, word in tree_events:
+            if label is None:
+                raise DataError(
+                    f"word {word!r}: has no tag, but the tensor2tensor linearization needs one; write (TAG word)",
+                    code="invalid-tree",
+                )
+            if kind == "close":
+                tokens.append(f"/{label}")
+            elif kind == "leaf" and label in brackets:
+                tokens.append(f"+{label}")
+            else:
+                tokens.append(f"\\{label}" if not label or label[0] in "+/\\" else label)
+        return tokens
+
+    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        """Return the action of each token."""
+        brackets = self.constituents.union(token[1:] for token in tokens if token.startswith("/"))
+        return [self._parse_action(token, brackets) for token in tokens]
+
+    def _parse_action(self, token: str, brackets: frozenset[str]) -> Action:
+        if not token:
+            return Action("invalid")
+        match token[0]:
+            case "/":
+                return Action("close", token[1:])
+            case "+":
+                return Action("word", token[1:])
+        label = token.removeprefix("\\")
+        return Action("open" if label in brackets else "word", label)
+
+
+@dataclass(frozen=True, slots=True)
+class TopDownLinearization:
+    """Linearization with words as tokens and unlabeled closing brackets; \\ precedes a word that begins with ( ) or \\."""
+
+    name: LinearizationName = "topdown"
+
+    def linearize(self, tree: Tree) -> list[str]:
+        """Return the tokens of a tree."""
+        tokens: list[str] = []
+        for kind, label, word in iter_events(tree):
+            match kind:
+                case "open":
+                    tokens.append(f"({label}")
+                case "leaf":
+                    tokens.append(self.format_word(word))
+                case _:
+                    tokens.append(")")
+        return tokens
+
+    def format_word(self, word: str) -> str:
+        """Return the token of a word."""
+        return f"\\{word}" if word.startswith(("(", ")", "\\")) else word
+
+    def parse_actions(self, tokens: Sequence[str]) -> list[Action]:
+        """Return the action of each token."""
+        return [self._parse_action(token) for token in tokens]
+
+    def _parse_action(self, token: str) -> Action:
+        if token == ")":
+            return Action("close")
+        if token.startswith(")"):
+            return Action("invalid")
+        if token.startswith("("):
+            return Action("open", token[1:])
+        return Action("word", word=token.removeprefix("\\"))
+
+
+def linearization(name: LinearizationName, *, constituents: Iterable[str] = ()) -> Linearization:
+    """Return the linearization with this name. `constituents`: labels that `tensor2tensor` always reads as brackets."""
+    match name:
+        case "typed":
+            return TypedLinearization()
+        case "tensor2tensor":
+            return Tensor2TensorLinearization(frozenset(constituents))
+        case "topdown":
+            return TopDownLinearization()
+
+
+def choose_tag(word_index: int, action: Action, tags: Sequence[str | None] | None) -> str | None:
+    """Return the tag of a word: from `tags`, else from its token, else XX."""
+    if tags is not None:
+        return tags[word_index]
+    return XX if action.label is None else action.label
+
+
+def _parse_typed_action(token: str) -> Action:
+    if token == XX:
+        return Action("word")
+    match token[:1]:
+        case "(":
+            return Action("open", token[1:])
+        case ")":
+            return Action("close", token[1:])
+    return Action("invalid")

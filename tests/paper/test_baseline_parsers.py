@@ -1,0 +1,233 @@
+"""Baselines of Table 4: right-branching trees, the PCFG and its chart parser."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dragoman.paper.cky import ChartParser
+from dragoman.paper.pcfg import BinaryRule, Grammar, Symbol, UnaryRule, induce_pcfg
+from dragoman.paper.right_branching import RightBranchingLabels, build_right_branching_tree, find_most_common_labels
+from dragoman.parsing.evalb.scorer import score_trees, sum_scores
+from dragoman.parsing.treebank import read_trees
+from dragoman.parsing.trees.ptb import read_tree
+from dragoman.parsing.trees.simplify import copy_tags, simplify
+from dragoman.parsing.trees.tree import Leaf, Tree, TreeEvent, build_tree, format_brackets, get_leaves, get_words, iter_events
+from toy_treebank import TREES, untagged
+
+CRAFT = Path(__file__).resolve().parents[3] / "shared" / "data" / "craft"
+
+
+# --- right-branching ---------------------------------------------------------------------------------------------------------
+
+
+def test_right_branching_tree_leaves_full_stop_outside() -> None:
+    sentence = [Leaf("the", "DT"), Leaf("cat", "NN"), Leaf("sat", "VBD"), Leaf(".", ".")]
+    assert format_brackets(build_right_branching_tree(sentence)) == "(TOP (S (DT the) (VP (NN cat) (VBD sat)) (. .)))"
+    assert format_brackets(build_right_branching_tree(sentence, RightBranchingLabels("FRAG", "NP"), outside_tags=())) == (
+        "(TOP (FRAG (DT the) (NP (NN cat) (NP (VBD sat) (. .)))))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ([], "(TOP)"),
+        ([Leaf("no", "UH")], "(TOP (S (UH no)))"),
+        ([Leaf(".", ".")], "(TOP (S (. .)))"),
+        ([Leaf(".", "."), Leaf(".", ".")], "(TOP (S (. .) (. .)))"),
+        ([Leaf("no", "UH"), Leaf(".", ".")], "(TOP (S (UH no) (. .)))"),
+        ([Leaf("oh", None), Leaf("no", None)], "(TOP (S oh no))"),
+    ],
+)
+def test_short_sentences_have_right_branching_trees(sentence: list[Leaf], expected: str) -> None:
+    assert format_brackets(build_right_branching_tree(sentence)) == expected
+
+
+def test_right_branching_trees_hold_exactly_their_words() -> None:
+    for length in range(8):
+        for tags in itertools.product(("NN", "."), repeat=length):
+            sentence = [Leaf(f"w{index}", tag) for index, tag in enumerate(tags)]
+            tree = build_right_branching_tree(sentence)
+            assert get_leaves(tree) == sentence
+            assert build_right_branching_tree(sentence) == build_tree(iter_events(tree))
+
+
+def test_right_branching_labels_are_the_most_common() -> None:
+    # Around sentences: S four times, and one NP of one word. At their ends, before the full stop: NP 4, VP 3, PP 2.
+    assert find_most_common_labels(TREES) == RightBranchingLabels("S", "NP")
+    assert find_most_common_labels([read_tree("(TOP (X (A a) (Y (A b) (A c)) (. .)))")]) == RightBranchingLabels("X", "Y")
+    assert find_most_common_labels([]) == RightBranchingLabels("S", "VP")
+
+
+def test_right_branching_treebank_is_recovered() -> None:
+    bank = [read_tree("(TOP (S (A a) (VP (B b) (VP (C c) (D d))) (. .)))"), read_tree("(TOP (S (A a) (VP (B b) (D d))))")]
+    trees = [build_right_branching_tree(get_leaves(tree), find_most_common_labels(bank)) for tree in bank]
+    assert sum_scores(score_trees(bank, trees)).f1 == 100.0
+
+
+# --- the grammar -------------------------------------------------------------------------------------------------------------
+
+
+def label(name: str, parent: str) -> Symbol:
+    return Symbol("label", name, parent)
+
+
+def test_rule_probabilities_have_a_closed_form() -> None:
+    grammar = induce_pcfg(TREES)
+    top, sentence = Symbol("label", "TOP", ""), label("S", "TOP")
+    assert grammar.root == top
+    # TOP → S four times of five; S → NP VP twice of four; S → NP S|NP, S|NP → VP . the other two.
+    assert grammar.unary_chains[UnaryRule(top, sentence)][0] == pytest.approx(math.log(4 / 5))
+    rest = Symbol("remainder", "S", "TOP", ("NP",))
+    assert grammar.binary_rules[BinaryRule(sentence, label("NP", "S"), label("VP", "S"))] == pytest.approx(math.log(2 / 4))
+    assert grammar.binary_rules[BinaryRule(sentence, label("NP", "S"), rest)] == pytest.approx(math.log(2 / 4))
+    assert grammar.binary_rules[BinaryRule(rest, label("VP", "S"), Symbol("tag", ".", "S"))] == pytest.approx(0.0)
+    # Chains multiply: TOP → NP (1/5), then NP → NN (1/1).
+    score, chain = grammar.unary_chains[UnaryRule(top, Symbol("tag", "NN", "NP"))]
+    assert score == pytest.approx(math.log(1 / 5))
+    assert chain == (top, label("NP", "TOP"), Symbol("tag", "NN", "NP"))
+
+
+@pytest.mark.parametrize(("parents", "siblings"), [(True, 1), (True, 0), (False, 2)])
+def test_rules_of_each_symbol_sum_to_one(parents: bool, siblings: int) -> None:
+    grammar = induce_pcfg(TREES, parent_annotation=parents, horizontal_order=siblings)
+    sums = Counter[Symbol]()
+    for rule, score in grammar.binary_rules.items():
+        sums[rule.parent] += math.exp(score)  # type: ignore[assignment]
+    for ends, (score, chain) in grammar.unary_chains.items():
+        if len(chain) == 2:
+            sums[ends.parent] += math.exp(score)  # type: ignore[assignment]
+    assert set(sums) == {symbol for symbol in grammar.log_prior if symbol.kind != "tag"}
+    assert all(value == pytest.approx(1.0) for value in sums.values())
+    assert sum(map(math.exp, grammar.log_prior.values())) == pytest.approx(1.0)
+
+
+def test_unknown_word_is_tagged_by_its_suffix() -> None:
+    verbs = [f"(TOP (S (NN x{end}tion) (VBD x{end}ed)))" for end in "abcdefgh"]
+    lexicon = induce_pcfg([read_tree(line) for line in verbs]).lexicon
+    for word, tag in (("jumped", "VBD"), ("station", "NN")):
+        scores = lexicon.score_symbols(word)
+        assert max(scores, key=scores.__getitem__).label == tag
+    assert {symbol.label for symbol in lexicon.score_symbols("jumped", "NN")} == {"NN"}
+    assert {symbol.label for symbol in lexicon.score_symbols("jumped", "never met")} >= {"VBD"}
+
+
+def test_pcfg_needs_trees() -> None:
+    with pytest.raises(ValueError, match="at least one tree"):
+        induce_pcfg([])
+
+
+# --- the chart ---------------------------------------------------------------------------------------------------------------
+
+
+def derivations(grammar: Grammar, symbol: Symbol, sentence: Sequence[Leaf]) -> Iterator[tuple[float, tuple[TreeEvent, ...]]]:
+    """Yield all derivations with at most one unary chain a node, with their scores, by exhaustive search."""
+    chains = [(0.0, (symbol,)), *(chain for ends, chain in grammar.unary_chains.items() if ends.parent == symbol)]
+    for chain_score, chain in chains:
+        labels = [part for part in chain if part.kind == "label"]
+        before = tuple(TreeEvent("open", part.label) for part in labels)
+        after = tuple(TreeEvent("close", part.label) for part in reversed(labels))
+        if chain[-1].kind == "tag":
+            if len(sentence) == 1 and (score := grammar.lexicon.score_symbols(*sentence[0]).get(chain[-1])) is not None:
+                yield chain_score + score, (*before, TreeEvent("leaf", chain[-1].label, sentence[0].word), *after)
+            continue
+        for rule, score in grammar.binary_rules.items():
+            if rule.parent != chain[-1]:
+                continue
+            for cut in range(1, len(sentence)):
+                for left, left_steps in derivations(grammar, rule.left, sentence[:cut]):
+                    for right, right_steps in derivations(grammar, rule.right, sentence[cut:]):
+                        yield chain_score + score + left + right, (*before, *left_steps, *right_steps, *after)
+
+
+def test_chart_parse_is_the_best_derivation(subtests: pytest.Subtests) -> None:
+    for text in ["the cat saw a dog", "it saw the cat with a telescope", "telescope", "it slept .", "a zebra slept"]:
+        for parents in [True, False]:
+            with subtests.test(parents=parents, text=text):
+                grammar = induce_pcfg(TREES, parent_annotation=parents)
+                sentence = [Leaf(word, None) for word in text.split()]
+                everything = {
+                    build_tree(steps): score
+                    for score, steps in sorted(
+                        derivations(grammar, grammar.root, sentence), key=lambda derivation: derivation[0]
+                    )
+                }
+                tree = ChartParser(grammar, beam=math.inf).parse(sentence)
+                assert tree is not None
+                assert everything[tree] == pytest.approx(max(everything.values()))
+                assert len(everything) > 1 or text == "telescope"
+
+
+def test_parent_annotation_attaches_prepositional_phrases() -> None:
+    """Check that counts of 2 to 1 attach to the verb: P(VP → VBD NP PP) against P(VP → VBD NP) · P(NP → NP PP)."""
+    bank = [*TREES, TREES[2]]
+    tree = ChartParser(induce_pcfg(bank)).parse(untagged(TREES[1]))
+    assert tree is not None
+    assert format_brackets(tree) == format_brackets(TREES[2]).replace("the dog", "a dog").replace(
+        "(DT the) (NN dog)", "(DT a) (NN dog)"
+    )
+
+
+def test_unambiguous_grammar_recovers_its_treebank() -> None:
+    bank = [TREES[0], *TREES[3:]]
+    parser = ChartParser(induce_pcfg(bank))
+    assert [parser.parse(get_leaves(tree)) for tree in bank] == bank
+    assert [parser.parse(untagged(tree)) for tree in bank] == bank
+
+
+def test_sentence_without_derivation_has_no_tree() -> None:
+    parser = ChartParser(induce_pcfg(TREES))
+    assert parser.parse([]) is None
+    assert parser.parse([Leaf("saw", "VBD"), Leaf("saw", "VBD")]) is None
+    assert parser.parse([Leaf("a", "DT")]) is None
+
+
+@pytest.mark.parametrize(
+    ("bank", "derivable", "not_derivable"),
+    [("(TOP (NP (NN a)))", "a", "a b"), ("(TOP (A a) (B b))", "a b", "a")],
+    ids=["unary", "binary"],
+)
+def test_grammar_may_have_one_rule_type(bank: str, derivable: str, not_derivable: str) -> None:
+    parser = ChartParser(induce_pcfg([read_tree(bank)]))
+    assert parser.parse([Leaf(word, None) for word in derivable.split()]) == read_tree(bank)
+    assert parser.parse([Leaf(word, None) for word in not_derivable.split()]) is None
+
+
+def test_given_unknown_tags_are_kept() -> None:
+    tree = ChartParser(induce_pcfg(TREES)).parse([Leaf("the", "DT"), Leaf("dog", "FW"), Leaf("slept", "VBD")])
+    assert tree is not None
+    assert get_leaves(tree) == [Leaf("the", "DT"), Leaf("dog", "FW"), Leaf("slept", "VBD")]
+
+
+def test_pcfg_accepts_deep_trees() -> None:
+    depth = 1_000
+    deep = read_tree("(TOP " + "(S (A a) " * depth + "(S (A a) (A a))" + ")" * depth + ")")
+    assert induce_pcfg([deep]).binary_rules
+
+
+@pytest.mark.slow
+def test_pcfg_of_craft_has_expected_f1() -> None:
+    """Check 140 dev trees of up to 40 words. Klein and Manning (2003) have 77 to 78 on WSJ with such a grammar."""
+    if not CRAFT.is_dir():
+        pytest.skip("the treebank CRAFT is missing")
+    train, dev = (
+        [simplify(record.tree, root="top") for record in read_trees(CRAFT / f"{name}.tsv.gz")] for name in ("train", "dev")
+    )
+    sample = [tree for tree in dev[::17] if len(get_words(tree)) <= 40]
+    parser, labels = ChartParser(induce_pcfg(train)), find_most_common_labels(train)
+    right = [build_right_branching_tree(get_leaves(tree), labels) for tree in sample]
+    with_tags = [parser.parse(get_leaves(tree)) for tree in sample]
+    without = [parser.parse(untagged(tree)) for tree in sample]
+    scores = [
+        sum_scores(score_trees(sample, copy_tags(sample, [tree or Tree("TOP", ()) for tree in predicted]))).f1
+        for predicted in (right, with_tags, without)
+    ]
+    assert scores[0] < 20.0
+    assert scores[1] > 75.0
+    assert 72.0 < scores[2] < scores[1]
