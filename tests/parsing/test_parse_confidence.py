@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from dragoman.cli.main import cli
 from dragoman.config import CorpusConfig
-from dragoman.parsing.parse_result import Parse
 from dragoman.parsing.parse_confidence import ConfidenceFilter, compute_mean_log_prob
+from dragoman.parsing.parse_result import Parse
 from tiny_runs import on_one_core
 from toy_treebank import TREES, save_toy_parser
 

@@ -18,7 +18,6 @@ from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
 from dragoman.parsing.trees.tree import get_words
 from dragoman.training.validation import get_references
-from dragoman.parsing.trees.tree import get_words
 from tiny_runs import NO_DROPOUT
 from toy_treebank import BANK
 

@@ -63,7 +63,7 @@ COMMAND_GROUPS = {
     "Research": {
         "score": ("dragoman.inference.commands.evaluate", "Score translations against references, with a model, or both."),
         "align": ("dragoman.inference.commands.align", "Align the words of translations with those of their sources."),
-        "rerank": ("dragoman.inference.commands.rerank", "Choose from n-best outputs with the help of other bundles."),
+        "rerank": ("dragoman.experiments.reranking.command", "Choose from n-best outputs with the help of other bundles."),
         "parse": ("dragoman.parsing.commands.parse", "Parse sentences into trees, line by line."),
         "evalb": (
             "dragoman.parsing.commands.evalb",

@@ -1,1 +1,1 @@
-"""What commands share: options, checks of paths, and output to a terminal."""
+"""Options, checks of paths and terminal output, which all commands share."""

@@ -124,8 +124,8 @@ def rerank(args: RerankOptions) -> None:
         open_text_output(args.output, overwrite=args.overwrite) as stream,
         progress_bar(stderr_console(), "translating", len(sources)) as bar,
     ):
-        from dragoman.inference.load import load  # the import of torch takes seconds, in which the bar is shown
         from dragoman.experiments.reranking.reranking import Reranker, choose_candidate, read_weights, write_weights
+        from dragoman.inference.load import load  # the import of torch takes seconds, in which the bar is shown
 
         weights = read_weights(args.weights_path) if args.reference is None else None
         translators = [

@@ -20,7 +20,6 @@ from dragoman.cli.main import cli
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import BundleError, DataError, RecipeError
 from dragoman.evaluation.metrics import bleu
-from dragoman.experiments.reranking.tuning import select_best, tune_weights
 from dragoman.experiments.reranking.reranking import (
     Reranker,
     RerankWeights,
@@ -30,6 +29,7 @@ from dragoman.experiments.reranking.reranking import (
     reverse_words,
     write_weights,
 )
+from dragoman.experiments.reranking.tuning import select_best, tune_weights
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
 from tiny_runs import WORDS
