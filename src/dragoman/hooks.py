@@ -76,6 +76,11 @@ def load_entry(entry: EntryPoint) -> Any:
         ) from error
 
 
+def describe_entry(entry: EntryPoint) -> str:
+    """Return the name of an entry, with that of its distribution if it is another one."""
+    return entry.name if entry.dist is None or entry.dist.name == DISTRIBUTION else f"{entry.name} ({entry.dist.name})"
+
+
 def load_task(name: str) -> Any:
     """Return the entry of the hook `tasks` with this name. Raises HookError if it cannot be imported."""
     return load_entry(next(entry for entry in list_entries("tasks") if entry.name == name))

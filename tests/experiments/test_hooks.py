@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -110,6 +111,12 @@ def test_command_of_a_package_runs(installed: Path, tmp_path: Path) -> None:
     assert "count-words" not in CliRunner().invoke(cli, []).output
 
 
+def test_doctor_lists_entries_with_their_packages(installed: Path) -> None:
+    attached = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).output)["hooks"]
+    assert {"ctc", "squared_relu (my-ideas)"} <= set(attached["architectures"])
+    assert attached["commands"] == ["count-words (my-ideas)"]
+
+
 def test_default_keys_load_no_entry(installed: Path) -> None:
     recipe = make_recipe({"size": "tiny"})
     assert (recipe.model.extensions, recipe.training.extensions, recipe.decoding.extensions) == ((), (), ())
@@ -132,6 +139,7 @@ def test_broken_entry_is_named_in_one_line(site: Path) -> None:
     with pytest.raises(RecipeError, match=r"broken-ideas: its entry broken = .* cannot be imported: no such thing") as raised:
         make_recipe({}, ["model.new_idea=true"])
     assert "\n" not in str(raised.value)
+    assert "its entry broken" in CliRunner().invoke(cli, ["doctor"]).output
     result = CliRunner().invoke(cli, ["fail"])
     assert isinstance(result.exception, HookError)
     assert CliRunner().invoke(cli, ["--all"]).exit_code == 0

@@ -39,7 +39,11 @@ class InfoOutput:
 
 @dataclass(frozen=True)
 class DoctorOutput:
-    """Output of `dragoman doctor --json`. torch, instructions, bfloat16, gpu: None without PyTorch"""
+    """Output of `dragoman doctor --json`.
+
+    torch, instructions, bfloat16, gpu: None without PyTorch
+    hooks: entries of each hook, those of other distributions with their name
+    """
 
     dragoman: str
     python: str
@@ -50,6 +54,7 @@ class DoctorOutput:
     bfloat16: bool | None
     gpu: str | None
     disk_free_gib: float
+    hooks: Mapping[str, Sequence[str]]
     remarks: Sequence[str]
 
 
@@ -179,6 +184,7 @@ def doctor(as_json: bool) -> None:
     from dataclasses import asdict
 
     from dragoman.console.terminal import print_facts, print_json
+    from dragoman.hooks import HOOKS, describe_entry, find_broken_entries, list_entries
     from dragoman.inference.backends.compiled.backend import CompiledBackend
     from dragoman.runtime.thread_count import get_num_threads
     from dragoman.version import __version__
@@ -199,6 +205,8 @@ def doctor(as_json: bool) -> None:
             remarks.append(f"{library} is missing. It is needed for {purpose}: pip install 'dragoman[{extra}]'")
     if not (support := CompiledBackend().check_machine("int8")).is_supported:
         remarks.append(f"The compiled back end does not run, because {support.reason}: translation is slower.")
+    for hook in HOOKS:
+        remarks += find_broken_entries(hook)
     result = DoctorOutput(
         dragoman=__version__,
         python=platform.python_version(),
@@ -209,13 +217,15 @@ def doctor(as_json: bool) -> None:
         bfloat16=pytorch and pytorch.bfloat16,
         gpu=pytorch and pytorch.gpu,
         disk_free_gib=round(free_gib, 1),
+        hooks={hook: list(map(describe_entry, list_entries(hook))) for hook in HOOKS},
         remarks=remarks,
     )
     if as_json:
         print_json(result)
         return
     facts = {key.replace("_", " "): "none" if value is None else value for key, value in asdict(result).items()}
-    del facts["remarks"]
+    del facts["remarks"], facts["hooks"]
+    facts |= {hook: ", ".join(entries) for hook, entries in result.hooks.items() if entries}
     print_facts("this machine", facts)
     for remark in remarks or ["Nothing is missing."]:
         click.echo(remark)
