@@ -569,4 +569,4 @@ def test_tied_embeddings_of_two_vocabulary_sizes_are_refused(tmp_path: Path) -> 
         f"{index}": np.zeros(1) for index in range(99)
     }
     with pytest.raises(BundleError, match="vocabularies of 11 and 9 pieces"):
-        dragoman.bundle._list_shapes(recipe, (11, 9), weights, location=tmp_path)
+        dragoman.bundle._list_shapes(recipe.model, recipe.task, (11, 9), weights, location=tmp_path)

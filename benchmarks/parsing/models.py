@@ -79,7 +79,7 @@ def random_bundle(treebank: Treebank, folder: Path) -> Path:
     source = train_sentencepiece(map(to_source_text, sentences), recipe.tokenizer, vocab_size=size, seed=1)
     tokenizer = PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
     torch.manual_seed(1)
-    options = parser_options(recipe)
+    options = parser_options(recipe.task)
     model = build_model(recipe.model, source_vocab_size=len(source), target_vocab_size=len(labels), **options)
     fill_word_tables(model, tokenizer)
     save_bundle(bundle, recipe=recipe, tokenizer=tokenizer, weights=collect_weights(model), metadata={})

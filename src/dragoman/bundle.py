@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
-from dragoman.config import Recipe, recipe_from_dict
+from dragoman.config import ModelConfig, Recipe, TaskConfig, TokenizerConfig, recipe_from_dict
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.data.tokenization.special_tokens import WORD_ID
@@ -328,17 +328,17 @@ def read_bundle(path: Path, files: dict[str, MappedFile]) -> Bundle:
         weights = StoredArrays(files[WEIGHTS_FILE])
     except (SafetensorError, OSError, KeyError) as error:
         raise BundleError(f"{path / WEIGHTS_FILE}: cannot be read: {error}", code="bundle-damaged") from None
-    shapes = _list_shapes(recipe, vocabulary, weights, location=path / CONFIG_FILE)
+    shapes = _list_shapes(recipe.model, recipe.task, vocabulary, weights, location=path / CONFIG_FILE)
     arrays = check_weights(weights, shapes, location=path / WEIGHTS_FILE, release=weights.release)
     check_again(path, BundleError, files)
     return Bundle(recipe, tokenizer, arrays, metadata, weights.release)
 
 
-def list_language_pairs(recipe: Recipe, metadata: BundleMetadata) -> list[tuple[str, str]]:
+def list_language_pairs(task: TaskConfig, tokenizer: TokenizerConfig, metadata: BundleMetadata) -> list[tuple[str, str]]:
     """Return the pairs of languages that a bundle serves: one, or several for a model of many languages; empty if unknown."""
-    if metadata.language_pairs is not None or recipe.tokenizer.language_token is not None:
+    if metadata.language_pairs is not None or tokenizer.language_token is not None:
         return list(metadata.language_pairs or ())
-    languages = recipe.task.source_language or "?", recipe.task.target_language or "?"
+    languages = task.source_language or "?", task.target_language or "?"
     return [] if set(languages) == {"?"} else [languages]
 
 
@@ -350,10 +350,9 @@ def _list_languages(metadata: BundleMetadata) -> tuple[tuple[str, ...], tuple[tu
 
 
 def _list_shapes(
-    recipe: Recipe, vocabulary: tuple[int, int], weights: Mapping[str, NDArray[Any]], *, location: Path
+    config: ModelConfig, task: TaskConfig, vocabulary: tuple[int, int], weights: Mapping[str, NDArray[Any]], *, location: Path
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the weights of a config, after checking the sizes in the config against the weights."""
-    config, task = recipe.model, recipe.task
     output = weights[OUTPUT].shape if OUTPUT in weights else ()
     layers = config.encoder_layers + config.decoder_layers
     if output != (vocabulary[1], config.d_model) or layers > len(weights):

@@ -93,9 +93,9 @@ def test_published_pieces_train_as_plain_text_does(tiny: MakeRecipe, root: Path)
 
 def test_references_join_published_pieces() -> None:
     pairs = [Pair("a@@ b", "un@@ ter Baum", "x:1")]
-    assert get_references(pairs, make_recipe({})) == ["un@@ ter Baum"]
+    assert get_references(pairs, make_recipe({}).tokenizer) == ["un@@ ter Baum"]
     recipe = make_recipe({"tokenizer": {"model_type": "subword-nmt", "byte_fallback": False}})
-    assert get_references(pairs, recipe) == ["unter Baum"]
+    assert get_references(pairs, recipe.tokenizer) == ["unter Baum"]
 
 
 def test_changed_codes_prepare_the_corpus_again(tiny: MakeRecipe, root: Path) -> None:

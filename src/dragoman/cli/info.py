@@ -83,7 +83,7 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
     check_bundle(bundle)
     recipe, vocabulary_sizes, bundle_metadata = read_config(bundle)
     metadata = bundle_metadata.to_dict()
-    pairs = list_language_pairs(recipe, bundle_metadata)
+    pairs = list_language_pairs(recipe.task, recipe.tokenizer, bundle_metadata)
     size_bytes = sum(path.stat().st_size for path in bundle.iterdir())
     if as_json:
         print_json(

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from dragoman.cleaning.cleaned_corpus import TotalEstimator
-from dragoman.config import Recipe, read_recipe
+from dragoman.config import Recipe, TokenizerConfig, TrainingConfig, read_recipe
 from dragoman.config.presets import SIZES, SectionValues
 from dragoman.formats.object_store import is_url
 from dragoman.formats.readers import check_files_exist, read_pairs
@@ -92,7 +92,9 @@ def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Rec
     if derived.training.schedule == "noam":  # the recipe chose it; its peak follows from its warm-up, so the preset's stays
         del chosen["training"]["warmup_steps"]
         derived = read_recipe(path, overrides, defaults={"size": size, **chosen})
-    return derived, describe_choice(derived, corpus_size) if derived != recipe else None
+    if derived == recipe:
+        return derived, None
+    return derived, describe_choice(derived.size, derived.tokenizer, derived.training, corpus_size)
 
 
 def measure_corpora(recipe: Recipe) -> CorpusSize:
@@ -157,12 +159,11 @@ def _round(number: float) -> int:
     return int(float(f"{number:.1e}"))
 
 
-def describe_choice(recipe: Recipe, corpus_size: CorpusSize) -> str:
+def describe_choice(size: str, tokenizer: TokenizerConfig, training: TrainingConfig, corpus_size: CorpusSize) -> str:
     """Return one line about the settings that follow from the corpora."""
-    training = recipe.training
     epochs = training.max_steps * training.batch_tokens * training.batches_per_update / max(corpus_size.tokens, 1)
     return (
-        f"{corpus_size.describe()}: size {recipe.size}, {recipe.tokenizer.vocab_size:,} pieces, batches of "
+        f"{corpus_size.describe()}: size {size}, {tokenizer.vocab_size:,} pieces, batches of "
         f"{training.batch_tokens:,} tokens, {training.max_steps:,} steps ({epochs:.0f} epochs), warm-up of "
         f"{training.warmup_steps:,}; the recipe may set each"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from dragoman.config import Recipe, flatten_settings
+from dragoman.config import DataConfig, Recipe, TaskConfig, flatten_settings
 from dragoman.data.manifest import list_input_digests, read_manifest
 from dragoman.errors import DataError, RunError
 from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
@@ -126,14 +126,16 @@ def _read_finished_run(folder: Path) -> FinishedRun:
     report = read_report(folder, "steps", "seconds", "parameters", "machine", "finished")
     manifest = read_manifest(folder / "data")
     train_digests = None if manifest is None else list_input_digests(manifest["inputs"])
-    return FinishedRun(folder, run_status.recipe, report, train_digests, _compute_test_digest(run_status.recipe))
+    return FinishedRun(
+        folder, run_status.recipe, report, train_digests, _compute_test_digest(run_status.recipe.data, run_status.recipe.task)
+    )
 
 
-def _compute_test_digest(recipe: Recipe) -> str | None:
-    if recipe.data.test is None:
+def _compute_test_digest(data: DataConfig, task: TaskConfig) -> str | None:
+    if data.test is None:
         return None
     try:
-        lines = [f"{pair.source}\t{pair.target}\n" for pair in read_eval_pairs(recipe.data.test, recipe)]
+        lines = [f"{pair.source}\t{pair.target}\n" for pair in read_eval_pairs(data.test, data, task)]
     except DataError:
         return None
     return sha256("".join(lines).encode()).hexdigest()
@@ -172,7 +174,7 @@ def _resample_bleu(runs: Sequence[FinishedRun]) -> list[ResampledScore]:
     recipe = runs[0].recipe
     if recipe.data.test is None or any("bleu" not in run.report for run in runs):
         return []
-    references = get_references(read_eval_pairs(recipe.data.test, recipe), recipe)
+    references = get_references(read_eval_pairs(recipe.data.test, recipe.data, recipe.task), recipe.tokenizer)
     resamples = []
     for run in runs:
         try:

@@ -145,9 +145,9 @@ def add_bleu_scores(cost: RunCost) -> RunCost:
     recipe = translator.recipe
     if recipe.data.test is None:
         raise RunError(f"{folder}: its recipe has no data.test; score another run")
-    pairs = read_eval_pairs(recipe.data.test, recipe)
+    pairs = read_eval_pairs(recipe.data.test, recipe.data, recipe.task)
     texts = [translation.text for translation in translator.translate([pair.source for pair in pairs])]
-    references = [get_references(pairs, recipe)]
+    references = [get_references(pairs, recipe.tokenizer)]
     tokenized, language = recipe.task.tokenized, recipe.task.target_language
     if not (tokenized or language):
         raise RecipeError(f"{folder}: its recipe has no task.target_language for Moses' tokenizer; score another run")

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from dragoman.bundle import compute_bundle_digest, load_bundle
-from dragoman.config import Recipe
+from dragoman.config import Recipe, TaskConfig, TrainingConfig
 from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
 from dragoman.evaluation.bootstrap import ResampledScore, resample
@@ -95,7 +95,7 @@ def train_table2(
     _train_runs(recipes, make_callback, processes)
     first_recipe = next(iter(recipes.values()))
     assert first_recipe.data.test is not None
-    pairs = read_eval_pairs(first_recipe.data.test, first_recipe)
+    pairs = read_eval_pairs(first_recipe.data.test, first_recipe.data, first_recipe.task)
     results = []
     for system in systems:
         system_recipes = [recipes[system.name, seed] for seed in range(1, seeds + 1)]
@@ -131,13 +131,13 @@ def _collect_system(
 ) -> SystemResult:
     """Return the results of a system over its seeds, and those of its ensemble if there are several seeds."""
     runs = [Path(recipe.run) for recipe in recipes]
-    trained = [_read_trained_system(system.name, recipe, budget) for recipe in recipes]
+    trained = [_read_trained_system(system.name, recipe.run, recipe.training, budget) for recipe in recipes]
     outputs = _translate(system, recipes, pairs, folder / f"{system.name}-outputs.json", budget)
-    references = get_references(pairs, recipes[0])
-    resampled = [_resample(list(read_lines(run / TRANSLATIONS_FILE)), references, recipes[0], run) for run in runs]
+    references = get_references(pairs, recipes[0].tokenizer)
+    resampled = [_resample(list(read_lines(run / TRANSLATIONS_FILE)), references, recipes[0].task, run) for run in runs]
     ensemble = None
     if outputs["ensemble"] is not None:
-        ensemble = _resample(outputs["ensemble"]["translations"], references, recipes[0], folder)
+        ensemble = _resample(outputs["ensemble"]["translations"], references, recipes[0].task, folder)
     return SystemResult(
         system,
         trained,
@@ -150,9 +150,9 @@ def _collect_system(
     )
 
 
-def _read_trained_system(name: str, recipe: Recipe, budget: SystemBudget) -> TrainedSystem:
+def _read_trained_system(name: str, run: str, training: TrainingConfig, budget: SystemBudget) -> TrainedSystem:
     """Return the results of a run. Raises RecipeError if its budget was too small for more than one step."""
-    report = read_finished_report(Path(recipe.run))
+    report = read_finished_report(Path(run))
     assert report is not None
     if int(report["steps"]) <= 1 and budget.steps is None:
         raise RecipeError(
@@ -161,7 +161,7 @@ def _read_trained_system(name: str, recipe: Recipe, budget: SystemBudget) -> Tra
         )
     return TrainedSystem(
         name,
-        recipe.training.seed,
+        training.seed,
         float(report["bleu"]),
         report.get("signatures", {}).get("bleu", ""),
         float(report["valid"]["perplexity"]),
@@ -215,13 +215,13 @@ def _translate(
     return outputs
 
 
-def _resample(lines: Sequence[str], references: Sequence[str], recipe: Recipe, folder: Path) -> ResampledScore:
+def _resample(lines: Sequence[str], references: Sequence[str], task: TaskConfig, folder: Path) -> ResampledScore:
     if len(lines) != len(references):
         raise DataError(
             f"{folder}: has {format_count(len(lines), 'translation')}, but the test set has {len(references):,} lines; start "
             "another table with --folder"
         )
-    return resample(lines, [references], tokenize=get_task_bleu_tokenizer(recipe.task))
+    return resample(lines, [references], tokenize=get_task_bleu_tokenizer(task))
 
 
 def _average_curves(runs: Sequence[Path]) -> list[tuple[float, float]]:

@@ -129,7 +129,7 @@ def _resample_bleu(recipes: Mapping[tuple[str, int], Recipe]) -> tuple[dict[str,
     missing_reasons: dict[str, str] = {}
     recipe = next(iter(recipes.values()))
     assert recipe.data.test is not None
-    references = get_references(read_eval_pairs(recipe.data.test, recipe), recipe)
+    references = get_references(read_eval_pairs(recipe.data.test, recipe.data, recipe.task), recipe.tokenizer)
     for (row, _), recipe in recipes.items():
         path = Path(recipe.run) / TRANSLATIONS_FILE
         try:

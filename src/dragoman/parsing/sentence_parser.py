@@ -70,9 +70,9 @@ class ParsedSentence:
         return self.repaired_trees[0].repairs if self.repaired_trees else ()
 
 
-def parser_options(recipe: Recipe) -> dict[str, Any]:
+def parser_options(task: TaskConfig) -> dict[str, Any]:
     """Return the arguments of `build_model` that only a parser has; empty for translation."""
-    return {"word_id": XX_ID, "tagging": recipe.task.has_tagging_head} if not recipe.task.has_text_target else {}
+    return {"word_id": XX_ID, "tagging": task.has_tagging_head} if not task.has_text_target else {}
 
 
 def fill_word_tables(model: Transformer, tokenizer: PairTokenizer) -> None:
@@ -144,7 +144,7 @@ class SentenceParser:
         ]
         on_progress(len(sentences) - len(readable))
         resolved_tags = _resolve_tags(
-            self.taggers, self.tokenizer, sentences, [sources[index] for index in readable], readable, self.recipe, tags
+            self.taggers, self.tokenizer, sentences, [sources[index] for index in readable], readable, self.recipe.task, tags
         )
         decoding_constraints = build_decoding_constraints(self.decoding, labels)
         hypotheses_by_sentence = generate(
@@ -211,7 +211,7 @@ def _resolve_tags(
     sentences: Sequence[Sequence[str]],
     sources: Sequence[Sequence[int]],
     readable: Sequence[int],
-    recipe: Recipe,
+    task: TaskConfig,
     input_tags: Sequence[Sequence[str] | None] | None,
 ) -> list[Sequence[str] | None]:
     """Return the tags of each readable sentence: the caller's, or the tagger's; None if the output has the tags."""
@@ -223,7 +223,7 @@ def _resolve_tags(
                 code="invalid-tags",
             )
     untagged = [position for position, tags in enumerate(resolved_tags) if tags is None]
-    if recipe.task.has_tagging_head:
+    if task.has_tagging_head:
         predicted_tags = predict_tags(taggers, tokenizer, [sources[position] for position in untagged])
         for position, tags in zip(untagged, predicted_tags, strict=True):
             resolved_tags[position] = tags

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.config import ModelConfig, Recipe
+from dragoman.config import ModelConfig, TrainingConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.evaluation.aer import score_alignments
@@ -47,13 +47,9 @@ class AlignmentHead:
         return weights_TS
 
 
-def get_guided_head(recipe: Recipe) -> AlignmentHead | None:
+def get_guided_head(training: TrainingConfig, alignment_layer: int) -> AlignmentHead | None:
     """Return the head that guided alignment trains, if the recipe has one."""
-    return (
-        AlignmentHead(recipe.alignment_layer - 1, recipe.training.alignment_head - 1)
-        if recipe.training.guided_alignment_weight
-        else None
-    )
+    return AlignmentHead(alignment_layer - 1, training.alignment_head - 1) if training.guided_alignment_weight else None
 
 
 def choose_alignment_head(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import check_bundle, read_config
-from dragoman.config import CorpusConfig, Recipe, make_recipe
+from dragoman.config import CorpusConfig, ModelConfig, Recipe, TaskConfig, TrainingConfig, make_recipe
 from dragoman.errors import BundleError, DataError
 from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL
 from dragoman.formats.pair import Pair
@@ -66,7 +66,7 @@ def prepare_adaptation(
     base, _, metadata = read_config(bundle)
     if not base.task.has_text_target:
         raise BundleError(f"{bundle}: is a parser; give the bundle of a translator", code="wrong-task")
-    pairs = _read_translated_pairs(file, base)
+    pairs = _read_translated_pairs(file, base.task)
     if len(pairs) < MIN_PAIRS:
         raise DataError(
             f"{file}: holds {len(pairs)} translated pairs, but an adaptation needs {MIN_PAIRS} or more; add pairs",
@@ -80,7 +80,7 @@ def prepare_adaptation(
     training = [pair for index, pair in enumerate(remaining) if index % validation_stride != validation_stride // 2]
     test_corpora = {HELD_OUT: _write_corpus(run / "pairs", HELD_OUT, held_out)}
     if general is not None:
-        test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, _read_translated_pairs(general, base))
+        test_corpora[GENERAL] = _write_corpus(run / "pairs", GENERAL, _read_translated_pairs(general, base.task))
     is_converted = metadata.origin is not None and base.training.init_from is None
     document = {
         "name": f"{base.name} adapted to {file.name}",
@@ -94,12 +94,14 @@ def prepare_adaptation(
             "noise": {name: getattr(base.data.noise, name) for name in KEPT_NOISE},
             "max_length": min(256, base.model.max_positions) if base.model.position_encoding == "learned" else 256,
         },
-        "training": _choose_training(bundle, base, len(training), is_converted=is_converted),
+        "training": _choose_training(bundle, base.model, base.training, len(training), is_converted=is_converted),
     }
     return Adaptation(make_recipe(document, changes, where="adapt"), len(training), len(held_out))
 
 
-def _choose_training(bundle: Path, base: Recipe, num_pairs: int, *, is_converted: bool) -> dict[str, Any]:
+def _choose_training(
+    bundle: Path, model: ModelConfig, training: TrainingConfig, num_pairs: int, *, is_converted: bool
+) -> dict[str, Any]:
     """Return the training section: a short warm-up to a small learning rate, and its decay to zero.
 
     The label smoothing is that of the bundle's own training, because another one would change the distribution of outputs. The
@@ -109,15 +111,15 @@ def _choose_training(bundle: Path, base: Recipe, num_pairs: int, *, is_converted
     max_steps = max(round(STEPS_PER_SQRT_PAIR * sqrt(num_pairs)), 20)
     return {
         "init_from": str(bundle),
-        "kl_to_init": 0.3 if base.model.is_autoregressive else 0.0,
+        "kl_to_init": 0.3 if model.is_autoregressive else 0.0,
         "batch_tokens": 2048,
         "max_steps": max_steps,
         "schedule": "constant",
-        "peak_lr": _choose_lr(base, is_converted=is_converted),
+        "peak_lr": _choose_lr(model, training, is_converted=is_converted),
         "warmup_steps": max(max_steps // 10, 1),
         "lr_decay_ratio": 0.9,
-        "label_smoothing": base.training.label_smoothing,
-        "label_smoothing_mode": base.training.label_smoothing_mode,
+        "label_smoothing": training.label_smoothing,
+        "label_smoothing_mode": training.label_smoothing_mode,
         "clip_norm": 1.0,
         "log_every_steps": 10,
         "validate_every_steps": max(max_steps // NUM_VALIDATIONS, 1),
@@ -132,21 +134,21 @@ def _choose_training(bundle: Path, base: Recipe, num_pairs: int, *, is_converted
     }
 
 
-def _choose_lr(base: Recipe, *, is_converted: bool) -> float:
+def _choose_lr(model: ModelConfig, training: TrainingConfig, *, is_converted: bool) -> float:
     """Return the highest learning rate: a fraction of the bundle's own, or its own if it is adapted already.
 
     The rate of a converted model shrinks with its width as in equation 3.
     """
-    config, d_model = base.training, base.model.d_model
+    config, d_model = training, model.d_model
     if is_converted:
         return UNKNOWN_LR * sqrt(512 / d_model)
     own_lr = compute_learning_rate(config.model_copy(update={"lr_decay_ratio": 0.0}), d_model=d_model, step=config.warmup_steps)
     return own_lr if config.init_from is not None else LR_FRACTION * own_lr
 
 
-def _read_translated_pairs(file: Path, base: Recipe) -> list[Pair]:
+def _read_translated_pairs(file: Path, task: TaskConfig) -> list[Pair]:
     corpus = CorpusConfig.model_validate({"file": str(file)})
-    languages = {"source_language": base.task.source_language, "target_language": base.task.target_language}
+    languages = {"source_language": task.source_language, "target_language": task.target_language}
     return [pair for pair in read_pairs(corpus, Path(), **languages) if pair.source.strip() and pair.target.strip()]
 
 

@@ -14,7 +14,7 @@ import torch
 from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import BundleMetadata, compute_bundle_digest, read_config, save_bundle
 from dragoman.bundle_parts import inherit_parts
-from dragoman.config import INITIAL_DIR, STANDARD_INPUT, Recipe, as_list, recipe_from_dict
+from dragoman.config import INITIAL_DIR, STANDARD_INPUT, DataConfig, Recipe, TrainingConfig, as_list, recipe_from_dict
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
 from dragoman.data.prepare import is_validation, open_prepared
@@ -70,10 +70,10 @@ def _write_bundle_and_report(
         callback(Notice(text))
     callback(Notice(f"writing {folder / 'bundle'} from {', '.join(checkpoint.path.name for checkpoint in selected)}"))
     weights = compute_final_weights(selected, recipe.training.checkpoint_averaging)
-    weights = _save_and_merge_adapter(recipe, folder, weights)
+    weights = _save_and_merge_adapter(recipe.name, recipe.training, folder, weights)
     bases = _read_bases(folder)
     metadata = measure_parts(
-        add_initial_bundle(collect_metadata(trainer, selected), recipe, folder),
+        add_initial_bundle(collect_metadata(trainer, selected), recipe.training, folder),
         recipe,
         trainer.prepared,
         weights,
@@ -95,15 +95,17 @@ def _write_bundle_and_report(
     return write_report(folder, recipe, metadata, test_sets, callback, attention_source, trainer.plan.device)
 
 
-def _save_and_merge_adapter(recipe: Recipe, folder: Path, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _save_and_merge_adapter(
+    name: str, training: TrainingConfig, folder: Path, weights: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """Write the low-rank adapter of a run to a folder of its own, and return the weights with the adapter merged into them.
 
     The weights of a run without an adapter are returned as they are, and nothing is written.
     """
-    if (lora := recipe.training.lora) is None:
+    if (lora := training.lora) is None:
         return weights
     adapter_weights = to_arrays(split_adapter(weights)[1])
-    adapter = Adapter(recipe.name, compute_bundle_digest(folder / INITIAL_DIR), lora, adapter_weights)
+    adapter = Adapter(name, compute_bundle_digest(folder / INITIAL_DIR), lora, adapter_weights)
     save_adapter(folder / ADAPTER_DIR, adapter, overwrite=True)
     return _merge_adapter(weights, scale=adapter.scale)
 
@@ -222,7 +224,7 @@ def average_run(
     if recipe.training.lora is not None:
         weights = _merge_adapter(weights, scale=recipe.training.lora.alpha / recipe.training.lora.rank)
     metadata = BundleMetadata(
-        training_files=list_training_files(recipe),
+        training_files=list_training_files(recipe.data),
         language_pairs=list_language_pairs(recipe),
         averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
         steps=latest.step,
@@ -232,7 +234,7 @@ def average_run(
     )
     bases = _read_bases(run_dir)
     metadata = measure_parts(
-        add_initial_bundle(metadata, recipe, run_dir),
+        add_initial_bundle(metadata, recipe.training, run_dir),
         recipe,
         open_prepared(recipe, run_dir / "data", tokenizer),
         weights,
@@ -247,10 +249,10 @@ def average_run(
     return metadata.to_dict()
 
 
-def list_training_files(recipe: Recipe) -> list[str]:
+def list_training_files(data: DataConfig) -> list[str]:
     """Return the training files as the recipe names them. They need not exist any more at the end of a run."""
-    root = Path(recipe.data.root)
-    sides = [side for corpus in recipe.data.training_corpora().values() for side in (corpus.source, corpus.target, corpus.file)]
+    root = Path(data.root)
+    sides = [side for corpus in data.training_corpora().values() for side in (corpus.source, corpus.target, corpus.file)]
     return [describe_path(None if name == STANDARD_INPUT else root / name) for side in sides for name in as_list(side)]
 
 
@@ -273,7 +275,7 @@ def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> Bundle
     seconds = trainer_state.minutes * 60.0
     positive_seconds = max(seconds, 1e-9)
     return BundleMetadata(
-        training_files=list_training_files(recipe),
+        training_files=list_training_files(recipe.data),
         language_pairs=list_language_pairs(recipe),
         pairs=sum(stats.kept for stats in pair_counts),
         dropped_pairs=dict(dropped_pairs),

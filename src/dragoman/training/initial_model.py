@@ -25,7 +25,7 @@ from dragoman.bundle import (
     compute_bundle_digest,
     read_config,
 )
-from dragoman.config import INITIAL_DIR, Recipe
+from dragoman.config import INITIAL_DIR, TrainingConfig
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from dragoman.errors import BundleError, RecipeError, RunError
@@ -45,14 +45,13 @@ NEW_ROW_NOISE = 0.01
 """Noise on the rows of new tokens, relative to the standard deviation of the existing rows in each dimension."""
 
 
-def copy_initial_bundle(recipe: Recipe, *, has_checkpoint: bool, notify: Callable[[str], None]) -> None:
+def copy_initial_bundle(run: Path, training: TrainingConfig, *, has_checkpoint: bool, notify: Callable[[str], None]) -> None:
     """Copy the bundle that `training.init_from` names into the run folder, unless its copy is there already.
 
     has_checkpoint: the run resumes, so the copy must stay
 
     Raises RunError if the run was started from another bundle, and BundleError if there is neither a bundle nor a copy.
     """
-    training, run = recipe.training, Path(recipe.run)
     if training.init_from is None:
         return
     source, copy = Path(training.init_from), run / INITIAL_DIR
@@ -110,15 +109,15 @@ def _copy_dir(source: Path, copy: Path, names: Sequence[str]) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def load_initial_weights(model: Transformer, recipe: Recipe) -> None:
+def load_initial_weights(model: Transformer, run: str, training: TrainingConfig) -> None:
     """Load the weights of the initial bundle's copy; tokens that the bundle does not have get new rows.
 
     Low-rank adapters keep their own initial values. Raises BundleError if a shape does not fit.
     """
-    path = Path(recipe.run) / INITIAL_DIR / WEIGHTS_FILE
+    path = Path(run) / INITIAL_DIR / WEIGHTS_FILE
     weights = dict(restore_arrays(StoredArrays(MappedFile.map(path)), location=path))
     parameters = dict(model.named_parameters())
-    generator = torch.Generator().manual_seed(recipe.training.seed)
+    generator = torch.Generator().manual_seed(training.seed)
     for name in VOCABULARY_WEIGHTS:
         if name in parameters and name in weights and len(parameters[name]) > len(weights[name]):
             rows = torch.from_numpy(weights[name])
@@ -138,29 +137,29 @@ def extend_rows(rows: Tensor, num_rows: int, generator: torch.Generator) -> Tens
     return torch.cat([rows, known.mean(dim=0) + NEW_ROW_NOISE * known.std(dim=0) * noise])
 
 
-def add_recipe_adapters(model: Transformer, recipe: Recipe) -> None:
+def add_recipe_adapters(model: Transformer, training: TrainingConfig) -> None:
     """Add the low-rank adapters of `training.lora`. Raise RecipeError for a pattern that matches no linear layer."""
-    lora = recipe.training.lora
+    lora = training.lora
     if lora is None:
         return
     for pattern in lora.targets:
         if not find_linears(model, [pattern]):
             raise _no_match_error("training.lora.targets", pattern, "linear layer", find_linears(model, ["*"]))
     names = find_linears(model, lora.targets)
-    add_adapters(model, names, rank=lora.rank, alpha=lora.alpha, seed=recipe.training.seed)
+    add_adapters(model, names, rank=lora.rank, alpha=lora.alpha, seed=training.seed)
 
 
-def freeze_parameters(model: nn.Module, recipe: Recipe) -> None:
+def freeze_parameters(model: nn.Module, training: TrainingConfig) -> None:
     """Turn off the gradients of the parameters in `training.freeze`, or of all but the low-rank adapters.
 
     Raises RecipeError for a pattern that matches no parameter, and if no parameter is left to train.
     """
-    parameters, patterns = dict(model.named_parameters()), recipe.training.freeze
+    parameters, patterns = dict(model.named_parameters()), training.freeze
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in parameters):
             raise _no_match_error("training.freeze", pattern, "parameter", list(parameters))
     for name, parameter in parameters.items():
-        if any(fnmatchcase(name, pattern) for pattern in patterns) or (recipe.training.lora and ".lora_" not in name):
+        if any(fnmatchcase(name, pattern) for pattern in patterns) or (training.lora and ".lora_" not in name):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise RecipeError(f"training.freeze = {patterns}: matches every parameter, so nothing is left to train; drop a pattern")
@@ -173,12 +172,12 @@ def _no_match_error(key: str, pattern: str, noun: str, names: Sequence[str]) -> 
     return RecipeError(f"{key}: {pattern!r} matches no {noun} of the model{hint}", code="invalid-option")
 
 
-def read_initial_optimizer(model: nn.Module, recipe: Recipe) -> dict[str, Tensor]:
+def read_initial_optimizer(model: nn.Module, run: str) -> dict[str, Tensor]:
     """Return the optimizer's state of the bundle's run, for the parameters that are trained.
 
     New rows of the vocabulary have zeros. Raises RunError if the state does not fit the model.
     """
-    path = Path(recipe.run) / OPTIMIZER_DIR / OPTIMIZER_FILE
+    path = Path(run) / OPTIMIZER_DIR / OPTIMIZER_FILE
     parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     state: dict[str, Tensor] = {}
     for key, value in load_tensors(path).items():
@@ -203,12 +202,12 @@ def _optimizer_mismatch(path: Path, name: str) -> RunError:
     )
 
 
-def add_initial_bundle(metadata: BundleMetadata, recipe: Recipe, run: Path) -> BundleMetadata:
+def add_initial_bundle(metadata: BundleMetadata, training: TrainingConfig, run: Path) -> BundleMetadata:
     """Return the metadata with the name and the digest of the initial bundle, if the run has one.
 
     A model of many languages also serves the pairs of the initial bundle.
     """
-    if recipe.training.init_from is None:
+    if training.init_from is None:
         return metadata
     pairs = metadata.language_pairs
     if pairs is not None:
@@ -217,6 +216,6 @@ def add_initial_bundle(metadata: BundleMetadata, recipe: Recipe, run: Path) -> B
     return replace(
         metadata,
         language_pairs=pairs,
-        init_from=recipe.training.init_from,
+        init_from=training.init_from,
         init_digest=compute_bundle_digest(run / INITIAL_DIR),
     )

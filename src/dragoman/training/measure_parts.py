@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from dragoman.bundle import BundleMetadata
-from dragoman.config import Recipe
+from dragoman.config import ModelConfig, Recipe, TaskConfig
 from dragoman.data.prepare import VALID, PreparedData
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import DataError
@@ -60,7 +60,7 @@ def measure_parts(
     device: device of the calibration
     """
     pairs = read_pairs_of_run(recipe, prepared, recipe.training.num_validation_translations or NUM_ALIGNMENT_PAIRS)
-    alignment = get_guided_head(recipe)
+    alignment = get_guided_head(recipe.training, recipe.alignment_layer)
     if known.alignment is None or len(pairs) >= MIN_ALIGNMENT_PAIRS:
         alignment = _choose_alignment(recipe, prepared.tokenizer, pairs, weights, location=location)
     confidence = _calibrate_confidence(
@@ -102,14 +102,14 @@ def _choose_alignment(
 
     A model of many languages has one head for all: that of the first pair of languages.
     """
-    guided_head_ref, pairs = get_guided_head(recipe), pairs[:NUM_ALIGNMENT_PAIRS]
+    guided_head_ref, pairs = get_guided_head(recipe.training, recipe.alignment_layer), pairs[:NUM_ALIGNMENT_PAIRS]
     if not pairs or not recipe.task.has_text_target:
         return guided_head_ref
     languages, indices = next(iter(group_by_languages(pairs).items()))
     if languages is not None:
         tokenizer = tokenizer.select_languages(*languages, zero_shot=True)
         pairs = [pairs[index] for index in indices]
-    decoder = TorchForcedDecoder(_build_model(recipe, tokenizer, weights, location=location))
+    decoder = TorchForcedDecoder(_build_model(recipe.model, recipe.task, tokenizer, weights, location=location))
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     candidates = None if guided_head_ref is None else [guided_head_ref]
     return choose_alignment_head(decoder, tokenizer, recipe.model, sources, targets, candidates=candidates)
@@ -135,8 +135,8 @@ def _calibrate_confidence(
     pairs = read_pairs_of_run(recipe, prepared, MAX_CALIBRATION_SENTENCES)
     if len(pairs) < MIN_CALIBRATION_SENTENCES:
         return None
-    model = _build_model(recipe, prepared.tokenizer, weights, location=location).to(device)
-    sources, references = [pair.source for pair in pairs], get_references(pairs, recipe)
+    model = _build_model(recipe.model, recipe.task, prepared.tokenizer, weights, location=location).to(device)
+    sources, references = [pair.source for pair in pairs], get_references(pairs, recipe.tokenizer)
     inference_model, decoder = as_inference_model([model]), TorchForcedDecoder(model)
     return calibrate_model(inference_model, decoder, prepared.tokenizer, recipe, sources, references, head=alignment)
 
@@ -162,13 +162,15 @@ def measure_corpus_lengths(recipe: Recipe, prepared: PreparedData) -> list[Lengt
     return [item for item in ratios if item is not None] or None
 
 
-def _build_model(recipe: Recipe, tokenizer: PairTokenizer, weights: dict[str, torch.Tensor], *, location: Path) -> Transformer:
+def _build_model(
+    config: ModelConfig, task: TaskConfig, tokenizer: PairTokenizer, weights: dict[str, torch.Tensor], *, location: Path
+) -> Transformer:
     with torch.device("meta"):
         model = assemble_model(
-            recipe.model,
+            config,
             source_vocab_size=len(tokenizer.source),
             target_vocab_size=len(tokenizer.target),
-            **parser_options(recipe),
+            **parser_options(task),
         )
     load_weights(model, weights, location=location)
     return model.eval()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dragoman.config import Recipe
+from dragoman.config import Recipe, TrainingConfig
 from dragoman.data.dataloader import BatchStream, TrainingBatches
 from dragoman.data.prepare import PreparedData, prepare
 from dragoman.errors import DataError, RankError, RecipeError
@@ -91,7 +91,7 @@ def find_checkpoint(recipe: Recipe, callback: Callback, distributed: Distributed
         else:
             check_no_earlier_run(folder)
 
-    check_even_split(recipe, distributed)
+    check_even_split(recipe.data, recipe.tokenizer, recipe.training, distributed)
     return find_latest_on_all_ranks(folder / "checkpoints", lambda text: callback(Notice(text)), distributed, accept)
 
 
@@ -124,7 +124,7 @@ def prepare_run(
 
     with distributed.rank_zero_first():
         if distributed.is_rank_zero:
-            copy_initial_bundle(recipe, has_checkpoint=checkpoint is not None, notify=notify)
+            copy_initial_bundle(folder, recipe.training, has_checkpoint=checkpoint is not None, notify=notify)
             prepared = prepare_corpora()
             for name, stats in prepared.pair_counts.items():
                 for sentence in stats.summarize(recipe.data.overlong_pairs):
@@ -165,7 +165,7 @@ def build_trainer(
     folder, config = Path(recipe.run), recipe.training
     trainer_state = checkpoint.trainer_state if checkpoint is not None else TrainerState()
     limit_kernel_cache()
-    plan = _agree_on_plan(recipe, distributed, checkpoint.compute_plan if checkpoint is not None else reuse_plan)
+    plan = _agree_on_plan(recipe.training, distributed, checkpoint.compute_plan if checkpoint is not None else reuse_plan)
     train_state = build_train_state(recipe, prepared.tokenizer, plan, distributed, checkpoint)
     validator = build_validator(recipe, prepared, plan, max_positions=get_max_positions([train_state.model]))
     guard = GradientGuard.from_state(trainer_state, plan.device, grad_norm_spike_sigma=config.grad_norm_spike_sigma)
@@ -219,9 +219,11 @@ def _chain(first: Callback, second: Callback) -> Callback:
     return call_both
 
 
-def _agree_on_plan(recipe: Recipe, distributed: DistributedContext, reuse_plan: Mapping[str, str] | None) -> ComputePlan:
+def _agree_on_plan(
+    training: TrainingConfig, distributed: DistributedContext, reuse_plan: Mapping[str, str] | None
+) -> ComputePlan:
     """Choose the compute plan on rank 0, and return the same plan on all ranks."""
     plan_dict = None
     if distributed.is_rank_zero:
-        plan_dict = choose_compute_plan(recipe.training, reuse_plan=reuse_plan).to_dict()
-    return choose_compute_plan(recipe.training, reuse_plan=distributed.broadcast_object(plan_dict))
+        plan_dict = choose_compute_plan(training, reuse_plan=reuse_plan).to_dict()
+    return choose_compute_plan(training, reuse_plan=distributed.broadcast_object(plan_dict))

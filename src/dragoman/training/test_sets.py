@@ -65,7 +65,7 @@ def build_test_set_report(
     scores = {name: round(score.value, 2) for name, score in after.scores.items()}
     if before is None or not recipe.task.has_text_target or len(pairs) < 2:
         return TestSetReport(len(pairs), scores)
-    references = [get_references(pairs, recipe)]
+    references = [get_references(pairs, recipe.tokenizer)]
     new, old = ([sample.translation for sample in result.samples] for result in (after, before))
     changes = {}
     for metric in COMPARED_METRICS:

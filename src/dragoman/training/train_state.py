@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from dragoman.config import Recipe
+from dragoman.config import ModelConfig, Recipe, TaskConfig, TrainingConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import is_out_of_memory
 from dragoman.model.factory import build_model
@@ -143,8 +143,8 @@ def build_train_state(
     if checkpoint is not None:
         load_weights(model, checkpoint.weights(), location=checkpoint.path)
     elif config.init_from is not None:
-        load_initial_weights(model, recipe)
-    freeze_parameters(model, recipe)
+        load_initial_weights(model, recipe.run, recipe.training)
+    freeze_parameters(model, recipe.training)
     model = model.to(plan.device)
     plan.apply_to(model)
     alignment_config = AlignmentLossConfig.from_recipe(recipe)
@@ -160,20 +160,20 @@ def build_train_state(
         distributed,
         model=model,
         loss=parallel_loss,
-        optimizer=build_optimizer(recipe, model),
+        optimizer=build_optimizer(recipe.training, model),
         ema=MovingAverage(model, config.ema_decay) if config.ema_decay is not None else None,
     )
     if checkpoint is not None:
         train_state.restore_optimizer_and_ema(checkpoint)
     elif config.init_optimizer == "keep":
-        train_state.restore_optimizer(read_initial_optimizer(model, recipe))
+        train_state.restore_optimizer(read_initial_optimizer(model, recipe.run))
     return train_state
 
 
 def build_initial_model(recipe: Recipe, tokenizer: PairTokenizer, plan: ComputePlan) -> Transformer:
     """Build the initial model of a fine-tuning run, without gradients and dropout."""
-    model = build_base_model(recipe, tokenizer)
-    load_initial_weights(model, recipe)
+    model = build_base_model(recipe.model, recipe.task, recipe.training, tokenizer)
+    load_initial_weights(model, recipe.run, recipe.training)
     model = model.to(plan.device).eval().requires_grad_(False)
     plan.apply_to(model)
     return model
@@ -181,29 +181,28 @@ def build_initial_model(recipe: Recipe, tokenizer: PairTokenizer, plan: ComputeP
 
 def build_seeded_model(recipe: Recipe, tokenizer: PairTokenizer) -> Transformer:
     """Build the recipe's model on the CPU, with initial weights and low-rank adapters drawn by the recipe's seed."""
-    model = build_base_model(recipe, tokenizer)
-    add_recipe_adapters(model, recipe)
+    model = build_base_model(recipe.model, recipe.task, recipe.training, tokenizer)
+    add_recipe_adapters(model, recipe.training)
     return model
 
 
-def build_base_model(recipe: Recipe, tokenizer: PairTokenizer) -> Transformer:
+def build_base_model(config: ModelConfig, task: TaskConfig, training: TrainingConfig, tokenizer: PairTokenizer) -> Transformer:
     """Build the recipe's model on the CPU without low-rank adapters, with initial weights drawn by the recipe's seed."""
-    torch.manual_seed(recipe.training.seed)
+    torch.manual_seed(training.seed)
     model = build_model(
-        recipe.model,
+        config,
         source_vocab_size=len(tokenizer.source),
         target_vocab_size=len(tokenizer.target),
-        **parser_options(recipe),
+        **parser_options(task),
     )
     fill_word_tables(model, tokenizer)
     return model
 
 
-def build_optimizer(recipe: Recipe, model: Transformer) -> torch.optim.Optimizer:
+def build_optimizer(training: TrainingConfig, model: Transformer) -> torch.optim.Optimizer:
     """Build Adam, or AdamW if the recipe has weight decay. The learning rate is set before each step."""
-    config = recipe.training
-    optimizer_class = torch.optim.AdamW if config.weight_decay else torch.optim.Adam
-    betas = (config.adam_beta1, config.adam_beta2)
+    optimizer_class = torch.optim.AdamW if training.weight_decay else torch.optim.Adam
+    betas = (training.adam_beta1, training.adam_beta2)
     return optimizer_class(
-        model.parameters(), lr=0.0, betas=betas, eps=config.adam_epsilon, weight_decay=config.weight_decay, fused=True
+        model.parameters(), lr=0.0, betas=betas, eps=training.adam_epsilon, weight_decay=training.weight_decay, fused=True
     )

@@ -15,7 +15,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dragoman.config import CorpusConfig, DecodingConfig, Direction, LanguagePair, Recipe, update_section
+from dragoman.config import (
+    CorpusConfig,
+    DataConfig,
+    DecodingConfig,
+    Direction,
+    LanguagePair,
+    Recipe,
+    TaskConfig,
+    TokenizerConfig,
+    update_section,
+)
 from dragoman.data.collate import Batch, collate, iter_batches_by_length
 from dragoman.data.encoded_corpus import Corpus
 from dragoman.data.padding import split_by_tokens
@@ -260,15 +270,14 @@ class EvaluationResult:
         return list(dict.fromkeys(score.note for score in self.scores.values() if score.note is not None))
 
 
-def read_eval_pairs(corpus: CorpusConfig, recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:
+def read_eval_pairs(corpus: CorpusConfig, data: DataConfig, task: TaskConfig, *, max_pairs: int | None = None) -> list[Pair]:
     """Return the pairs of a validation or test corpus as text; at most `max_pairs`, spread over the corpus.
 
     Raises DataError if a tree cannot be scored.
     """
-    task = recipe.task
-    check_task_formats(recipe.task, recipe.data)
+    check_task_formats(task, data)
     languages = {"source_language": task.source_language, "target_language": task.target_language}
-    pairs = list(read_pairs(corpus, Path(recipe.data.root), **languages))
+    pairs = list(read_pairs(corpus, Path(data.root), **languages))
     # A corpus is often a sequence of documents, some harder than others.
     if max_pairs is not None and max_pairs < len(pairs):
         pairs = [pairs[index * len(pairs) // max_pairs] for index in range(max_pairs)]
@@ -283,7 +292,8 @@ def read_direction(direction: Direction, recipe: Recipe, *, max_pairs: int | Non
 
     The pairs of a model of many languages hold their languages.
     """
-    pairs = read_eval_pairs(direction.corpus, recipe.with_languages(direction.text_languages), max_pairs=max_pairs)
+    task = recipe.with_languages(direction.text_languages).task
+    pairs = read_eval_pairs(direction.corpus, recipe.data, task, max_pairs=max_pairs)
     if recipe.tokenizer.language_token is None:
         return pairs
     sides = [(pair.target, pair.source) if direction.is_reversed else (pair.source, pair.target) for pair in pairs]
@@ -316,9 +326,9 @@ def group_by_languages(pairs: Sequence[Pair]) -> dict[LanguagePair | None, list[
     return groups
 
 
-def get_references(pairs: Sequence[Pair], recipe: Recipe) -> list[str]:
+def get_references(pairs: Sequence[Pair], tokenizer: TokenizerConfig) -> list[str]:
     """Return the targets of pairs as text to score against. Pieces of subword-nmt, as in published corpora, are joined."""
-    has_pieces = recipe.tokenizer.model_type == "subword-nmt"
+    has_pieces = tokenizer.model_type == "subword-nmt"
     return [join_pieces(pair.target) if has_pieces else pair.target for pair in pairs]
 
 
@@ -388,7 +398,7 @@ def _evaluate_translations(
         on_progress=on_progress,
     )
     texts = decode_best(translations, tokenizer)
-    scores = score_translations(texts, get_references(pairs, recipe), recipe.task)
+    scores = score_translations(texts, get_references(pairs, recipe.tokenizer), recipe.task)
     samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
     incomplete_outputs: Counter[str] = Counter()
     for sample, translation in zip(samples, translations, strict=True):

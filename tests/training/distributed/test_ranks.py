@@ -106,12 +106,12 @@ def test_inconsistent_launcher_variables_fail(environment: Mapping[str, str], na
 
 def test_uneven_split_fails_with_two_remedies() -> None:
     config = make_recipe({"preset": "modern", "training": {"batches_per_update": 2, "batch_tokens": 4096}})
-    check_even_split(config, DistributedContext(world_size=2))
-    check_even_split(config, DistributedContext(world_size=1))
+    check_even_split(config.data, config.tokenizer, config.training, DistributedContext(world_size=2))
+    check_even_split(config.data, config.tokenizer, config.training, DistributedContext(world_size=1))
     with raises_code(
         "invalid-recipe", "batches_per_update = 2", "training.batches_per_update=4", "4096 tokens on each"
     ) as caught:
-        check_even_split(config, DistributedContext(world_size=4))
+        check_even_split(config.data, config.tokenizer, config.training, DistributedContext(world_size=4))
     assert "training.batch_tokens=2048" in str(caught.value)  # 2 batches of 4,096 are 4 of 2,048
 
 
@@ -119,10 +119,12 @@ def test_uneven_split_fails_with_two_remedies() -> None:
 def test_fsdp_with_varying_batch_length_fails(setting: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     """FSDP2 gathers weights for each part of a batch, on all ranks at once."""
     settings = ("training.batches_per_update=2", "tokenizer.byte_fallback=true", setting)
-    check_even_split(tiny(tmp_path / "run", *settings), DistributedContext(world_size=2))
-    check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=1))
+    ddp = tiny(tmp_path / "run", *settings)
+    check_even_split(ddp.data, ddp.tokenizer, ddp.training, DistributedContext(world_size=2))
+    fsdp = tiny(tmp_path / "run", *settings, "training.parallel=fsdp")
+    check_even_split(fsdp.data, fsdp.tokenizer, fsdp.training, DistributedContext(world_size=1))
     with raises_code("key-conflict", "training.parallel=ddp"):
-        check_even_split(tiny(tmp_path / "run", *settings, "training.parallel=fsdp"), DistributedContext(world_size=2))
+        check_even_split(fsdp.data, fsdp.tokenizer, fsdp.training, DistributedContext(world_size=2))
 
 
 def test_collectives_of_one_process_change_nothing() -> None:

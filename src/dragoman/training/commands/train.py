@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dragoman.config import DataConfig, TokenizerConfig, TrainingConfig
 from dragoman.console.options import (
     PATH_TYPE,
     check_output_paths,
@@ -74,22 +75,36 @@ def train(recipe: Path, overrides: tuple[str, ...], devices: int | None, max_res
     if max_restarts and (devices or 1) == 1:
         raise usage_error("--max-restarts goes with --devices; a single process is resumed by the same command")
     if devices is not None and devices > 1:
-        launch_processes(settings, [str(recipe), *overrides, *(["--json"] if as_json else [])], devices, max_restarts)
+        launch_processes(
+            settings.data,
+            settings.tokenizer,
+            settings.training,
+            [str(recipe), *overrides, *(["--json"] if as_json else [])],
+            devices,
+            max_restarts,
+        )
         return
     report = run_recipe(settings, choice=choice)
     if report:
         print_report(report, as_json)
 
 
-def launch_processes(recipe: Recipe, arguments: list[str], devices: int, max_restarts: int) -> None:
+def launch_processes(
+    data: DataConfig,
+    tokenizer: TokenizerConfig,
+    training: TrainingConfig,
+    arguments: list[str],
+    devices: int,
+    max_restarts: int,
+) -> None:
     """Run the same command in one process for each device, and exit with their exit status."""
     from dragoman.training.distributed.launch import launch
     from dragoman.training.distributed.process_group import DistributedContext, check_even_split
 
     if "RANK" in os.environ:
         raise usage_error("--devices: a launcher has started this process; leave the option out")
-    check_even_split(recipe, DistributedContext(world_size=devices))
-    timeout_minutes = recipe.training.distributed_timeout_minutes
+    check_even_split(data, tokenizer, training, DistributedContext(world_size=devices))
+    timeout_minutes = training.distributed_timeout_minutes
     sys.exit(launch(["train", *arguments], devices=devices, max_restarts=max_restarts, timeout_minutes=timeout_minutes))
 
 

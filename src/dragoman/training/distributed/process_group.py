@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.config import Recipe
+from dragoman.config import DataConfig, TokenizerConfig, TrainingConfig
 from dragoman.errors import DragomanError, RankError, RankZeroError, RecipeError, RunError, WorkerLostError
 
 # Rank 0 may prepare a corpus for hours while the other ranks wait. Steps have their own time-out.
@@ -206,13 +206,14 @@ def _is_connection_error(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
-def check_even_split(recipe: Recipe, distributed: DistributedContext) -> None:
+def check_even_split(
+    data: DataConfig, tokenizer: TokenizerConfig, training: TrainingConfig, distributed: DistributedContext
+) -> None:
     """Raise RecipeError if the ranks cannot share the batches of a step evenly."""
-    config = recipe.training
-    batches, tokens = config.batches_per_update, config.batch_tokens
-    has_noise = any(recipe.data.noise.model_dump().values())
-    varying_setting = "tokenizer.sampling_alpha" if recipe.tokenizer.sampling_alpha else "data.noise" if has_noise else None
-    if distributed.world_size > 1 and config.parallel == "fsdp" and varying_setting:
+    batches, tokens = training.batches_per_update, training.batch_tokens
+    has_noise = any(data.noise.model_dump().values())
+    varying_setting = "tokenizer.sampling_alpha" if tokenizer.sampling_alpha else "data.noise" if has_noise else None
+    if distributed.world_size > 1 and training.parallel == "fsdp" and varying_setting:
         raise RecipeError(
             f"{varying_setting} with training.parallel = 'fsdp': a longer batch is split on its own rank alone, and FSDP2 "
             "needs the same number of parts on all ranks; set training.parallel=ddp",

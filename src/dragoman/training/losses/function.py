@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from torch import Tensor
 
-from dragoman.config import Recipe, TrainingConfig
+from dragoman.config import Recipe, TaskConfig, TrainingConfig
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.model.transformer import Transformer
@@ -34,24 +34,24 @@ class LossContext:
 
 def build_validation_loss(recipe: Recipe) -> LossFunction:
     """Return the smoothed loss, or the loss of the recipe's architecture."""
-    return _change_for_architecture(_build_smoothed_loss(recipe), recipe)
+    return _change_for_architecture(_build_smoothed_loss(recipe.task, recipe.training), recipe)
 
 
 def build_training_loss(context: LossContext) -> LossFunction:
     """Return the loss that the steps of a run minimize, apart from guided alignment."""
     training = context.recipe.training
-    loss = _build_r_drop_loss(training) if training.r_drop_alpha else _build_smoothed_loss(context.recipe)
+    loss = _build_r_drop_loss(training) if training.r_drop_alpha else _build_smoothed_loss(context.recipe.task, training)
     for extension in training.loss_extensions:
         loss = extension.change_loss(loss, context)
     return _change_for_architecture(loss, context.recipe)
 
 
-def _build_smoothed_loss(recipe: Recipe) -> LossFunction:
+def _build_smoothed_loss(task: TaskConfig, training: TrainingConfig) -> LossFunction:
     return partial(
         batch_loss,
-        epsilon=recipe.training.label_smoothing,
-        smoothing_mode=recipe.training.label_smoothing_mode,
-        pos_loss_weight=recipe.task.pos_loss_weight if recipe.task.has_tagging_head else 0.0,
+        epsilon=training.label_smoothing,
+        smoothing_mode=training.label_smoothing_mode,
+        pos_loss_weight=task.pos_loss_weight if task.has_tagging_head else 0.0,
     )
 
 

@@ -35,7 +35,7 @@ class AlignmentLossConfig:
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> AlignmentLossConfig | None:
         """Return the configuration; None if the recipe guides no head."""
-        head = get_guided_head(recipe)
+        head = get_guided_head(recipe.training, recipe.alignment_layer)
         return None if head is None else cls(recipe.training.guided_alignment_weight, head.layer, head.head or 0)
 
 
