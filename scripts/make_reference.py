@@ -24,7 +24,7 @@ from recipe_reference import read_sentences
 
 from dragoman.bundle import BundleMetadata
 from dragoman.cli import translation_line
-from dragoman.cli.main import COMMANDS, cli
+from dragoman.cli.main import COMMAND_MODULES, COMMANDS, cli
 from dragoman.config import Recipe
 from dragoman.parsing.parse_result import Parse
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
@@ -148,7 +148,7 @@ def list_schema_types() -> dict[str, Any]:
         "metrics.jsonl, type event": RunEvent,
         "config.json of a bundle, metadata": BundleMetadata,
     }
-    modules = [translation_line, *dict.fromkeys(import_module(path) for path, _ in COMMANDS.values())]
+    modules = [translation_line, *map(import_module, COMMAND_MODULES)]
     for name, kind in (item for module in modules for item in vars(module).items()):
         command = re.search(r"`(dragoman [\w …-]+ --json)`", inspect.getdoc(kind) or "") if inspect.isclass(kind) else None
         if command and name.endswith(("Line", "Output", "Scores")):

@@ -90,7 +90,7 @@ def _keep_base(tiny: MakeRecipe, run_dir: Path, base: Path, *settings: str) -> A
 
 def average(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
     fine_tune(base, tiny, tmp_path / "run")
-    return tmp_path / "out", run("average", tmp_path / "run", "--last", 1, "-o", tmp_path / "out")
+    return tmp_path / "out", run("model", "average", tmp_path / "run", "--last", 1, "-o", tmp_path / "out")
 
 
 def average_after_corpus_is_gone(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
@@ -103,21 +103,21 @@ def average_after_corpus_is_gone(base: Path, tiny: MakeRecipe, tmp_path: Path) -
     train(_keep_base(tiny, tmp_path / "run", base, "training.max_steps=2", f"data.root={moved}"), recorder)
     for file in moved.iterdir():
         file.unlink()
-    return tmp_path / "out", run("average", tmp_path / "run", "--last", 1, "-o", tmp_path / "out")
+    return tmp_path / "out", run("model", "average", tmp_path / "run", "--last", 1, "-o", tmp_path / "out")
 
 
 def interpolate(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
     other = shutil.copytree(base, tmp_path / "other")
-    return tmp_path / "out", run("average", base, other, "-o", tmp_path / "out")
+    return tmp_path / "out", run("model", "average", base, other, "-o", tmp_path / "out")
 
 
 def merge_adapter(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
     adapter = write_adapter(base, tmp_path / "adapter")
-    return tmp_path / "out", run("merge-adapter", base, adapter, "-o", tmp_path / "out")
+    return tmp_path / "out", run("model", "merge-adapter", base, adapter, "-o", tmp_path / "out")
 
 
 def quantize(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
-    return tmp_path / "out", run("quantize", base, "-o", tmp_path / "out")
+    return tmp_path / "out", run("model", "quantize", base, "-o", tmp_path / "out")
 
 
 def train_from_bundle(base: Path, tiny: MakeRecipe, tmp_path: Path) -> tuple[Path, str]:
@@ -161,7 +161,7 @@ def test_kept_measurements_are_named(full: Path, tiny: MakeRecipe, tmp_path: Pat
     (kept,) = [line for line in messages.splitlines() if line.startswith("kept")]
     assert kept == (
         f"kept as measured with the earlier weights: the attention head of word alignments of {full}, the calibration of the "
-        f"confidence of {full}; dragoman calibrate measures the confidence again"
+        f"confidence of {full}; dragoman model calibrate measures the confidence again"
     )
 
 

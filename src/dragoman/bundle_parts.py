@@ -37,7 +37,7 @@ PARTS = (
         "confidence",
         "the calibration of the confidence",
         depends_on_weights=True,
-        remedy="dragoman calibrate measures the confidence again",
+        remedy="dragoman model calibrate measures the confidence again",
     ),
     BundlePart("length_ratios", "the usual lengths of translations"),
     BundlePart("language_pairs", "the pairs of languages"),

@@ -72,9 +72,11 @@ def test_numbers_after_weights_are_one_value(arguments: list[str], expected: lis
 
 @pytest.mark.slow
 def test_merge_adapter_then_average_with_the_base(bundle: Path, adapter: Path, tmp_path: Path) -> None:
-    result = run_command("merge-adapter", bundle, adapter, "-o", tmp_path / "merged", "--json")
+    result = run_command("model", "merge-adapter", bundle, adapter, "-o", tmp_path / "merged", "--json")
     assert json.loads(result.stdout) == {"bundle": str(tmp_path / "merged"), "base": str(bundle), "adapter": str(adapter)}
-    result = run_command("average", bundle, tmp_path / "merged", "--weights", "0.75", "0.25", "-o", tmp_path / "both", "--json")
+    result = run_command(
+        "model", "average", bundle, tmp_path / "merged", "--weights", "0.75", "0.25", "-o", tmp_path / "both", "--json"
+    )
     assert json.loads(result.stdout) == {
         "bundle": str(tmp_path / "both"),
         "interpolated_bundles": {str(bundle): 0.75, str(tmp_path / "merged"): 0.25},
@@ -88,7 +90,7 @@ def test_merge_adapter_then_average_with_the_base(bundle: Path, adapter: Path, t
 
 @pytest.mark.slow
 def test_translate_with_adapter_equals_merged_bundle(bundle: Path, adapter: Path, corpus: Path, tmp_path: Path) -> None:
-    run_command("merge-adapter", bundle, adapter, "-o", tmp_path / "merged")
+    run_command("model", "merge-adapter", bundle, adapter, "-o", tmp_path / "merged")
     options = [corpus / "test.en", "--device", "cpu", "--precision", "float32"]
     adapted, merged, base = (
         run_command("translate", *arguments, *options).stdout
@@ -101,14 +103,14 @@ def test_translate_with_adapter_equals_merged_bundle(bundle: Path, adapter: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["average", "{bundle}", "-o", "{tmp}/out", "--weights", "1"], "--last N"),
-        (["average", "{bundle}", "{tmp}", "-o", "{tmp}/out", "--last", "1"], "two or more bundles"),
-        (["average", "{bundle}", "--last", "1", "--weights", "1", "-o", "{tmp}/out"], "--weights goes with"),
-        (["average", "{bundle}", "{tmp}/none", "-o", "{tmp}/out"], "none"),
-        (["average", "{bundle}", "{tmp}/none", "-o", "{tmp}/out", "--weights", "x"], "needs numbers"),
-        (["average", "{bundle}", "{tmp}/none", "-o", "{tmp}/out", "--weights", "0.5", "0.6"], "sum 1"),
-        (["merge-adapter", "{bundle}", "{tmp}/none", "-o", "{tmp}/out"], "holds no adapter"),
-        (["merge-adapter", "{bundle}", "{bundle}", "-o", "{tmp}/out"], "holds no adapter"),
+        (["model", "average", "{bundle}", "-o", "{tmp}/out", "--weights", "1"], "--last N"),
+        (["model", "average", "{bundle}", "{tmp}", "-o", "{tmp}/out", "--last", "1"], "two or more bundles"),
+        (["model", "average", "{bundle}", "--last", "1", "--weights", "1", "-o", "{tmp}/out"], "--weights goes with"),
+        (["model", "average", "{bundle}", "{tmp}/none", "-o", "{tmp}/out"], "none"),
+        (["model", "average", "{bundle}", "{tmp}/none", "-o", "{tmp}/out", "--weights", "x"], "needs numbers"),
+        (["model", "average", "{bundle}", "{tmp}/none", "-o", "{tmp}/out", "--weights", "0.5", "0.6"], "sum 1"),
+        (["model", "merge-adapter", "{bundle}", "{tmp}/none", "-o", "{tmp}/out"], "holds no adapter"),
+        (["model", "merge-adapter", "{bundle}", "{bundle}", "-o", "{tmp}/out"], "holds no adapter"),
         (["translate", "{bundle}", "--adapter", "{tmp}/none"], "holds no adapter"),
         (["adapt", "{tmp}/none", "{tmp}/none.tmx"], "none"),
         (["adapt", "{bundle}", "{tmp}/none.tmx"], "none.tmx"),

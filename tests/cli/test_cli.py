@@ -32,7 +32,7 @@ from conftest import MakeRecipe
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus
-from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, LazyGroup, cli, main
+from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, CommandTable, LazyGroup, cli, main
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
 from dragoman.console.input_windows import is_live_input, read_windows
 from dragoman.console.options import check_output_paths
@@ -131,10 +131,15 @@ def list_names(folder: Path) -> list[str]:
 # Help
 
 
+COMMAND_PATHS = [[name, *words] for name in COMMANDS for words in ([[sub] for sub in SUBCOMMANDS.get(name, ())] or [[]])]
+"""Commands, and the commands of the groups that are tables."""
+
+
 def test_help_shows_an_example_and_json(subtests: pytest.Subtests) -> None:
-    for command in COMMANDS:
-        with subtests.test(command=command):
-            result = CliRunner().invoke(cli, [command, "--help"], terminal_width=100)
+    for path in COMMAND_PATHS:
+        with subtests.test(path=path):
+            command = " ".join(path)
+            result = CliRunner().invoke(cli, [*path, "--help"], terminal_width=100)
             assert result.exit_code == 0
             _, example = result.output.split("Example:")
             assert f"dragoman {command} " in example or example.startswith(f"  dragoman {command}\n")
@@ -144,9 +149,7 @@ def test_help_shows_an_example_and_json(subtests: pytest.Subtests) -> None:
 def examples() -> list[str]:
     """Return the command lines in the help of the commands and in the heads of the recipes."""
     runner = CliRunner()
-    texts = [
-        runner.invoke(cli, [*command, "--help"], terminal_width=100).output for command in ([], *([name] for name in COMMANDS))
-    ]
+    texts = [runner.invoke(cli, [*path, "--help"], terminal_width=100).output for path in ([], *COMMAND_PATHS)]
     texts += [path.read_text(encoding="utf-8") for path in sorted(RECIPES.glob("*.toml"))]
     line = re.compile(r"^(?:#|[\w ]*:)? +dragoman ([a-z].*?)(?:  +#.*)?$", re.MULTILINE)
     return [command_line for text in texts for command_line in line.findall(text)]
@@ -163,6 +166,9 @@ def check_example(example: str) -> None:
     """Check the command and its options, the recipe with its settings, and the run folder of a recipe."""
     name, *words = shlex.split(example)
     command = LazyGroup().get_command(click.Context(cli), name)
+    if isinstance(command, CommandTable):
+        name, *words = words
+        command = command.get_command(click.Context(cli), name)
     assert command is not None
     params = command.make_context(name, list(words)).params
     settings = [word for word in words if "=" in word]
@@ -371,10 +377,10 @@ def test_existing_output_is_not_replaced(run_cli: RunCli, bundle: Path, corpus: 
         "augment distill BUNDLE pairs.tsv -o pairs.tsv",
         "translate copy test.en -o copy/weights.safetensors",
         "evaluate BUNDLE --ensemble copy --src test.en --ref test.de -o copy/new",
-        "draw-tree test.mrg -o test.mrg",
+        "tree draw test.mrg -o test.mrg",
         "augment self-train BUNDLE pairs.tsv -o none/../pairs.tsv",
-        "shortlist BUNDLE test.en test.de -o test.de",
-        "shortlist copy test.en test.de -o copy/source.model",
+        "model shortlist BUNDLE test.en test.de -o test.de",
+        "model shortlist copy test.en test.de -o copy/source.model",
         "explain copy test.en -o copy/weights.safetensors",
         "explain copy test.en --svg copy",
         "paper figures copy test.en -o copy",
@@ -1041,7 +1047,7 @@ def test_prepare_train_and_average_write_their_outputs(
     assert "step       6  epoch" not in again.err
     assert "validation perplexity" in again.out
 
-    result = run_cli("average", run, "--last", "2", "-o", tmp_path / "mean", "--json").json
+    result = run_cli("model", "average", run, "--last", "2", "-o", tmp_path / "mean", "--json").json
     assert result == {"bundle": str(tmp_path / "mean"), "averaged_checkpoints": ["step-00000004", "step-00000006"]}
     weights = [load_file(run / "checkpoints" / name / "model.safetensors") for name in result["averaged_checkpoints"]]
     for name, weight in load_file(tmp_path / "mean" / "weights.safetensors").items():
@@ -1176,12 +1182,12 @@ def test_run_folder_stands_for_its_bundle(run_cli: RunCli, bundle: Path, tmp_pat
         (["compare", "{de}", "{de}", "--ref", "{de}", "--seed", "-1"], 2, "-1 is not in the range"),
         (["info", "{tmp}/nowhere"], 1, "nowhere: there is no such folder"),
         (["info", "{de}"], 1, "test.de"),
-        (["average", "{tmp}/nowhere", "--last", "1", "-o", "{tmp}/out"], 1, "nowhere"),
-        (["average", "{run}", "-o", "{tmp}/out"], 2, "give either --last N or --best N"),
-        (["average", "{run}", "--last", "1", "--best", "1", "-o", "{tmp}/out"], 2, "give either --last N or --best N"),
-        (["average", "{run}", "--last", "0", "-o", "{tmp}/out"], 2, "0 is not in the range"),
-        (["average", "{run}", "--last", "9", "-o", "{tmp}/out"], 1, "9 checkpoints are asked for, but it holds 4"),
-        (["average", "{run}", "--last", "1", "-o", "{tmp}/blank"], 1, "blank"),
+        (["model", "average", "{tmp}/nowhere", "--last", "1", "-o", "{tmp}/out"], 1, "nowhere"),
+        (["model", "average", "{run}", "-o", "{tmp}/out"], 2, "give either --last N or --best N"),
+        (["model", "average", "{run}", "--last", "1", "--best", "1", "-o", "{tmp}/out"], 2, "give either --last N or --best N"),
+        (["model", "average", "{run}", "--last", "0", "-o", "{tmp}/out"], 2, "0 is not in the range"),
+        (["model", "average", "{run}", "--last", "9", "-o", "{tmp}/out"], 1, "9 checkpoints are asked for, but it holds 4"),
+        (["model", "average", "{run}", "--last", "1", "-o", "{tmp}/blank"], 1, "blank"),
         (["train", "{tmp}/nowhere.toml"], 2, "nowhere.toml: there is no such recipe"),
         (
             ["train", "nowhere"],

@@ -65,9 +65,9 @@ def test_evaluate_of_short_outputs_says_why(bundle: Path, tmp_path: Path) -> Non
         ["score", "{text}", "--bundle", "{bundle}", "--src", "{blank}"],
         ["compare", "{text}", "{text}", "--ref", "{blank}"],
         ["evaluate", "{bundle}", "--src", "{text}", "--ref", "{blank}"],
-        ["shortlist", "{bundle}", "{blank}", "{text}", "-o", "{tmp}/out"],
-        ["shortlist", "{bundle}", "{text}", "{blank}", "-o", "{tmp}/out"],
-        ["calibrate", "{bundle}", "{blank}"],
+        ["model", "shortlist", "{bundle}", "{blank}", "{text}", "-o", "{tmp}/out"],
+        ["model", "shortlist", "{bundle}", "{text}", "{blank}", "-o", "{tmp}/out"],
+        ["model", "calibrate", "{bundle}", "{blank}"],
     ],
     ids=lambda words: " ".join(words[:1]),
 )

@@ -175,7 +175,7 @@ def list_commands(bundle: Path, source: Path, out: Path) -> dict[str, Sequence[o
     return {
         "align": ("align", source, source, "--bundle", bundle),
         "explain": ("explain", bundle, "big", "-o", out),
-        "calibrate": ("calibrate", bundle, source),
+        "calibrate": ("model", "calibrate", bundle, source),
         "rerank": ("rerank", bundle, source, "--reverse", bundle, "--tune", source, "--weights", out),
     }
 

@@ -163,12 +163,12 @@ def test_commands_take_the_languages_of_pairs(run: Path, translator: Translator,
     aligned = call("align", source, target, *options, "--json").stdout.splitlines()
     expected_links = translator.align(sources, targets, source_language="rr")
     assert [json.loads(line)["links"] for line in aligned] == [[list(link) for link in links] for links in expected_links]
-    counted = call("shortlist", run / "bundle", source, target, "--from", "rr", "-o", tmp_path / "shortlist", "--json")
+    counted = call("model", "shortlist", run / "bundle", source, target, "--from", "rr", "-o", tmp_path / "shortlist", "--json")
     assert json.loads(counted.stdout)["pairs"] == len(sources)
     for arguments in (
         ["score", target, "--src", source, "--bundle", run / "bundle"],
         ["align", source, target, "--bundle", run / "bundle"],
-        ["shortlist", run / "bundle", source, target, "-o", tmp_path / "other"],
+        ["model", "shortlist", run / "bundle", source, target, "-o", tmp_path / "other"],
     ):
         error = call(*arguments).exception
         assert isinstance(error, DataError)

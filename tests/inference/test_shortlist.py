@@ -130,7 +130,7 @@ def test_read_shortlist_checks_vocabulary_and_checksums(bundle: Path, shortlist:
 def test_shortlist_command_writes_a_usable_shortlist(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "en").write_text("".join(f"{line}\n" for line in SOURCES), encoding="utf-8")
     (tmp_path / "de").write_text("".join(f"{line}\n" for line in TARGETS), encoding="utf-8")
-    arguments = ["shortlist", str(bundle), str(tmp_path / "en"), str(tmp_path / "de"), "-o", str(tmp_path / "short")]
+    arguments = ["model", "shortlist", str(bundle), str(tmp_path / "en"), str(tmp_path / "de"), "-o", str(tmp_path / "short")]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0
     assert f"from {len(SOURCES)} pairs" in result.output

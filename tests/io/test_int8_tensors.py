@@ -60,7 +60,7 @@ def test_steps_of_another_shape_are_refused(steps: NDArray[np.float32]) -> None:
 
 def test_command_writes_a_smaller_bundle(bundle: Path, tmp_path: Path) -> None:
     output = tmp_path / "int8"
-    result = CliRunner().invoke(cli, ["quantize", str(bundle), "-o", str(output)])
+    result = CliRunner().invoke(cli, ["model", "quantize", str(bundle), "-o", str(output)])
     assert result.exit_code == 0, result.output
     sizes = [(path / "weights.safetensors").stat().st_size for path in (output, bundle)]
     assert sizes[0] < 0.5 * sizes[1]

@@ -112,7 +112,7 @@ def test_row_of_a_bundle_equals_parse_and_evalb(gold: Path, parser: Path, tmp_pa
             .exit_code
             == 0
         )
-    scores = json.loads(CliRunner().invoke(cli, ["evalb", str(gold), str(parsed), "--gold-tags", "--json"]).stdout)
+    scores = json.loads(CliRunner().invoke(cli, ["tree", "evalb", str(gold), str(parsed), "--gold-tags", "--json"]).stdout)
     assert [result["f1"] for result in row] == [pytest.approx(scores["failures_zero"]["all"]["f1"])]
     assert (row[0]["tags"], row[0]["failures"], row[0]["repaired"]) == ("own", 0, 0)
 

@@ -307,7 +307,7 @@ def run_cli(*arguments: object) -> Result:
 def test_evalb_command_prints_both_policies(tmp_path: Path) -> None:
     lines = [GOLD.replace("cat", "dog"), *[""] * 6, GOLD]
     gold, test = write_lines(tmp_path / "a.gld", *[GOLD] * 8), write_lines(tmp_path / "a.tst", *lines)
-    answer = run_cli("evalb", gold, test)
+    answer = run_cli("tree", "evalb", gold, test)
     assert answer.exit_code == 0
     rows = [re.split("  +", line) for line in answer.stdout.splitlines()]
     assert ["F1", "20.00", "100.00", "20.00", "100.00"] in rows
@@ -319,8 +319,8 @@ def test_evalb_command_prints_both_policies(tmp_path: Path) -> None:
         "if only the tags of punctuation differ, --gold-tags scores a sentence",
     ]
     scores = score_files(gold, test)
-    assert run_cli("evalb", gold, test, "--sentences").stdout == format_report(scores, 40)
-    output = json.loads(run_cli("evalb", gold, test, "--json", "--sentences").stdout)
+    assert run_cli("tree", "evalb", gold, test, "--sentences").stdout == format_report(scores, 40)
+    output = json.loads(run_cli("tree", "evalb", gold, test, "--json", "--sentences").stdout)
     assert output["failures_zero"] == {
         "all": asdict(sum_scores(scores)),
         "length<=40": asdict(sum_scores(scores, max_length=40)),
@@ -328,16 +328,16 @@ def test_evalb_command_prints_both_policies(tmp_path: Path) -> None:
     assert output["failures_dropped"]["all"] == asdict(sum_scores(scores, "dropped"))
     assert output["sentences"] == [asdict(score) for score in scores]
     assert [failure["line"] for failure in output["failures"]] == [1, 2, 3, 4, 5, 6, 7]
-    assert "sentences" not in json.loads(run_cli("evalb", gold, test, "--json").stdout)
+    assert "sentences" not in json.loads(run_cli("tree", "evalb", gold, test, "--json").stdout)
 
 
 def test_evalb_command_reads_parameter_file(tmp_path: Path) -> None:
     gold, prm = write_lines(tmp_path / "a.gld", GOLD), write_lines(tmp_path / "a.prm", "LABELED 0", "CUTOFF_LEN 3")
     test = write_lines(tmp_path / "a.tst", GOLD.replace("NP", "XP"))
-    output = json.loads(run_cli("evalb", gold, test, "--prm", prm, "--json").stdout)
+    output = json.loads(run_cli("tree", "evalb", gold, test, "--prm", prm, "--json").stdout)
     assert output["parameters"] == str(prm)
     assert output["failures_zero"]["all"]["matched"] == 5
     assert output["failures_zero"]["length<=3"]["sentences"] == 0
-    assert "labels ignored" in " ".join(run_cli("evalb", gold, test, "--prm", prm).stdout.split())
-    answer = run_cli("evalb", gold, write_lines(tmp_path / "b.tst"))
+    assert "labels ignored" in " ".join(run_cli("tree", "evalb", gold, test, "--prm", prm).stdout.split())
+    answer = run_cli("tree", "evalb", gold, write_lines(tmp_path / "b.tst"))
     assert str(answer.exception) == f"{tmp_path / 'b.tst'}: has no trees; write one tree a line"

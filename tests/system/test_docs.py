@@ -19,7 +19,7 @@ import click
 import pytest
 from pydantic.fields import FieldInfo
 
-from dragoman.cli.main import COMMANDS, cli
+from dragoman.cli.main import COMMANDS, CommandTable, cli
 from dragoman.config import Recipe, RecipeSection, make_recipe, read_recipe
 from dragoman.config.extension import ExtensibleSection, iter_extension_types
 from dragoman.errors import RecipeError
@@ -93,6 +93,9 @@ def test_commands_options_and_recipes_exist(subtests: pytest.Subtests) -> None:
             name, *rest = words
             assert name in COMMANDS
             command = cli.get_command(click.Context(cli), name)
+            if isinstance(command, CommandTable):
+                name, *rest = rest
+                command = command.get_command(click.Context(cli), name)
             assert command is not None
             if rest and "--help" not in rest and not any(mark in word for word in rest for mark in "…[]"):
                 arguments = ["1" if word == "N" else word for word in rest]

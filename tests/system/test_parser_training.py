@@ -470,7 +470,7 @@ def test_resumed_parser_run_is_exact(parsing: Make, run: Path, tmp_path: Path) -
 
 
 def test_f1_equals_evalb(tmp_path: Path) -> None:
-    """The scores equal those of `dragoman evalb` over files; a sentence without a parse counts as zero."""
+    """The scores equal those of `dragoman tree evalb` over files; a sentence without a parse counts as zero."""
     gold = [
         read_tree(CAT),
         read_tree("(S (NP (NN dogs)) (VP (VBP run) (ADVP (RB far))) (. .))"),

@@ -55,7 +55,7 @@ def calibrated(bundle: Path, tmp_path_factory: pytest.TempPathFactory, one_core:
     target.mkdir()
     for path in bundle.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
-    arguments = ["calibrate", str(target), str(folder / "valid.en"), str(folder / "valid.de"), "--json"]
+    arguments = ["model", "calibrate", str(target), str(folder / "valid.en"), str(folder / "valid.de"), "--json"]
     assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
     return target
 
@@ -196,7 +196,7 @@ def test_bundle_of_a_run_is_calibrated(trained: Path, tmp_path: Path, monkeypatc
 
 def test_too_few_lines_are_an_error(calibrated: Path, tmp_path: Path) -> None:
     (tmp_path / "few.en").write_text("red\n" * 20, encoding="utf-8")
-    result = CliRunner().invoke(cli, ["calibrate", str(calibrated), str(tmp_path / "few.en")])
+    result = CliRunner().invoke(cli, ["model", "calibrate", str(calibrated), str(tmp_path / "few.en")])
     assert isinstance(result.exception, DataError)
     assert result.exception.code == "empty-data"
 

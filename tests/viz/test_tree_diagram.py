@@ -124,15 +124,15 @@ def test_command_draws_a_tree_of_a_file(tmp_path: Path) -> None:
     file, output = tmp_path / "a.mrg", tmp_path / "a.svg"
     file.write_text(f"(A (B c))\n( {TEXT.replace('NP', 'NP-SBJ')})\n", encoding="utf-8")
     runner = CliRunner()
-    assert runner.invoke(cli, ["draw-tree", str(file), "-n", "2", "--strip", "-o", str(output)]).exit_code == 0
+    assert runner.invoke(cli, ["tree", "draw", str(file), "-n", "2", "--strip", "-o", str(output)]).exit_code == 0
     assert output.read_text(encoding="utf-8") == drawn(TEXT).replace("A &lt;tree&gt;", "a.mrg, line 2")
-    document = json.loads(runner.invoke(cli, ["draw-tree", str(file), "-n", "2", "--json"]).stdout)
+    document = json.loads(runner.invoke(cli, ["tree", "draw", str(file), "-n", "2", "--json"]).stdout)
     assert document["words"] == ["The", "cat", "sat", "down", "."]
     assert document["brackets"][2] == {"label": "NP-SBJ", "start": 0, "end": 2}
-    again = runner.invoke(cli, ["draw-tree", str(file), "-o", str(output)])
+    again = runner.invoke(cli, ["tree", "draw", str(file), "-o", str(output)])
     assert "exists already" in str(again.exception)
     assert (
-        str(runner.invoke(cli, ["draw-tree", str(file), "-n", "3", "--json"]).exception)
+        str(runner.invoke(cli, ["tree", "draw", str(file), "-n", "3", "--json"]).exception)
         == f"{file}: holds fewer than 3 trees; give a smaller --number"
     )
-    assert "give -o FILE.svg, or --json" in runner.invoke(cli, ["draw-tree", str(file)]).output
+    assert "give -o FILE.svg, or --json" in runner.invoke(cli, ["tree", "draw", str(file)]).output

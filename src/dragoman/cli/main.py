@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any, cast
 
 import click
@@ -45,53 +46,61 @@ COMMAND_GROUPS = {
         "diagnose": ("dragoman.cli.info", "Find problems in a run and name the recipe keys that solve them."),
         "clean": ("dragoman.cli.data_commands", "Clean the corpora of a recipe and show what each filter dropped."),
         "augment": ("dragoman.cli.augment", "Make synthetic pairs: back-translation, self-training, distillation."),
-        "average": ("dragoman.training.commands.train", "Average checkpoints of a run, or several bundles, into a bundle."),
-        "merge-adapter": ("dragoman.cli.merge_adapter", "Merge a low-rank adapter into its base bundle."),
         "dashboard": ("dragoman.training.commands.dashboard", "Write a page that shows the progress of a run."),
     },
     "Models": {
         "info": ("dragoman.cli.info", "Show the model, the recipe and the training of a bundle."),
         "export": ("dragoman.export.command", "Write a bundle in the format of another engine."),
+        "model": ("", "Average, quantize, calibrate and merge bundles, and make shortlists."),
         "explain": (
             "dragoman.cli.explain",
             "Write a page that shows the attention and the search of one output.",
         ),
-        "quantize": ("dragoman.cli.quantize", "Write a bundle with int8 weights, a quarter of its size."),
-        "calibrate": ("dragoman.inference.commands.calibrate", "Calibrate the confidence of a bundle on a validation set."),
-        "shortlist": ("dragoman.inference.commands.shortlist", "Learn the likely target tokens of each source token."),
     },
     "Research": {
         "score": ("dragoman.inference.commands.evaluate", "Score translations against references, with a model, or both."),
         "align": ("dragoman.inference.commands.align", "Align the words of translations with those of their sources."),
         "rerank": ("dragoman.experiments.reranking.command", "Choose from n-best outputs with the help of other bundles."),
         "parse": ("dragoman.parsing.commands.parse", "Parse sentences into trees, line by line."),
+        "tree": ("", "Score and draw parse trees."),
+        "paper": ("dragoman.paper.commands.group", "Reproduce the tables and figures of the paper on this machine."),
+    },
+}
+SUBCOMMANDS = {
+    "model": {
+        "average": ("dragoman.training.commands.train", "Average checkpoints of a run, or several bundles, into a bundle."),
+        "merge-adapter": ("dragoman.cli.merge_adapter", "Merge a low-rank adapter into its base bundle."),
+        "quantize": ("dragoman.cli.quantize", "Write a bundle with int8 weights, a quarter of its size."),
+        "calibrate": ("dragoman.inference.commands.calibrate", "Calibrate the confidence of a bundle on a validation set."),
+        "shortlist": ("dragoman.inference.commands.shortlist", "Learn the likely target tokens of each source token."),
+    },
+    "tree": {
         "evalb": (
             "dragoman.parsing.commands.evalb",
             "Score parse trees against gold trees by labeled brackets, as EVALB does.",
         ),
-        "draw-tree": ("dragoman.parsing.commands.draw_tree", "Draw a parse tree as an SVG."),
-        "paper": ("dragoman.paper.commands.group", "Reproduce the tables and figures of the paper on this machine."),
+        "draw": ("dragoman.parsing.commands.draw_tree", "Draw a parse tree as an SVG."),
     },
 }
+"""Commands of the groups that import nothing until one of them is called."""
 COMMANDS = {name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()}
+COMMAND_MODULES = tuple(
+    dict.fromkeys(path for table in (COMMANDS, *SUBCOMMANDS.values()) for path, _ in table.values() if path)
+)
+"""Modules of all commands."""
 FURTHER_COMMANDS = frozenset(
     [
         "prepare",
         "recipe",
         "clean",
         "augment",
-        "average",
-        "merge-adapter",
         "dashboard",
-        "quantize",
-        "calibrate",
-        "shortlist",
+        "model",
         "score",
         "align",
         "rerank",
-        "evalb",
-        "draw-tree",
         "parse",
+        "tree",
         "paper",
     ]
 )
@@ -103,6 +112,34 @@ STDOUT_ERROR_HINTS = {
     errno.EDQUOT: "the quota is used up; free some space",
     errno.EBADF: "is closed; open it",
 }
+
+
+class CommandTable(SuggestingGroup):
+    """Group of the commands of a table: name → module and summary."""
+
+    def __init__(self, name: str, table: Mapping[str, tuple[str, str]], *, help: str) -> None:
+        super().__init__(name, help=help)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command, or return None for an unknown name."""
+        return import_command(self.table[cmd_name][0], cmd_name) if cmd_name in self.table else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands into the help; none is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self.table.items()])
+
+
+def import_command(module: str, name: str) -> click.Command:
+    """Return a command of a module, whose function has its name."""
+    command = getattr(importlib.import_module(module), name.replace("-", "_"))
+    assert isinstance(command, click.Command)
+    return command
 
 
 class LazyGroup(SuggestingGroup):
@@ -121,9 +158,9 @@ class LazyGroup(SuggestingGroup):
 
             entry = next((entry for entry in list_entries("commands") if entry.name == cmd_name), None)
             return None if entry is None else cast(click.Command, load_entry(entry))
-        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
-        assert isinstance(command, click.Command)
-        return command
+        if cmd_name in SUBCOMMANDS:
+            return CommandTable(cmd_name, SUBCOMMANDS[cmd_name], help=COMMANDS[cmd_name][1])
+        return import_command(COMMANDS[cmd_name][0], cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. The error for a bundle that is not there also names the models that are."""

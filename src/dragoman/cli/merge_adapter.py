@@ -20,7 +20,7 @@ from dragoman.console.options import (
 
 @dataclass(frozen=True)
 class MergeAdapterOutput:
-    """Output of `dragoman merge-adapter --json`: the folders of the new bundle, of its base and of the adapter."""
+    """Output of `dragoman model merge-adapter --json`: the folders of the new bundle, of its base and of the adapter."""
 
     bundle: str
     base: str
@@ -39,7 +39,7 @@ def merge_adapter(bundle: Path, adapter: Path, output: Path, overwrite: bool, as
     The new bundle translates as the base does with the adapter. It needs neither of the two.
 
     \b
-    Example:  dragoman merge-adapter runs/general-ende/bundle own/adapter -o own-merged
+    Example:  dragoman model merge-adapter runs/general-ende/bundle own/adapter -o own-merged
     """
     from dragoman.adapter import merge_adapter as merge
     from dragoman.console.terminal import print_facts, print_json

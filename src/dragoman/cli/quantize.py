@@ -19,7 +19,7 @@ from dragoman.console.options import (
 
 @dataclass(frozen=True)
 class QuantizeOutput:
-    """Output of `dragoman quantize --json`: the folders of the new bundle and of its base, and the bytes of their weights."""
+    """Output of `dragoman model quantize --json`: folders of the new bundle and of its base, and the bytes of their weights."""
 
     bundle: str
     base: str
@@ -39,7 +39,7 @@ def quantize(bundle: Path, output: Path, overwrite: bool, as_json: bool) -> None
     with. Few outputs change, because embeddings are rounded as well. Keep the first bundle to train it further.
 
     \b
-    Example:  dragoman quantize runs/general-ende/bundle -o general-ende-int8
+    Example:  dragoman model quantize runs/general-ende/bundle -o general-ende-int8
     """
     from dragoman.bundle import WEIGHTS_FILE
     from dragoman.console.terminal import print_facts, print_json

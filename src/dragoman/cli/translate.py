@@ -81,7 +81,7 @@ class TranslateOptions:
     )
     confidence: bool = option("--confidence", is_flag=True, help="Add the confidence of each translation to --json.")
     shortlist: Path | None = option(
-        "--shortlist", type=PATH_TYPE, help="Compute only likely tokens: a folder of `dragoman shortlist`."
+        "--shortlist", type=PATH_TYPE, help="Compute only likely tokens: a folder of `dragoman model shortlist`."
     )
     split_sentences: bool = option(
         "--split-sentences",

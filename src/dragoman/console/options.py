@@ -60,7 +60,7 @@ class BundleType(click.Path):
         if not (folder / "bundle" / MANIFEST_FILE).is_file():
             raise RunError(
                 f"{folder}: is a run that has no bundle yet; finish it with dragoman train, or write one from its newest "
-                f"checkpoint: dragoman average {folder} --last 1 -o BUNDLE",
+                f"checkpoint: dragoman model average {folder} --last 1 -o BUNDLE",
                 code="run-unfinished",
             )
         return folder / "bundle"

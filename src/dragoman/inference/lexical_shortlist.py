@@ -80,7 +80,9 @@ def read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
         )
         digest = bytes(digest_bytes.tolist())
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise BundleError(f"{path}: is not a readable shortlist: {error}; build it again with dragoman shortlist") from None
+        raise BundleError(
+            f"{path}: is not a readable shortlist: {error}; build it again with dragoman model shortlist"
+        ) from None
     if digest != _compute_vocabulary_digest(bundle):
         raise BundleError(
             f"{path}: was built with other tokenizers than this bundle's; build it with this bundle", code="shortlist-mismatch"

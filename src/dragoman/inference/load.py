@@ -80,7 +80,7 @@ def load(
         else float32, or bfloat16 on a GPU that computes in it
     inter_threads: number of batches that a CPU computes in parallel; measured if None
     intra_threads: number of threads of each batch; measured if None
-    shortlist: folder that `dragoman shortlist` wrote. The search computes only likely output tokens, which is faster and
+    shortlist: folder that `dragoman model shortlist` wrote. The search computes only likely output tokens, which is faster and
         loses some quality.
     adapters: folders of low-rank adapters of the bundle, by the names that `translate(adapter=NAME)` takes; they share the
         weights that no adapter changes

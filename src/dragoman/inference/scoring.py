@@ -25,7 +25,7 @@ class ConfidenceEstimator:
         calibration = model.bundle.metadata.confidence
         if calibration is None:
             raise BundleError(
-                f"{model.recipe.name}: the bundle has no calibration of the confidence; run dragoman calibrate",
+                f"{model.recipe.name}: the bundle has no calibration of the confidence; run dragoman model calibrate",
                 code="calibration-missing",
             )
         self._model, self._calibration = model, calibration

@@ -14,7 +14,7 @@ from dragoman.io.json_fields import OPTIONAL
 
 @dataclass(frozen=True)
 class CalibrateOutput:
-    """Output of `dragoman calibrate --json`.
+    """Output of `dragoman model calibrate --json`.
 
     sentences: number of translations in the calibration set
     chrf_correlation: Spearman's rank correlation of the confidence with sentence chrF, with references
@@ -46,7 +46,7 @@ def calibrate(bundle: Path, source: Path, reference: Path | None, max_sentences:
     how well the confidence ranks the translations: the rank correlation with sentence chrF.
 
     \b
-    Example:  dragoman calibrate models/opus-mt-en-de valid.en valid.de
+    Example:  dragoman model calibrate models/opus-mt-en-de valid.en valid.de
     """
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
     from dragoman.errors import DataError

@@ -25,7 +25,7 @@ MAX_TOKENS = 100_000
 
 @dataclass(frozen=True)
 class ShortlistOutput:
-    """Output of `dragoman shortlist --json`."""
+    """Output of `dragoman model shortlist --json`."""
 
     shortlist: str
     pairs: int
@@ -63,7 +63,7 @@ def shortlist(
     without it. For a bundle of many languages, --to and --from name the languages of the pairs.
 
     \b
-    Example:  dragoman shortlist runs/general-ende/bundle train.en train.de -o shortlist
+    Example:  dragoman model shortlist runs/general-ende/bundle train.en train.de -o shortlist
               dragoman translate runs/general-ende/bundle news.en --shortlist shortlist
     """
     from dragoman.bundle import load_bundle

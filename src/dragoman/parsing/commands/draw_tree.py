@@ -21,7 +21,7 @@ from dragoman.parsing.commands.parse import LabeledSpan
 
 @dataclass(frozen=True)
 class TreeOutput:
-    """Output of `dragoman draw-tree --json`."""
+    """Output of `dragoman tree draw --json`."""
 
     file: str
     line: int
@@ -30,7 +30,7 @@ class TreeOutput:
     brackets: Sequence[LabeledSpan]
 
 
-@click.command("draw-tree")
+@click.command()
 @click.argument("file", type=PATH_TYPE)
 @click.option(
     "-n", "--number", type=click.IntRange(min=1), default=1, show_default=True, help="Number of the tree in the file."
@@ -39,11 +39,11 @@ class TreeOutput:
 @click.option("--strip", is_flag=True, help="Leave out function tags, traces and a root without a label.")
 @overwrite_option()
 @json_option("Print words, tags and brackets as JSON, and draw nothing.")
-def draw_tree(file: Path, number: int, output: Path | None, strip: bool, overwrite: bool, as_json: bool) -> None:
+def draw(file: Path, number: int, output: Path | None, strip: bool, overwrite: bool, as_json: bool) -> None:
     """Draw a tree of FILE, which holds trees in brackets.
 
     \b
-    Example:  dragoman draw-tree parsed.mrg -n 3 -o tree.svg
+    Example:  dragoman tree draw parsed.mrg -n 3 -o tree.svg
     """
     from itertools import islice
 

@@ -32,7 +32,7 @@ class EvalbFailure:
 
 @dataclass(frozen=True)
 class EvalbOutput:
-    """Output of `dragoman evalb --json`. The totals have the keys `all` and `length<=N`.
+    """Output of `dragoman tree evalb --json`. The totals have the keys `all` and `length<=N`.
 
     parameters: COLLINS, or the parameter file
     failures_zero: totals in which a failure counts as zero
@@ -63,7 +63,7 @@ def evalb(gold: Path, test: Path, prm: Path | None, gold_tags: bool, sentences: 
     drops such sentences, so its numbers are printed as well.
 
     \b
-    Example:  dragoman evalb gold.mrg parsed.mrg --prm new.prm
+    Example:  dragoman tree evalb gold.mrg parsed.mrg --prm new.prm
     """
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
     from dragoman.parsing.evalb.params import COLLINS, read_params

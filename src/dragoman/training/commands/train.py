@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AverageOutput:
-    """Output of `dragoman average --json`.
+    """Output of `dragoman model average --json`.
 
     averaged_checkpoints: names of the checkpoints of a run
     interpolated_bundles: share of each bundle
@@ -231,8 +231,8 @@ def average(
     version, the new bundle is their weighted mean.
 
     \b
-    Example:  dragoman average runs/multi30k-ende --last 3 -o runs/last3
-              dragoman average runs/general-ende/bundle own/bundle --weights 0.7 0.3 -o both
+    Example:  dragoman model average runs/multi30k-ende --last 3 -o runs/last3
+              dragoman model average runs/general-ende/bundle own/bundle --weights 0.7 0.3 -o both
     """
     if len(paths) > 1 and last is None and best is None:
         _interpolate(paths, output, weights, overwrite=overwrite, as_json=as_json)
