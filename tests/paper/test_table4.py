@@ -19,6 +19,7 @@ from dragoman.paper.cky import ChartParser
 from dragoman.paper.pcfg import induce_pcfg
 from dragoman.paper.right_branching import build_right_branching_tree, find_most_common_labels
 from dragoman.paper.table4 import LATER_PARSERS, PAPER_PARSERS, SimplifiedTreebank, find_run_files, score_parses
+from dragoman.parsing.evalb.scorer import score_trees, sum_scores
 from dragoman.parsing.trees.ptb import read_tree
 from dragoman.parsing.trees.tree import format_brackets, get_leaves, get_words
 from tiny_runs import on_one_core
