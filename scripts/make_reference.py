@@ -125,7 +125,7 @@ def format_command(name: str, command: click.Command, parent: click.Context, lev
 
 def make_cli_page() -> str:
     """Return the page of all commands with their options."""
-    context = click.Context(cli, info_name="dragoman")
+    context = click.Context(cli, info_name="dragoman", **cli.context_settings)
     sections: list[str] = []
     for name in COMMANDS:
         command = cli.get_command(context, name)
