@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dragoman.cli.training.init import init
+from dragoman.cli.init import init
 from dragoman.config import read_recipe
 from dragoman.data.corpus_survey import survey_pairs
 from dragoman.data.new_recipe import read_user_corpus
