@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dragoman.cli.training.recipe import recipe as recipe_command
+from dragoman.cli.recipe import recipe as recipe_command
 from dragoman.config import make_recipe
 from dragoman.config.origins import trace_values
 from dragoman.config.recipe import list_builtin_recipes, parse_toml

@@ -26,10 +26,10 @@ def recipe(recipe: Path | None, overrides: tuple[str, ...], resolve: bool, as_js
               dragoman recipe multi30k-ende > own.toml
               dragoman recipe multi30k-ende training.max_steps=1000 --resolve
     """
-    from dragoman.console.terminal import print_facts, print_json, print_table
     from dragoman.config import read_recipe
     from dragoman.config.origins import trace_values
     from dragoman.config.recipe import list_builtin_recipes, parse_toml, read_recipe_text
+    from dragoman.console.terminal import print_facts, print_json, print_table
     from dragoman.data.data_defaults import read_training_recipe
 
     if recipe is None:
