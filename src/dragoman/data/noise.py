@@ -22,8 +22,7 @@ import numpy.typing as npt
 from dragoman.config import NoiseConfig
 from dragoman.data.counter_rng import UInt64Array, hash64, hash_to_uniform
 from dragoman.data.term_noise import Term, annotate_source
-from dragoman.text.placeholders import PLACEHOLDER_MARKS
-from dragoman.text.term_annotation import TERM_END, TERM_TRANSLATION, remove_annotations
+from dragoman.text.term_annotation import PLACEHOLDER_MARKS, TERM_END, TERM_TRANSLATION, remove_annotations
 
 NOISE_TYPES = (
     "terminology", "concat_next", "placeholders", "drop_final_punctuation", "title_case", "upper_case", "typos", "copy_source",

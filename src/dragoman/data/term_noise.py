@@ -19,8 +19,8 @@ from dragoman.config import Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import MissingDependencyError, RecipeError
 from dragoman.formats.glossary_file import read_glossary
+from dragoman.languages import UNSPACED
 from dragoman.text.glossary import Glossary, Lemmatize
-from dragoman.text.projection import UNSPACED
 from dragoman.text.term_annotation import annotate_terms, has_marks
 
 MAX_TERMS = 3

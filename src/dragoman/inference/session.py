@@ -17,16 +17,15 @@ from dragoman.inference.backends.device import choose_fastest_precision, resolve
 from dragoman.inference.backends.protocol import Precision
 from dragoman.inference.backends.select import build_inference_model, find_float32_reason, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
-from dragoman.inference.forced_decoder import build_forced_decoder
-from dragoman.inference.lexical_shortlist import Shortlist, read_shortlist
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
-from dragoman.model_forward import NumpyTransformer
 from dragoman.runtime.device_options import DeviceOptions
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 
 if TYPE_CHECKING:
+    from dragoman.inference.lexical_shortlist import Shortlist
     from dragoman.model.transformer import Transformer
+    from dragoman.model_forward import NumpyTransformer
     from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
 
 TaskKind = Literal["translation", "parsing"]
@@ -93,6 +92,8 @@ class InferenceSession:
     @cached_property
     def forced_decoders(self) -> list[NumpyTransformer | TorchForcedDecoder]:
         """Models as readers of given outputs, for scores, confidence, attention and tags."""
+        from dragoman.inference.forced_decoder import build_forced_decoder  # search does not need it
+
         return [build_forced_decoder(model, self.device) for model in self.trained_models]
 
     @cached_property
@@ -174,7 +175,7 @@ def open_session(
         trained_models=trained_models,
         device=choice.device,
         precision=chosen_precision,
-        shortlist=None if shortlist is None else read_shortlist(Path(shortlist), bundles[0]),
+        shortlist=None if shortlist is None else _read_shortlist(Path(shortlist), bundles[0]),
         scheduler=BatchScheduler(
             validate_count("inter_threads", inter_threads) if is_cpu else 1,
             validate_count("intra_threads", intra_threads),
@@ -182,6 +183,12 @@ def open_session(
             replace(worker_spec, precision=chosen_precision) if worker_spec is not None and is_cpu else None,
         ),
     )
+
+
+def _read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
+    from dragoman.inference.lexical_shortlist import read_shortlist  # most sessions have none
+
+    return read_shortlist(path, bundle)
 
 
 def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:

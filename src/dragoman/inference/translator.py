@@ -23,16 +23,16 @@ from dragoman.inference.line_search import LineTranslation, SegmentedLines
 from dragoman.inference.phrase_encoder import PhraseEncoder
 from dragoman.inference.scoring import ConfidenceEstimator, PairScorer
 from dragoman.inference.session import InferenceSession, SessionOptions, open_session
-from dragoman.inference.text_translator import TextTranslator
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.unknown_words import read_dictionary
-from dragoman.inference.whole_texts import TextTranslation
 from dragoman.tasks.inference_model import InferenceModel
 from dragoman.word_aligner import Link
 
 if TYPE_CHECKING:
     from dragoman.data.tokenization.vocabulary import TextTokenizer
+    from dragoman.inference.text_translator import TextTranslator
+    from dragoman.inference.whole_texts import TextTranslation
     from dragoman.model.transformer import Transformer
     from dragoman.viz.explanation import Explanation
 
@@ -76,6 +76,8 @@ class Translator:
     @cached_property
     def texts(self) -> TextTranslator:
         """Translator of whole texts."""
+        from dragoman.inference.text_translator import TextTranslator  # lines do not need it
+
         return TextTranslator(self.session, self.translate)
 
     @cached_property

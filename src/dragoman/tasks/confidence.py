@@ -26,8 +26,6 @@ from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import refuse_steps
-from dragoman.evaluation.correlation import spearman_correlation
-from dragoman.evaluation.metrics import sentence_chrf
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions, score_pairs
 from dragoman.tasks.generation import OnProgress
@@ -275,6 +273,9 @@ def calibrate_model(
     calibration = calibrate(signals)
     if calibration is None or references is None:
         return calibration
+    from dragoman.evaluation.correlation import spearman_correlation  # translation has no scores
+    from dragoman.evaluation.metrics import sentence_chrf
+
     texts = decode_best([translated[index] for index in indices], tokenizer)
     correlation = spearman_correlation(
         [calibration.compute_confidence(output) for output in signals],

@@ -10,10 +10,9 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dragoman.config import DecodingConfig, Recipe, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -23,13 +22,14 @@ from dragoman.decoding.constraints import NO_SENTENCE_CONSTRAINTS, DecodingConst
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.repetition import contains_repetition
 from dragoman.errors import MissingDependencyError, RecipeError
-from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, check_bleu_tokenizer, get_task_bleu_tokenizer
-from dragoman.evaluation.metrics import Score, chrf, exact_match, paper_bleu, uses_split_compounds
 from dragoman.tasks.coverage_penalty import rerank_by_coverage
 from dragoman.tasks.forced_decoding import ForcedDecoder
 from dragoman.tasks.generation import BatchSearch, MapFn, OnProgress, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 from dragoman.tasks.mbr import UtilityFn, build_candidate_search, rerank_by_mbr
+
+if TYPE_CHECKING:
+    from dragoman.evaluation.metrics import Score
 
 TranslationStatus = Literal["ok", "truncated", "short", "repetition", "copied", "empty", "too_long"]
 """Outcome of one line:
@@ -143,6 +143,8 @@ class LineSearch:
         return_alternatives, on_progress, map_fn: see `BatchSearch` and `generate`
         """
         if self.decoding.mbr == "bleu":
+            from dragoman.evaluation.bleu_tokenizer import check_bleu_tokenizer  # most searches need no scores
+
             check_bleu_tokenizer(self.task)
         searched = [index for index, line in enumerate(lines) if line.skip_status is None]
         line_constraints = _allow_repetitions(
@@ -178,6 +180,8 @@ class LineSearch:
                 prompt=self.tokenizer.decoder_prompt,
             )
         if self.decoding.mbr != "none":
+            from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
+
             results = [
                 rerank_by_mbr(
                     line_hypotheses,
@@ -276,6 +280,8 @@ def is_copy(source: str, translation: str) -> bool:
         return False
     if sum(map(source.__contains__, output_words)) < MIN_COPIED_FRACTION * len(output_words):  # a cheap upper bound
         return False
+    from difflib import SequenceMatcher  # most outputs share too few words
+
     source_words = WORD_PATTERN.findall(source)
     min_shared = MIN_COPIED_FRACTION * max(len(output_words), len(source_words))
     matching_blocks = SequenceMatcher(None, source_words, output_words, autojunk=False).get_matching_blocks()
@@ -292,6 +298,9 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str], tas
 
     German also has BLEU as in the paper, with split compounds, unless plain text needs a Moses tokenizer that is missing.
     """
+    from dragoman.evaluation.bleu_tokenizer import bleu_with_tokenizer, get_task_bleu_tokenizer  # translation has no scores
+    from dragoman.evaluation.metrics import chrf, exact_match, paper_bleu, uses_split_compounds
+
     scores = {
         "bleu": bleu_with_tokenizer(hypotheses, [references], get_task_bleu_tokenizer(task)),
         "chrf": chrf(hypotheses, [references]),

@@ -15,9 +15,8 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from dragoman.errors import DataError
-from dragoman.languages import get_language, is_same_language
+from dragoman.languages import UNSPACED, get_language, is_same_language
 from dragoman.text.placeholders import find_placeholders
-from dragoman.text.projection import UNSPACED
 from dragoman.text.unicode_forms import normalize_form
 
 MAX_ENTRIES = 100_000

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 
-from dragoman.text.placeholders import PLACEHOLDER_MARKS
-from dragoman.text.projection import UNSPACED
-from dragoman.text.term_annotation import has_marks
+from dragoman.languages import UNSPACED
+from dragoman.text.term_annotation import PLACEHOLDER_MARKS, has_marks
 
 MARK_CHARACTERS = tuple(chr(0xFDD0 + number) for number in range(len(PLACEHOLDER_MARKS)))
 """Character of each mark of a placeholder."""

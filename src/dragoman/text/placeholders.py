@@ -16,8 +16,6 @@ from typing import Literal
 from dragoman.text.inline_rules import BRACKET, COMMON_RULES, InlineRules
 
 Span = tuple[int, int]
-PLACEHOLDER_MARKS = tuple(f"⟦{number}⟧" for number in range(32))
-"""Marks of placeholders in a text; each stands for a reserved token of the vocabulary."""
 
 CodeKind = Literal["code", "break", "space"]
 """Kind of a code: one that a model may read, one that ends a sentence, or one that stands for white space."""

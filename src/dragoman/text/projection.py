@@ -18,14 +18,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.languages import UNSPACED
 from dragoman.text.inline_codes import CodedText, Element, Point, Slot, escape
 
 Span = tuple[int, int]
 Weights = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# Scripts that are written without spaces: Thai, Lao, Burmese, Khmer, kana, Han.
-UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # A word in katakana is one unit, because nothing inside it has a meaning of its own.
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff"
 _UNIT = re.compile(rf"[{_KATAKANA}]+|[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’\-][^\W{UNSPACED}]+)*|[^\w\s]")

@@ -18,6 +18,8 @@ from collections.abc import Iterable
 
 TERM_START, TERM_TRANSLATION, TERM_END = TERM_MARKS = ("⟦t⟧", "⟦=⟧", "⟦/t⟧")
 """Marks before a term of the source, before its translation, and behind that."""
+PLACEHOLDER_MARKS = tuple(f"⟦{number}⟧" for number in range(32))
+"""Marks of placeholders in a text; each stands for a reserved token of the vocabulary."""
 _MARK = re.compile("⟦(?:t|=|/t|[0-9]{1,2})⟧")
 _PLAIN = f"(?:(?!{TERM_START}|{TERM_TRANSLATION}|{TERM_END}).)*+"
 _ANNOTATION = re.compile(f"{TERM_START}({_PLAIN}){TERM_TRANSLATION}{_PLAIN}{TERM_END}", re.DOTALL)

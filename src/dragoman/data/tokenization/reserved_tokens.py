@@ -10,8 +10,7 @@ from typing import Protocol, Self, TypeVar
 
 from dragoman.config import TokenizerConfig
 from dragoman.errors import RecipeError
-from dragoman.text.placeholders import PLACEHOLDER_MARKS
-from dragoman.text.term_annotation import TERM_MARKS
+from dragoman.text.term_annotation import PLACEHOLDER_MARKS, TERM_MARKS
 
 TokenizerT = TypeVar("TokenizerT", bound="ReservingTokenizer")
 FREE_TOKEN = "<reserved {}>"
