@@ -65,10 +65,18 @@ class ModelWeights:
         return math.sqrt(self.config.d_model) if self.config.scale_embeddings else 1.0
 
     def get_embedding(self, stack: Stack) -> NDArray[np.float32]:
-        """Return the embedding matrix (V, D) of a stack. Matrices that share weights are stored once."""
+        """Return the embedding matrix (V, D) of a stack."""
+        return self.arrays[self.get_embedding_name(stack)]
+
+    def get_embedding_name(self, stack: Stack) -> str:
+        """Return the name of the embedding matrix of a stack. Matrices that share weights are stored once."""
         ties = self.config.tie_embeddings
         is_output = ties == "all" or (ties == "decoder" and stack == "decoder")
-        return self.output if is_output else self.arrays[f"{stack}.embedding.weight"]
+        return OUTPUT if is_output else f"{stack}.embedding.weight"
+
+    def get_quantized(self, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32]] | None:
+        """Return a matrix as integers (O, I) and the step (O) of each row, or None if it is stored in float32."""
+        return self.arrays.quantized.get(name) if isinstance(self.arrays, DequantizedArrays) else None
 
     def get_word_table(self, name: Literal["begins_V", "shifts_V", "hidden_V"]) -> NDArray[np.float32]:
         """Return a word table of a parser; see `dragoman.model.pointer.WordTables`."""

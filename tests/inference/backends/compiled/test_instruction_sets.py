@@ -115,7 +115,7 @@ weights, panel = np.zeros((16, 64), np.float32), np.zeros(16 * 64, np.int8)
 weights[:, 0] = 1.0
 scale, compensation = np.zeros(16, np.float32), np.zeros(16, np.int32)
 addresses = panel.ctypes.data, scale.ctypes.data, compensation.ctypes.data
-words = flatten((weights.ctypes.data, 16, 64, *addresses, 1))
+words = flatten((weights.ctypes.data, 0, 0, 16, 64, *addresses, 1))
 KERNEL_TYPE(("pack_weights", load_library(sys.argv[1])))(words.buffer_info()[0])
 print(compensation.sum())
 """

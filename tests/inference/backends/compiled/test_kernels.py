@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from types import MappingProxyType
@@ -44,6 +45,7 @@ from dragoman.inference.backends.compiled.weights import CompiledPrecision, Weig
 from dragoman.inference.backends.device import choose_fastest_precision
 from dragoman.inference.backends.select import build_inference_model, supports_compiled
 from dragoman.inference.backends.trained_model import TrainedModel
+from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
@@ -296,7 +298,7 @@ def test_packed_weights_follow_the_definition(subtests: pytest.Subtests) -> None
                 weight[-1] = torch.arange(inputs) % 20 / 2
                 weight[-1, -1] = -127.0
                 bias = torch.randn(outputs)
-                packed = pack_int8_weights([WeightLoader.from_array(weight.numpy())] * 2, [bias.numpy(), None], epilogue)
+                packed = pack_int8_weights([WeightLoader.from_matrix(weight.numpy())] * 2, [bias.numpy(), None], epilogue)
                 int8_LPQ, scale_LO, bias_LO, compensation_LO = (torch.from_numpy(array) for array in packed)
                 step_O = compute_weight_steps(weight)
                 padded_OI = torch.zeros(scale_LO.shape[1], int8_LPQ.shape[2] * 4, dtype=torch.int8)
@@ -323,7 +325,7 @@ def run_product(x: Any, weights: Any, y: Any, rows: Any, inputs: Any, workspace:
 def pack_linear(packer: WeightPacker, weight: Tensor, bias: Tensor | None, epilogue: int) -> LinearWeights:
     """Return the weights of one product, whose outputs have no padding. The packer keeps the memory alive."""
     biases = [None if bias is None else bias.numpy()]
-    return packer.pack([WeightLoader.from_array(weight.numpy())], biases, epilogue)._replace(num_outputs=len(weight))
+    return packer.pack([WeightLoader.from_matrix(weight.numpy())], biases, epilogue)._replace(num_outputs=len(weight))
 
 
 def test_products_equal_their_definition(subtests: pytest.Subtests) -> None:
@@ -485,6 +487,25 @@ def build_prepared(model: Transformer, precision: Any) -> object:
     trained_model = TrainedModel.from_transformer(model, make_config())
     step = cast(Any, build_inference_model([trained_model], "cpu", precision, None).step)
     return getattr(step, "__wrapped__", step).__self__
+
+
+@pytest.mark.parametrize("name", MODEL_KEYS)
+@pytest.mark.parametrize("precision", ["int8", "float32"])
+def test_int8_weights_compute_as_their_float32(name: str, precision: CompiledPrecision) -> None:
+    """The logits, with the whole vocabulary and with a few words, are those of the float32 weights to the last bit."""
+    config, words_W = make_config(**MODEL_KEYS[name]), np.array([0, 1, 2, 3, 17, 40, 41, 89])
+    weights = TrainedModel.from_transformer(make_model(**MODEL_KEYS[name]), config).get_weights()
+    stored = dequantize_matrices(quantize_matrices(weights.arrays))
+    source_BS, tokens_N = make_sources(3, 7).numpy(), np.array([2, 17, 40])
+    expected, *results = (
+        model.step(tokens_N, model.start(source_BS))[0]
+        for arrays in ({name: np.array(stored[name]) for name in stored}, stored)
+        for full in [compile_model(replace(weights, arrays=arrays), precision)]
+        for model in (full, full.restrict_output(words_W))
+    )
+    assert np.array_equal(results[1], expected)
+    assert np.array_equal(results[0], results[2])
+    assert np.array_equal(results[0], expected[:, words_W])
 
 
 def test_restricted_output_equals_full_output() -> None:

@@ -40,8 +40,8 @@ from dragoman.inference.backends.compiled.pointer import CompiledPointer
 from dragoman.inference.backends.compiled.search import CompiledSearch, DecoderWords
 from dragoman.inference.backends.compiled.state import CompiledState, WorkspaceMemory
 from dragoman.inference.backends.compiled.threads import WorkerThread
-from dragoman.inference.backends.compiled.weights import CompiledPrecision, pack_output, round_up
-from dragoman.model_weights import ModelWeights, Stack
+from dragoman.inference.backends.compiled.weights import CompiledPrecision, Matrix, load_matrix, pack_output, round_up
+from dragoman.model_weights import OUTPUT, ModelWeights, Stack
 from dragoman.tasks.inference_model import InferenceModel
 
 # Least number of output positions at first; the cache doubles whenever it is full.
@@ -266,15 +266,15 @@ class CompiledTransformer:
 
     def restrict_output(self, vocab_ids_W: NDArray[np.int64]) -> CompiledTransformer:
         """Return this model with these output words only."""
-        weight_VD, bias_V = self._output_matrix, self.weights.output_bias
+        bias_V = self.weights.output_bias
         bias_W = None if bias_V is None else bias_V[vocab_ids_W]
-        output, arrays = pack_output(weight_VD[vocab_ids_W], bias_W, self.precision)
+        output, arrays = pack_output(self._output_matrix[vocab_ids_W], bias_W, self.precision)
         return replace(self, output=output, owned_arrays=[*self.owned_arrays, *arrays])
 
     @cached_property
-    def _output_matrix(self) -> NDArray[np.float32]:
-        """Output matrix (V, D) in float32, which each batch with a shortlist reads."""
-        return self.weights.output
+    def _output_matrix(self) -> Matrix:
+        """Output matrix (V, D), which each batch with a shortlist reads."""
+        return load_matrix(self.weights, OUTPUT, self.precision)
 
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """Return the state with slots for the outputs of this many rows."""

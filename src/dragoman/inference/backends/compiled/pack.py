@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,8 +29,17 @@ from dragoman.inference.backends.compiled.kernels.structs import (
 )
 from dragoman.inference.backends.compiled.model import CompiledTransformer
 from dragoman.inference.backends.compiled.pointer import CompiledPointer
-from dragoman.inference.backends.compiled.weights import CompiledPrecision, WeightLoader, WeightPacker, pad_axis, round_up
-from dragoman.model_weights import ModelWeights, Stack
+from dragoman.inference.backends.compiled.weights import (
+    CompiledPrecision,
+    Int8Rows,
+    Matrix,
+    WeightLoader,
+    WeightPacker,
+    load_matrix,
+    pad_axis,
+    round_up,
+)
+from dragoman.model_weights import OUTPUT, ModelWeights, Stack
 from dragoman.runtime.malloc import trim_malloc
 
 # Numbers of heads that fill a vector.
@@ -40,7 +50,10 @@ NO_WINDOW = 1 << 40
 
 
 def compile_model(weights: ModelWeights, precision: CompiledPrecision = "int8") -> CompiledTransformer:
-    """Return the compiled model. The weights must not change, because embeddings are read in place."""
+    """Return the compiled model. The weights must not change, because embeddings are read in place.
+
+    In int8, weights that are int8 are packed as they are, with the numbers that their float32 would give.
+    """
     packer = _ModelPacker(weights, precision)
     compiled_model = CompiledTransformer(
         weights=weights,
@@ -50,7 +63,9 @@ def compile_model(weights: ModelWeights, precision: CompiledPrecision = "int8") 
         decoder=packer.pack_layers("decoder", weights.config.decoder_layers),
         cross_attention=packer.pack_cross_attention(),
         head_layout=packer.head_layout,
-        output=packer.pack([WeightLoader.from_array(weights.output, weights.release)], [weights.output_bias], STORE),
+        output=packer.pack(
+            [WeightLoader.from_matrix(packer.load_matrix(OUTPUT), weights.release)], [weights.output_bias], STORE
+        ),
         pointer=_pack_pointer(weights) if weights.config.pointer else None,
         precision=precision,
         owned_arrays=packer.arrays,
@@ -68,10 +83,15 @@ class _ModelPacker(WeightPacker):
         self.head_layout = compute_head_layout(self.config, precision)
 
     def pack_embedding(self, stack: Stack) -> EmbeddingTable:
-        weight_VD = self.weights.get_embedding(stack)
-        scale_V = np.full(len(weight_VD), self.weights.embedding_scale, np.float32)
+        matrix, steps = self.load_matrix(self.weights.get_embedding_name(stack)), 0
+        if isinstance(matrix, Int8Rows) and matrix.shape[1] % LANES == 0:
+            vectors, steps = self.add_array(matrix.int8_OI), self.add_array(matrix.steps_O)
+        else:
+            vectors = self.add_array(self.weights.get_embedding(stack))
+        num_tokens, width = matrix.shape
+        scale_V = np.full(num_tokens, self.weights.embedding_scale, np.float32)
         scale_V[self.weights.padding_id] = 0.0
-        return EmbeddingTable(self.add_array(weight_VD), self.add_array(scale_V), weight_VD.shape[1])
+        return EmbeddingTable(vectors, steps, self.add_array(scale_V), width)
 
     def pack_layers(self, stack: Stack, num_layers: int) -> LayerWeights:
         config, layers = self.config, [f"{stack}.layers.{index}" for index in range(num_layers)]
@@ -126,7 +146,7 @@ class _ModelPacker(WeightPacker):
         num_outputs = sum(layout.value_width if name == "value" else layout.key_width for name in names)
         weights = [
             WeightLoader(
-                partial(self._concat_projections, attention, names, "weight"),
+                partial(self._load_projections, attention, names),
                 (num_outputs, self.config.d_model),
                 self.weights.release,
             )
@@ -136,16 +156,38 @@ class _ModelPacker(WeightPacker):
         biases = [self._concat_projections(attention, names, "bias") if has_bias else None for attention in attentions]
         return self.pack(weights, biases, STORE)
 
+    def load_matrix(self, name: str) -> Matrix:
+        return load_matrix(self.weights, name, self.precision)
+
+    def _load_projections(self, attention: str, names: Sequence[str]) -> Matrix:
+        """Return the weights of several projections."""
+        matrices = [self.load_matrix(f"{attention}.{name}.weight") for name in names]
+        rows = [matrix for matrix in matrices if isinstance(matrix, Int8Rows)]
+        if len(rows) < len(matrices):
+            return self._concat_projections(attention, names, "weight")
+        factors = [np.full_like(matrix.steps_O, self._get_factor(name)) for name, matrix in zip(names, rows, strict=True)]
+        return Int8Rows(
+            self._join_heads(names, [matrix.int8_OI for matrix in rows]),
+            self._join_heads(names, [matrix.steps_O for matrix in rows]),
+            self._join_heads(names, factors),
+        )
+
     def _concat_projections(self, attention: str, names: Sequence[str], parameter: str) -> NDArray[np.float32]:
-        """Return the weight or bias of several projections. Queries include the scale of equation 1."""
+        """Return the weight or bias of several projections in float32."""
+        return self._join_heads(
+            names, [self.weights.arrays[f"{attention}.{name}.{parameter}"] * self._get_factor(name) for name in names]
+        )
+
+    def _get_factor(self, name: str) -> np.float32:
+        """Return the factor of a projection's weights: queries include the scale of equation 1."""
+        return np.float32(self.config.key_width**-0.5 if name == "query" else 1.0)
+
+    def _join_heads(self, names: Sequence[str], projections: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return rows of several projections, one behind the other, in the kernels' order of the heads."""
         parts = []
-        for name in names:
-            all_heads = self.weights.arrays[f"{attention}.{name}.{parameter}"]
-            part = all_heads.reshape(self.config.num_heads, -1, *all_heads.shape[1:])
-            if name == "query":
-                part = part * np.float32(self.config.key_width**-0.5)
+        for name, rows in zip(names, projections, strict=True):
             width = self.head_layout.value_width if name == "value" else self.head_layout.key_width
-            parts.append(_interleave_heads(part, width, self.head_layout))
+            parts.append(_interleave_heads(rows.reshape(self.config.num_heads, -1, *rows.shape[1:]), width, self.head_layout))
         return np.concatenate(parts)
 
     def pack_output_projections(self, attentions: Sequence[str]) -> LinearWeights:
@@ -157,15 +199,19 @@ class _ModelPacker(WeightPacker):
         ]
         return self.pack(weights, self._get_biases([f"{attention}.output" for attention in attentions]), ADD_RESIDUAL)
 
-    def _load_output_projection(self, attention: str) -> NDArray[np.float32]:
+    def _load_output_projection(self, attention: str) -> Matrix:
         """Return the weight (D, U) of an output projection."""
-        weight_UD = self.weights.arrays[f"{attention}.output.weight"].T
-        weight_HUD = weight_UD.reshape(self.config.num_heads, -1, weight_UD.shape[1])
+        matrix = self.load_matrix(f"{attention}.output.weight")
+        if isinstance(matrix, Int8Rows):
+            return replace(matrix, int8_OI=self._interleave_inputs(matrix.int8_OI))
+        return self._interleave_inputs(matrix)
+
+    def _interleave_inputs(self, weight_DU: NDArray[Any]) -> NDArray[Any]:
+        weight_HUD = weight_DU.T.reshape(self.config.num_heads, -1, len(weight_DU))
         return _interleave_heads(weight_HUD, self.head_layout.value_width, self.head_layout).T
 
     def pack_linears(self, names: Sequence[str], shape: tuple[int, int], epilogue: int) -> LinearWeights:
-        arrays = self.weights.arrays
-        weights = [WeightLoader(partial(arrays.__getitem__, f"{name}.weight"), shape, self.weights.release) for name in names]
+        weights = [WeightLoader(partial(self.load_matrix, f"{name}.weight"), shape, self.weights.release) for name in names]
         return self.pack(weights, self._get_biases(names), epilogue)
 
     def _get_biases(self, names: Sequence[str]) -> list[NDArray[np.float32] | None]:

@@ -23,12 +23,33 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     VECTOR_BYTES,
     LinearWeights,
 )
+from dragoman.model_weights import ModelWeights
 from dragoman.runtime.shared_weights import share_array
 
 VNNI_GROUP = 4
 # Rows that are converted at once, so that temporary copies stay small.
 BLOCK_ROWS = 256
 CompiledPrecision = Literal["int8", "float32"]
+
+
+@dataclass(frozen=True)
+class Int8Rows:
+    """Weight matrix (O, I) as integers, which are multiplied by the step (O) of their output, and then by its factor (O)."""
+
+    int8_OI: NDArray[np.int8]
+    steps_O: NDArray[np.float32]
+    factors_O: NDArray[np.float32]
+
+    def __getitem__(self, outputs: slice | NDArray[np.int64]) -> Int8Rows:
+        return Int8Rows(self.int8_OI[outputs], self.steps_O[outputs], self.factors_O[outputs])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.int8_OI.shape
+
+
+Matrix = NDArray[np.float32] | Int8Rows
+"""Weight matrix (O, I)."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +61,22 @@ class WeightLoader:
     release: is called whenever nothing refers to a loaded matrix any more
     """
 
-    load: Callable[[], NDArray[np.float32]]
+    load: Callable[[], Matrix]
     shape: tuple[int, int]
     release: Callable[[], None] = lambda: None
 
     @classmethod
-    def from_array(cls, weight_OI: NDArray[np.float32], release: Callable[[], None] = lambda: None) -> WeightLoader:
-        """Return the loader of an array."""
-        num_outputs, num_inputs = weight_OI.shape
-        return cls(lambda: weight_OI, (num_outputs, num_inputs), release)
+    def from_matrix(cls, matrix: Matrix, release: Callable[[], None] = lambda: None) -> WeightLoader:
+        """Return the loader of a matrix."""
+        num_outputs, num_inputs = matrix.shape
+        return cls(lambda: matrix, (num_outputs, num_inputs), release)
 
-    def iter_blocks(self) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    def iter_blocks(self) -> Iterator[tuple[slice, Matrix]]:
         """Yield the rows of each block and their weights (R, I)."""
-        weight_OI = self.load()
-        for start in range(0, len(weight_OI), BLOCK_ROWS):
+        matrix = self.load()
+        for start in range(0, self.shape[0], BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
-            yield rows, weight_OI[rows]
+            yield rows, matrix[rows]
             self.release()
 
 
@@ -98,12 +119,18 @@ class WeightPacker:
         return [self.add_array(share_array(array)) for array in arrays]
 
 
+def load_matrix(weights: ModelWeights, name: str, precision: CompiledPrecision) -> Matrix:
+    """Return a matrix by its name, in int8 if it is stored so and the precision is int8."""
+    stored = weights.get_quantized(name) if precision == "int8" else None
+    return weights.arrays[name] if stored is None else Int8Rows(*stored, np.ones_like(stored[1]))
+
+
 def pack_output(
-    weight_WD: NDArray[np.float32], bias_W: NDArray[np.float32] | None, precision: CompiledPrecision
+    weight_WD: Matrix, bias_W: NDArray[np.float32] | None, precision: CompiledPrecision
 ) -> tuple[LinearWeights, list[NDArray[Any]]]:
     """Return the packed weights before the softmax of some words, and the arrays that hold them."""
     packer = WeightPacker(precision)
-    return packer.pack([WeightLoader.from_array(weight_WD)], [bias_W], STORE), packer.arrays
+    return packer.pack([WeightLoader.from_matrix(weight_WD)], [bias_W], STORE), packer.arrays
 
 
 def round_up(width: int) -> int:
@@ -134,6 +161,7 @@ def pack_float32_weights(
     weights_LPIN = allocate(shape, np.float32, make=np.zeros)
     for panels_PIN, weight in zip(weights_LPIN, weights, strict=True):
         for rows, block_RI in weight.iter_blocks():
+            assert not isinstance(block_RI, Int8Rows), "the packer of floats loads floats"
             panels_PNI = pad_axis(block_RI, round_up(len(block_RI)), axis=0).reshape(-1, LANES, num_inputs)
             first = rows.start // LANES
             panels_PIN[first : first + len(panels_PNI), :num_inputs] = panels_PNI.swapaxes(1, 2)
@@ -163,9 +191,17 @@ def pack_int8_weights(
     assert instruction_set is not None
     input_offset = instruction_set.get_input_offset(nonnegative=epilogue == ADD_RESIDUAL_U8)
     for layer, weight in enumerate(weights):
-        for rows, block_RI in weight.iter_blocks():
-            contiguous_RI = np.ascontiguousarray(pad_axis(block_RI, num_inputs), np.float32)
+        for rows, block in weight.iter_blocks():
+            matrix_RI = block.int8_OI if isinstance(block, Int8Rows) else np.asarray(block, np.float32)
+            multipliers = (block.steps_O, block.factors_O) if isinstance(block, Int8Rows) else ()
+            contiguous_RI = np.ascontiguousarray(pad_axis(matrix_RI, num_inputs))
             outputs = int8_LPQ[layer, rows.start // LANES], scale_LO[layer, rows], compensation_LO[layer, rows]
-            addresses = (get_address(array) for array in outputs)
-            pack_weights(get_address(contiguous_RI), len(contiguous_RI), num_inputs, *addresses, input_offset)
+            pack_weights(
+                get_address(contiguous_RI),
+                *(map(get_address, multipliers) if multipliers else (0, 0)),
+                len(contiguous_RI),
+                num_inputs,
+                *map(get_address, outputs),
+                input_offset,
+            )
     return int8_LPQ, scale_LO, _pad_biases(biases, num_outputs), compensation_LO

@@ -22,6 +22,7 @@ from dragoman.inference.backends.compiled.kernels.memory import (
     load_f16x16,
     load_f32,
     load_f32x16,
+    load_i8x16,
     load_i32,
     load_i64,
     load_partial,
@@ -343,6 +344,15 @@ def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, rows_per_s
 
 
 @kernel
+def load_vector(embedding_table, token, offset):
+    """Return 16 numbers of a token's vector."""
+    index = token * embedding_table.width + offset
+    if embedding_table.steps == 0:
+        return load_f32x16(embedding_table.vectors, index)
+    return load_i8x16(embedding_table.vectors, index) * splat(load_f32(embedding_table.steps, token))
+
+
+@kernel
 def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace):
     """Write the scaled vectors of tokens (N,) plus their positions into x."""
     width, table_width = workspace.width, embedding_table.width
@@ -351,7 +361,7 @@ def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, wor
         token, position = load_i64(tokens, row), load_i64(position_ids, row)
         scale = splat(load_f32(embedding_table.scale, token))
         for offset in range(0, full_width, LANES):
-            vector = load_f32x16(embedding_table.vectors, token * table_width + offset)
+            vector = load_vector(embedding_table, token, offset)
             store_f32x16(workspace.x, row * width + offset, vector * scale + load_f32x16(positions, position * width + offset))
         if full_width < table_width:
             index, count = token * table_width + full_width, table_width - full_width

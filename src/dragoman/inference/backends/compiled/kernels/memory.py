@@ -93,6 +93,17 @@ def store_i8x16(typing, address, index, vector):
 
 
 @intrinsic
+def load_i8x16(typing, address, index):
+    """Load 16 integers of 8 bits as floats."""
+
+    def codegen(context, builder, signature, args):
+        bytes_ = builder.load(element_pointer(builder, *args, I8, I8X16), align=1)
+        return builder.sitofp(bytes_, F32X16)
+
+    return f32x16(types.int64, types.int64), codegen
+
+
+@intrinsic
 def load_f16x16(typing, address, index):
     """Load 16 floats of 16 bits."""
 

@@ -10,7 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from dragoman.inference.backends.compiled.kernels.compile_target import INSTRUCTION_SET
-from dragoman.inference.backends.compiled.kernels.memory import load_f32x16, store_f32, store_i8_quads, store_i32
+from dragoman.inference.backends.compiled.kernels.memory import (
+    load_f32,
+    load_f32x16,
+    load_i8x16,
+    store_f32,
+    store_i8_quads,
+    store_i32,
+)
 from dragoman.inference.backends.compiled.kernels.simd import (
     absolute,
     divide,
@@ -33,12 +40,20 @@ MAX_LANE_STEPS = (INSTRUCTION_SET.max_lane_weights or 0) - 2
 
 
 @kernel
-def compute_step_size(weights, start, num_inputs):
+def load_weights(weights, steps, factors, output, index):
+    """Return 16 weights of an output, which are floats, or integers times the step and the factor of the output."""
+    if steps == 0:
+        return load_f32x16(weights, index)
+    return load_i8x16(weights, index) * splat(load_f32(steps, output)) * splat(load_f32(factors, output))
+
+
+@kernel
+def compute_step_size(weights, steps, factors, output, num_inputs):
     """Return the smallest step with which an output's weights are at most 127 steps, and within the limit of a lane."""
     zero = splat(0.0)
     max_abs = max_lane = zero
     for offset in range(0, num_inputs, LANES):
-        values = load_f32x16(weights, start + offset)
+        values = load_weights(weights, steps, factors, output, output * num_inputs + offset)
         max_abs = maximum(max_abs, absolute(values))
         if HAS_LANES:
             positive, negative = maximum(values, zero), maximum(zero - values, zero)
@@ -49,10 +64,11 @@ def compute_step_size(weights, start, num_inputs):
     return step_size
 
 
-@export(int, int, int, int, int, int, int)
-def pack_weights(weights, num_outputs, num_inputs, panel, scale, compensation, input_offset):
+@export(int, int, int, int, int, int, int, int, int)
+def pack_weights(weights, steps, factors, num_outputs, num_inputs, panel, scale, compensation, input_offset):
     """Write the weights (O, I) as panels of bytes, and the step of each output as its scale.
 
+    steps, factors: addresses of what integer weights of each output are multiplied by, or 0 if the weights are floats
     panel: address of the first panel
     compensation: address of each output's sum times `input_offset`
     input_offset: offset of the quantized inputs
@@ -60,13 +76,13 @@ def pack_weights(weights, num_outputs, num_inputs, panel, scale, compensation, i
     # Between four inputs of an output and the next four are those of the 15 other outputs.
     panel_size = -(-num_inputs // VECTOR_BYTES) * VECTOR_BYTES * LANES
     for output in range(num_outputs):
-        start = output * num_inputs
-        step_size = compute_step_size(weights, start, num_inputs)
+        step_size = compute_step_size(weights, steps, factors, output, num_inputs)
         store_f32(scale, output, step_size)
         step_sizes, sum_ = splat(step_size), splat_i32(0)
         panel_address = panel + output // LANES * panel_size
         for offset in range(0, num_inputs, LANES):
-            quantized_values = round_f32_to_i32(divide(load_f32x16(weights, start + offset), step_sizes))
+            values = load_weights(weights, steps, factors, output, output * num_inputs + offset)
+            quantized_values = round_f32_to_i32(divide(values, step_sizes))
             store_i8_quads(panel_address, (offset // 4) * LANES + output % LANES, quantized_values)
             sum_ = sum_ + quantized_values
         store_i32(compensation, output, np.int32(reduce_sum_i32(sum_) * input_offset))

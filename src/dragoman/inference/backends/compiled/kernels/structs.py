@@ -172,9 +172,15 @@ class HeadLayout(NamedTuple):
 
 
 class EmbeddingTable(NamedTuple):
-    """Token embeddings. vectors: (V, width), D without padding. scale: (V,), the factor of each vector"""
+    """Token embeddings.
+
+    vectors: (V, width), D without padding, in float32 or int8
+    steps: (V,), the step of each vector of int8; 0 for float32
+    scale: (V,), the factor of each vector
+    """
 
     vectors: Address
+    steps: Address
     scale: Address
     width: int
 
