@@ -145,6 +145,8 @@ def test_deepl_options_for_xml_divide_texts(client: TestClient, translator: Capi
         translation = translate_deepl(client, text, tag_handling="xml", **fields)
         assert re.sub("<[^<>]*>| ", "", translation) == "ONEDAYTWONIGHTSMORE", fields
         assert set(list_lines(translator)) == set(lines), fields
+    section = "<a><![CDATA[one day]]> two</a><b><![CDATA[<i>one</i>]]></b>"
+    assert translate_deepl(client, section, tag_handling="xml") == section.replace("one day", "ONE DAY").replace("two", "TWO")
     laid_out = "<a>\n  <b>one day</b>\n  <i>two <b>nights</b></i>\n</a>"
     translator.calls.clear()
     assert translate_deepl(client, laid_out, tag_handling="xml") == laid_out.replace("one day", "ONE DAY").replace(

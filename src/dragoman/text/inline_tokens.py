@@ -65,6 +65,7 @@ KNOWN_TAGS = VOID_TAGS | BLOCK_TAGS | OPAQUE_TAGS | INLINE_TAGS
 _ESCAPED_TAG = rf"&lt;/?(?i:{'|'.join(sorted(KNOWN_TAGS - XLIFF_TAGS))})(?![\w-])(?:[^<>&]|&(?!lt;|gt;))*+&gt;"
 _ESCAPED_TAGS = re.compile(_ESCAPED_TAG)
 _ESCAPED_NAME = re.compile(r"&lt;/?(\w+)")
+_PLAIN_CDATA = re.compile(r"<!\[CDATA\[([^\]<>&]++)\]\]>")  # elsewhere, these characters would be references
 _COMMENT_OR_CDATA = r"<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->|<!\[CDATA\[(?:[^<\]]++|<(?!!\[)|\](?!\]>))*+\]\]>"
 # Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
 _MARKUP = re.compile(
@@ -131,6 +132,9 @@ def tokenize_markup(text: str, *, is_html: bool) -> Iterator[Token]:
         position = match.end()
         if match[0][0] == "&":
             yield _make_escaped_tag(match[0])
+            continue
+        if not is_html and (section := _PLAIN_CDATA.fullmatch(match[0])):
+            yield from (Token("<![CDATA[", "[CDATA[", "start"), Token(section[1]), Token("]]>", "[CDATA[", "end"))
             continue
         name = match["name"] or ""
         name = name.lower() if is_html else name
