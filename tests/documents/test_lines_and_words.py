@@ -48,7 +48,10 @@ BREAKS = {
     "a.html": "<p>{}<br>\n{}<br/></p>",
     "b.html": "<p>See <b>{}<br>{}</b> now</p>",
     "a.md": "{}\\\n{}  \nEnd\n",
+    "b.md": "| x |\n| - |\n| {}<br>{} |\n\nEnd <br /> x\n",
     "a.json": '{{"a": "{}\\t{}"}}',
+    "a.txt": "{}\t{}\n",
+    "a.vtt": "WEBVTT\n\n00:01.000 --> 00:09.000\n- {}\n- {}\n",
     "a.xlf": (
         '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body><trans-unit id="1">'
         '<source>{}<x id="1" ctype="lb"/>{}</source></trans-unit></body></file></xliff>'
@@ -82,7 +85,7 @@ def test_lines_are_texts_of_their_own(subtests: pytest.Subtests) -> None:
             expected = form.format(NEW_FIRST, NEW_SECOND)
             written = translate(name, content if isinstance(content, bytes) else content.encode()).replace("\\. Mai", ". Mai")
             assert written.count(NEW_FIRST) == written.count(NEW_SECOND) == 1
-            breaks = re.compile(r"<br/?>|\\\n|\\t|<w:(?:br|tab|cr)/>|<a:br/>|<text:(?:line-break|tab)/>")
+            breaks = re.compile(r"<br ?/?>|\\\n|\\t|(?<=31)(?:\t|\n- )|<w:(?:br|tab|cr)/>|<a:br/>|<text:(?:line-break|tab)/>")
             assert breaks.findall(written) == breaks.findall(expected)
 
 

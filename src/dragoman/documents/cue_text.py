@@ -34,8 +34,9 @@ _HARD_SPACE = r"\h"  # of SubStation
 # What stands around the words of captions: time stamps, and a class.
 _TIMED_TAG = re.compile(rf"{STAMP.pattern}|<c(?:\.[^<>]*)?>|</c>", re.IGNORECASE)
 _DASH = re.compile(r"(?:[-–—](?!\s*[\d-])|(?:>|&gt;){2,3}+)[ \t]*+")
+_LISTED_DASH = re.compile(r"(?:[-–—](?!-)|(?:>|&gt;){2,3}+)[ \t]*+")  # of a cue whose lines all begin with one
 _LABEL = re.compile(r"[ \t]*+([^\W\d_][\w.'’-]{0,20}+(?:[ \t][\w.'’#-]{1,20}+){0,3}+):[ \t]++(?=\S)")
-_DIALOGUE_LINE = re.compile(rf"(?:[ \t]|<[^<>\n]*>|\{{\\[^{{}}\n]*\}})*+{_DASH.pattern}")
+_LINE_START = re.compile(r"(?:[ \t]|<[^<>\n]*>|\{\\[^{}\n]*\})*+")
 _EDGE_START = re.compile(rf"\s++|\\h|{_STAMP_OR_OVERRIDE.pattern}|{_VOICE.pattern}", re.IGNORECASE)
 _EDGE_END = re.compile(rf"\s|\\[Nnh]|</v>|{_STAMP_OR_OVERRIDE.pattern}", re.IGNORECASE)
 _AROUND = re.compile(r"<(i|b|u|font|v|c)\b[^<>\n]*>(?=[^<>]*</\1>\Z)", re.IGNORECASE)
@@ -60,15 +61,19 @@ def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]
     raw = text[start:end]
     cuts = [match.start() for match in _VOICE.finditer(raw)]
     labels: dict[int, int] = {}
+    dash_pattern = _DASH
     if not cuts:
         lines = list(accumulate((len(line) for line in raw.splitlines(keepends=True)), initial=0))[:-1]
-        dialogue = [line for line in lines if _DIALOGUE_LINE.match(raw, line)]
+        starts = [match.end() for line in lines if (match := _LINE_START.match(raw, line))]
+        if len(lines) > 1 and all(_LISTED_DASH.match(raw, start) for start in starts):
+            dash_pattern = _LISTED_DASH
+        dialogue = [line for line, start in zip(lines, starts, strict=True) if dash_pattern.match(raw, start)]
         labels = {} if dialogue else _find_labels(raw, lines)
         cuts = dialogue or [*labels] or (lines if STAMP.search(raw) else [])
     cuts = sorted({0, *cuts})
     for first, last in zip(cuts, [*cuts[1:], len(raw)], strict=True):
         span = _trim(text, start + labels.get(first, first), start + last)
-        dash = _DASH.match(text, *span)
+        dash = dash_pattern.match(text, *span)
         yield (*(_trim(text, dash.end(), span[1]) if dash else span), dash is not None or first in labels)
 
 

@@ -57,6 +57,7 @@ _BRACKET = re.compile(r"[\[\]]")
 _AUTOLINK = re.compile(r"<[^<>\s]*>")
 _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
+_HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _SPECIAL = re.compile(
@@ -320,7 +321,8 @@ class _InlineReader:
                     self._add_point_to(self._find_code_end(len(token.markup)))
                 case "html_inline":
                     self._expect(token.content)
-                    self._add_point_to(self._position + len(token.content))
+                    kind = "br" if _HTML_BREAK.fullmatch(token.content) else "x"
+                    self._add_point(token.content, self._position + len(token.content), kind)
                 case "image":
                     self._add_point_to(self._find_image_end(token))
                 case "link_open" if token.markup == "autolink":

@@ -99,7 +99,9 @@ def _read_lines(text: str) -> Iterator[_Line]:
 
 
 def _is_wrapped(block: Sequence[_Line]) -> bool:
-    """Return whether no line has room for the first word of the next one."""
+    """Return whether no line has room for the first word of the next one. Lines with tabs are those of a table."""
+    if any("\t" in line.text for line in block):
+        return False
     width = max(line.width for line in block)
     is_full = all(line.width + 1 + len(following.text.split()[0]) > width for line, following in pairwise(block))
     return is_full and (len(block) == 1 or WRAP_WIDTHS[0] <= width <= WRAP_WIDTHS[1])
