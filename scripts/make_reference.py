@@ -23,7 +23,7 @@ from pydantic import BaseModel, TypeAdapter
 from recipe_reference import read_sentences
 
 from dragoman.bundle import BundleMetadata
-from dragoman.cli import translation_line
+from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, cli
 from dragoman.config import Recipe
 from dragoman.parsing.parse_result import Parse
@@ -148,7 +148,7 @@ def list_schema_types() -> dict[str, Any]:
         "metrics.jsonl, type event": RunEvent,
         "config.json of a bundle, metadata": BundleMetadata,
     }
-    modules = [translation_line, *map(import_module, COMMAND_MODULES)]
+    modules = [translation_output, *map(import_module, COMMAND_MODULES)]
     for name, kind in (item for module in modules for item in vars(module).items()):
         command = re.search(r"`(dragoman [\w …-]+ --json)`", inspect.getdoc(kind) or "") if inspect.isclass(kind) else None
         if command and name.endswith(("Line", "Output", "Scores")):

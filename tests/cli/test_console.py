@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from dragoman.cli import translation_line
+from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, LazyGroup, cli
 from dragoman.console.options import EXIT_STATUSES, USAGE_ERROR
 from dragoman.console.terminal import PreparationProgressBar, print_json, print_table, progress_bar
@@ -28,7 +28,7 @@ from dragoman.training.monitoring.events import RunInfo, RunStarted, StepDone
 
 JSON_TYPES = [
     value
-    for module in (translation_line, *map(import_module, COMMAND_MODULES))
+    for module in (translation_output, *map(import_module, COMMAND_MODULES))
     for value in vars(module).values()
     if isinstance(value, type)
     and is_dataclass(value)

@@ -69,8 +69,8 @@ COMMAND_GROUPS = {
 SUBCOMMANDS = {
     "model": {
         "average": ("dragoman.training.commands.train", "Average checkpoints of a run, or several bundles, into a bundle."),
-        "merge-adapter": ("dragoman.cli.merge_adapter", "Merge a low-rank adapter into its base bundle."),
-        "quantize": ("dragoman.cli.quantize", "Write a bundle with int8 weights, a quarter of its size."),
+        "merge-adapter": ("dragoman.cli.new_weights", "Merge a low-rank adapter into its base bundle."),
+        "quantize": ("dragoman.cli.new_weights", "Write a bundle with int8 weights, a quarter of its size."),
         "calibrate": ("dragoman.inference.commands.calibrate", "Calibrate the confidence of a bundle on a validation set."),
         "shortlist": ("dragoman.inference.commands.shortlist", "Learn the likely target tokens of each source token."),
     },

@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Annotated
 
 from dragoman.inference.commands.line_report import LineWarnings
+from dragoman.inference.translation_result import Translation
+from dragoman.io.json_fields import OPTIONAL, copy_fields, to_json_line
 
 if TYPE_CHECKING:
-    from dragoman.inference.translation_result import Translation
     from dragoman.text.glossary import TermUse
 
     TranslatedLine = tuple[str, Translation, Sequence[TermUse] | None]
+
+
+@dataclass(frozen=True)
+class TermOutput:
+    """Term of a glossary in a source, with --glossary.
+
+    source: the term as the source has it
+    targets: forms that its translation may have; empty for a term that is not translated
+    form: the form that the translation has; null if it has none
+    """
+
+    source: str
+    targets: Sequence[str]
+    form: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationLine(Translation):
+    """One line of `dragoman translate --json`. Lines count from 1.
+
+    terms: those of --glossary
+    """
+
+    line: int
+    source: str
+    terms: Annotated[Sequence[TermOutput] | None, OPTIONAL] = None
 
 
 def write_translations(
@@ -42,8 +70,5 @@ def write_translations(
 
 
 def _to_json_line(line_number: int, line: str, result: Translation, terms: Sequence[TermUse] | None) -> str:
-    from dragoman.cli.translation_line import TermOutput, TranslationLine
-    from dragoman.io.json_fields import copy_fields, to_json_line
-
     outputs = None if terms is None else [TermOutput(use.source, use.entry.targets, use.form) for use in terms]
     return to_json_line(copy_fields(TranslationLine, result, line=line_number, source=line, terms=outputs))
