@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Environment with the runtime's dependencies, without PyTorch, and its tests.
 RUNTIME ?= .venv-runtime
-RUNTIME_TESTS := $(addprefix tests/,conversion documents inference serving tasks)
+RUNTIME_TESTS := $(wildcard $(addprefix tests/,conversion documents inference parsing serving tasks))
 
 .PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
 

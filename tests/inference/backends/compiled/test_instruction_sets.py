@@ -1,7 +1,8 @@
 """Tests of the kernels for other processors than this one: their machine code, and their results in an emulator.
 
 QEMU's user mode emulates processors with AVX2 and without AVX-512, on which any instruction of AVX-512 ends the process. It
-emulates neither AVX-512 nor AVX-VNNI: those kernels run only where the processor has them. The kernels for NEON are compiled.
+emulates neither AVX-512 nor AVX-VNNI: those kernels run only where the processor has them. It emulates ARM, so a
+program without Python runs kernels for NEON.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dragoman.inference.backends.compiled import cpu_features
 from dragoman.inference.backends.compiled.cpu_features import ISA_VARIABLE, get_cpu_features
@@ -33,13 +36,20 @@ from dragoman.inference.backends.compiled.kernels.instruction_sets import (
     InstructionSet,
 )
 
-RUN_KERNELS, EMIT_KERNELS = (Path(__file__).with_name(name) for name in ("run_kernels.py", "emit_kernels.py"))
+RUN_KERNELS, EMIT_KERNELS, CALL_KERNEL = (
+    Path(__file__).with_name(name) for name in ("run_kernels.py", "emit_kernels.py", "call_kernel.c")
+)
 KERNELS = {"pack_weights", "encode", "step", "greedy_search", "beam_search", "logsumexp", "topk"}
 QEMU = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
 # QEMU emulates AVX2 since 7.2, which calls a processor of 2013 by Intel's name.
 HASWELL = [str(QEMU), "-cpu", "Haswell"]
 
 needs_qemu = pytest.mark.skipif(QEMU is None, reason="qemu-x86_64 is not installed (Debian's package qemu-user)")
+QEMU_ARM = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+needs_arm = pytest.mark.skipif(
+    QEMU_ARM is None or find_spec("ziglang") is None,
+    reason="qemu-aarch64 (Debian's package qemu-user) or ziglang is not installed",
+)
 needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="Numba is not installed")
 needs_avx2 = pytest.mark.skipif(
     sys.platform != "linux" or not AVX2.features <= get_cpu_features(), reason="Linux on a processor with AVX2 is needed"
@@ -218,6 +228,69 @@ def test_kernels_for_arm_use_dot_products(triple: str, tmp_path: Path) -> None:
     assert count(SOFT_FLOATS, assembly) == 0
     for pattern in (r"\bsdot(?:\.4s)?\s+v\d+", r"\bfmla(?:\.4s)?\s+v\d+"):
         assert count(pattern, assembly) > 0
+
+
+@pytest.fixture(scope="module")
+def arm_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Program for ARM with the kernels of NEON, which calls one of them."""
+    folder = tmp_path_factory.mktemp("arm")
+    environment = os.environ | {TARGET_VARIABLE: NEON.name}
+    emitter = [sys.executable, "-m", "dragoman.inference.backends.compiled.kernels.emit"]
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", "-static", "-O1", "-lm"]
+    for command in (
+        [*emitter, "aarch64-unknown-linux-gnu", "neon.o"],
+        [*compiler, "-o", "call_kernel", str(CALL_KERNEL), "neon.o"],
+    ):
+        process = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
+    return folder / "call_kernel"
+
+
+def call_on_arm(program: Path, kernel: str, arrays: Sequence[NDArray[Any]], words: Sequence[int]) -> list[NDArray[Any]]:
+    """Call a kernel on an emulated processor, and return the arrays after the call.
+
+    words: arguments of the kernel; -1 is the address of the first array, -2 that of the second
+    """
+    parts = [struct.pack("<q", len(arrays)), *(struct.pack("<q", array.nbytes) + array.tobytes() for array in arrays)]
+    content = b"".join([*parts, struct.pack(f"<{len(words) + 1}q", len(words), *words)])
+    command = [str(QEMU_ARM), "-cpu", "max", str(program), kernel]
+    process = subprocess.run(command, input=content, capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr
+    output = memoryview(process.stdout)
+    results = []
+    for array in arrays:
+        results.append(np.frombuffer(output[: array.nbytes], array.dtype).reshape(array.shape))
+        output = output[array.nbytes :]
+    return results
+
+
+@needs_arm
+@needs_numba
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_arm_runs_kernels_of_neon(arm_program: Path) -> None:
+    numbers = np.random.default_rng(1)
+    logits_NV = numbers.standard_normal((3, 90), np.float32)
+    _, logsumexp_N = call_on_arm(arm_program, "logsumexp", [logits_NV, np.zeros(3)], [-1, 3, 90, -2])
+    np.testing.assert_allclose(logsumexp_N, np.log(np.exp(logits_NV.astype(np.float64)).sum(1)), rtol=0, atol=1e-6)
+    outputs = np.zeros((1, 3), np.float32), np.zeros((1, 5), np.int64), np.zeros((1, 5), np.float32)
+    _, _, index_BX, _ = call_on_arm(arm_program, "topk", [logits_NV, *outputs], [-1, 1, 3, 90, -2, -3, -4, 5])
+    assert index_BX[0].tolist() == np.argsort(-logits_NV.ravel())[:5].tolist()
+
+
+@needs_arm
+@needs_numba
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_arm_packs_weights_as_bytes(arm_program: Path) -> None:
+    """Each output has a scale of max |w| / 127, and the panel holds the rounded weights in another order."""
+    weights = np.random.default_rng(1).standard_normal((16, 64), np.float32)
+    outputs = np.zeros(16 * 64, np.int8), np.zeros(16, np.float32), np.zeros(16, np.int32)
+    _, panel, scale, compensation = call_on_arm(arm_program, "pack_weights", [weights, *outputs], [-1, 16, 64, -2, -3, -4, 1])
+    expected = np.round(weights / scale[:, None])
+    np.testing.assert_allclose(scale, np.abs(weights).max(1) / 127, rtol=1e-6)
+    np.testing.assert_array_equal(compensation, expected.sum(1))
+    np.testing.assert_array_equal(np.sort(panel), np.sort(expected.ravel()))
 
 
 @pytest.mark.parametrize(
