@@ -604,8 +604,9 @@ def test_run_under_nohup_ignores_sighup() -> None:
 @pytest.mark.parametrize("gone", ["reader", "disk"])
 def test_broken_stderr_does_not_end_the_work(gone: str) -> None:
     program = (
-        "from dragoman.console.terminal import stderr_console\n"
-        "for _ in range(9): stderr_console().print('text', end='')\n"
+        "from dragoman.console.terminal import rich_console, stderr_console\n"
+        "for _ in range(9): stderr_console().print('text', markup=False)\n"
+        "for _ in range(9): rich_console().print('text', end='')\n"
         "print('done')"
     )
     if gone == "disk":

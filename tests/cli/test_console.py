@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -203,3 +206,18 @@ def test_training_logs_progress_between_reports(clock: list[float]) -> None:
     assert len(lines) == 2
     assert lines[0].startswith("training: step 2, 20.0% of the budget")
     assert lines[1].endswith("left")
+
+
+TRANSLATE_SCRIPT = """
+import sys
+from dragoman.cli.main import cli
+cli(["translate", sys.argv[1]], standalone_mode=False)
+names = ("torch", "rich", "dragoman.evaluation.metrics", "dragoman.inference.whole_texts", "dragoman.text.placeholders")
+print([name for name in names if name in sys.modules])
+"""
+
+
+def test_translation_in_a_pipe_imports_few_modules(bundle: Path) -> None:
+    command = [sys.executable, "-c", TRANSLATE_SCRIPT, str(bundle)]
+    done = subprocess.run(command, input="one red two\n", capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["[]"]

@@ -8,26 +8,49 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import contextmanager, nullcontext, suppress
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import click
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from dragoman.runtime.progress import Heartbeat, LineTimer, ProgressLog, format_duration
 
 if TYPE_CHECKING:
-    pass
+    from rich.console import Console
+    from rich.progress import Progress
 
 T = TypeVar("T")
 
 
-def stderr_console() -> Console:
+TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+"""Environment variables by which a user tells rich that a stream is a terminal."""
+
+
+class PlainConsole:
+    """Standard error that is no terminal. A command in a pipe imports no rich."""
+
+    is_terminal = False
+
+    def print(self, text: object, *, markup: Literal[False], style: str = "") -> None:
+        """Print a line, in which brackets are no markup. A style is for terminals."""
+        stream = _SafeStderr()
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+AnyConsole: TypeAlias = "Console | PlainConsole"
+
+
+def stderr_console() -> AnyConsole:
     """Return the console of standard error for progress and messages. Standard output holds results only."""
+    is_terminal = sys.stderr.isatty() or any(name in os.environ for name in TERMINAL_VARIABLES)
+    return rich_console() if is_terminal else PlainConsole()
+
+
+def rich_console() -> Console:
+    """Return the console of standard error with the functions of rich."""
+    from rich.console import Console
+
     return Console(file=cast(IO[str], _SafeStderr()), highlight=False, soft_wrap=True)
 
 
@@ -72,6 +95,11 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
     A terminal shows a frame and folds long cells. A file or a pipe gets columns divided by at least two spaces.
     """
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console(highlight=False)
     if not console.is_terminal:
         lines = [*([header] if any(header) else []), *rows]
@@ -100,7 +128,7 @@ class ProgressReporter:
 
     def __init__(
         self,
-        console: Console,
+        console: AnyConsole,
         task_name: str,
         total: int | None,
         unit: str = "lines",
@@ -110,17 +138,11 @@ class ProgressReporter:
     ) -> None:
         self.task_name, self.total, self.unit, self.done = task_name, total, unit, 0
         self.is_waiting = False
-        self.bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _RateColumn(unit),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=hidden or not console.is_terminal,
-        )
-        self.task_id = self.bar.add_task(task_name, total=total)
+        self.bar: Progress | None = None
+        if console.is_terminal and not hidden:
+            from dragoman.console.rate_bar import make_rate_bar
+
+            self.bar = make_rate_bar(cast("Console", console), task_name, total, unit)
         self.log = None if hidden or console.is_terminal else ProgressLog(
             lambda line: console.print(line, markup=False), task_name, unit=unit, total=total, timer=timer
         )  # fmt: skip
@@ -133,7 +155,8 @@ class ProgressReporter:
         """Record that `done` units are done in all."""
         self.done = done
         self.total = self.total if total is None else total
-        self.bar.update(self.task_id, completed=done, total=self.total)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=done, total=self.total)
         if self.log is not None:
             self.log.update(done, self.total)
 
@@ -155,18 +178,18 @@ class ProgressReporter:
 
 @contextmanager
 def progress_bar(
-    console: Console, task_name: str, total: int | None, *, unit: str = "lines", hidden: bool = False
+    console: AnyConsole, task_name: str, total: int | None, *, unit: str = "lines", hidden: bool = False
 ) -> Iterator[ProgressReporter]:
     """Show the progress of one task, with rate, and with the time left if the total is known."""
     reporter = ProgressReporter(console, task_name, total, unit, hidden=hidden)
-    with reporter.bar, Heartbeat(reporter.write_if_due):
+    with reporter.bar or nullcontext(), Heartbeat(reporter.write_if_due):
         yield reporter
 
 
 class PreparationProgressBar:
     """Progress of several tasks in turn, such as reading and encoding each corpus."""
 
-    def __init__(self, console: Console, *, timer: LineTimer | None = None) -> None:
+    def __init__(self, console: AnyConsole, *, timer: LineTimer | None = None) -> None:
         self.console = console
         self.reporter: ProgressReporter | None = None
         self.timer = timer or LineTimer()
@@ -177,7 +200,8 @@ class PreparationProgressBar:
         if self.reporter is None or self.reporter.task_name != task_name:
             self.close()
             self.reporter = ProgressReporter(self.console, task_name, total, unit, timer=self.timer)
-            self.reporter.bar.start()
+            if self.reporter.bar is not None:
+                self.reporter.bar.start()
         self.reporter.set_done(done, total)
 
     def write_if_due(self) -> None:
@@ -190,18 +214,7 @@ class PreparationProgressBar:
 
     def close(self) -> None:
         """Remove the bar."""
-        if self.reporter is not None:
-            self.reporter.bar.remove_task(self.reporter.task_id)
-            self.reporter.bar.stop()
+        if self.reporter is not None and (bar := self.reporter.bar) is not None:
+            bar.remove_task(bar.task_ids[0])
+            bar.stop()
         self.reporter = None
-
-
-class _RateColumn(ProgressColumn):
-    """Units per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self.unit = unit
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.0f} {self.unit}/s" if task.speed else "")

@@ -152,7 +152,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     """
     from rich.progress import Progress
 
-    from dragoman.console.terminal import print_json, stderr_console
+    from dragoman.console.terminal import print_json, rich_console
     from dragoman.io.storage import write_lines
     from dragoman.paper.commands.outputs import describe_table1
     from dragoman.paper.table1 import draw_table1, measure_table1
@@ -161,7 +161,7 @@ def table1(budget: float, output: Path | None, overwrite: bool, as_json: bool) -
     check_output_paths(output, overwrite=overwrite)
     if output is not None:
         check_matplotlib()
-    console = stderr_console()
+    console = rich_console()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task_id = bar.add_task("measuring", total=1.0)
         rows = measure_table1(budget, lambda share: bar.update(task_id, completed=share))

@@ -109,10 +109,10 @@ def table3(args: Table3Options) -> None:
 @contextmanager
 def training_progress_bars() -> Iterator[Callable[[str], TrainingProgressBar]]:
     """Return a function that prints the name of a run and adds its bar. All bars are removed at the end."""
-    from dragoman.console.terminal import stderr_console
+    from dragoman.console.terminal import rich_console
     from dragoman.training.commands.progress_bar import TrainingProgressBar
 
-    console = stderr_console()
+    console = rich_console()
     progress_bars: list[TrainingProgressBar] = []
 
     def add_progress_bar(run_name: str) -> TrainingProgressBar:

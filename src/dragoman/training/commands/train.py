@@ -114,7 +114,7 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: s
     choice: line about the settings that follow from the corpora
     """
     from dragoman.config.paper_settings import find_deviations
-    from dragoman.console.terminal import stderr_console
+    from dragoman.console.terminal import rich_console
     from dragoman.data.data_defaults import DERIVING_PRESET
     from dragoman.errors import DragomanError, OutOfMemoryError, RankError, RankZeroError, WorkerLostError
     from dragoman.runtime.progress import Heartbeat
@@ -135,7 +135,7 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: s
         if isinstance(error, WorkerLostError | OutOfMemoryError | RankError):
             raise
         raise RankZeroError(error.exit_code) from None  # rank 0 prints the error of all ranks
-    console = stderr_console()
+    console = rich_console()
     console.print(f"{recipe.name}: {recipe.preset}, {recipe.size}, into {recipe.run}", style="bold", markup=False)
     if choice is not None:
         console.print(choice, markup=False)
