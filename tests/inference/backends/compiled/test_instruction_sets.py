@@ -286,7 +286,8 @@ def test_arm_packs_weights_as_bytes(arm_program: Path) -> None:
     """Each output has a scale of max |w| / 127, and the panel holds the rounded weights in another order."""
     weights = np.random.default_rng(1).standard_normal((16, 64), np.float32)
     outputs = np.zeros(16 * 64, np.int8), np.zeros(16, np.float32), np.zeros(16, np.int32)
-    _, panel, scale, compensation = call_on_arm(arm_program, "pack_weights", [weights, *outputs], [-1, 16, 64, -2, -3, -4, 1])
+    arguments = [-1, 0, 0, 16, 64, -2, -3, -4, 1]  # floats have neither steps nor factors
+    _, panel, scale, compensation = call_on_arm(arm_program, "pack_weights", [weights, *outputs], arguments)
     expected = np.round(weights / scale[:, None])
     np.testing.assert_allclose(scale, np.abs(weights).max(1) / 127, rtol=1e-6)
     np.testing.assert_array_equal(compensation, expected.sum(1))
