@@ -34,6 +34,7 @@ from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import LineRequest, OutputLimits
 from dragoman.runtime.owned_folder import has_owner, own_folder
 from dragoman.serving.clients import ANYBODY, QUEUE_CLIENT, Requester, has_share
+from dragoman.serving.file_garbage import FileGarbage
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.model_set import LineKey, Step
 from dragoman.serving.request_queue import QueueClosedError, QueueFullError, estimate_tokens
@@ -214,6 +215,7 @@ class FileJobs:
         self._folders = _JobFolders(folder, service.limits.file_seconds)
         self._threads = ThreadPoolExecutor(MAX_RUNNING, thread_name_prefix="files")
         self._stopped = threading.Event()
+        self._garbage = FileGarbage()
         self._running: dict[str, asyncio.Future[None]] = {}
         self._creation_lock = asyncio.Lock()
 
@@ -316,6 +318,10 @@ class FileJobs:
 
     def _run(self, state: JobState, request: FileRequest, loop: asyncio.AbstractEventLoop) -> None:
         """Translate the file of a job in a thread, and write its translation and its state."""
+        with self._garbage.without_full_collections():
+            self._work(state, request, loop)
+
+    def _work(self, state: JobState, request: FileRequest, loop: asyncio.AbstractEventLoop) -> None:
         try:
             with ended_by(partial(self._check_goes_on, state.id)):
                 state, content = self._translate(state, request, loop)

@@ -1,0 +1,51 @@
+"""Garbage collector while files are translated."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from dragoman.serving.file_garbage import THRESHOLDS, FileGarbage
+
+
+class Cycle:
+    """Object that names itself, so that only a collection can free it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(600, 9, 8)
+    yield
+    gc.set_threshold(*before)
+
+
+def test_thresholds_are_usual_again_when_the_last_file_ends() -> None:
+    garbage = FileGarbage()
+    with garbage.without_full_collections():
+        with garbage.without_full_collections():
+            assert gc.get_threshold() == THRESHOLDS
+        assert gc.get_threshold() == THRESHOLDS
+    assert gc.get_threshold() == (600, 9, 8)
+
+
+def test_thresholds_are_usual_again_after_an_error() -> None:
+    with pytest.raises(ValueError, match="file"), FileGarbage().without_full_collections():
+        raise ValueError("file")
+    assert gc.get_threshold() == (600, 9, 8)
+
+
+def test_old_garbage_leaves_memory_when_the_last_file_ends() -> None:
+    with FileGarbage().without_full_collections():
+        cycle = Cycle()
+        gc.collect(1)  # it lives, so it becomes one of the oldest objects
+        reference = weakref.ref(cycle)
+        del cycle
+        gc.collect(1)
+    assert reference() is None
