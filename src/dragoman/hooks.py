@@ -82,8 +82,11 @@ def describe_entry(entry: EntryPoint) -> str:
 
 
 def load_task(name: str) -> Any:
-    """Return the entry of the hook `tasks` with this name. Raises HookError if it cannot be imported."""
-    return load_entry(next(entry for entry in list_entries("tasks") if entry.name == name))
+    """Return the entry of the hook `tasks` with this name. Raises HookError if there is none or it cannot be imported."""
+    entry = next((entry for entry in list_entries("tasks") if entry.name == name), None)
+    if entry is None:
+        raise HookError(f"no package attaches the task {name!r}; install dragoman again, or the package that has it")
+    return load_entry(entry)
 
 
 def iter_entries(hook: str) -> Iterator[tuple[EntryPoint, Any]]:

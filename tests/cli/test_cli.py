@@ -189,6 +189,14 @@ def test_every_command_has_examples() -> None:
     assert len(command_lines) >= sum(recipe_counts) + len(COMMANDS) + 13
 
 
+def test_group_without_a_command_shows_its_help(run_cli: RunCli) -> None:
+    for group in ("model", "tree", "paper"):
+        answer = run_cli(group)
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out.startswith(f"Usage: dragoman {group} ")
+        assert "\nCommands:\n" in answer.out
+
+
 def test_help_lists_fifteen_commands_or_all(run_cli: RunCli) -> None:
     for words in ((), ("--help",), ("-h",), ("--all",)):
         answer = run_cli(*words)
@@ -1146,6 +1154,7 @@ def test_run_folder_stands_for_its_bundle(run_cli: RunCli, bundle: Path, tmp_pat
     [
         (["nosuch"], 2, "No such command 'nosuch'; choose a command (see dragoman --help)"),
         (["translat"], 2, "No such command 'translat'; did you mean translate? (see dragoman --help)"),
+        (["quantize"], 2, "No such command 'quantize'; did you mean model quantize? (see dragoman --help)"),
         (["augment", "destill"], 2, "No such command 'destill'; did you mean distill? (see dragoman augment --help)"),
         (["--nosuch"], 2, "No such option"),
         (["translate"], 2, "Missing argument 'BUNDLE'. (see dragoman translate --help)"),

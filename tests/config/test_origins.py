@@ -48,6 +48,13 @@ def test_each_value_has_its_origin(own: Path) -> None:
     assert values["data.max_length"] == (256, "default")
 
 
+def test_section_on_the_command_line_replaces_that_of_the_recipe(own: Path) -> None:
+    own.write_text(OWN + "data.cleaning = { max_ratio = 4.0 }\n", encoding="utf-8")
+    values = resolve(str(own), "data.cleaning={max_words=50}")
+    assert values["data.cleaning.max_words"] == (50, "command line")
+    assert values["data.cleaning.max_ratio"] == (None, "default")
+
+
 def test_values_are_those_of_the_recipe() -> None:
     for name, path in list_builtin_recipes().items():
         if name == "cleaning":  # which needs languages

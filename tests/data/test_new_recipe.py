@@ -12,7 +12,7 @@ from dragoman.cli.init import init
 from dragoman.config import read_recipe
 from dragoman.data.corpus_survey import survey_pairs
 from dragoman.data.new_recipe import read_user_corpus
-from dragoman.errors import DataError
+from dragoman.errors import DataError, OutputError
 from dragoman.formats.pair import Pair
 
 NUM_PAIRS = 200
@@ -118,13 +118,45 @@ def test_filter_that_would_drop_much_stays_off() -> None:
     assert read_recipe(Path("own.toml")).data.cleaning.max_ratio is None
 
 
+def test_sets_are_no_inputs_and_replace_no_file() -> None:
+    Path("train.en").rename("own.valid.en")
+    Path("train.de").rename("own.valid.de")
+    with pytest.raises(OutputError, match="is an input of this command"):
+        CliRunner().invoke(init, ["own.valid.en", "own.valid.de", "--overwrite"], catch_exceptions=False)
+    assert len(Path("own.valid.en").read_text(encoding="utf-8").splitlines()) == NUM_PAIRS
+    Path("own.valid.en").rename("train.en")
+    Path("train.de").write_text(Path("own.valid.de").read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(OutputError, match="exists"):
+        CliRunner().invoke(init, ["train.en", "train.de"], catch_exceptions=False)
+
+
+def test_recipe_in_a_folder_names_its_files() -> None:
+    Path("sub").mkdir()
+    result = run_init("train.en", "train.de", "-o", "sub/e.toml")
+    assert "sub/e.valid.*" in result.stdout
+    assert "dragoman train sub/e.toml" in Path("sub/e.toml").read_text(encoding="utf-8")
+    assert read_recipe(Path("sub/e.toml")).data.valid is not None
+
+
 def test_bad_input_is_one_line() -> None:
     for arguments, message in [
         (["train.en", "train.de", "train.fr"], "give one file that holds both sides"),
         (["train.en", "none.de"], "there is no such file"),
+        (["train.en", "train.de", "--valid", "v.en", "v.de"], "there is no such file"),
+        (["train.en", "train.de", "--valid", "train.en", "train.en"], "give one file that holds both sides"),
+        (["-", "--from", "en", "--to", "de"], "-: cannot be read twice"),
+        (["s3://bucket/a.tsv", "--from", "en", "--to", "de"], "give the name of a file"),
     ]:
         with pytest.raises(DataError, match=message):
             CliRunner().invoke(init, arguments, catch_exceptions=False)
+    for arguments, message in [
+        (["train.en", "train.de", "--to", "en"], "--from and --to are both 'en'"),
+        (["train.en", "train.de", "--to", "e n"], "--to 'e n': a language is a code"),
+        (["train.en", "train.de", "-o", "none/own.toml"], "in a folder that exists"),
+    ]:
+        answer = run_init(*arguments)
+        assert (answer.exit_code, answer.stdout) == (2, "")
+        assert message in answer.stderr
     Path("pairs.tsv").write_text("a\tb\n", encoding="utf-8")
     result = run_init("pairs.tsv")
     assert (result.exit_code, result.stdout) == (2, "")

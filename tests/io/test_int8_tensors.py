@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dragoman.bundle import load_bundle
 from dragoman.cli.main import cli
 from dragoman.errors import BundleError
-from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
+from dragoman.io.int8_tensors import DequantizedArrays, dequantize_matrices, quantize_matrices
 from dragoman.model_weights import restore_arrays
 
 
@@ -49,6 +49,16 @@ def test_second_quantization_changes_nothing() -> None:
 def test_tensors_without_int8_stay_the_same_object() -> None:
     tensors = make_tensors()
     assert dequantize_matrices(tensors) is tensors
+
+
+def test_steps_of_half_precision_are_read_as_float32() -> None:
+    matrix = np.random.default_rng(2).standard_normal((9, 33)).astype(np.float32)
+    quantized = quantize_matrices({"matrix": matrix})
+    half = quantized["matrix.step"].astype(np.float16)
+    arrays = dequantize_matrices(quantized | {"matrix.step": half})
+    assert isinstance(arrays, DequantizedArrays)
+    assert arrays.quantized["matrix"][1].dtype == np.float32
+    np.testing.assert_array_equal(arrays["matrix"], quantized["matrix"] * half.astype(np.float32)[:, None])
 
 
 @pytest.mark.parametrize("steps", [np.ones(8, np.float32), np.ones((9, 1), np.float32), np.array(1.0, np.float32)])

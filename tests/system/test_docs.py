@@ -162,7 +162,9 @@ def test_pages_name_the_extra_of_training(subtests: pytest.Subtests) -> None:
         with subtests.test(page=page_id(page)):
             text = page.read_text(encoding="utf-8")
             blocks = "\n".join(block for language, block in code_blocks(page) if language in ("sh", "bash"))
-            commands = TRAINING_COMMANDS & set(re.findall(r"^dragoman (?:-v )?([a-z-]+)", blocks, re.MULTILINE))
+            commands = TRAINING_COMMANDS & set(
+                re.findall(r"^dragoman (?:-v )?(?:model |tree )?([a-z-]+)", blocks, re.MULTILINE)
+            )
             named = {extra for group in re.findall(r"(?:dragoman|\.)\[([a-z0-9,]+)\]", text) for extra in group.split(",")}
             assert not commands or named & with_pytorch, f"{sorted(commands)} need PyTorch: name dragoman[train]"
 

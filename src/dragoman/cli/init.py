@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -30,9 +31,9 @@ def init(
 ) -> None:
     """Look at the pairs of FILE and write a recipe for them.
 
-    FILE is the text of the source and that of the target, line by line, or one file with both: TSV, TMX, XLIFF, PO, JSON
-    lines, Parquet. Without --valid, random pairs become a validation set and a test set. They are written beside the recipe,
-    and cleaning drops them from the training data.
+    FILE is the text of the source and that of the target, line by line or in SGM, or one file with both: TSV, TMX, XLIFF, PO,
+    JSON lines, Parquet. Without --valid, random pairs become a validation set and a test set. They are written beside the
+    recipe, and cleaning drops them from the training data.
 
     \b
     Example:  dragoman init train.en train.de
@@ -41,46 +42,47 @@ def init(
     from dragoman.console.terminal import print_facts, print_json, stderr_console
     from dragoman.data.corpus_survey import survey_pairs
     from dragoman.data.data_defaults import read_training_recipe
-    from dragoman.data.new_recipe import UserCorpus, format_recipe, read_user_corpus
+    from dragoman.data.new_recipe import format_recipe, read_user_corpus
     from dragoman.errors import DataError
-    from dragoman.formats.readers import read_pairs
+    from dragoman.formats.readers import check_files_exist, read_pairs
     from dragoman.formats.writers import write_pairs
     from dragoman.io.storage import atomic_write
 
-    if output.suffix != ".toml":
-        raise usage_error(f"-o {output}: a recipe is TOML; give a name that ends in .toml")
+    if output.suffix != ".toml" or not output.parent.is_dir():
+        raise usage_error(f"-o {output}: give a name that ends in .toml, in a folder that exists")
     corpus = read_user_corpus(files)
     guesses = corpus.guess_languages()
     languages = (
         _ask_language("source", "--from", source_language, guesses[0]),
         _ask_language("target", "--to", target_language, guesses[1]),
     )
-    check_output_paths(output, overwrite=overwrite, input_paths=[*files, *(valid or ())])
+    if languages[0] == languages[1]:
+        raise usage_error(f"--from and --to are both {languages[0]!r}; give two languages")
+    stem = output.with_suffix("")
+    set_names = [] if valid else [Path(f"{stem}.valid"), Path(f"{stem}.test")]
+    set_files = [tuple(Path(f"{name}.{language}") for language in languages) for name in set_names]
+    sets = [read_user_corpus(valid)] if valid else [read_user_corpus(paths) for paths in set_files]
+    outputs = [output, *(path for paths in set_files for path in paths)]
+    check_output_paths(*outputs, overwrite=overwrite, input_paths=[*files, *(valid or ())])
+    check_files_exist(".", output.stem, [corpus.to_config(), *([sets[0].to_config()] if valid else [])])
     pairs = read_pairs(corpus.to_config(), Path(), source_language=languages[0], target_language=languages[1])
     survey, held_out = survey_pairs(pairs)
-    run = Path("runs") / output.stem
-    num_held_out = 0 if valid else len(held_out) // 2
+    num_held_out = len(held_out) // 2
     if not valid and not num_held_out:
-        raise DataError(f"{' and '.join(map(str, files))}: {survey.pairs:,} pairs are too few to hold some out; give --valid")
-    sets: list[UserCorpus] = []
-    for name, part in (("valid", held_out[:num_held_out]), ("test", held_out[num_held_out:])):
-        if not valid:
-            written = write_pairs(
-                output.with_name(f"{output.stem}.{name}"),
-                part,
-                file_format="lines",
-                source_language=languages[0],
-                target_language=languages[1],
-                overwrite=overwrite,
-            )
-            sets.append(UserCorpus(written.files))
+        raise DataError(f"{corpus}: {survey.pairs:,} pairs are too few to hold some out; give --valid")
+    for name, part in zip(set_names, (held_out[:num_held_out], held_out[num_held_out:]), strict=False):
+        write_pairs(
+            name,
+            part,
+            file_format="lines",
+            source_language=languages[0],
+            target_language=languages[1],
+            overwrite=overwrite,
+        )
 
     def write(choice: str = "", *, overwrite: bool) -> None:
         with atomic_write(output, overwrite=overwrite) as file:
-            valid_set, test_set = (UserCorpus(valid), None) if valid else sets
-            file.write(
-                format_recipe(survey, run=run, languages=languages, train=corpus, valid=valid_set, test=test_set, choice=choice)
-            )
+            file.write(format_recipe(survey, path=output, languages=languages, train=corpus, sets=sets, choice=choice))
 
     write(overwrite=overwrite)
     recipe, choice = read_training_recipe(output)
@@ -88,17 +90,18 @@ def init(
     if as_json:
         print_json({"recipe": str(output), "languages": list(languages), "size": recipe.size, "survey": asdict(survey)})
         return
-    print_facts(f"{' and '.join(map(str, files))}: {languages[0]} to {languages[1]}", survey.describe())
-    console = stderr_console()
+    print_facts(f"{corpus}: {languages[0]} to {languages[1]}", survey.describe())
     if choice:
-        console.print(choice, markup=False)
-    held = "" if valid else f", and {num_held_out:,} pairs each in {output.stem}.valid.* and {output.stem}.test.*"
+        stderr_console().print(choice, markup=False)
+    held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
     click.echo(f"Try next:\n  dragoman clean {output} -o cleaned\n  dragoman train {output}")
 
 
 def _ask_language(side: str, option: str, code: str | None, guess: str) -> str:
     """Return the language of a side: that of the option, that of the file's name, or the answer of a terminal."""
+    if code is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", code):
+        raise usage_error(f"{option} {code!r}: a language is a code, such as en or pt-BR")
     if code or guess:
         return code or guess
     if not sys.stdin.isatty():

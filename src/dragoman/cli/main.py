@@ -151,6 +151,11 @@ class LazyGroup(SuggestingGroup):
 
         return [*COMMANDS, *(entry.name for entry in list_entries("commands") if entry.name not in COMMANDS)]
 
+    def list_suggestions(self, ctx: click.Context) -> dict[str, str]:
+        """Return the commands, and those of the groups by their own names."""
+        inner = {name: f"{group} {name}" for group, commands in SUBCOMMANDS.items() for name in commands}
+        return inner | super().list_suggestions(ctx)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command, or return None for an unknown name."""
         if cmd_name not in COMMANDS:
@@ -234,6 +239,8 @@ def main() -> None:
         cli.main(prog_name="dragoman", standalone_mode=False)
     except click.exceptions.Abort:
         _exit_with_error("interrupted", InterruptedRun.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
     except click.ClickException as error:
         hint = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
         _exit_with_error(" ".join(error.format_message().split()) + hint, error.exit_code)

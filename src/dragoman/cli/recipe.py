@@ -30,7 +30,6 @@ def recipe(recipe: Path | None, overrides: tuple[str, ...], resolve: bool, as_js
     from dragoman.config.origins import trace_values
     from dragoman.config.recipe import list_builtin_recipes, parse_toml, read_recipe_text
     from dragoman.console.terminal import print_facts, print_json, print_table
-    from dragoman.data.data_defaults import read_training_recipe
 
     if recipe is None:
         first_lines = {
@@ -48,6 +47,8 @@ def recipe(recipe: Path | None, overrides: tuple[str, ...], resolve: bool, as_js
             raise usage_error("KEY=VALUE and --json go with --resolve")
         click.echo(text, nl=False)
         return
+    from dragoman.data.data_defaults import read_training_recipe  # needs the extra train
+
     settings, _ = read_training_recipe(recipe, overrides)
     document = parse_toml(text, where=str(recipe))
     values = trace_values(settings, document, overrides, without_corpora=read_recipe(recipe, overrides))

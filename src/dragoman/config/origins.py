@@ -27,8 +27,10 @@ def trace_values(
     document: what the recipe file holds
     without_corpora: the same recipe before values follow from its corpora
     """
-    stated = {key for key, _ in flatten_settings(document)}
-    commanded = {parse_setting(text)[0] for text in overrides}
+    settings = [parse_setting(text) for text in overrides]
+    commanded = {key for name, value in settings for key, _ in flatten_settings({name: value})}
+    replaced = tuple(f"{name}." for name, value in settings if isinstance(value, Mapping))
+    stated = {key for key, _ in flatten_settings(document) if not key.startswith(replaced)}
     earlier = dict(flatten_settings(without_corpora.model_dump(mode="json")))
     defaults = dict(flatten_settings(Recipe.model_construct().model_dump(mode="json", warnings=False)))
     sized, preset = (dict(flatten_settings(values)) for values in (SIZES[recipe.size], PRESETS[recipe.preset]))

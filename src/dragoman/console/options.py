@@ -74,11 +74,16 @@ class SuggestingGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first argument names, and the other arguments. Raises UsageError for an unknown name."""
-        names = self.list_commands(ctx)
-        if args[0] not in names and not args[0].startswith("-"):
-            matches = get_close_matches(args[0], names, n=1)
-            ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {matches[0]}?" if matches else "choose a command"))
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
+            suggestions = self.list_suggestions(ctx)
+            matches = get_close_matches(args[0], suggestions, n=1)
+            hint = f"did you mean {suggestions[matches[0]]}?" if matches else "choose a command"
+            ctx.fail(f"No such command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
+
+    def list_suggestions(self, ctx: click.Context) -> dict[str, str]:
+        """Return what an unknown command may mean, by a name that it may resemble."""
+        return {name: name for name in self.list_commands(ctx)}
 
 
 class FiniteNumber(click.FloatRange):

@@ -84,7 +84,7 @@ class _SafeStderr:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on standard output. A dataclass of `json_outputs` is printed as an object."""
+    """Print one JSON document on standard output. A dataclass is printed as an object."""
     from dragoman.io.json_fields import to_json_line
 
     click.echo(to_json_line(document))

@@ -24,6 +24,9 @@ class UserCorpus:
 
     files: tuple[Path, ...]
 
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.files))
+
     def to_config(self) -> CorpusConfig:
         """Return the corpus of a recipe whose data.root is the working directory."""
         names = [str(path) for path in self.files]
@@ -51,26 +54,31 @@ def read_user_corpus(files: Sequence[Path]) -> UserCorpus:
     if len(files) not in (1, 2) or len(set(files)) != len(files):
         names = " ".join(map(str, files)) or "none"
         raise DataError(f"{names}: give one file that holds both sides, or the file of the source and that of the target")
+    for path in files:
+        if str(path) == "-" or ":/" in str(path):
+            raise DataError(f"{path}: cannot be read twice, as a recipe needs it; give the name of a file")
     return UserCorpus(tuple(files))
 
 
 def format_recipe(
     survey: CorpusSurvey,
     *,
-    run: Path,
+    path: Path,
     languages: tuple[str, str],
     train: UserCorpus,
-    valid: UserCorpus,
-    test: UserCorpus | None,
+    sets: Sequence[UserCorpus],
     choice: str = "",
 ) -> str:
     """Return a recipe with cleaning for the pairs of a survey.
 
+    path: file of the recipe; the run has its name
+    sets: validation set, and a test set if there is one
     choice: the settings that follow from the corpus, for a comment
     """
+    run = Path("runs") / path.stem
     lines = [
         "# Recipe for the corpus below. Each setting that is left out follows from the corpus, or is that of the preset.",
-        f"# Train it:  dragoman train {run.name}.toml",
+        f"# Train it:  dragoman train {path}",
         "",
         'preset = "modern"',
         f"run = {_quote(run)}",
@@ -79,8 +87,7 @@ def format_recipe(
         *([f"# {choice}", '# size = "small"   # or tiny, base, big', ""] if choice else []),
         "[data]",
         f"train = {train.to_toml()}",
-        f"valid = {valid.to_toml()}",
-        *([f"test = {test.to_toml()}"] if test is not None else []),
+        *(f"{key} = {corpus.to_toml()}" for key, corpus in zip(("valid", "test"), sets, strict=False)),
         "",
         *_format_cleaning(survey, languages),
     ]

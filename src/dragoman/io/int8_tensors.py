@@ -58,7 +58,7 @@ class DequantizedArrays(Mapping[str, AnyArray]):
         matrix_OI = self._matrices.get(name)
         if matrix_OI is None:
             quantized_OI, steps_O = self.quantized[name]
-            matrix_OI = self._matrices[name] = quantized_OI * steps_O.astype(np.float32)[:, None]
+            matrix_OI = self._matrices[name] = quantized_OI * steps_O[:, None]
         return matrix_OI
 
     def __iter__(self) -> Iterator[str]:
@@ -73,9 +73,15 @@ def dequantize_matrices(tensors: Mapping[str, AnyArray]) -> Mapping[str, AnyArra
 
     Raises ValueError if a matrix and its steps do not fit.
     """
-    quantized = {name: (tensors[name], tensors[name + STEP_SUFFIX]) for name in tensors if name + STEP_SUFFIX in tensors}
-    if not quantized:
+    names = [name for name in tensors if name + STEP_SUFFIX in tensors]
+    if not names:
         return tensors
+    steps = {name: tensors[name + STEP_SUFFIX] for name in names}
+    # The kernels read the steps as float32.
+    quantized = {
+        name: (tensors[name], steps_O.astype(np.float32, copy=False) if steps_O.dtype.kind == "f" else steps_O)
+        for name, steps_O in steps.items()
+    }
     for name, (quantized_OI, steps_O) in quantized.items():
         if quantized_OI.dtype != np.int8 or quantized_OI.ndim != 2 or steps_O.shape != quantized_OI.shape[:1]:
             raise ValueError(

@@ -1,7 +1,4 @@
-"""JSON of the commands `paper table1` to `table4`, `figures` and `ablations`.
-
-It is apart from `json_outputs`, because the modules of the tables import torch.
-"""
+"""JSON of the commands `paper table1` to `table4`, `figures` and `ablations`."""
 
 from __future__ import annotations
 

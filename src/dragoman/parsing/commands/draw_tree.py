@@ -1,4 +1,4 @@
-"""Command `draw-tree`."""
+"""Command `tree draw`."""
 
 from __future__ import annotations
 
