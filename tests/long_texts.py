@@ -56,6 +56,11 @@ def make_run(piece: str) -> Make:
     return lambda length, word: f"{word}{piece * (length // len(piece))}{word}"
 
 
+def make_ended(piece: str) -> Make:
+    """Return the maker of a text that repeats a piece, and then has a character that fits in few patterns."""
+    return lambda length, word: f"{piece * (length // len(piece))}!{word}"
+
+
 def make_nested(start: str, end: str) -> Make:
     """Return the maker of a text that opens a structure again and again, and closes it as often."""
 
@@ -69,6 +74,7 @@ def make_nested(start: str, end: str) -> Make:
 
 TEXTS: dict[str, Make] = {
     **{f"run of {piece!r}": make_run(piece) for piece in (*CHARACTERS, *PIECES, *(start for start, _ in BRACKETS))},
+    **{f"run of {piece!r} and '!'": make_ended(piece) for piece in ("1", "1.", "a", "A", "A1", "a-", "a_", "a/", "a.", "[a]")},
     **{f"{start!r} in {start!r}": make_nested(start, end) for start, end in BRACKETS},
 }
 QUICK_TEXTS = {name: TEXTS[name] for name in ("run of '.'", "run of '<a '", "run of '{'")}

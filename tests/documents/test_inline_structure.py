@@ -42,16 +42,17 @@ STYLES += [
     "\\V[1]",
     "\\ref{a:b}",
 ]
-STYLES += ["${HOME}/x/y.txt", "$HOME/x", "%APPDATA%\\x\\y.txt"]
+STYLES += ["${HOME}/x/y.txt", "$HOME/x", "$BUILD_DIR/a.txt", "%APPDATA%\\x\\y.txt"]
 PAIRS = (
     ("<b>", "</b>"), ("<0>", "</0>"), ("<bold>", "</bold>"), ('<a href="x?a=1&amp;b=%s">', "</a>"), ("**", "**"), ("*", "*"),
     ("[", "](https://example.org)"), (":ref:`", " <label>`"), ("`", " <https://example.org>`_"), ("[b]", "[/b]"),
     ("&lt;b&gt;", "&lt;/b&gt;"), ("{$START_LINK}", "{$CLOSE_LINK}"), ("%{linkStart}", "%{linkEnd}"), ("{{#a}}", "{{/a}}"),
-    ("~~", "~~"),
+    ("~~", "~~"), ("<color=red>", "</color>"), ("<size=20>", "</size>"),
 )  # fmt: skip
 LOOK_ALIKES = (
     "100 % sure", "50% discount", "a < b", "x<y and y>z", "<3 you", "List<int> here", "a:b and c", "at 10:30",
     "this [sic] word",
+    "pay $PRICE/night now", "if a<b=c we stop when d>e",
     "user@host", "5 $ only", "R&D works", "snake_case names", "2 * 3 * 4", "see <your name>", "rock 'n' roll",
     "fish & chips",
     "and/or", "note: see", "{see below}", "e.g. {sic}", "$1 each", "C:\\ drive", "1/2 price",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
-from dragoman.serving.file_garbage import THRESHOLDS, FileGarbage
+from dragoman.serving.file_garbage import MAX_SECONDS, MIN_SECONDS, THRESHOLDS, FileGarbage
 
 
 class Cycle:
@@ -41,11 +42,22 @@ def test_thresholds_are_usual_again_after_an_error() -> None:
     assert gc.get_threshold() == (600, 9, 8)
 
 
-def test_old_garbage_leaves_memory_when_the_last_file_ends() -> None:
-    with FileGarbage().without_full_collections():
-        cycle = Cycle()
-        gc.collect(1)  # it lives, so it becomes one of the oldest objects
-        reference = weakref.ref(cycle)
-        del cycle
-        gc.collect(1)
-    assert reference() is None
+def test_old_garbage_leaves_memory_when_a_file_ends_and_no_collection_was_lately() -> None:
+    now = last = 100.0
+    garbage = FileGarbage(lambda: now)
+    for seconds, is_other_in_work, is_collected in [
+        (MIN_SECONDS - 1, False, False),
+        (MIN_SECONDS, False, True),
+        (MAX_SECONDS - 1, True, False),
+        (MAX_SECONDS, True, True),
+    ]:
+        with garbage.without_full_collections() if is_other_in_work else nullcontext():
+            with garbage.without_full_collections():
+                cycle = Cycle()
+                gc.collect(1)  # it lives, so it becomes one of the oldest objects
+                reference = weakref.ref(cycle)
+                del cycle
+                now = last + seconds
+            assert (reference() is None) == is_collected, (seconds, is_other_in_work)
+        last = now if is_collected or is_other_in_work else last
+        gc.collect()

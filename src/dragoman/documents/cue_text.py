@@ -34,7 +34,7 @@ _HARD_SPACE = r"\h"  # of SubStation
 # What stands around the words of captions: time stamps, and a class.
 _TIMED_TAG = re.compile(rf"{STAMP.pattern}|<c(?:\.[^<>]*)?>|</c>", re.IGNORECASE)
 _DASH = re.compile(r"(?:[-–—](?!\s*[\d-])|(?:>|&gt;){2,3}+)[ \t]*+")
-_LISTED_DASH = re.compile(r"(?:[-–—](?!-)|(?:>|&gt;){2,3}+)[ \t]*+")  # of a cue whose lines all begin with one
+_LISTED_DASH = re.compile(r"(?:[-–—](?![-\d])|(?:>|&gt;){2,3}+)[ \t]*+")  # of a cue whose lines all begin with one
 _LABEL = re.compile(r"[ \t]*+([^\W\d_][\w.'’-]{0,20}+(?:[ \t][\w.'’#-]{1,20}+){0,3}+):[ \t]++(?=\S)")
 _LINE_START = re.compile(r"(?:[ \t]|<[^<>\n]*>|\{\\[^{}\n]*\})*+")
 _EDGE_START = re.compile(rf"\s++|\\h|{_STAMP_OR_OVERRIDE.pattern}|{_VOICE.pattern}", re.IGNORECASE)

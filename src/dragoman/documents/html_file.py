@@ -86,6 +86,19 @@ class _Tag:
     statements: Sequence[Statement]
 
 
+def _list_depths(tokens: Sequence[_HtmlToken]) -> list[int]:
+    """Return the number of open elements after each token; -1 last if a tag has no partner among the tokens."""
+    names: list[str] = []
+    depths: list[int] = []
+    for token in tokens:
+        if token.kind == "start" and token.name not in VOID_TAGS:
+            names.append(token.name)
+        elif token.kind == "end" and (not names or names.pop() != token.name):
+            return [*depths, -1]
+        depths.append(len(names))
+    return depths
+
+
 def _iter_tokens(text: str) -> Iterator[_HtmlToken]:
     """Yield the tokens of a file in order, in time proportional to its length. A `<` that begins none is text."""
     marks = _MarkPlaces(text)
@@ -342,9 +355,11 @@ class _PageReader:
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))
             number = self._add_place(start, end)
-            first = run[0][1]
-            stated = (item.value.lower() for item in first.statements if item.kind == "dir") if isinstance(first, _Tag) else ()
-            if self.page.outer_blocks.add_text(next(iter(stated), "")):
+            first, depths = run[0][1], _list_depths([token for token, _ in run])
+            is_one_element = depths.count(0) == 1 and depths[-1] == 0
+            statements = first.statements if isinstance(first, _Tag) and is_one_element else ()
+            stated = (item.value.lower() for item in statements if item.kind == "dir")
+            if self.page.outer_blocks.add_text(next(iter(stated), "")) and depths[-1] == 0:
                 self._bare.add(number)
             if tags := tuple(part for _, part in run if isinstance(part, _Tag)):
                 self._tags[number] = tags

@@ -99,8 +99,8 @@ def _read_lines(text: str) -> Iterator[_Line]:
 
 
 def _is_wrapped(block: Sequence[_Line]) -> bool:
-    """Return whether no line has room for the first word of the next one. Lines with tabs are those of a table."""
-    if any("\t" in line.text for line in block):
+    """Return whether no line has room for the first word of the next one. Lines that all have tabs are those of a table."""
+    if all("\t" in line.text for line in block):
         return False
     width = max(line.width for line in block)
     is_full = all(line.width + 1 + len(following.text.split()[0]) > width for line, following in pairwise(block))

@@ -65,7 +65,7 @@ KNOWN_TAGS = VOID_TAGS | BLOCK_TAGS | OPAQUE_TAGS | INLINE_TAGS
 _ESCAPED_TAG = rf"&lt;/?(?i:{'|'.join(sorted(KNOWN_TAGS - XLIFF_TAGS))})(?![\w-])(?:[^<>&]|&(?!lt;|gt;))*+&gt;"
 _ESCAPED_TAGS = re.compile(_ESCAPED_TAG)
 _ESCAPED_NAME = re.compile(r"&lt;/?(\w+)")
-_PLAIN_CDATA = re.compile(r"<!\[CDATA\[([^\]<>&]++)\]\]>")  # elsewhere, these characters would be references
+_PLAIN_CDATA = re.compile(r"<!\[CDATA\[([^\]<>&]++)\]\]>")  # the same text as without the section
 _COMMENT_OR_CDATA = r"<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->|<!\[CDATA\[(?:[^<\]]++|<(?!!\[)|\](?!\]>))*+\]\]>"
 # Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
 _MARKUP = re.compile(
@@ -76,7 +76,7 @@ _MARKUP = re.compile(
 # In a text, a tag has the form of one, and a value in quotation marks may hold >.
 _TAG = re.compile(
     r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]*+|\d{1,3})"
-    r"""(?P<attributes>(?:\s++[\w:@.-]++(?:\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++(?<!/)))?)*+)\s*+(?P<end>/?)>"""
+    r"""(?P<attributes>(?:=(?:"[^"<>]*+"|'[^'<>]*+'|[^\s"'<>=`/]++))?+(?:\s++[\w:@.-]++(?:\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++(?<!/)))?)*+)\s*+(?P<end>/?)>"""
 )
 _COMMENT = re.compile(rf"{_COMMENT_OR_CDATA}|<!(?i:doctype)[^<>]*+>")
 _POD_LITERAL = re.compile(r"(?:^|\W)[BCEFLXZ]<[^<>\s]++>$")
@@ -134,7 +134,7 @@ def tokenize_markup(text: str, *, is_html: bool) -> Iterator[Token]:
             yield _make_escaped_tag(match[0])
             continue
         if not is_html and (section := _PLAIN_CDATA.fullmatch(match[0])):
-            yield from (Token("<![CDATA[", "[CDATA[", "start"), Token(section[1]), Token("]]>", "[CDATA[", "end"))
+            yield Token(section[1])
             continue
         name = match["name"] or ""
         name = name.lower() if is_html else name

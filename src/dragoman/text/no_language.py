@@ -10,7 +10,7 @@ import re
 
 from dragoman.text.inline_codes import CodedText
 
-_NUMBER_WITH_MARKS = re.compile(r"[^\W_]*\d(?:[.,:/]\d|\s?[%\u20a0-\u20bf$£¥])|[%\u20a0-\u20bf$£¥]\s?\d")
+_NUMBER_WITH_MARKS = re.compile(r"\d(?:[.,:/]\d|\s?[%\u20a0-\u20bf$£¥])|[%\u20a0-\u20bf$£¥]\s?\d")
 _VERSION = re.compile(r"v?\d+(?:\.\d+){2,}(?:[-+][\w.-]+)?")
 _PLAIN_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?%?")
 _ISO_8601 = re.compile(
@@ -36,7 +36,7 @@ _TOKENS = re.compile(
     | (?:application|audio|font|image|message|model|multipart|text|video)/[\w.+*-]+
     | \#(?:[0-9a-fA-F]{{3,4}}|[0-9a-fA-F]{{6}}|[0-9a-fA-F]{{8}}) | (?:rgba?|hsla?|var|url|calc)\(\S*\)
     | 0x[0-9a-fA-F]+ | \d+[xX]\d+ | [A-Za-z0-9+/]{{12,}}={{1,2}}
-    | -?\d*\.?\d+(?:px|r?em|v[hw]|pt|fr|deg|ms|dpi)
+    | -?(?:\d++(?:\.\d++)?+|\.\d++)(?:px|r?em|v[hw]|pt|fr|deg|ms|dpi)
     | [0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}
     | (?=[\w+/=-]*\d)(?=[\w+/=-]*[A-Za-z])[A-Za-z0-9+/_-]{{24,}}=*
     | [A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+ | _*[A-Za-z][A-Za-z0-9]*(?:_+[A-Za-z0-9]+)+_* | _[A-Za-z]\w*

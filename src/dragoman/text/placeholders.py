@@ -75,6 +75,8 @@ _NAME = rf"(?:(?i:{_NAMES})(?!\w)|{_IDENTIFIER})"
 
 _REMARKS = "(?i:applause|inaudible|laughs|laughter|redacted|sic|sigh|tbd)"  # of editors, in braces
 
+_LATEX_COMMANDS = "(?:eq|page|c|C|auto|name)?ref|cite[a-z]*+|label|url|input|include(?:graphics)?|begin|end|usepackage"
+"""Commands of LaTeX whose argument is a name, and no text."""
 _STYLES: dict[str, tuple[_Style, ...]] = {
     "%": (
         _style(r"(?:%[0-9A-F]{2}){2,}+", "address"),
@@ -117,7 +119,10 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(rf"(?=\{{\s*+\$[\w-]++\s*+->){_NESTED}"),
     ),
     "$": (
-        _style(r"\$(?:\{[A-Z_]++\}|[A-Z_]{4,}+)(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?", "address"),
+        _style(
+            r"\$(?:\{[A-Z_]++\}|(?:[A-Z]++_)*+(?:HOME|[A-Z]*(?:DIR|PATH|ROOT)|PWD|TE?MP))(?:/(?:[\w@%+~-]|\.(?=\w))++)++/?",
+            "address",
+        ),
         _style(r"\$\{\{[^{}]*+\}\}"),
         _style(r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"),
         _style(r"\$t\((?:[^()]|\([^()]*+\))*+\)"),
@@ -184,11 +189,15 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(r"<%[^<>]*+(?<=%)>|<\?[^<>]*+(?<=\?)>"),
         _style(r"<(?:https?://|mailto:)[^<>\s]++>|<[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}>", "address"),
         _style(r"<<[\w.-]+>>|</?[#@][A-Za-z][^<>]*+>"),
-        _style(r"<[A-Za-z]++=[^<>]++>|<(?:[@#][!&]?\w++|a?:\w++:\d++|!(?:here|channel|everyone)|t:\d++(?::[A-Za-z])?+)>"),
+        _style(
+            r"""<[A-Za-z]++=(?:"[^"<>]*+"|'[^'<>]*+'|[^\s<>"']++)>|<(?:[@#][!&]?\w++|a?:\w++:\d++|!(?:here|channel|everyone)|t:\d++(?::[A-Za-z])?+)>"""
+        ),
     ),
     "\\": (
         _style(r"\\\\[\w.-]++(?:\\[\w.$-]+)++", "address"),
-        _style(r"\\[A-Za-z]{1,3}\[\d++\]|\\[A-Za-z]++\{[^{}\s\\]*+\}", "escape"),
+        _style(
+            rf"\\(?![nrt]\[)[A-Za-z]{{1,3}}\[\d++\]|\\(?:(?:{_LATEX_COMMANDS})\{{[^{{}}\s\\]*+\}}|[A-Za-z]++\{{\}})", "escape"
+        ),
         _style(r"\\\((?:[^\\]|\\(?![()]))*+\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*+\\\]", "literal"),
         _style(r"\\[nr](?:\\[nr])*+", "escape", kind="break"),
         _style(r"""\\(?:[tvfab0"'\\](?!\w)|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})""", "escape"),
