@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import nullcontext
 import pytest
 
 from dragoman.serving.file_garbage import MAX_SECONDS, MIN_SECONDS, THRESHOLDS, FileGarbage
+from dragoman.serving.freed_memory import MIN_PEAK_BYTES, OLDEST, FreedMemory
 
 
 class Cycle:
@@ -61,3 +63,28 @@ def test_old_garbage_leaves_memory_when_a_file_ends_and_no_collection_was_lately
             assert (reference() is None) == is_collected, (seconds, is_other_in_work)
         last = now if is_collected or is_other_in_work else last
         gc.collect()
+
+
+def test_memory_of_requests_is_freed_without_a_full_collection_while_a_file_is_in_work() -> None:
+    generations: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            generations.append(info["generation"])
+
+    async def release() -> None:
+        memory = FreedMemory()
+        memory.follow(MIN_PEAK_BYTES)
+        memory.follow(0)
+        memory._release()
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    gc.callbacks.append(note)
+    try:
+        with FileGarbage().without_full_collections():
+            asyncio.run(release())
+            assert OLDEST not in generations
+        asyncio.run(release())
+        assert OLDEST in generations
+    finally:
+        gc.callbacks.remove(note)

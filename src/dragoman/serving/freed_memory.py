@@ -6,13 +6,14 @@ import asyncio
 import gc
 
 from dragoman.runtime.malloc import trim_malloc
+from dragoman.serving.file_garbage import THRESHOLDS as FILE_THRESHOLDS
 
 MIN_PEAK_BYTES = 512 << 10
 """Memory of the requests in progress from which its release is worth the time."""
 RELEASED_SHARE = 1 / 8
 """Share of the peak below which the memory of the requests has to fall."""
 OLDEST = 2
-"""Generation of the objects that live long. To collect it holds the interpreter, longer with more requests in progress."""
+"""Generation of the objects that live long. To collect it holds the interpreter, longer with more requests or files in work."""
 DELAY_SECONDS = 1.0
 """Time between the fall and the release, so that a row of requests costs one release."""
 
@@ -41,7 +42,8 @@ class FreedMemory:
         self._timer = None
         if self._is_released:
             self._peak = self._present
-            asyncio.get_running_loop().run_in_executor(None, _collect_and_trim, OLDEST if not self._present else OLDEST - 1)
+            is_idle = not self._present and gc.get_threshold() != FILE_THRESHOLDS
+            asyncio.get_running_loop().run_in_executor(None, _collect_and_trim, OLDEST if is_idle else OLDEST - 1)
 
 
 def _collect_and_trim(generation: int) -> None:
