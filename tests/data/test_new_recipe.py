@@ -109,6 +109,8 @@ def test_survey_counts_what_cleaning_looks_at() -> None:
     assert (survey.pairs, survey.empty, survey.equal, survey.repeated, survey.uneven, survey.long) == (5, 1, 1, 1, 1, 1)
     assert (survey.source_words, survey.target_words) == (2, 2)
     assert survey_pairs([])[0].pairs == 0
+    chinese = survey_pairs([Pair("a long sentence", "\u4e2d" * 101)])[0]
+    assert (chinese.long, chinese.target_words) == (1, 101)  # as the filter counts: each letter is a word
 
 
 def test_filter_that_would_drop_much_stays_off() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from statistics import median
 
+from dragoman.cleaning.filters import count_words, is_empty, is_identical, is_out_of_ratio, is_too_long
 from dragoman.formats.pair import Pair
 
 MAX_SURVEYED_PAIRS = 1_000_000
@@ -20,8 +21,6 @@ MAX_RATIO = 4.0
 """Ratio of the characters of both sides above which a pair is probably not a translation."""
 MAX_WORDS = 100
 """Words of a side above which it is probably a paragraph."""
-MIN_RATIO_CHARACTERS = 10
-"""Sides of at most so many characters may have any ratio."""
 
 
 @dataclass
@@ -81,19 +80,17 @@ def survey_pairs(pairs: Iterable[Pair], *, seed: int = 1) -> tuple[CorpusSurvey,
             survey.is_complete = False
             break
         survey.pairs += 1
-        source, target = pair.source.strip(), pair.target.strip()
-        if not source or not target:
+        sides = pair.source, pair.target
+        if is_empty(*sides):
             survey.empty += 1
             continue
-        words = len(source.split()), len(target.split())
-        for side_lengths, number in zip(lengths, words, strict=True):
-            side_lengths.append(number)
-        survey.long += max(words) > MAX_WORDS
-        short, long = sorted((len(source), len(target)))
-        survey.uneven += long > MIN_RATIO_CHARACTERS and long > MAX_RATIO * short
-        is_equal = source.casefold() == target.casefold()
+        for side_lengths, text in zip(lengths, sides, strict=True):
+            side_lengths.append(count_words(text))
+        survey.long += is_too_long(*sides, MAX_WORDS, None)
+        survey.uneven += is_out_of_ratio(*sides, MAX_RATIO)
+        is_equal = is_identical(*sides)
         survey.equal += is_equal
-        digest = blake2b(f"{source}\n{target}".encode("utf-8", "surrogatepass"), digest_size=12).digest()
+        digest = blake2b("\n".join(sides).encode("utf-8", "surrogatepass"), digest_size=12).digest()
         is_repeated = digest in seen
         survey.repeated += is_repeated
         seen.add(digest)

@@ -18,8 +18,6 @@ THRESHOLDS = (50_000, 5, 1_000_000_000)
 A collection of the middle generation then looks at 250,000 objects, which takes some 0.05 s. With fewer objects between two
 collections, garbage of a file that is being read would reach the oldest generation.
 """
-
-
 MIN_SECONDS = 10.0
 """Time between two full collections if no file is in work, so that a row of small files makes few of them."""
 MAX_SECONDS = 600.0
