@@ -112,9 +112,13 @@ def layer_norm(x_BTD: FloatArray, weight_D: FloatArray, bias_D: FloatArray, epsi
 
 @dataclass(frozen=True)
 class NumpyTransformer:
-    """Forward pass of a Transformer with the paper's layers. Sources and targets are padded on the right."""
+    """Forward pass of a Transformer with the paper's layers. Sources and targets are padded on the right.
+
+    max_scores: attention scores that are computed at once
+    """
 
     weights: ModelWeights
+    max_scores: int = MAX_SCORES
 
     is_autoregressive = True
 
@@ -223,7 +227,7 @@ class NumpyTransformer:
         batch, heads, length = query_BHTK.shape[:3]
         heads_BTHU = np.empty((batch, length, heads, value_BHSU.shape[-1]), dtype=np.float32)
         weights_BHTS = None if record is None else np.empty((batch, heads, length, key_BHSK.shape[2]), dtype=np.float32)
-        for rows, queries in _split_scores(batch, length, heads * key_BHSK.shape[2]):
+        for rows, queries in _split_scores(batch, length, heads * key_BHSK.shape[2], self.max_scores):
             block_mask = None if mask is None else mask[rows if len(mask) > 1 else slice(None)]
             if block_mask is not None and block_mask.shape[2] > 1:
                 block_mask = block_mask[:, :, queries]
@@ -315,8 +319,8 @@ def _split(length: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
-def _split_scores(batch: int, length: int, row_size: int) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of sentences and of queries with at most `MAX_SCORES` scores, or one query. row_size: scores of a query"""
-    for rows in _split(batch, max(MAX_SCORES // (row_size * length), 1)):
-        for queries in _split(length, max(MAX_SCORES // row_size, 1)):
+def _split_scores(batch: int, length: int, row_size: int, max_scores: int) -> Iterator[tuple[slice, slice]]:
+    """Yield blocks of sentences and of queries with at most `max_scores` scores, or one query. row_size: scores of a query"""
+    for rows in _split(batch, max(max_scores // (row_size * length), 1)):
+        for queries in _split(length, max(max_scores // row_size, 1)):
             yield rows, queries

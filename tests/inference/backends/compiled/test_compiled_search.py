@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from multiprocessing import get_context
-from threading import Event, Lock, Thread
+from signal import SIGINT, pthread_kill
+from threading import Event, Lock, Thread, Timer, main_thread
 from typing import Any
 from unittest import mock
 from weakref import ref
@@ -30,12 +32,21 @@ from dragoman.tasks.inference_model import InferenceModel
 
 pytest.importorskip("numba", reason="Numba is not installed")
 
-from dragoman.inference.backends.compiled import entry_points, threads
+from dragoman.inference.backends.compiled import entry_points
 from dragoman.inference.backends.compiled.cpu_features import get_instruction_set
 from dragoman.inference.backends.compiled.kernels.structs import MAX_BEAM_SIZE
 from dragoman.inference.backends.compiled.search import CompiledSearch
-from dragoman.inference.backends.compiled.threads import Canceled, StepGroup, borrow_workers, limit_threads, run_all
+from dragoman.inference.backends.compiled.threads import (
+    POOL,
+    Canceled,
+    WorkerPool,
+    WorkerThread,
+    get_thread_limit,
+    limit_threads,
+    run_all,
+)
 from dragoman.inference.parallel.scheduler import BatchScheduler
+from dragoman.runtime.autotuner import get_measurement
 from dragoman.runtime.thread_count import get_num_threads
 
 pytestmark = pytest.mark.skipif(get_instruction_set() is None, reason="the kernels have no instruction set of this processor")
@@ -282,26 +293,59 @@ def test_native_requests_are_recognized(inference_models: list[InferenceModel]) 
 
 @pytest.mark.parametrize(("count", "threads"), [(None, None), (3, None), (None, 3)])
 def test_native_jobs_need_no_measurement(
-    inference_models: list[InferenceModel], count: int | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
+    inference_models: list[InferenceModel], count: int | None, threads: int | None
 ) -> None:
-    """The scheduler asks for no layout, and results stay equal."""
-    monkeypatch.setattr(
-        "dragoman.inference.parallel.scheduler.get_measurement", lambda key: pytest.fail("the scheduler asks for a measurement")
-    )
+    """Results stay equal in each layout."""
     job, batches = make_job(inference_models[1], method="greedy"), [range(first, first + 10) for first in range(0, SOURCES, 10)]
-    assert list(BatchScheduler(count, threads, "layout").map(job, batches)) == [job(batch) for batch in batches]
+    assert list(BatchScheduler(count, threads, "native").map(job, batches)) == [job(batch) for batch in batches]
+    assert get_measurement("native") is None
+
+
+def with_search(inference_model: InferenceModel, **fields: Any) -> InferenceModel:
+    """Return the model with other fields of its native search."""
+    search: Any = inference_model.native_search
+    return replace(inference_model, native_search=replace(search, **fields))
+
+
+class LentWorkers(WorkerPool):
+    """Pool that notes what searches ask for, and lends nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(num_cores=1)
+        self.requests: list[int] = []
+
+    def borrow(self, max_workers: int) -> Any:
+        self.requests.append(max_workers)
+        return super().borrow(max_workers)
 
 
 @pytest.mark.parametrize(("count", "threads", "max_workers"), [(2, 1, 0), (1, 3, 2), (2, 2, 1)])
 def test_searches_borrow_the_workers_of_their_share(
-    inference_models: list[InferenceModel], count: int, threads: int, max_workers: int, monkeypatch: pytest.MonkeyPatch
+    inference_models: list[InferenceModel], count: int, threads: int, max_workers: int
 ) -> None:
-    borrow = mock.Mock(side_effect=lambda max_workers: borrow_workers(0))
-    job, batches = make_job(inference_models[1], method="greedy"), [range(SOURCES)] * 2
-    expected = [job(batch) for batch in batches]
-    monkeypatch.setattr("dragoman.inference.backends.compiled.search.borrow_workers", borrow)
+    pool = LentWorkers()
+    batches = [range(SOURCES)] * 2
+    expected = [make_job(inference_models[1], method="greedy")(batch) for batch in batches]
+    job = make_job(with_search(inference_models[1], pool=pool), method="greedy")
     assert list(BatchScheduler(count, threads, "layout").map(job, batches)) == expected
-    assert borrow.mock_calls == [mock.call(max_workers)] * len(batches)
+    assert pool.requests == [max_workers] * len(batches)
+
+
+class ThreeThreadModel:
+    """Compiled model that three threads may compute, and that notes with how many workers a search starts."""
+
+    max_threads = 3
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.num_workers: list[int] = []
+
+    def start(self, source_BS: Any, workers: Sequence[WorkerThread] = ()) -> Any:
+        self.num_workers.append(len(workers))
+        return self.model.start(source_BS, workers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
 
 @pytest.mark.parametrize(
@@ -309,31 +353,21 @@ def test_searches_borrow_the_workers_of_their_share(
 )
 @pytest.mark.parametrize("decoding", [SEARCHES["greedy"], SEARCHES["until the beam is full"]], ids=["greedy", "beam"])
 def test_thread_groups_equal_one_thread(
-    inference_models: list[InferenceModel],
-    decoding: dict[str, Any],
-    num_groups: int,
-    max_workers: int,
-    monkeypatch: pytest.MonkeyPatch,
+    inference_models: list[InferenceModel], decoding: dict[str, Any], num_groups: int, max_workers: int
 ) -> None:
     """Five threads search in groups of three and two, in one group of three, or alone."""
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 5)
-    monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_PER_THREAD", 16)  # three threads in a group
     rules = RULES["no repeated trigram"]
     for inference_model in inference_models:
         alone, _ = search_both_ways(inference_model, rules, **decoding)
-        monkeypatch.setattr(
-            "dragoman.inference.backends.compiled.search.ROWS_PER_GROUP", SOURCES * decoding.get("beam_size", 1) // num_groups
-        )
-        group_workers: list[int] = []
-        monkeypatch.setattr(
-            "dragoman.inference.backends.compiled.state.StepGroup",
-            lambda workers, group_workers=group_workers: group_workers.append(len(workers)) or StepGroup(workers),
-        )
+        native_search: Any = inference_model.native_search
+        model = ThreeThreadModel(native_search.model)
+        rows_per_group = SOURCES * decoding.get("beam_size", 1) // num_groups
+        grouped_model = with_search(inference_model, model=model, pool=WorkerPool(5), rows_per_group=rows_per_group)
         with limit_threads(5):
-            grouped, _ = search_both_ways(inference_model, rules, **decoding)
+            grouped, _ = search_both_ways(grouped_model, rules, **decoding)
         assert grouped == alone
-        assert max(group_workers) == max_workers
-        assert (1 in group_workers) == (num_groups == 2)
+        assert max(model.num_workers) == max_workers
+        assert (1 in model.num_workers) == (num_groups == 2)
 
 
 @pytest.mark.parametrize("failing_index", [0, 1])
@@ -341,8 +375,8 @@ def test_failing_thread_ends_the_wait(
     inference_models: list[InferenceModel], failing_index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One thread of a group fails before its first step."""
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 2)
-    monkeypatch.setattr("dragoman.inference.backends.compiled.model.WIDTH_PER_THREAD", 16)
+    native_search: Any = inference_models[0].native_search
+    model = with_search(inference_models[0], model=ThreeThreadModel(native_search.model), pool=WorkerPool(2))
     run_kernel = entry_points.greedy_search
 
     def fail(*arguments: Any) -> int:
@@ -352,47 +386,47 @@ def test_failing_thread_ends_the_wait(
 
     monkeypatch.setattr(entry_points, "greedy_search", mock.Mock(side_effect=fail))
     with limit_threads(2), pytest.raises(MemoryError, match="no more"):
-        generate(BatchSearch(inference_models[0], DecodingConfig(method="greedy"), start_id=START_ID), make_sources()[:3])
+        generate(BatchSearch(model, DecodingConfig(method="greedy"), start_id=START_ID), make_sources()[:3])
 
 
 def test_failing_group_cancels_the_others(inference_models: list[InferenceModel], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each other group ends after its current step."""
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 4)
-    monkeypatch.setattr("dragoman.inference.backends.compiled.search.MAX_STEPS_PER_CALL", 1)
-    run_kernel, first_call, canceled = entry_points.greedy_search, Lock(), Event()
-    monkeypatch.setattr("dragoman.inference.backends.compiled.search.Event", lambda: canceled)
+    """Each other group ends after the steps that it has begun."""
+    model = with_search(inference_models[0], pool=WorkerPool(4), steps_per_call=1)
+    run_kernel, first_call, has_failed = entry_points.greedy_search, Lock(), Event()
 
     def fail(*arguments: Any) -> int:
         if first_call.acquire(blocking=False):
+            has_failed.set()
             raise MemoryError("no more")
-        assert canceled.wait(30)
+        assert has_failed.wait(30)
+        time.sleep(0.05)  # the failing thread cancels the others in the meantime
         return run_kernel(*arguments)
 
     kernel = mock.Mock(side_effect=fail)
     monkeypatch.setattr(entry_points, "greedy_search", kernel)
     with limit_threads(4), pytest.raises(MemoryError, match="no more"):
-        generate(BatchSearch(inference_models[0], DecodingConfig(method="greedy"), start_id=START_ID), make_sources())
-    assert 1 <= kernel.call_count <= 4
+        generate(BatchSearch(model, DecodingConfig(method="greedy"), start_id=START_ID), make_sources())
+    assert 1 <= kernel.call_count <= 12  # a search has 12 steps and more
 
 
-def test_busy_workers_are_not_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_workers_are_not_lent_again() -> None:
     """A second Ctrl-C ends the wait for the workers, which finish their tasks alone."""
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 3)
+    pool = WorkerPool(3)
     started, may_end, cancel = Event(), Event(), mock.Mock()
 
     def interrupt() -> None:
         started.wait(30)
+        Timer(0.2, pthread_kill, [main_thread().ident, SIGINT]).start()
         raise KeyboardInterrupt
 
     def work() -> None:
         started.set()
         may_end.wait(30)
 
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.wait", mock.Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt), borrow_workers(1) as busy_workers:
+    with pytest.raises(KeyboardInterrupt), pool.borrow(1) as busy_workers:
         run_all([interrupt, work], busy_workers, cancel)
     assert cancel.call_count == 2
-    with borrow_workers(2) as workers:
+    with pool.borrow(2) as workers:
         assert len(workers) == 2
         assert busy_workers[0] not in workers
     may_end.set()
@@ -402,9 +436,8 @@ class _Result:
     """Result of a task."""
 
 
-def test_idle_workers_release_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 2)
-    with borrow_workers(1) as workers:
+def test_idle_workers_release_their_results() -> None:
+    with WorkerPool(2).borrow(1) as workers:
         results = run_all([_Result, _Result], workers, lambda: None)
     result_ref = ref(results[1])
     del results
@@ -412,33 +445,35 @@ def test_idle_workers_release_their_results(monkeypatch: pytest.MonkeyPatch) -> 
     assert result_ref() is None
 
 
-def test_borrowed_workers_are_not_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 4)
-    with borrow_workers(2) as first, borrow_workers(2) as second, borrow_workers(1) as third:
+def test_borrowed_workers_are_not_lent_again() -> None:
+    pool = WorkerPool(4)
+    with pool.borrow(2) as first, pool.borrow(2) as second, pool.borrow(1) as third:
         assert [len(workers) for workers in (first, second, third)] == [2, 0, 0]
-    with borrow_workers(9) as all_workers:
+    with pool.borrow(9) as all_workers:
         assert len(all_workers) == 3
         assert set(first) < set(all_workers)  # idle workers are reused
 
 
 def test_search_runs_without_new_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 40)
-    with borrow_workers(3) as first:
+    pool = WorkerPool(40)
+    with pool.borrow(5):
+        pass
+    with pool.borrow(3) as first:
         monkeypatch.setattr(Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
-        with borrow_workers(30) as second:
+        with pool.borrow(30) as second:
+            assert len(second) == 2
             assert not set(first) & set(second)
-    with borrow_workers(30) as all_workers:
+    with pool.borrow(30) as all_workers:
         assert set(all_workers) == {*first, *second}
 
 
 def test_limit_threads_sets_the_limit() -> None:
-    assert threads.get_thread_limit() == get_num_threads()
+    assert get_thread_limit() == get_num_threads()
     with limit_threads(7):
-        assert threads.get_thread_limit() == 7
+        assert get_thread_limit() == 7
 
 
-def test_first_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.inference.backends.compiled.threads.count_cores", lambda: 3)
+def test_first_error_is_raised() -> None:
     canceled = Event()
 
     def wait_and_end() -> None:
@@ -448,7 +483,7 @@ def test_first_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise MemoryError("no more")
 
-    with borrow_workers(2) as workers:
+    with WorkerPool(3).borrow(2) as workers:
         for tasks in (
             [fail, wait_and_end, wait_and_end],
             [wait_and_end, fail, wait_and_end],
@@ -470,7 +505,7 @@ def test_forked_process_starts_its_own_threads() -> None:
 
 
 def _run_two_tasks() -> None:
-    with mock.patch("dragoman.inference.backends.compiled.threads.count_cores", return_value=2), borrow_workers(1) as workers:
+    with mock.patch.object(POOL, "num_cores", 2), POOL.borrow(1) as workers:
         assert run_all([lambda: 1, lambda: 2], workers, lambda: None) == [1, 2]
 
 

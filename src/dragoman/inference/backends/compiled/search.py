@@ -34,7 +34,14 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     Workspace,
 )
 from dragoman.inference.backends.compiled.state import CompiledState
-from dragoman.inference.backends.compiled.threads import Canceled, WorkerThread, borrow_workers, get_thread_limit, run_all
+from dragoman.inference.backends.compiled.threads import (
+    POOL,
+    Canceled,
+    WorkerPool,
+    WorkerThread,
+    get_thread_limit,
+    run_all,
+)
 
 # Steps of one call. Python handles Ctrl-C between calls.
 MAX_STEPS_PER_CALL = 64
@@ -121,11 +128,19 @@ class SearchableModel(Protocol):
 
 @dataclass(frozen=True)
 class CompiledSearch:
-    """Native search of a compiled model. vocab_ids_W: token ids of a restricted output vocabulary, or None"""
+    """Native search of a compiled model.
+
+    vocab_ids_W: token ids of a restricted output vocabulary, or None
+    pool: threads that it borrows
+    steps_per_call, rows_per_group: the two constants above
+    """
 
     model: SearchableModel
     vocab_ids_W: NDArray[np.int64] | None = None
     max_beam_size: int = MAX_BEAM_SIZE
+    pool: WorkerPool = POOL
+    steps_per_call: int = MAX_STEPS_PER_CALL
+    rows_per_group: int = ROWS_PER_GROUP
 
     def greedy(self, source_BS: NDArray[np.int64], request: SearchRequest) -> list[Hypothesis]:
         return self.distribute(source_BS, request, 1, self._search_greedy)
@@ -179,8 +194,8 @@ class CompiledSearch:
         num_sentences = len(request.max_lengths)
         if not num_sentences:
             return []
-        num_groups = max(1, min(num_sentences, num_sentences * beam_size // ROWS_PER_GROUP))
-        with borrow_workers(min(get_thread_limit(), num_groups * self.model.max_threads) - 1) as workers:
+        num_groups = max(1, min(num_sentences, num_sentences * beam_size // self.rows_per_group))
+        with self.pool.borrow(min(get_thread_limit(), num_groups * self.model.max_threads) - 1) as workers:
             num_groups, canceled = min(num_groups, len(workers) + 1), Event()
             if num_groups == 1:
                 return search_fn(source_BS, request, SearchThreads(workers, canceled))
@@ -222,7 +237,7 @@ class CompiledSearch:
             while num_prompt_tokens + position >= state.ancestors_NT.shape[1]:
                 state = state.double_capacity()
             capacity = state.ancestors_NT.shape[1] - num_prompt_tokens
-            end_position = min(capacity, max_length, position + MAX_STEPS_PER_CALL)
+            end_position = min(capacity, max_length, position + self.steps_per_call)
             state = model.ensure_workspace(state, num_rows)
             decoder = model.get_decoder_words(num_prompt_tokens + end_position, self.vocab_ids_W)
             arguments = position, end_position, num_active, decoder.words, state.cross_kv, state.self_kv_cache()

@@ -63,20 +63,52 @@ class WorkerThread:
             del item, future, task  # releases what they refer to before the next task arrives
 
 
-_lock = Lock()
-_num_busy = 0
-_idle_workers: list[WorkerThread] = []
+class WorkerPool:
+    """Worker threads that the searches of a process share, at most one for each core.
+
+    num_cores: cores that they share; None for those of the process
+    """
+
+    def __init__(self, num_cores: int | None = None) -> None:
+        self.num_cores = num_cores
+        self.reset()
+
+    def reset(self) -> None:
+        """Drop all threads. A forked process has none of its parent's."""
+        self._lock, self._num_busy = Lock(), 0
+        self._idle_workers: list[WorkerThread] = []
+
+    @contextmanager
+    def borrow(self, max_workers: int) -> Iterator[list[WorkerThread]]:
+        """Lend worker threads, at most one for each core that no search uses. The caller has a core of its own."""
+        workers: list[WorkerThread] = []
+        num_threads = 0
+        try:
+            with self._lock:
+                num_free = min(max_workers, (self.num_cores or count_cores()) - self._num_busy - 1) if max_workers > 0 else 0
+                num_threads = 1
+                self._num_busy += 1
+                with suppress(RuntimeError):
+                    while len(workers) < num_free:
+                        workers.append(self._idle_workers.pop() if self._idle_workers else WorkerThread())
+                        num_threads, self._num_busy = num_threads + 1, self._num_busy + 1
+            yield workers
+        finally:
+            with self._lock:
+                self._num_busy -= num_threads
+                for worker in workers:
+                    if worker.is_idle():
+                        worker.clear_last_result()
+                        self._idle_workers.append(worker)
+                    else:  # it is still at work, because nothing waited for it
+                        worker.shutdown()
+
+
+POOL = WorkerPool()
+"""The threads of this process."""
 _thread_limit: ContextVar[int | None] = ContextVar("thread_limit", default=None)
-
-
-def _reset_after_fork() -> None:
-    """Drop the parent's threads in a forked process, which has none of them."""
-    global _lock, _num_busy, _idle_workers
-    _lock, _num_busy, _idle_workers = Lock(), 0, []
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+    os.register_at_fork(after_in_child=POOL.reset)
 
 
 @contextmanager
@@ -92,32 +124,6 @@ def limit_threads(threads: int) -> Iterator[None]:
 def get_thread_limit() -> int:
     """Return the number of threads that a search may use: the limit of `limit_threads`, or that of the process."""
     return _thread_limit.get() or get_num_threads()
-
-
-@contextmanager
-def borrow_workers(max_workers: int) -> Iterator[list[WorkerThread]]:
-    """Lend worker threads, at most one for each core that no search uses. The caller has a core of its own."""
-    global _num_busy
-    workers: list[WorkerThread] = []
-    num_threads = 0
-    try:
-        with _lock:
-            num_free, num_threads = min(max_workers, count_cores() - _num_busy - 1) if max_workers > 0 else 0, 1
-            _num_busy += 1
-            with suppress(RuntimeError):
-                while len(workers) < num_free:
-                    workers.append(_idle_workers.pop() if _idle_workers else WorkerThread())
-                    num_threads, _num_busy = num_threads + 1, _num_busy + 1
-        yield workers
-    finally:
-        with _lock:
-            _num_busy -= num_threads
-            for worker in workers:
-                if worker.is_idle():
-                    worker.clear_last_result()
-                    _idle_workers.append(worker)
-                else:  # it is still at work, because nothing waited for it
-                    worker.shutdown()
 
 
 class StepGroup:
