@@ -274,6 +274,7 @@ ERROR_CODES: tuple[ErrorCode, ...] = (
     ErrorCode("source-damaged", DataError, "A file of a model to convert is missing, damaged or cut short."),
     ErrorCode("checkpoint-unsafe", DataError, "A checkpoint holds something else than tensors and plain containers."),
     ErrorCode("hub-unavailable", DataError, "The model cannot be fetched from the hub."),
+    ErrorCode("model-unavailable", DataError, "A model or an index of models cannot be fetched."),
     ErrorCode("prepared-data-damaged", DataError, "A file of the prepared corpus is damaged."),
     # Bundles
     ErrorCode("invalid-bundle", BundleError, "The model on disk cannot be used."),

@@ -1,8 +1,8 @@
-"""Models by name: bundles in distributions of their own, such as `dragoman-en-de`.
+"""Models by name: bundles in distributions of their own, such as `dragoman-en-de`, and models that the catalog has fetched.
 
 A distribution names its package in the entry point group `dragoman.models`, for instance `en-de = "dragoman_en_de"`, and the
 package holds the bundle in a folder of the model's name. The package is found and never imported. A checkout of the repository
-has its models in `models/`.
+has its models in `models/`. A fetched model such as firefox-en-pt also has the name of its pair, en-pt.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from dragoman.io.cache_folder import get_cache_folder
 from dragoman.io.storage import MANIFEST_FILE
 
 ENTRY_POINT_GROUP = "dragoman.models"
+CATALOG_INDEXES = ("firefox", "opus-mt", "argos")
+"""Indexes of the catalog. A pair of languages names the model of the first of them that has it."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CHECKOUT = Path(__file__).resolve().parents[2] / "models"
 
@@ -49,3 +53,21 @@ def _iter_models() -> Iterator[tuple[str, Path]]:
                 yield entry_point.name, folder.parent
     for manifest in sorted(_CHECKOUT.glob(f"*/src/*/*/{MANIFEST_FILE}")):
         yield manifest.parent.name, manifest.parent
+    fetched = {folder.name: folder for folder in _list_fetched()}
+    yield from fetched.items()
+    for index in CATALOG_INDEXES:
+        for name, folder in fetched.items():
+            if name.startswith(f"{index}-"):
+                yield name.removeprefix(f"{index}-"), folder
+
+
+def get_fetched_folder() -> Path:
+    """Return the folder of the fetched models. Raises RuntimeError without a home folder."""
+    return get_cache_folder() / "models"
+
+
+def _list_fetched() -> list[Path]:
+    """Return the folders of the fetched models by name."""
+    with suppress(RuntimeError):
+        return sorted(manifest.parent for manifest in get_fetched_folder().glob(f"*/{MANIFEST_FILE}"))
+    return []

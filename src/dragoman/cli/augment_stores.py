@@ -22,7 +22,7 @@ from dragoman.formats.object_store import (
     write_pieces,
 )
 from dragoman.formats.resumable import CONTENT_FILE, ResumableFile, resumable_file
-from dragoman.runtime.cache_folder import get_cache_folder
+from dragoman.io.cache_folder import get_cache_folder
 
 if TYPE_CHECKING:
     from dragoman.formats.pair import Pair

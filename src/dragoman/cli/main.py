@@ -32,6 +32,7 @@ COMMAND_GROUPS = {
             "Translate files of translators, web pages, subtitles and documents.",
         ),
         "serve": ("dragoman.serving.command", "Serve bundles over HTTP, with a page to translate in."),
+        "models": ("dragoman.catalog.command", "List models that are here and models to fetch, such as Firefox's."),
         "convert": ("dragoman.conversion.command", "Convert a model of another toolkit into a bundle."),
         "doctor": ("dragoman.cli.info", "Show what this machine has and which libraries are missing."),
     },
@@ -98,6 +99,7 @@ FURTHER_COMMANDS = frozenset(
         "model",
         "score",
         "align",
+        "compare",
         "rerank",
         "parse",
         "tree",
@@ -174,9 +176,10 @@ class LazyGroup(SuggestingGroup):
         except BundleError as error:
             from dragoman.model_packages import list_models
 
-            if error.code != "bundle-not-found" or not (names := list_models()):
+            if error.code != "bundle-not-found":
                 raise
-            raise BundleError(f"{error}, or the name of a model: {', '.join(names)}", code=error.code) from None
+            names = ", ".join([*list_models(), "one that dragoman models lists"])
+            raise BundleError(f"{error}, or the name of a model: {names}", code=error.code) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands and the exit statuses into the help."""

@@ -148,6 +148,7 @@ def translate(args: TranslateOptions) -> None:
               dragoman translate runs/multi30k-ende/bundle test.de --from de --to fr --via en
               echo "March 3, 2025" | dragoman translate runs/quickstart-de/bundle
     """
+    from dragoman.catalog.by_name import fetch_if_listed
     from dragoman.console.terminal import progress_bar, stderr_console
     from dragoman.formats.text import read_lines
 
@@ -161,6 +162,7 @@ def translate(args: TranslateOptions) -> None:
     input_paths = [source, args.constraints, args.bundle, *args.ensemble, args.adapter, args.shortlist, args.glossary]
     check_output_paths(args.output, args.alignments, overwrite=args.overwrite, input_paths=input_paths)
     line_count = count_lines(source)
+    bundles = [fetch_if_listed(path) for path in (args.bundle, *([args.second_bundle] if args.second_bundle else []))]
     console, flush_lines = stderr_console(), is_live_input(source)
     alignment_sink: AbstractContextManager[IO[str] | None] = nullcontext()
     if args.alignments is not None:
@@ -174,12 +176,12 @@ def translate(args: TranslateOptions) -> None:
 
         pivot = None
         if args.is_pivot:
-            pivot = load_pivot(args.bundle, args.second_bundle, via=args.via or "", **args.device_options)
+            pivot = load_pivot(bundles[0], bundles[-1] if bundles[1:] else None, via=args.via or "", **args.device_options)
             translator = pivot.first
         else:
             adapters = {} if args.adapter is None else {str(args.adapter): args.adapter}
             translator = load(
-                args.bundle,
+                bundles[0],
                 *args.ensemble,
                 task="translation",
                 shortlist=args.shortlist,

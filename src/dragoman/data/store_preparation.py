@@ -25,8 +25,8 @@ from dragoman.data.tokenization.vocabulary import NotifyFn
 from dragoman.errors import WriteError
 from dragoman.formats.corpus_copies import copy_corpora, list_corpus_names
 from dragoman.formats.object_store import StoreFolder, check_is_writable, is_url, normalize_url, upload_folder
+from dragoman.io.cache_folder import get_cache_folder
 from dragoman.io.storage import lock_dir, make_dirs, to_write_error
-from dragoman.runtime.cache_folder import get_cache_folder
 from dragoman.runtime.processes import MapFunction, map_in_processes
 
 CORPORA_DIR = "corpora"

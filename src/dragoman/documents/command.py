@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from dragoman.console.options import (
+    BUNDLE_TYPE,
     INCOMPLETE_LINES,
     PATH_TYPE,
     REFUSED_FILES,
@@ -218,11 +219,13 @@ def translate_file(args: TranslateFileOptions) -> None:
         languages = args.source_language or "", args.target_language or ""
         files, translate = paths, _build_check(languages, args.line_length, args.reading_speed, args.glossary)
     else:
+        from dragoman.catalog.by_name import fetch_if_listed
         from dragoman.documents.translate_file import FileOptions, FileTranslator
         from dragoman.inference.load import load
 
-        bundle, *files = paths
+        files = paths[1:]
         _check_names(files, args.output)
+        bundle = fetch_if_listed(BUNDLE_TYPE.convert(paths[0], None, None))
         decoding = parse_decoding_overrides(settings)
         add_languages(decoding, args.source_language, args.target_language)
         file_options = FileOptions(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dragoman.errors import BundleError, WriteError
 from dragoman.formats.object_store import StoreFolder, fetch_folder, is_url, normalize_url
+from dragoman.io.cache_folder import get_cache_folder
 from dragoman.io.storage import MANIFEST_FILE, make_dirs, to_write_error
 from dragoman.model_packages import resolve_model
-from dragoman.runtime.cache_folder import get_cache_folder
 from dragoman.runtime.owned_folder import own_folder, remove_abandoned
 
 PARTIAL_PREFIX = ".partial-"

@@ -18,9 +18,9 @@ from statistics import median
 from typing import Generic, TypeVar
 
 from dragoman.errors import OutputError
+from dragoman.io.cache_folder import get_cache_folder
 from dragoman.io.storage import write_json
 from dragoman.platform_features import get_processor_name
-from dragoman.runtime.cache_folder import get_cache_folder
 from dragoman.runtime.thread_count import get_num_threads
 
 CandidateT = TypeVar("CandidateT", bound=Hashable)

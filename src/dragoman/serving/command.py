@@ -180,8 +180,10 @@ def serve(args: ServeOptions) -> None:
             from dragoman.serving.server_processes import serve_in_processes
     except ImportError as error:
         raise MissingDependencyError(error.name or "fastapi", "serve", "dragoman serve") from error
+    from dragoman.catalog.by_name import fetch_if_listed
     from dragoman.io.json_fields import to_json_line
 
+    bundles = tuple(fetch_if_listed(bundle) for bundle in args.bundles)
     intra_threads, inter_threads = args.intra_threads, args.inter_threads
     if args.processes > 1:
         if intra_threads is None and inter_threads is None:
@@ -196,13 +198,13 @@ def serve(args: ServeOptions) -> None:
 
     def report(url: str, targets: dict[str, list[str]]) -> None:
         """Say that the server accepts requests."""
-        click.echo(f"serving {format_count(len(args.bundles), 'bundle')} at {url}", err=True)
+        click.echo(f"serving {format_count(len(bundles), 'bundle')} at {url}", err=True)
         if args.as_json:
-            click.echo(to_json_line(ServeOutput(url, list(map(str, args.bundles)), targets)))
+            click.echo(to_json_line(ServeOutput(url, list(map(str, bundles)), targets)))
 
-    load_models = partial(_load_models, args.bundles, args.pivot, device_options)
+    load_models = partial(_load_models, bundles, args.pivot, device_options)
     if args.processes > 1:
-        serve_in_processes(load_models, settings, bundles=args.bundles, on_ready=report)
+        serve_in_processes(load_models, settings, bundles=bundles, on_ready=report)
     else:
         run_server(load_models, settings, on_ready=report)
 

@@ -1,0 +1,264 @@
+"""`dragoman models`, and models that `translate` and `translate-file` fetch by name, from a local copy of each index."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+from click.testing import CliRunner
+
+import dragoman
+from dragoman.bundle import WEIGHTS_FILE, load_bundle
+from dragoman.catalog import download, indexes
+from dragoman.catalog.entries import RemoteFile
+from dragoman.catalog.listing import MIRROR_VARIABLE, find_model, refresh
+from dragoman.cli.main import cli
+from dragoman.errors import DragomanError
+from dragoman.io.storage import MANIFEST_FILE
+from dragoman.model_packages import get_fetched_folder
+from expected_errors import raises_code
+
+FIREFOX_ENTRY: dict[str, Any] = {
+    "architecture": "tiny",
+    "releaseStatus": "Release",
+    "sourceLanguage": "en",
+    "targetLanguage": "pt",
+    "files": {
+        "model": {"path": "models/a/model.enpt.bin.gz", "uncompressedSize": 17, "uncompressedHash": "0" * 64},
+        "vocab": {"path": "models/a/vocab.enpt.spm.gz"},
+        "lexicalShortlist": {"path": "models/a/lex.enpt.bin.gz"},
+    },
+    "metrics": {"flores200-plus": {"bleu": 49.44}},
+}
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Handler that writes no log."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """Folder of a local server and its address, which takes the place of the indexes; the cache is empty."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(MIRROR_VARIABLE, address)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    write_index(folder, "firefox", {"generated": "", "baseUrl": address, "models": {"en-pt": [FIREFOX_ENTRY]}})
+    write_index(folder, "opus-mt", [{"id": "Helsinki-NLP/opus-mt-en-fr", "tags": ["translation", "license:apache-2.0"]}])
+    entry = {"from_code": "en", "to_code": "de", "links": ["ipfs://Qm", f"{address}/translate-en_de-1_0.argosmodel"]}
+    write_index(folder, "argos", [entry])
+    yield folder, address
+    server.shutdown()
+    server.server_close()
+
+
+def write_index(folder: Path, name: str, document: Any) -> None:
+    (folder / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def run(*arguments: str, status: int = 0, **options: Any) -> Any:
+    """Run a command. The status of an error of dragoman's is that of `main`, and its message is in `exception`."""
+    result = CliRunner().invoke(cli, arguments, **options)
+    reached = result.exception.exit_code if isinstance(result.exception, DragomanError) else result.exit_code
+    assert reached == status, result.output
+    return result
+
+
+def test_list_that_comes_with_dragoman_needs_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    listed = json.loads(run("models", "--from", "en", "--to", "pt", "--json").stdout)["models"]
+    assert [entry["name"] for entry in listed] == [
+        "firefox-en-pt",
+        "firefox-en-pt-tiny",
+        "opus-mt-tc-big-en-pt",
+        "argos-en-pt",
+    ]
+    # metadata.json of mozilla/firefox-translations-models, and the size in its tiny file.
+    assert [entry["weight_bytes"] for entry in listed] == [31_561_787, 17_140_836, None, None]
+    assert {entry["bundle"] for entry in listed} == {None}
+    assert len(json.loads(run("models", "--json").stdout)["models"]) > 900
+    lines = run("models", "--to", "pt").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_refreshed_indexes_take_the_place_of_the_list(mirror: tuple[Path, str]) -> None:
+    run("models", "--refresh")
+    model = find_model("en-pt")
+    assert model is not None
+    assert (model.name, model.license, model.weight_bytes, model.score) == (
+        "firefox-en-pt",
+        "MPL-2.0",
+        17,
+        "BLEU 49.4 (FLORES)",
+    )
+    assert [file.name for file in model.files] == ["model.enpt.bin", "lex.enpt.bin", "vocab.enpt.spm"]
+    assert [file.sha256 for file in model.files] == ["0" * 64, None, None]
+    assert find_model("firefox-en-es") is None
+    french = find_model("opus-mt-en-fr")
+    assert french is not None
+    assert (french.license, french.hub_name) == ("apache-2.0", "Helsinki-NLP/opus-mt-en-fr")
+
+
+def test_best_released_architecture_has_the_plain_name() -> None:
+    others = [{"architecture": "base", "releaseStatus": "Nightly"}, {"architecture": "base-memory"}, {"architecture": "cnn"}]
+    document = {"baseUrl": "https://x.org/", "models": {"en-pt": [FIREFOX_ENTRY | other for other in [*others, {}]]}}
+    models = indexes.parse_index(indexes.INDEXES["firefox"], json.dumps(document).encode())
+    assert [model.name for model in models] == ["firefox-en-pt", "firefox-en-pt-tiny", "firefox-en-pt-base"]
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("firefox", []),
+        ("firefox", {"baseUrl": "https://x.org", "models": {"a": [{"architecture": "tiny"}]}}),
+        ("firefox", {"baseUrl": "file:///etc", "models": {"a": [FIREFOX_ENTRY]}}),
+        ("firefox", {"baseUrl": "https://x.org", "models": {"a": [FIREFOX_ENTRY | {"sourceLanguage": "../.."}]}}),
+        (
+            "firefox",
+            {"baseUrl": "https://x.org", "models": {"a": [FIREFOX_ENTRY | {"files": {"model": {"path": "a/.."}}}]}},
+        ),
+        ("argos", [{"from_code": "en", "to_code": "de", "links": ["https://x.org/..%2f"]}]),
+        ("argos", [{"from_code": "en", "links": ["https://x.org/a"]}]),
+        ("opus-mt", [{"name": "Helsinki-NLP/opus-mt-en-de"}]),
+        ("opus-mt", "nothing"),
+    ],
+)
+def test_index_of_another_form_is_refused(name: str, document: Any) -> None:
+    with raises_code("invalid-data", "update dragoman"):
+        indexes.parse_index(indexes.INDEXES[name], json.dumps(document).encode())
+    for content in (b"", b"\xff", b"[" * 100_000):
+        with raises_code("invalid-data"):
+            indexes.parse_index(indexes.INDEXES[name], content)
+
+
+def test_damaged_copy_of_an_index_gives_the_list_that_comes_with_dragoman(mirror: tuple[Path, str]) -> None:
+    refresh("argos")
+    assert find_model("argos-en-pt") is None
+    (get_fetched_folder().parent / "indexes" / "argos.json").write_text("{", encoding="utf-8")
+    assert find_model("argos-en-pt") is not None
+
+
+@pytest.fixture
+def package(bundle: Path, mirror: tuple[Path, str]) -> Path:
+    """Package of Argos Translate on the server."""
+    pytest.importorskip("ctranslate2", reason="a package holds a model of CTranslate2, which is not installed")
+    from dragoman.export.argos import export_argos
+
+    path = mirror[0] / "translate-en_de-1_0.argosmodel"
+    export_argos(load_bundle(bundle), path)
+    refresh("argos")
+    return path
+
+
+def test_model_is_fetched_once_by_name(package: Path, corpus: Path, tmp_path: Path) -> None:
+    """The outputs are those of the package that `convert` converts."""
+    source = tmp_path / "source.en"
+    source.write_text("".join((corpus / "test.en").read_text().splitlines(keepends=True)[:5]), encoding="utf-8")
+    result = run("translate", "argos-en-de", str(source))
+    assert "argos-en-de: fetched once (size not known, license stated by its page)" in result.stderr
+    dragoman.convert(package, tmp_path / "converted")
+    assert result.stdout == run("translate", str(tmp_path / "converted"), str(source)).stdout
+    package.unlink()
+    again = run("translate", "argos-en-de", str(source))
+    assert again.stdout == result.stdout
+    assert "fetched" not in again.stderr
+    listed = json.loads(run("models", "--json").stdout)["models"]
+    fetched = next(entry for entry in listed if entry["name"] == "argos-en-de")
+    assert (fetched["place"], fetched["bundle"]) == ("machine", str(get_fetched_folder() / "argos-en-de"))
+    assert dragoman.load("argos-en-de", task="translation").translate(["one"])[0].text
+    assert [folder.name for folder in get_fetched_folder().iterdir()] == ["argos-en-de"]
+    (tmp_path / "note.txt").write_text("one two\n", encoding="utf-8")
+    run("translate-file", "argos-en-de", str(tmp_path / "note.txt"), "-o", str(tmp_path / "out"))
+    assert (tmp_path / "out" / "note.txt").is_file()
+
+
+def test_model_of_the_hub_is_converted_to_int8(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot is an installed package of Argos Translate: `convert` detects the format."""
+    hub = pytest.importorskip("huggingface_hub", reason="needs the extra hub")
+    with zipfile.ZipFile(package) as archive:
+        archive.extractall(tmp_path)
+    (folder,) = tmp_path.glob("translate-*")
+    monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: str(folder))
+    run("models", "--fetch", "opus-mt-en-fr")
+    with safetensors.safe_open(get_fetched_folder() / "opus-mt-en-fr" / WEIGHTS_FILE, "numpy") as weights:
+        kinds = [weights.get_slice(name).get_dtype() for name in weights.keys()]  # noqa: SIM118
+    assert "I8" in kinds
+
+
+def test_pair_names_the_fetched_model(package: Path) -> None:
+    """Once argos-ga-en is here, ga-en is this model, without a look at the list."""
+    run("models", "--fetch", "argos-en-de")
+    (get_fetched_folder() / "argos-en-de").rename(get_fetched_folder() / "argos-ga-en")
+    assert json.loads(run("info", "ga-en", "--json").stdout)["bundle"].endswith("argos-ga-en")
+
+
+def test_without_the_server_the_message_says_what_to_do(mirror: tuple[Path, str]) -> None:
+    refresh("argos")
+    result = run("translate", "argos-en-de", status=1, input="one\n")
+    message = str(result.exception)
+    assert message.startswith("http://127.0.0.1")
+    assert "404" in message
+    assert message.endswith(f"then: dragoman convert the file -o {get_fetched_folder() / 'argos-en-de'}")
+    assert not list(get_fetched_folder().iterdir())
+
+
+def test_unknown_name_is_refused(mirror: tuple[Path, str]) -> None:
+    assert "see dragoman models --all" in run("models", "--fetch", "en-xx", status=2).stderr
+    assert "one that dragoman models lists" in str(run("translate", "nothing", status=1).exception)
+
+
+def test_download_is_unpacked_and_checked(mirror: tuple[Path, str], tmp_path: Path) -> None:
+    content = bytes(range(256)) * 9000
+    (mirror[0] / "a.bin.gz").write_bytes(gzip.compress(content))
+    arrived: list[int] = []
+    file = RemoteFile(f"{mirror[1]}/a.bin.gz", "a.bin", hashlib.sha256(content).hexdigest())
+    download.download_file(file, tmp_path, arrived.append)
+    assert (tmp_path / "a.bin").read_bytes() == content
+    assert sum(arrived) == (mirror[0] / "a.bin.gz").stat().st_size
+    with raises_code("model-unavailable", "SHA-256"):
+        download.download_file(RemoteFile(file.url, "b.bin", "0" * 64), tmp_path, arrived.append)
+
+
+def test_hostile_downloads_are_refused(mirror: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that unpacks to more than the bound, one that is cut short, one that is no .gz, and an index without end."""
+    packed = gzip.compress(bytes(10_000_000))
+    for name, content in (("bomb.gz", packed), ("cut.gz", packed[:-20]), ("text.gz", b"no gzip")):
+        (mirror[0] / name).write_bytes(content)
+    monkeypatch.setattr(download, "MAX_FILE_BYTES", 1_000_000)
+    for name, problem in (("bomb.gz", "more than 1,000,000 bytes"), ("text.gz", "damaged .gz")):
+        with raises_code("model-unavailable", problem):
+            download.download_file(RemoteFile(f"{mirror[1]}/{name}", "x"), tmp_path, lambda _: None)
+    monkeypatch.undo()
+    with raises_code("model-unavailable", "before the whole file"):
+        download.download_file(RemoteFile(f"{mirror[1]}/cut.gz", "x"), tmp_path, lambda _: None)
+    monkeypatch.setattr(download, "MAX_INDEX_BYTES", 1000)
+    with raises_code("model-unavailable", "more than 1,000 bytes"):
+        download.read_document(f"{mirror[1]}/bomb.gz")
+    with raises_code("model-unavailable"):
+        download.read_document("http://127.0.0.1:1/firefox.json")
+
+
+def test_folder_named_as_a_model_takes_precedence(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(bundle, tmp_path / "firefox-en-pt")
+    monkeypatch.chdir(tmp_path)
+    assert (tmp_path / "firefox-en-pt" / MANIFEST_FILE).is_file()
+    result = run("translate", "firefox-en-pt", input="one\n")
+    assert result.stdout.strip()
+    assert "fetched" not in result.stderr
