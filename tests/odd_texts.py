@@ -17,6 +17,8 @@ ODD = [
     ">>deu<<", ">>deu<< The house", ">>deu<<The house", " >>deu<< The house", ">>deu The", "<s>", "</s>", "<unk>",
     "The <unk> house", "The </s> house", "<mask>", "a <mask> b", "a<mask>b", "house.", "HOUSE", "hou\u017fe", "x" * 60,
     "日本語", "हिन्दी", "العربية", "…", "a_b", "&amp;", "0123456789", "3.14", "-", "--", "'", "“quoted”",
+    "e\u0323\u0302", "\u0301a", "a\u3000\u0301b", "\u1100\u1161\u11ab", "क\u093c", "½\u0301", "กำลัง น้ำ", "m² 10①", "，、。！",
+    "\x01a\x7f", "a\r\nb", "👩\u200d👩\u200d👧", "\u202ea\ufeff", "한국어", "ς İ ǆ", "x²$x", "①<b>",
 ]  # fmt: skip
 TEMPLATES = ("a{0}b", "The {0} house", "{0} old", "old {0}", "{0}{0}")
 

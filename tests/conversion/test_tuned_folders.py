@@ -40,6 +40,7 @@ def add_flags(tokenizer: Any) -> None:
             AddedToken("<lr>", lstrip=True, rstrip=True, special=True),
             AddedToken("old", single_word=True),
             AddedToken("Ab", normalized=False),
+            AddedToken("$x", single_word=True),
         ]
     )
 
@@ -215,7 +216,7 @@ def test_nllb_ids_in_other_order(tmp_path: Path) -> None:
         assert torch.equal(rows[index], source_rows[tokenizer.convert_tokens_to_ids(language)])
 
 
-@pytest.mark.parametrize("version", ["merges of text", "add_prefix_space", "two steps", "strip"])
+@pytest.mark.parametrize("version", ["merges of text", "add_prefix_space", "two steps", "strip", "no normalizer"])
 def test_tokenizer_json_of_other_versions(version: str, tmp_path: Path) -> None:
     """The library tokenizers itself reads the changed file."""
     tokenizers: Any = pytest.importorskip("tokenizers", reason="reads tokenizer.json with tokenizers: dragoman[test]")
@@ -229,6 +230,8 @@ def test_tokenizer_json_of_other_versions(version: str, tmp_path: Path) -> None:
             document["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}
         case "two steps":
             document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [document["pre_tokenizer"]]}
+        case "no normalizer":
+            document["normalizer"] = None
         case _:
             steps = document["normalizer"]["normalizers"]
             steps.insert(1, {"type": "Strip", "strip_left": False, "strip_right": True})

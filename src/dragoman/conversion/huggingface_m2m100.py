@@ -28,7 +28,7 @@ from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, list_stated_texts, read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
-from dragoman.conversion.tokenizer_json import build_sentencepiece_model, read_vocabulary, removes_last_spaces
+from dragoman.conversion.tokenizer_json import build_sentencepiece_model, get_split_rules, read_vocabulary
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.added_tokens import SplitRules
@@ -149,7 +149,7 @@ def _read_tokens(
     ids, vocabulary_file = _read_piece_ids(files, document, is_nllb)
     rules: SplitRules = "transformers"
     if document is not None:
-        rules = "tokenizers-strip" if removes_last_spaces(document) else "tokenizers"
+        rules = get_split_rules(document)
     try:
         model = (
             build_sentencepiece_model(document, files.folder / TOKENIZER_JSON) if document else files.read_bytes(PIECES_MODEL)

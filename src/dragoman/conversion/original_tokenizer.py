@@ -23,7 +23,7 @@ NUM_TEXTS = 200
 ODD_PARTS = (
     "", " ", "  ", "\t", "\n", "\u00a0", "\u3000", "\u200b", METASPACE, "🙂", "e\u0301", "é", "\ufb01", "①",
     "\uff21", "<", "<s>", "</s>", "<unk>", ">>", "<<", ">>x<<", ".", "…", "3.14", "a", "A", "x" * 30, "日本", "हिन्दी",
-    "العربية", "ß", "&amp;", "“",
+    "العربية", "ß", "&amp;", "“", "e\u0323\u0302", "\u0301", "\u1100\u1161", "क\u093c", "½\u0301", "กำ", "²", "\r\n", "\x01",
 )  # fmt: skip
 EncodeRows = Callable[[str], list[int]]
 """Function from a text to the rows of its tokens, without special tokens around them."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.data.tokenization.added_tokens import SplitRules
 from dragoman.data.tokenization.sentencepiece_proto import build_bpe_model
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.errors import BundleError
@@ -77,7 +78,8 @@ def _iter_merges(merges: Any, path: Path) -> Iterator[tuple[str, str]]:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) and part for part in pair):
             raise damaged(path, f"its merge {merge!r:.60} is not a pair of pieces")
-        yield pair[0], pair[1]
+        if METASPACE not in (pair[0] + pair[1])[1:]:  # no text has such a piece, because each ▁ begins a word
+            yield pair[0], pair[1]
 
 
 def _check_merges(
@@ -116,9 +118,12 @@ def _check_splitting(document: Mapping[str, Any], path: Path) -> None:
         raise _refuse(path, "pre_tokenizer", splitter, "dragoman has Metaspace with ▁ before each part of a text")
 
 
-def removes_last_spaces(document: Mapping[str, Any]) -> bool:
-    """Return whether the normalization removes the spaces at the end of a text."""
-    return STRIP in _list_normalizers(document)
+def get_split_rules(document: Mapping[str, Any]) -> SplitRules:
+    """Return what the normalization does with spaces: it removes those at the end, makes several one, or keeps all."""
+    steps = _list_normalizers(document)
+    if STRIP in steps:
+        return "tokenizers-strip"
+    return "tokenizers" if any(step in steps for step in COLLAPSE_SPACES) else "tokenizers-spaces"
 
 
 def _list_normalizers(document: Mapping[str, Any]) -> list[Any]:

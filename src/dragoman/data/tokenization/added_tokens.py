@@ -7,14 +7,15 @@ The rules are those of two programs, which differ beside spaces and inside words
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SplitRules = Literal["transformers", "marian", "tokenizers", "tokenizers-strip"]
+SplitRules = Literal["transformers", "marian", "tokenizers", "tokenizers-strip", "tokenizers-spaces"]
 """Program whose rules hold. `marian` is `transformers` with the language code of MarianMT at the start of a part. With
 `tokenizers`, a part keeps a space at its end. With `tokenizers-strip`, as transformers 4 had it, a text loses its last spaces,
-and several spaces become ▁, which no token strips."""
+and several spaces become ▁, which no token strips. With `tokenizers-spaces`, several spaces stay."""
 
 
 @dataclass(frozen=True)
@@ -108,22 +109,35 @@ class _TokenPattern:
             if token.single_word and _touches_word(text, start, stop):
                 continue
             if token.lstrip:
-                while start > end and text[start - 1].isspace():
+                while start > end and _is_space(text[start - 1]):
                     start -= 1
+                start = max(start, end)
             if token.rstrip:
-                while stop < len(text) and text[stop].isspace():
+                while stop < len(text) and _is_space(text[stop]):
                     stop += 1
             if start > end:
                 yield text[end:start]
-            yield token
+            if start < stop:  # the token before may have taken all of a token of spaces
+                yield token
             end = stop
         if end < len(text):
             yield text[end:]
 
 
 def _touches_word(text: str, start: int, stop: int) -> bool:
-    """Return whether a letter, digit or underscore stands directly before `start` or behind `stop`."""
-    return any(re.fullmatch(r"\w", neighbor) is not None for neighbor in (text[start - 1 : start], text[stop : stop + 1]))
+    """Return whether a character of a word stands directly before `start` or behind `stop`."""
+    return any(_is_word(neighbor) for neighbor in text[max(start - 1, 0) : start] + text[stop : stop + 1])
+
+
+def _is_word(character: str) -> bool:
+    """Return whether Rust's regular expressions have this character in `\\w`: `Alphabetic`, marks, digits, `_` and joiners."""
+    category = unicodedata.category(character)
+    return category[0] in "LM" or category in ("Nd", "Nl", "Pc") or character in "\u200c\u200d" or "Ⓐ" <= character <= "ⓩ"
+
+
+def _is_space(character: str) -> bool:
+    """Return whether Unicode has this character as `White_Space`, which the separators U+001C to U+001F are not."""
+    return character.isspace() and not "\x1c" <= character <= "\x1f"
 
 
 def split_marian_code(text: str) -> tuple[str, str]:

@@ -18,8 +18,9 @@ import numpy.typing as npt
 import sentencepiece as spm
 
 from dragoman.data.tokenization.added_tokens import AddedToken, AddedTokenSplitter, SplitRules, split_marian_code
+from dragoman.data.tokenization.grapheme_normalization import GraphemeNormalizer
 from dragoman.data.tokenization.sentencepiece import encode_utf8, load_processor
-from dragoman.data.tokenization.sentencepiece_proto import remove_dummy_prefix
+from dragoman.data.tokenization.sentencepiece_proto import read_charsmap, remove_dummy_prefix, replace_normalization
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID, SPECIAL_IDS, UNKNOWN_ID
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.errors import BundleError
@@ -73,7 +74,12 @@ class PieceVocabulary:
         self.serialized_model = serialized_model
         self.piece_list = pieces if isinstance(pieces, PieceList) else PieceList(tuple(pieces))
         self.pieces = self.piece_list.pieces
-        self._processor = load_processor(serialized_model, name=name)
+        self._has_tokenizers_rules = self.piece_list.rules.startswith("tokenizers")
+        # The library tokenizers normalizes a text before it finds added tokens, and otherwise than SentencePiece.
+        self._splitting_model = (
+            replace_normalization(serialized_model, "identity", b"") if self._has_tokenizers_rules else serialized_model
+        )
+        self._processor = load_processor(self._splitting_model, name=name)
         if len(self.pieces) < len(SPECIAL_IDS):
             raise BundleError(
                 f"{name}: its vocabulary has {len(self.pieces)} pieces; copy the file again", code="tokenizer-damaged"
@@ -113,7 +119,7 @@ class PieceVocabulary:
 
     @cached_property
     def _continuing_processor(self) -> spm.SentencePieceProcessor:
-        return load_processor(remove_dummy_prefix(self.serialized_model), name="tokenizer")
+        return load_processor(remove_dummy_prefix(self._splitting_model), name="tokenizer")
 
     def _encode(self, processor: spm.SentencePieceProcessor, text: str) -> list[int]:
         encode_utf8(text, lowercase=False)
@@ -127,27 +133,49 @@ class PieceVocabulary:
 
     def _encode_part(self, processor: spm.SentencePieceProcessor, text: str) -> list[int]:
         """Return the ids of a text between two added tokens."""
+        if self._has_tokenizers_rules:
+            return self._encode_words(processor, text)
         code = ""
         if self.piece_list.rules == "marian":
             code, text = split_marian_code(text)
         pieces: list[str] = processor.encode(text, out_type=str)
-        ids = [self._text_ids.get(piece, UNKNOWN_ID) for piece in ([code, *pieces] if code else pieces)]
-        if self.piece_list.rules.startswith("tokenizers") and text.endswith((" ", METASPACE)):
-            ids.append(self._text_ids.get(METASPACE, UNKNOWN_ID))  # SentencePiece drops spaces at the end
+        return [self._text_ids.get(piece, UNKNOWN_ID) for piece in ([code, *pieces] if code else pieces)]
+
+    def _encode_words(self, processor: spm.SentencePieceProcessor, text: str) -> list[int]:
+        """Return the ids of a part by the rules of `tokenizers`: each space begins a word, those that no word follows too."""
+        space = self._text_ids.get(METASPACE, UNKNOWN_ID)
+        ids: list[int] = []
+        for spaces, words in re.findall(r"( *)([^ ]+(?: [^ ]+)*)?", text.replace(METASPACE, " ")):
+            ids += [space] * (len(spaces) - bool(words))  # SentencePiece drops spaces before and behind its text
+            ids += [self._model_ids[index] for index in (self._processor if spaces else processor).encode(words)]
+        return ids
+
+    @cached_property
+    def _model_ids(self) -> list[int]:
+        """Id of each piece of the SentencePiece model."""
+        processor = self._processor
+        names: list[str] = processor.id_to_piece(list(range(processor.get_piece_size())))
+        ids = [self._text_ids.get(name, UNKNOWN_ID) for name in names]
+        ids[processor.unk_id()] = UNKNOWN_ID
         return ids
 
     def _normalize(self, text: str) -> str:
-        """Return the text after the normalization of the SentencePiece model, and with one space for several."""
-        text = str(self._normalizer.normalize(text))
-        if self.piece_list.rules == "tokenizers-strip":
-            return re.sub(" {2,}", METASPACE, text.rstrip())
+        """Return the text after the normalization of the library tokenizers, and with one space for several."""
+        text = self._normalizer.normalize(text)
+        match self.piece_list.rules:
+            case "tokenizers-strip":
+                return re.sub(" {2,}", METASPACE, text.rstrip())
+            case "tokenizers-spaces":
+                return text
         return re.sub(" {2,}", " ", text)
 
     @cached_property
-    def _normalizer(self) -> spm.SentencePieceNormalizer:
-        return spm.SentencePieceNormalizer(
+    def _normalizer(self) -> GraphemeNormalizer | spm.SentencePieceNormalizer:
+        normalizer = spm.SentencePieceNormalizer(
             model_proto=self.serialized_model, add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
         )
+        charsmap = read_charsmap(self.serialized_model)
+        return GraphemeNormalizer(charsmap, normalizer.normalize) if charsmap else normalizer
 
     @cached_property
     def _splitter(self) -> AddedTokenSplitter:
@@ -172,13 +200,18 @@ class PieceVocabulary:
     @cached_property
     def _silent_ids(self) -> frozenset[int]:
         """Ids that decode to no text. The unknown token is none of them, although it is special."""
-        special = {token.id for token in self.piece_list.added if token.special}
+        special = {token.id for token in self.piece_list.added if token.special and self._texts.get(token.id) == token.text}
         return frozenset({*CONTROL_IDS, *special} - {UNKNOWN_ID})
 
     @cached_property
     def _texts(self) -> dict[int, str]:
-        """Texts of the added tokens by id."""
-        return {token.id: token.text for token in self.piece_list.added if token.id != UNKNOWN_ID}
+        """Texts of the added tokens by id; the library tokenizers writes some as it finds them, in normalized text."""
+        tokens = [token for token in self.piece_list.added if token.id != UNKNOWN_ID]
+        is_found_late = [self._has_tokenizers_rules and token.normalized for token in tokens]
+        return {
+            token.id: self._normalize(token.text) if is_late else token.text
+            for token, is_late in zip(tokens, is_found_late, strict=True)
+        }
 
     def piece_to_id(self, piece: str) -> int | None:
         """Return the id of a piece, including `<unk>`; None if there is no such piece."""

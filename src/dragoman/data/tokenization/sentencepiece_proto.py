@@ -140,6 +140,12 @@ def remove_dummy_prefix(model: bytes) -> bytes:
     return model + _encode_field(_NORMALIZER_SPEC_FIELD, _encode_field(_DUMMY_PREFIX_FIELD, 0))
 
 
+def read_charsmap(model: bytes) -> bytes:
+    """Return the compiled table of the normalization; empty for none. Raise ValueError if the bytes are not such a message."""
+    settings = b"".join(_as_bytes(value) for number, value, _ in _iter_fields(model) if number == _NORMALIZER_SPEC_FIELD)
+    return b"".join(_as_bytes(value) for number, value, _ in _iter_fields(settings) if number == _COMPILED_RULE_FIELD)
+
+
 def replace_normalization(model: bytes, name: str, rule: bytes) -> bytes:
     """Return the model with another rule of Unicode normalization. Its other settings for text stay, such as those of spaces.
 
