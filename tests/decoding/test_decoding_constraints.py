@@ -25,7 +25,6 @@ from test_beam_search import (
     search,
     to_outputs,
 )
-from test_beam_search import library as library
 
 from dragoman.config import DecodingConfig, update_section
 from dragoman.decoding.arrays import NUMPY, Array, Arrays
@@ -143,51 +142,55 @@ def assert_beam_outputs(
 # The search itself
 
 
-@pytest.mark.parametrize("vocabulary", [8, 1100, 1031])  # sorted, in blocks, in blocks with a remainder
-@pytest.mark.parametrize("stop", [*EARLY_STOPPING, "beam_full"])
-@pytest.mark.usefixtures("library")
-def test_beam_search_equals_reference_with_lists(stop: str, vocabulary: int) -> None:
-    limits = [9, 4, 1, 12, 7]
-    for seed, (form, alpha) in enumerate(PENALTIES):
-        table = Table.random(seed, vocabulary, spread=3.0, contexts=61)
-        table.logits_CV[:, END] += 2.0 + vocabulary / 300
-        beam, nbest = 2 + seed % 3, 1 + seed % 2
-        outputs = search(table, limits, beam, make_settings(form, alpha), early_stopping=stop, nbest=nbest)
-        for sentence, (hypotheses, limit) in enumerate(zip(outputs, limits, strict=True)):
-            expected = reference_beam(table, sentence, limit, beam, form, alpha, early_stopping=stop, nbest=nbest)
-            assert_outputs(hypotheses, expected)
+def test_beam_search_equals_reference_with_lists(subtests: pytest.Subtests) -> None:
+    cases_1: list[str] = [*EARLY_STOPPING, "beam_full"]
+    for vocabulary in [8, 1100, 1031]:
+        for stop in cases_1:
+            with subtests.test(vocabulary=vocabulary, stop=stop):
+                limits = [9, 4, 1, 12, 7]
+                for seed, (form, alpha) in enumerate(PENALTIES):
+                    table = Table.random(seed, vocabulary, spread=3.0, contexts=61)
+                    table.logits_CV[:, END] += 2.0 + vocabulary / 300
+                    beam, nbest = 2 + seed % 3, 1 + seed % 2
+                    outputs = search(table, limits, beam, make_settings(form, alpha), early_stopping=stop, nbest=nbest)
+                    for sentence, (hypotheses, limit) in enumerate(zip(outputs, limits, strict=True)):
+                        expected = reference_beam(table, sentence, limit, beam, form, alpha, early_stopping=stop, nbest=nbest)
+                        assert_outputs(hypotheses, expected)
 
 
-@pytest.mark.parametrize("threshold", [0.3, 1.0])
-@pytest.mark.usefixtures("library")
-def test_compaction_threshold_changes_no_output(threshold: float) -> None:
-    limits = [9, 4, 1, 12, 7, 7]
-    settings, late = make_settings(), make_settings(compaction_threshold=threshold)
-    for seed in range(6):
-        table = Table.random(seed)
-        assert search(table, limits, 3, late) == search(table, limits, 3, settings)
-        assert decode(table, limits, late) == decode(table, limits, settings)
+def test_compaction_threshold_changes_no_output(subtests: pytest.Subtests) -> None:
+    for threshold in [0.3, 1.0]:
+        with subtests.test(threshold=threshold):
+            limits = [9, 4, 1, 12, 7, 7]
+            settings, late = make_settings(), make_settings(compaction_threshold=threshold)
+            for seed in range(6):
+                table = Table.random(seed)
+                assert search(table, limits, 3, late) == search(table, limits, 3, settings)
+                assert decode(table, limits, late) == decode(table, limits, settings)
 
 
-@pytest.mark.parametrize(("rows", "vocabulary"), [(1, 5), (3, 1024), (4, 1999), (2, 40_000), (40, 9_001)])
-@pytest.mark.parametrize("arrays", [NUMPY, TORCH], ids=["numpy", "torch"])
-def test_logsumexp_and_topk_equal_torch(rows: int, vocabulary: int, arrays: Arrays) -> None:
-    logits = torch.randn(2 * rows, vocabulary, generator=torch.Generator().manual_seed(rows)) * 5
-    topk, our_logits = BlockTopK(arrays), arrays.asarray(logits.numpy())
-    sums = topk.logsumexp(our_logits)
-    # torch's own log_softmax has the same error: 6e-6 at 40,000 such logits
-    np.testing.assert_allclose(arrays.to_numpy(sums), logits.double().logsumexp(-1).numpy(), rtol=0, atol=1e-5)
-    score = torch.randn(2, rows, generator=torch.Generator().manual_seed(1))
-    total_scores = (logits.log_softmax(-1).view(2, rows, -1) + score[:, :, None]).flatten(1)
-    count = min(2 * rows, total_scores.shape[1])
-    our_score = arrays.asarray(score.numpy())
-    ours = find_best_candidates(
-        our_logits.reshape(2, rows, -1), sums.reshape(2, rows), our_score, count, topk_impl=topk, arrays=arrays
-    )
-    expected = total_scores.topk(count, dim=1)
-    np.testing.assert_allclose(arrays.to_numpy(ours.score_BX), expected.values.numpy(), rtol=0, atol=1e-5)
-    assert (ours.parent_BX * vocabulary + ours.token_BX).tolist() == expected.indices.tolist()
-    assert topk.topk(our_logits[:, None], None, 1)[:, 0].tolist() == logits.argmax(-1).tolist()
+def test_logsumexp_and_topk_equal_torch(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, int]] = [(1, 5), (3, 1024), (4, 1999), (2, 40_000), (40, 9_001)]
+    cases_1: list[Arrays] = [NUMPY, TORCH]
+    for rows, vocabulary in cases:
+        for arrays in cases_1:
+            with subtests.test(rows=rows, vocabulary=vocabulary, arrays=arrays):
+                logits = torch.randn(2 * rows, vocabulary, generator=torch.Generator().manual_seed(rows)) * 5
+                topk, our_logits = BlockTopK(arrays), arrays.asarray(logits.numpy())
+                sums = topk.logsumexp(our_logits)
+                # torch's own log_softmax has the same error: 6e-6 at 40,000 such logits
+                np.testing.assert_allclose(arrays.to_numpy(sums), logits.double().logsumexp(-1).numpy(), rtol=0, atol=1e-5)
+                score = torch.randn(2, rows, generator=torch.Generator().manual_seed(1))
+                total_scores = (logits.log_softmax(-1).view(2, rows, -1) + score[:, :, None]).flatten(1)
+                count = min(2 * rows, total_scores.shape[1])
+                our_score = arrays.asarray(score.numpy())
+                ours = find_best_candidates(
+                    our_logits.reshape(2, rows, -1), sums.reshape(2, rows), our_score, count, topk_impl=topk, arrays=arrays
+                )
+                expected = total_scores.topk(count, dim=1)
+                np.testing.assert_allclose(arrays.to_numpy(ours.score_BX), expected.values.numpy(), rtol=0, atol=1e-5)
+                assert (ours.parent_BX * vocabulary + ours.token_BX).tolist() == expected.indices.tolist()
+                assert topk.topk(our_logits[:, None], None, 1)[:, 0].tolist() == logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("arrays", [NUMPY, TORCH], ids=["numpy", "torch"])
@@ -301,25 +304,26 @@ CASES: dict[str, tuple[SearchSettings, list[SentenceConstraints], Banned]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.usefixtures("library")
-def test_masks_equal_those_of_the_reference(case: str) -> None:
-    settings, constraints, banned = CASES[case]
-    sampler = make_sampler(range(4), Table.arrays, temperature=3.0)
-    for seed in range(6):
-        table = Table.random(seed)
-        outputs = search(table, LIMITS, 3, settings, constraints=constraints)
-        assert_beam_outputs(outputs, table, LIMITS, 3, banned=banned)
-        for sentence, hypothesis in enumerate(decode(table, LIMITS, settings, constraints=constraints)):
-            expected = reference_beam(table, sentence, LIMITS[sentence], 1, "gnmt", 0.6, banned=banned)
-            assert_outputs([hypothesis], expected)
-        samples = decode(table, LIMITS, settings, constraints=constraints, select_tokens=sampler)
-        for sentence, hypothesis in enumerate(samples):
-            output_ids = (*hypothesis.tokens, END)[: len(hypothesis.token_log_probs)]
-            assert all(token not in banned(sentence, output_ids[:position]) for position, token in enumerate(output_ids))
+def test_masks_equal_those_of_the_reference(subtests: pytest.Subtests) -> None:
+    for case in CASES:
+        with subtests.test(case=case):
+            settings, constraints, banned = CASES[case]
+            sampler = make_sampler(range(4), Table.arrays, temperature=3.0)
+            for seed in range(6):
+                table = Table.random(seed)
+                outputs = search(table, LIMITS, 3, settings, constraints=constraints)
+                assert_beam_outputs(outputs, table, LIMITS, 3, banned=banned)
+                for sentence, hypothesis in enumerate(decode(table, LIMITS, settings, constraints=constraints)):
+                    expected = reference_beam(table, sentence, LIMITS[sentence], 1, "gnmt", 0.6, banned=banned)
+                    assert_outputs([hypothesis], expected)
+                samples = decode(table, LIMITS, settings, constraints=constraints, select_tokens=sampler)
+                for sentence, hypothesis in enumerate(samples):
+                    output_ids = (*hypothesis.tokens, END)[: len(hypothesis.token_log_probs)]
+                    assert all(
+                        token not in banned(sentence, output_ids[:position]) for position, token in enumerate(output_ids)
+                    )
 
 
-@pytest.mark.usefixtures("library")
 def test_automaton_limits_the_next_tokens() -> None:
     """Allow ascending tokens only, and the end token after three; the automaton reads only outputs that it allowed."""
 
@@ -342,7 +346,6 @@ def test_automaton_limits_the_next_tokens() -> None:
         assert_beam_outputs(outputs, table, [9, 3, 7], 5, banned=banned)
 
 
-@pytest.mark.usefixtures("library")
 def test_output_ends_if_no_token_is_allowed() -> None:
     def allow(outputs_NT: Array, sentences_N: Array) -> Array:
         rows = [[outputs_NT.shape[1] < 2 and token != END for token in range(6)]] * len(outputs_NT)
@@ -374,32 +377,32 @@ def best_with_phrases(table: Table, sentence: int, limit: int, phrases: Sequence
     return max(ended, key=lambda output: output[1])
 
 
-@pytest.mark.parametrize("include", [((3,),), ((3, 0),), ((0, 1), (3,)), ((1, 1), (1, 3))])
-@pytest.mark.usefixtures("library")
-def test_wide_beam_returns_best_output_with_phrases(include: tuple[tuple[int, ...], ...]) -> None:
-    for seed in range(3):
-        table = Table.random(seed, vocabulary=4)
-        (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constrain(include=include)])
-        assert_outputs(hypotheses[:1], [best_with_phrases(table, 0, 5, include)])
+def test_wide_beam_returns_best_output_with_phrases() -> None:
+    cases: list[tuple[tuple[int, ...], ...]] = [((3,),), ((3, 0),), ((0, 1), (3,)), ((1, 1), (1, 3))]
+    for include in cases:
+        for seed in range(3):
+            table = Table.random(seed, vocabulary=4)
+            (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constrain(include=include)])
+            assert_outputs(hypotheses[:1], [best_with_phrases(table, 0, 5, include)])
 
 
-@pytest.mark.parametrize("groups", [(((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))])
-@pytest.mark.usefixtures("library")
-def test_wide_beam_returns_best_output_with_one_phrase_of_each_group(groups: tuple[tuple[tuple[int, ...], ...], ...]) -> None:
-    for seed in range(3):
-        table = Table.random(seed, vocabulary=4)
-        constraints = constrain(include_any=groups)
-        (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constraints])
-        best = max(
-            (best_with_phrases(table, 0, 5, phrases) for phrases in itertools.product(*groups)), key=lambda output: output[1]
-        )
-        assert_outputs(hypotheses[:1], [best])
-    settings = constrain_decoding(suppress_tokens=(3,))
-    (hypotheses,) = search(table, [6], 8, settings, constraints=[constrain(include_any=(((3,), (0, 1)), ((3, 3),)))])
-    assert contains_phrase(hypotheses[0].tokens, (0, 1))
+def test_wide_beam_returns_best_output_with_one_phrase_of_each_group() -> None:
+    cases: list[tuple[tuple[tuple[int, ...], ...], ...]] = [(((3,), (0, 1)),), (((3, 0), (1, 1)), ((0,), (3, 3), (1, 3)))]
+    for groups in cases:
+        for seed in range(3):
+            table = Table.random(seed, vocabulary=4)
+            constraints = constrain(include_any=groups)
+            (hypotheses,) = search(table, [5], 60, make_settings(), constraints=[constraints])
+            best = max(
+                (best_with_phrases(table, 0, 5, phrases) for phrases in itertools.product(*groups)),
+                key=lambda output: output[1],
+            )
+            assert_outputs(hypotheses[:1], [best])
+        settings = constrain_decoding(suppress_tokens=(3,))
+        (hypotheses,) = search(table, [6], 8, settings, constraints=[constrain(include_any=(((3,), (0, 1)), ((3, 3),)))])
+        assert contains_phrase(hypotheses[0].tokens, (0, 1))
 
 
-@pytest.mark.usefixtures("library")
 def test_narrow_beam_places_every_phrase() -> None:
     constraints = [
         constrain(include=((5, 6), (7, 7, 4))),
@@ -424,7 +427,6 @@ def test_narrow_beam_places_every_phrase() -> None:
             assert_own_log_probs(hypothesis, table, 0)
 
 
-@pytest.mark.usefixtures("library")
 def test_phrase_match_falls_back_to_a_shorter_one() -> None:
     """Match 3 3 4 within 3 3 3 4, where the match falls back as in Knuth, Morris and Pratt."""
     table, prefix = Table.random(1), (3, 3, 3, 4)
@@ -434,7 +436,6 @@ def test_phrase_match_falls_back_to_a_shorter_one() -> None:
     assert hypotheses[0].tokens == without_phrase[0].tokens
 
 
-@pytest.mark.usefixtures("library")
 def test_output_without_impossible_phrases_is_returned() -> None:
     table = Table.random(2, vocabulary=8)
     pair = constrain(include=((5, 3), (4,)))
@@ -457,22 +458,23 @@ def test_output_without_impossible_phrases_is_returned() -> None:
 TEXT_PIECES = ("", "a", "b", "ab", "ba", "aba", "bb", "abab", "aa")
 
 
-@pytest.mark.parametrize("text", ["a", "ab", "aba", "abab", "abb", "bbabb"])
-def test_phrase_is_found_in_any_tokens(text: str) -> None:
-    phrase = Phrase(text.encode(), (), {token: piece.encode() for token, piece in enumerate(TEXT_PIECES) if piece})
-    generator = random.Random(text)
-    for _ in range(300):
-        tokens = [generator.randrange(1, len(TEXT_PIECES)) for _ in range(generator.randrange(6))]
-        output = "".join(TEXT_PIECES[token] for token in tokens)
-        assert phrase.is_in(tokens) == (text in output)
-        expected = max(length for length in range(len(text)) if output.endswith(text[:length]))
-        assert phrase.find_state(tokens) == expected
-        completing = {
-            token
-            for token, piece in enumerate(TEXT_PIECES)
-            if (piece and output.count(text) < (output + piece).count(text)) or text in output[len(output) - expected :] + piece
-        }
-        assert set(phrase.list_completing_tokens(phrase.find_state(tokens))) == completing
+def test_phrase_is_found_in_any_tokens() -> None:
+    for text in ["a", "ab", "aba", "abab", "abb", "bbabb"]:
+        phrase = Phrase(text.encode(), (), {token: piece.encode() for token, piece in enumerate(TEXT_PIECES) if piece})
+        generator = random.Random(text)
+        for _ in range(300):
+            tokens = [generator.randrange(1, len(TEXT_PIECES)) for _ in range(generator.randrange(6))]
+            output = "".join(TEXT_PIECES[token] for token in tokens)
+            assert phrase.is_in(tokens) == (text in output)
+            expected = max(length for length in range(len(text)) if output.endswith(text[:length]))
+            assert phrase.find_state(tokens) == expected
+            completing = {
+                token
+                for token, piece in enumerate(TEXT_PIECES)
+                if (piece and output.count(text) < (output + piece).count(text))
+                or text in output[len(output) - expected :] + piece
+            }
+            assert set(phrase.list_completing_tokens(phrase.find_state(tokens))) == completing
 
 
 # Groups
@@ -501,22 +503,20 @@ def reference_groups(
     return [sorted(outputs, key=lambda output: -output[1])[:width] for outputs in finished]
 
 
-@pytest.mark.parametrize("diversity_penalty", [0.3, 2.0])
-@pytest.mark.usefixtures("library")
-def test_diverse_groups_equal_those_of_the_reference(diversity_penalty: float) -> None:
-    for seed in range(6):
-        table = Table.random(seed, vocabulary=7)
-        (hypotheses,) = search(table, [6], 6, make_settings(), groups=BeamGroups(3, diversity_penalty))
-        groups = reference_groups(table, 0, 6, 2, 3, diversity_penalty)
-        expected = {tokens: score for group in groups for tokens, score, _ in group}
-        ours = {hypothesis.tokens: hypothesis.score for hypothesis in hypotheses if hypothesis.finished}
-        assert ours.keys() == expected.keys()
-        assert all(ours[tokens] == pytest.approx(score, abs=1e-5) for tokens, score in expected.items())
-        best = sorted({group[0][0]: group[0][1] for group in groups}.values(), reverse=True)
-        assert [hypothesis.score for hypothesis in hypotheses[: len(best)]] == pytest.approx(best, abs=1e-5)
+def test_diverse_groups_equal_those_of_the_reference() -> None:
+    for diversity_penalty in [0.3, 2.0]:
+        for seed in range(6):
+            table = Table.random(seed, vocabulary=7)
+            (hypotheses,) = search(table, [6], 6, make_settings(), groups=BeamGroups(3, diversity_penalty))
+            groups = reference_groups(table, 0, 6, 2, 3, diversity_penalty)
+            expected = {tokens: score for group in groups for tokens, score, _ in group}
+            ours = {hypothesis.tokens: hypothesis.score for hypothesis in hypotheses if hypothesis.finished}
+            assert ours.keys() == expected.keys()
+            assert all(ours[tokens] == pytest.approx(score, abs=1e-5) for tokens, score in expected.items())
+            best = sorted({group[0][0]: group[0][1] for group in groups}.values(), reverse=True)
+            assert [hypothesis.score for hypothesis in hypotheses[: len(best)]] == pytest.approx(best, abs=1e-5)
 
 
-@pytest.mark.usefixtures("library")
 def test_diversity_penalty_increases_distinct_outputs() -> None:
     table, limits = Table.random(0, vocabulary=30), [10] * 8
     table.logits_CV[:, END] += 1.0
@@ -528,28 +528,27 @@ def test_diversity_penalty_increases_distinct_outputs() -> None:
     assert count_first_tokens(groups=BeamGroups(4, 4.0)) > count_first_tokens()
 
 
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.usefixtures("library")
-def test_alternatives_differ_after_the_prefix(width: int) -> None:
+def test_alternatives_differ_after_the_prefix() -> None:
     """Each alternative equals the best output with the prefix and one of the four most probable next tokens."""
-    limits = [9, 7, 9]
-    constraints = [constrain(prefix=(3, 4)), constrain(), constrain(prefix=(5, 5, 5))]
-    groups = BeamGroups(4, return_alternatives=True)
-    for seed in range(4):
-        table = Table.random(seed)
-        outputs = search(table, limits, 4 * width, make_settings(), constraints=constraints, groups=groups)
-        for sentence, (alternatives, sentence_constraints) in enumerate(zip(outputs, constraints, strict=True)):
-            prefix = sentence_constraints.prefix
-            log_probs = table.log_probs(sentence, prefix)
-            first_tokens = sorted(range(6), key=lambda token: -log_probs[token])[:4]
-            assert len(alternatives) == 4
-            for token, alternative in zip(first_tokens, alternatives, strict=True):
-                if token == END:
-                    assert (alternative.tokens, alternative.finished) == (prefix, True)
-                    continue
-                banned = force_prefixes([(*prefix, token)] * 3)
-                expected = reference_beam(table, sentence, limits[sentence], width, "gnmt", 0.6, banned=banned)
-                assert_outputs([alternative], expected[:1])
+    for width in [1, 3]:
+        limits = [9, 7, 9]
+        constraints = [constrain(prefix=(3, 4)), constrain(), constrain(prefix=(5, 5, 5))]
+        groups = BeamGroups(4, return_alternatives=True)
+        for seed in range(4):
+            table = Table.random(seed)
+            outputs = search(table, limits, 4 * width, make_settings(), constraints=constraints, groups=groups)
+            for sentence, (alternatives, sentence_constraints) in enumerate(zip(outputs, constraints, strict=True)):
+                prefix = sentence_constraints.prefix
+                log_probs = table.log_probs(sentence, prefix)
+                first_tokens = sorted(range(6), key=lambda token: -log_probs[token])[:4]
+                assert len(alternatives) == 4
+                for token, alternative in zip(first_tokens, alternatives, strict=True):
+                    if token == END:
+                        assert (alternative.tokens, alternative.finished) == (prefix, True)
+                        continue
+                    banned = force_prefixes([(*prefix, token)] * 3)
+                    expected = reference_beam(table, sentence, limits[sentence], width, "gnmt", 0.6, banned=banned)
+                    assert_outputs([alternative], expected[:1])
 
 
 # Degenerate repetition
@@ -582,7 +581,6 @@ def test_repetition_detection_follows_its_definition(arrays: Arrays) -> None:
     assert seen == {(True, True), (False, True), (False, False)}
 
 
-@pytest.mark.usefixtures("library")
 def test_repeating_output_is_stopped_and_marked() -> None:
     """Decode with a table in which three tokens follow each other and the end token is improbable."""
     table = Table(torch.full((7, 6), -9.0))
@@ -612,7 +610,6 @@ def test_repeating_output_is_stopped_and_marked() -> None:
 # All constraints together, and recipe keys
 
 
-@pytest.mark.usefixtures("library")
 def test_constrained_output_does_not_depend_on_the_batch() -> None:
     constraints = [
         constrain(prefix=(3,), include=((5, 4),)),
@@ -638,17 +635,15 @@ def test_constrained_output_does_not_depend_on_the_batch() -> None:
             assert_outputs(together[row], to_outputs(alone))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_invalid_decoding_keys_raise_one_line_errors() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"num_beam_groups": 3}, "num_beam_groups = 3 does not divide beam_size = 4"),
         ({"num_beam_groups": 2, "method": "sample"}, "num_beam_groups = 2 is for beam search, but method = 'sample'"),
         ({"repetition_window": 5}, "repetition_window = 5 would stop ordinary text"),
         ({"diversity_penalty": 0.0}, "diversity_penalty = 0.0"),
         ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size = -1"),
         ({"suppress_tokens": "ab"}, "suppress_tokens = 'ab'"),
-    ],
-)
-def test_invalid_decoding_keys_raise_one_line_errors(changes: dict[str, Any], message: str) -> None:
-    with raises_code("invalid-recipe", "decoding: ", message):
-        update_section(DecodingConfig(), changes, where="decoding")
+    ]
+    for changes, message in cases:
+        with raises_code("invalid-recipe", "decoding: ", message):
+            update_section(DecodingConfig(), changes, where="decoding")

@@ -7,7 +7,6 @@ import math
 
 import pytest
 from test_beam_search import END, START, TORCH, Table
-from test_beam_search import library as library
 
 from dragoman.decoding.arrays import NUMPY, Arrays
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
@@ -47,7 +46,6 @@ def test_repeated_tokens_lose_logit(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.usefixtures("library")
 def test_wide_beam_finds_best_penalized_output(seed: int) -> None:
     table, limit = Table.random(seed, vocabulary=4), 4
     words = [token for token in range(4) if token != END]
@@ -72,7 +70,6 @@ def test_wide_beam_finds_best_penalized_output(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [4, 5])
-@pytest.mark.usefixtures("library")
 def test_penalty_leaves_token_log_probs_of_model(seed: int) -> None:
     table, limits = Table.random(seed), [8, 6, 8]
     outputs = decode_tokens(table.step, table.start(3), max_lengths=limits, settings=make_settings(), arrays=table.arrays)
@@ -92,7 +89,6 @@ def test_penalty_leaves_token_log_probs_of_model(seed: int) -> None:
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.7, 100.0])
-@pytest.mark.usefixtures("library")
 def test_greedy_search_takes_best_penalized_token(penalty: float) -> None:
     table = Table.random(6, vocabulary=12)
     settings = make_settings(penalty)
@@ -103,7 +99,6 @@ def test_greedy_search_takes_best_penalized_token(penalty: float) -> None:
             assert token == max(range(len(row)), key=row.__getitem__)
 
 
-@pytest.mark.usefixtures("library")
 def test_prefix_is_kept_and_counts_as_output() -> None:
     table, prefix = Table.random(7), (3, 4)
     (output,) = decode_tokens(
