@@ -112,34 +112,42 @@ SHAPES = {
 VOCABULARY_MATRICES = {"all": 1, "decoder": 2, "none": 3, "separate decoder": 2, "separate none": 3}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_saved_bundle_loads_unchanged(shape: str, tiny: MakeRecipe, tmp_path: Path) -> None:
-    before = make_bundle(tiny(tmp_path, *SHAPES[shape]))
-    save(before, tmp_path / "bundle")
-    after = load_bundle(tmp_path / "bundle")
-    assert after.recipe == before.recipe
-    assert after.metadata == METADATA
-    assert after.tokenizer.is_joint == before.tokenizer.is_joint
-    assert after.tokenizer.append_source_eos == before.recipe.model.append_source_eos
-    weights_before, weights_after = dict(before.model.named_parameters()), dict(after.model.named_parameters())
-    assert weights_before.keys() == weights_after.keys()
-    for name, weight in weights_before.items():
-        assert torch.equal(weight, weights_after[name]), name
-    assert after.model.num_parameters() == before.model.num_parameters()
-    expected = Translator.from_bundles([before], device="cpu").translate(LINES)
-    assert Translator.from_bundles([after], device="cpu").translate(LINES) == expected
-    assert any(translation.tokens for translation in expected)
+def test_saved_bundle_loads_unchanged(
+    subtests: pytest.Subtests, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for shape in SHAPES:
+        with subtests.test(shape=shape):
+            tmp_path = tmp_path_factory.mktemp("case")
+            before = make_bundle(tiny(tmp_path, *SHAPES[shape]))
+            save(before, tmp_path / "bundle")
+            after = load_bundle(tmp_path / "bundle")
+            assert after.recipe == before.recipe
+            assert after.metadata == METADATA
+            assert after.tokenizer.is_joint == before.tokenizer.is_joint
+            assert after.tokenizer.append_source_eos == before.recipe.model.append_source_eos
+            weights_before, weights_after = dict(before.model.named_parameters()), dict(after.model.named_parameters())
+            assert weights_before.keys() == weights_after.keys()
+            for name, weight in weights_before.items():
+                assert torch.equal(weight, weights_after[name]), name
+            assert after.model.num_parameters() == before.model.num_parameters()
+            expected = Translator.from_bundles([before], device="cpu").translate(LINES)
+            assert Translator.from_bundles([after], device="cpu").translate(LINES) == expected
+            assert any(translation.tokens for translation in expected)
 
 
-@pytest.mark.parametrize(("shape", "matrices"), VOCABULARY_MATRICES.items())
-def test_tied_matrix_is_stored_once(shape: str, matrices: int, tiny: MakeRecipe, tmp_path: Path) -> None:
-    save(make_bundle(tiny(tmp_path, *SHAPES[shape])), tmp_path / "bundle")
-    stored = load_file(tmp_path / "bundle" / "weights.safetensors")
-    assert sum(len(weight) in (40, 44, 50) for weight in stored.values()) == matrices
-    model = load_bundle(tmp_path / "bundle").model
-    source, target = model.encoder.embedding.weight, model.decoder.embedding.weight
-    assert len({id(weight) for weight in (source, target, model.output)}) == matrices
-    assert (target is model.output) == (model.output.data_ptr() == target.data_ptr()) == (matrices < 3)
+def test_tied_matrix_is_stored_once(
+    subtests: pytest.Subtests, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for shape, matrices in VOCABULARY_MATRICES.items():
+        with subtests.test(shape=shape, matrices=matrices):
+            tmp_path = tmp_path_factory.mktemp("case")
+            save(make_bundle(tiny(tmp_path, *SHAPES[shape])), tmp_path / "bundle")
+            stored = load_file(tmp_path / "bundle" / "weights.safetensors")
+            assert sum(len(weight) in (40, 44, 50) for weight in stored.values()) == matrices
+            model = load_bundle(tmp_path / "bundle").model
+            source, target = model.encoder.embedding.weight, model.decoder.embedding.weight
+            assert len({id(weight) for weight in (source, target, model.output)}) == matrices
+            assert (target is model.output) == (model.output.data_ptr() == target.data_ptr()) == (matrices < 3)
 
 
 def test_copied_bundle_translates_the_same(bundle: Path, bundle_copy: Path) -> None:
@@ -151,28 +159,34 @@ def test_copied_bundle_translates_the_same(bundle: Path, bundle_copy: Path) -> N
 # Damage
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("position", [0.0, 0.5, 0.999])
-def test_flipped_bit_is_detected(name: str, position: float, bundle_copy: Path) -> None:
-    content = bytearray((bundle_copy / name).read_bytes())
-    content[int(position * len(content))] ^= 0x10
-    (bundle_copy / name).write_bytes(content)
-    # A changed checksum looks like a changed file; the message names the folder in both cases.
-    load_error(bundle_copy, names="bundle/" if name == "manifest.json" else name)
+def test_flipped_bit_is_detected(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in FILES:
+        for position in [0.0, 0.5, 0.999]:
+            with subtests.test(name=name, position=position):
+                bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
+                content = bytearray((bundle_copy / name).read_bytes())
+                content[int(position * len(content))] ^= 0x10
+                (bundle_copy / name).write_bytes(content)
+                # A changed checksum looks like a changed file; the message names the folder in both cases.
+                load_error(bundle_copy, names="bundle/" if name == "manifest.json" else name)
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_truncated_file_is_detected(name: str, share: float, bundle_copy: Path) -> None:
-    content = (bundle_copy / name).read_bytes()
-    (bundle_copy / name).write_bytes(content[: int(share * len(content))])
-    load_error(bundle_copy, names=name)
+def test_truncated_file_is_detected(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in FILES:
+        for share in [0.0, 0.5, 0.99]:
+            with subtests.test(name=name, share=share):
+                bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
+                content = (bundle_copy / name).read_bytes()
+                (bundle_copy / name).write_bytes(content[: int(share * len(content))])
+                load_error(bundle_copy, names=name)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_missing_file_is_named(name: str, bundle_copy: Path) -> None:
-    (bundle_copy / name).unlink()
-    load_error(bundle_copy, names=name)
+def test_missing_file_is_named(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in FILES:
+        with subtests.test(name=name):
+            bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
+            (bundle_copy / name).unlink()
+            load_error(bundle_copy, names=name)
 
 
 @pytest.mark.parametrize("name", ["config.json", "source.model", "weights.safetensors"])
@@ -200,9 +214,10 @@ def set_key(section: str, key: str, value: Any) -> Callable[[dict[str, Any]], No
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "message_part"),
-    [
+def test_false_config_raises_before_allocation(
+    subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[Callable[[dict[str, Any]], object], str]] = [
         (lambda d: d["recipe"].update(evil=1), "evil is not a key"),
         (set_key("model", "d_modle", 16), "did you mean d_model"),
         (set_key("model", "d_model", "wide"), "model.d_model = 'wide'"),
@@ -233,27 +248,29 @@ def set_key(section: str, key: str, value: Any) -> Callable[[dict[str, Any]], No
             lambda d: (d["recipe"]["tokenizer"].update(joint=False), d["recipe"]["model"].update(tie_embeddings="none")),
             "decoder.embedding.weight",
         ),
-    ],
-)
-def test_false_config_raises_before_allocation(
-    change: Callable[[dict[str, Any]], object], message_part: str, bundle_copy: Path
-) -> None:
-    edit_config(bundle_copy, change)
-    before = _peak_memory_mib()
-    message = load_error(bundle_copy, names=message_part)
-    assert str(bundle_copy) in message
-    assert _peak_memory_mib() - before < 64
+    ]
+    for change, message_part in cases:
+        with subtests.test(change=change, message_part=message_part):
+            bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
+            edit_config(bundle_copy, change)
+            before = _peak_memory_mib()
+            message = load_error(bundle_copy, names=message_part)
+            assert str(bundle_copy) in message
+            assert _peak_memory_mib() - before < 64
 
 
 def _peak_memory_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, '{"recipe": {}}', "\ud800"])
-def test_malformed_config_raises(text: str, bundle_copy: Path) -> None:
-    (bundle_copy / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-    reseal(bundle_copy)
-    load_error(bundle_copy, names="config.json")
+def test_malformed_config_raises(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[str] = ["", "{", "[]", "null", "[" * 100_000, '{"recipe": {}}', "\ud800"]
+    for text in cases:
+        with subtests.test(text=text):
+            bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
+            (bundle_copy / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+            reseal(bundle_copy)
+            load_error(bundle_copy, names="config.json")
 
 
 class PayloadExecuted(Exception):
@@ -308,12 +325,16 @@ def test_executed_payload_raises(tmp_path: Path) -> None:
         pickle.loads((tmp_path / "weights").read_bytes())
 
 
-@pytest.mark.parametrize("forge", FORGERIES)
-@pytest.mark.parametrize("name", ["weights.safetensors", "source.model", "config.json"])
-def test_foreign_file_is_never_executed(name: str, forge: Callable[[Path], object], bundle_copy: Path) -> None:
-    forge(bundle_copy / name)
-    reseal(bundle_copy)
-    load_error(bundle_copy, names=name)
+def test_foreign_file_is_never_executed(
+    subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for forge in FORGERIES:
+        for name in ["weights.safetensors", "source.model", "config.json"]:
+            with subtests.test(forge=forge, name=name):
+                bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
+                forge(bundle_copy / name)
+                reseal(bundle_copy)
+                load_error(bundle_copy, names=name)
 
 
 # Functions and modules that no source file may use, because they can execute code.
@@ -353,9 +374,8 @@ def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) 
     reseal(folder)
 
 
-@pytest.mark.parametrize(
-    ("change", "message_part"),
-    [
+def test_unfit_weights_raise(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[Callable[[dict[str, Tensor]], object], str]] = [
         (lambda w: w.pop("encoder.layers.0.attention.key.weight"), "encoder.layers.0.attention.key.weight"),
         (lambda w: w.update(extra=torch.zeros(1)), "'extra' does not belong"),
         (lambda w: w.update({"output": torch.zeros(81, 16)}), "(81, 16)"),
@@ -363,11 +383,12 @@ def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) 
         (lambda w: w["output"].view(-1)[7:8].fill_(float("nan")), "output holds values that are not finite"),
         (lambda w: w["output"].view(-1)[7:8].fill_(float("inf")), "output holds values that are not finite"),
         (lambda w: w.update({"output": torch.zeros(80, 16, dtype=torch.int64)}), "output holds values"),
-    ],
-)
-def test_unfit_weights_raise(change: Callable[[dict[str, Tensor]], object], message_part: str, bundle_copy: Path) -> None:
-    change_weights(bundle_copy, change)
-    assert "weights.safetensors" in load_error(bundle_copy, names=message_part)
+    ]
+    for change, message_part in cases:
+        with subtests.test(change=change, message_part=message_part):
+            bundle_copy = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("case") / "bundle"))
+            change_weights(bundle_copy, change)
+            assert "weights.safetensors" in load_error(bundle_copy, names=message_part)
 
 
 def test_half_precision_weights_become_float32(bundle: Path, bundle_copy: Path) -> None:
@@ -462,18 +483,23 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("names", [list(TENSORS), ["w.2", "w.10"], ["half"], ["empty"], []], ids=len)
-def test_tensor_bytes_equal_the_safetensors_library(names: list[str], tmp_path: Path) -> None:
-    tensors = {name: TENSORS[name].detach() for name in names}
-    digest = save_tensors(tmp_path / "weights", {name: TENSORS[name] for name in names})
-    written = (tmp_path / "weights").read_bytes()
-    assert written == safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
-    assert digest == hashlib.sha256(written).hexdigest()
-    loaded = load_file(tmp_path / "weights")
-    assert loaded.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert loaded[name].dtype == tensor.dtype
-        assert torch.equal(loaded[name], tensor)
+def test_tensor_bytes_equal_the_safetensors_library(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[list[str]] = [list(TENSORS), ["w.2", "w.10"], ["half"], ["empty"], []]
+    for names in cases:
+        with subtests.test(names=names):
+            tmp_path = tmp_path_factory.mktemp("case")
+            tensors = {name: TENSORS[name].detach() for name in names}
+            digest = save_tensors(tmp_path / "weights", {name: TENSORS[name] for name in names})
+            written = (tmp_path / "weights").read_bytes()
+            assert written == safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+            assert digest == hashlib.sha256(written).hexdigest()
+            loaded = load_file(tmp_path / "weights")
+            assert loaded.keys() == tensors.keys()
+            for name, tensor in tensors.items():
+                assert loaded[name].dtype == tensor.dtype
+                assert torch.equal(loaded[name], tensor)
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import shutil
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -142,18 +141,20 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command.__name__))
 def test_no_part_is_lost(
-    command: Callable[[Path, MakeRecipe, Path], tuple[Path, str]], full: Path, tiny: MakeRecipe, tmp_path: Path
+    subtests: pytest.Subtests, full: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path, messages = command(full, tiny, tmp_path)
-    recipe, _, metadata = read_config(path)
-    for part in PARTS:
-        assert getattr(metadata, part.name) is not None, f"{part.name} is lost"
-        if part.depends_on_weights and getattr(metadata, part.name) == getattr(FULL, part.name):
-            assert part.title in messages, f"{part.name} was not measured with the new weights"
-    assert (metadata.origin, metadata.language_pairs) == (FULL.origin, FULL.language_pairs)
-    assert recipe.decoding == read_config(full)[0].decoding
+    for command in COMMANDS:
+        with subtests.test(command=command):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path, messages = command(full, tiny, tmp_path)
+            recipe, _, metadata = read_config(path)
+            for part in PARTS:
+                assert getattr(metadata, part.name) is not None, f"{part.name} is lost"
+                if part.depends_on_weights and getattr(metadata, part.name) == getattr(FULL, part.name):
+                    assert part.title in messages, f"{part.name} was not measured with the new weights"
+            assert (metadata.origin, metadata.language_pairs) == (FULL.origin, FULL.language_pairs)
+            assert recipe.decoding == read_config(full)[0].decoding
 
 
 def test_kept_measurements_are_named(full: Path, tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -80,23 +80,27 @@ def make_numpy_model(model: Transformer, **keys: Any) -> NumpyTransformer:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("switch", SWITCHES)
-@pytest.mark.parametrize("rows", [[0, 1, 2], [0], [1]], ids=["padded", "full", "shortest"])
-def test_forward_equals_pytorch(switch: str, rows: list[int]) -> None:
-    model = make_model(**SWITCHES[switch])
-    numpy_model = make_numpy_model(model, **SWITCHES[switch])
-    source, inputs, targets = (array[rows][:, (array[rows] != 0).any(0)] for array in (SOURCES, INPUTS, TARGETS))
-    with record_attention([layer.cross_attention for layer in model.decoder.layers]) as recorded:  # type: ignore[misc]
-        logits = model(torch.from_numpy(source), torch.from_numpy(inputs))
-    real = targets != 0
-    outputs = numpy_model.decode(inputs, numpy_model.encode(source), source)
-    close: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
-    np.testing.assert_allclose(numpy_model.compute_logits(outputs)[real], logits.numpy()[real], **close)
-    log_probs = logits.log_softmax(-1).gather(2, torch.from_numpy(targets)[:, :, None])[:, :, 0].numpy()
-    np.testing.assert_allclose(numpy_model.compute_log_probs(source, inputs, targets), np.where(real, log_probs, 0), **close)
-    weights = numpy_model.compute_cross_attentions(source, inputs)
-    expected = torch.stack(recorded, dim=1).numpy().swapaxes(2, 3)
-    np.testing.assert_allclose(weights.swapaxes(2, 3).swapaxes(1, 2)[real], expected.swapaxes(1, 2)[real], **close)
+def test_forward_equals_pytorch(subtests: pytest.Subtests) -> None:
+    cases_1: list[list[int]] = [[0, 1, 2], [0], [1]]
+    for switch in SWITCHES:
+        for rows in cases_1:
+            with subtests.test(switch=switch, rows=rows):
+                model = make_model(**SWITCHES[switch])
+                numpy_model = make_numpy_model(model, **SWITCHES[switch])
+                source, inputs, targets = (array[rows][:, (array[rows] != 0).any(0)] for array in (SOURCES, INPUTS, TARGETS))
+                with record_attention([layer.cross_attention for layer in model.decoder.layers]) as recorded:  # type: ignore[misc]
+                    logits = model(torch.from_numpy(source), torch.from_numpy(inputs))
+                real = targets != 0
+                outputs = numpy_model.decode(inputs, numpy_model.encode(source), source)
+                close: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
+                np.testing.assert_allclose(numpy_model.compute_logits(outputs)[real], logits.numpy()[real], **close)
+                log_probs = logits.log_softmax(-1).gather(2, torch.from_numpy(targets)[:, :, None])[:, :, 0].numpy()
+                np.testing.assert_allclose(
+                    numpy_model.compute_log_probs(source, inputs, targets), np.where(real, log_probs, 0), **close
+                )
+                weights = numpy_model.compute_cross_attentions(source, inputs)
+                expected = torch.stack(recorded, dim=1).numpy().swapaxes(2, 3)
+                np.testing.assert_allclose(weights.swapaxes(2, 3).swapaxes(1, 2)[real], expected.swapaxes(1, 2)[real], **close)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -118,9 +118,8 @@ def test_pair_counts_under_its_filter(subtests: pytest.Subtests) -> None:
             ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "languages", "code", "name"),
-    [
+def test_missing_language_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], tuple[str, str], str, str]] = [
         ({"min_script_ratio": 0.5}, ("", "de"), "missing-key", "task.source_language"),
         ({"min_script_ratio": 0.5}, ("en", ""), "missing-key", "task.target_language"),
         ({"min_script_ratio": 0.5}, ("en", "qqq"), "invalid-recipe", "task.target_language = 'qqq'"),
@@ -128,11 +127,12 @@ def test_pair_counts_under_its_filter(subtests: pytest.Subtests) -> None:
         ({"min_script_ratio": 0.5}, ("en", "to be"), "invalid-recipe", "not a language code"),
         ({"min_language_probability": 0.5}, ("", "de"), "missing-key", "task.source_language"),
         ({"min_language_probability": 0.5}, ("en", "tlh"), "invalid-recipe", "task.target_language = 'tlh'"),
-    ],
-)
-def test_missing_language_is_refused(settings: dict[str, float], languages: tuple[str, str], code: str, name: str) -> None:
-    with raises_code(code, name):
-        build_filters(CleaningConfig(**settings), source_language=languages[0], target_language=languages[1], evaluation=None)  # type: ignore[arg-type]
+    ]
+    for settings, languages, code, name in cases:
+        with subtests.test(settings=settings, languages=languages, code=code, name=name), raises_code(code, name):
+            build_filters(
+                CleaningConfig(**settings), source_language=languages[0], target_language=languages[1], evaluation=None
+            )
 
 
 def test_overlap_filter_needs_evaluation_data() -> None:
@@ -194,12 +194,18 @@ def test_unspaced_letters_match_unicode_scripts() -> None:
     assert expected <= set(filters._UNSPACED_LETTERS.findall(letters))
 
 
-@pytest.mark.parametrize(
-    ("words", "characters", "dropped"), [(3, None, False), (2, None, True), (None, 13, False), (None, 12, True), (3, 12, True)]
-)
-def test_length_limit_is_inclusive(words: int | None, characters: int | None, dropped: bool) -> None:
-    assert filters.is_too_long("one two three", "one", words, characters) is dropped
-    assert filters.is_too_long("one", "one two three", words, characters) is dropped
+def test_length_limit_is_inclusive(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int | None, int | None, bool]] = [
+        (3, None, False),
+        (2, None, True),
+        (None, 13, False),
+        (None, 12, True),
+        (3, 12, True),
+    ]
+    for words, characters, dropped in cases:
+        with subtests.test(words=words, characters=characters, dropped=dropped):
+            assert filters.is_too_long("one two three", "one", words, characters) is dropped
+            assert filters.is_too_long("one", "one two three", words, characters) is dropped
 
 
 def test_length_ratio_ignores_ten_characters() -> None:
@@ -212,31 +218,32 @@ def test_length_ratio_ignores_ten_characters() -> None:
 # Characters
 
 
-@pytest.mark.parametrize("text", ["a\x00", "\x1b[0m", "a\x85b", "\ufffd", "\ue000", "\U0010ffff", "\ufdd0", "\u0378"])
-def test_control_and_unassigned_characters_are_found(text: str) -> None:
-    assert filters.has_control_characters(text, "")
-    assert filters.has_control_characters("", text)
+def test_control_and_unassigned_characters_are_found(subtests: pytest.Subtests) -> None:
+    for text in ["a\x00", "\x1b[0m", "a\x85b", "\ufffd", "\ue000", "\U0010ffff", "\ufdd0", "\u0378"]:
+        with subtests.test(text=text):
+            assert filters.has_control_characters(text, "")
+            assert filters.has_control_characters("", text)
 
 
 def test_surrogate_half_is_found() -> None:
     assert filters.has_control_characters("\udfff", "")
 
 
-@pytest.mark.parametrize(
-    "text", ["a\tb\n", "soft\u00adhyphen", "\u200dز\u200c", "\u00a0\u202f", "\ufeffa", "👩\u200d👧", "e\u0301"]
-)
-def test_ordinary_characters_are_kept(text: str) -> None:
-    assert not filters.has_control_characters(text, text)
+def test_ordinary_characters_are_kept(subtests: pytest.Subtests) -> None:
+    cases: list[str] = ["a\tb\n", "soft\u00adhyphen", "\u200dز\u200c", "\u00a0\u202f", "\ufeffa", "👩\u200d👧", "e\u0301"]
+    for text in cases:
+        with subtests.test(text=text):
+            assert not filters.has_control_characters(text, text)
 
 
-@pytest.mark.parametrize(
-    "text", ["für", "C’est l’été – déjà !", "Příliš žluťoučký kůň", "Tiếng Việt", "我会见到你。", "Ünïcödé", "3 × 4"]
-)
-def test_mojibake_differs_from_original(text: str) -> None:
-    has_mojibake = filters.make_mojibake_filter()
-    assert not has_mojibake(text, text)
-    assert has_mojibake("", text.encode().decode("latin-1"))
-    assert has_mojibake(text.encode().decode("latin-1"), "")
+def test_mojibake_differs_from_original(subtests: pytest.Subtests) -> None:
+    cases: list[str] = ["für", "C’est l’été – déjà !", "Příliš žluťoučký kůň", "Tiếng Việt", "我会见到你。", "Ünïcödé", "3 × 4"]
+    for text in cases:
+        with subtests.test(text=text):
+            has_mojibake = filters.make_mojibake_filter()
+            assert not has_mojibake(text, text)
+            assert has_mojibake("", text.encode().decode("latin-1"))
+            assert has_mojibake(text.encode().decode("latin-1"), "")
 
 
 def test_markup_is_found(subtests: pytest.Subtests) -> None:
@@ -327,11 +334,11 @@ def test_equal_numbers_match(subtests: pytest.Subtests) -> None:
             assert not filters.has_number_mismatch(source, target)
 
 
-@pytest.mark.parametrize(
-    ("source", "target"), [("2", "two"), ("12", "21"), ("3.50", "3.5"), ("5", "5 5"), ("1999", "1998"), ("٣", "4")]
-)
-def test_different_numbers_do_not_match(source: str, target: str) -> None:
-    assert filters.has_number_mismatch(source, target)
+def test_different_numbers_do_not_match(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [("2", "two"), ("12", "21"), ("3.50", "3.5"), ("5", "5 5"), ("1999", "1998"), ("٣", "4")]
+    for source, target in cases:
+        with subtests.test(source=source, target=target):
+            assert filters.has_number_mismatch(source, target)
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=5), st.lists(st.sampled_from(",.'_ \u00a0\u202f"), min_size=5, max_size=5))
@@ -351,19 +358,21 @@ def test_changed_number_is_found(numbers: list[int], data: st.DataObject) -> Non
     assert filters.has_number_mismatch(" und ".join(map(str, numbers)), " and ".join(map(str, changed)))
 
 
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [
+def test_equal_addresses_match(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("see http://a.example/x?y=1#z.", "请访问http://a.example/x?y=1#z。"),
         ("(https://a.example/)", "„https://a.example“"),
         ("WWW.A.example!", "www.a.example"),
-        ("mail me@a.example, now", "Post an <Me@a.example>"), ("https://a.example", "http://a.example"),
+        ("mail me@a.example, now", "Post an <Me@a.example>"),
+        ("https://a.example", "http://a.example"),
         ("https://a.example/b_(c)", "https://a.example/b_(c)."),
-        ("a@b", "c@d"), ("no address", "keine"), ("www. is short", "www."),
-    ],
-)  # fmt: skip
-def test_equal_addresses_match(source: str, target: str) -> None:
-    assert not filters.has_address_mismatch(source, target)
+        ("a@b", "c@d"),
+        ("no address", "keine"),
+        ("www. is short", "www."),
+    ]
+    for source, target in cases:
+        with subtests.test(source=source, target=target):
+            assert not filters.has_address_mismatch(source, target)
 
 
 @pytest.mark.parametrize(
@@ -700,19 +709,17 @@ def test_statistics_round_trip_through_json() -> None:
     assert CleaningStats.from_dict(json.loads(json.dumps(stats.to_dict()))) == stats
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_invalid_statistics_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, object]] = [
         {"num_read": None},
         {"num_kept": 3},
         {"filters": []},
         {"filters": {"odd": {}}},
         {"filters": {"odd": {"description": "", "num_dropped": 1}}},
-    ],
-)
-def test_invalid_statistics_are_refused(change: dict[str, object]) -> None:
-    with raises_code("invalid-format"):
-        CleaningStats.from_dict({**apply_filters(make_corpus(17), TEST_FILTERS)[1].to_dict(), **change})
+    ]
+    for change in cases:
+        with subtests.test(change=change), raises_code("invalid-format"):
+            CleaningStats.from_dict({**apply_filters(make_corpus(17), TEST_FILTERS)[1].to_dict(), **change})
 
 
 # Report

@@ -56,18 +56,17 @@ def adapter(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
+def test_numbers_after_weights_are_one_value(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], list[str]]] = [
         (["A", "B", "--weights", "0.7", "0.3", "-o", "C"], ["A", "B", "--weights", "0.7,0.3", "-o", "C"]),
         (["--weights", ".5", "5e-1", "A", "B"], ["--weights", ".5,5e-1", "A", "B"]),
         (["--weights", "0.5,0.5", "A"], ["--weights", "0.5,0.5", "A"]),
         (["A", "--weights", "-o", "C"], ["A", "--weights", "-o", "C"]),
         (["A", "-o", "C"], ["A", "-o", "C"]),
-    ],
-)
-def test_numbers_after_weights_are_one_value(arguments: list[str], expected: list[str]) -> None:
-    assert join_numbers(arguments, "--weights") == expected
+    ]
+    for arguments, expected in cases:
+        with subtests.test(arguments=arguments, expected=expected):
+            assert join_numbers(arguments, "--weights") == expected
 
 
 @pytest.mark.slow
@@ -100,9 +99,8 @@ def test_translate_with_adapter_equals_merged_bundle(bundle: Path, adapter: Path
     assert adapted != base
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_mistakes_are_one_line(subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["model", "average", "{bundle}", "-o", "{tmp}/out", "--weights", "1"], "--last N"),
         (["model", "average", "{bundle}", "{tmp}", "-o", "{tmp}/out", "--last", "1"], "two or more bundles"),
         (["model", "average", "{bundle}", "--last", "1", "--weights", "1", "-o", "{tmp}/out"], "--weights goes with"),
@@ -114,11 +112,12 @@ def test_translate_with_adapter_equals_merged_bundle(bundle: Path, adapter: Path
         (["translate", "{bundle}", "--adapter", "{tmp}/none"], "holds no adapter"),
         (["adapt", "{tmp}/none", "{tmp}/none.tmx"], "none"),
         (["adapt", "{bundle}", "{tmp}/none.tmx"], "none.tmx"),
-    ],
-)
-def test_mistakes_are_one_line(arguments: list[str], message: str, bundle: Path, tmp_path: Path) -> None:
-    assert message in fail_command(*(argument.format(bundle=bundle, tmp=tmp_path) for argument in arguments))
-    assert not (tmp_path / "out").exists()
+    ]
+    for arguments, message in cases:
+        with subtests.test(arguments=arguments, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert message in fail_command(*(argument.format(bundle=bundle, tmp=tmp_path) for argument in arguments))
+            assert not (tmp_path / "out").exists()
 
 
 def write_tsv(path: Path, corpus: Path, count: int, *, split: str = "train") -> Path:
@@ -196,21 +195,20 @@ def test_adaptation_keeps_a_start_that_nothing_beats(bundle: Path, corpus: Path,
     assert {change["difference"] for change in report["test_sets"]["held-out"]["changes"].values()} == {0.0}
 
 
-@pytest.mark.parametrize(
-    ("bleu", "chrf", "verdict"),
-    [
+def test_verdict_follows_the_bootstrap(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[float, float], tuple[float, float], str]] = [
         ((2.0, 0.01), (1.0, 0.01), "the new bundle is better"),
         ((2.0, 0.2), (1.0, 0.01), "the new bundle is better"),
         ((0.0, 1.0), (-9.0, 0.01), "the new bundle is worse"),
         ((2.0, 0.2), (1.0, 0.05), "no difference is proven"),
         ((2.0, 0.01), (-1.0, 0.01), "the metrics disagree"),
-    ],
-)
-def test_verdict_follows_the_bootstrap(bleu: tuple[float, float], chrf: tuple[float, float], verdict: str) -> None:
-    changes: dict[str, Any] = {
-        metric: {"before": 20.0, "after": 20.0 + difference, "difference": difference, "p_value": p_value}
-        for metric, (difference, p_value) in (("bleu", bleu), ("chrf", chrf))
-    }
-    (sentence,) = describe_result({"test_sets": {"held-out": {"sentences": 1000, "changes": changes}}})
-    assert verdict in sentence
-    assert f"BLEU 20.0 → {20.0 + bleu[0]:.1f}, p = {bleu[1]:.3f}; chrF 20.0 → {20.0 + chrf[0]:.1f}" in sentence
+    ]
+    for bleu, chrf, verdict in cases:
+        with subtests.test(bleu=bleu, chrf=chrf, verdict=verdict):
+            changes: dict[str, Any] = {
+                metric: {"before": 20.0, "after": 20.0 + difference, "difference": difference, "p_value": p_value}
+                for metric, (difference, p_value) in (("bleu", bleu), ("chrf", chrf))
+            }
+            (sentence,) = describe_result({"test_sets": {"held-out": {"sentences": 1000, "changes": changes}}})
+            assert verdict in sentence
+            assert f"BLEU 20.0 → {20.0 + bleu[0]:.1f}, p = {bleu[1]:.3f}; chrF 20.0 → {20.0 + chrf[0]:.1f}" in sentence

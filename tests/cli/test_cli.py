@@ -585,12 +585,13 @@ def test_windows_end_where_a_pipe_would_wait(monkeypatch: pytest.MonkeyPatch) ->
         assert list(windows) == [["3", "4", "5"], ["6"]]
 
 
-@pytest.mark.parametrize("number", ["nan", "inf", "-1", "0", "many"])
-def test_non_finite_numbers_are_usage_errors(number: str, run_cli: RunCli, bundle: Path) -> None:
-    for words in (["paper", "table1", "--budget"], ["paper", "table2", "nowhere", "--tflops"]):
-        assert words[-1] in run_cli(*words, number).line
-    if number in ("nan", "inf", "many"):
-        assert "--min-score" in run_cli("parse", bundle, "--min-score", number).line
+def test_non_finite_numbers_are_usage_errors(subtests: pytest.Subtests, run_cli: RunCli, bundle: Path) -> None:
+    for number in ["nan", "inf", "-1", "0", "many"]:
+        with subtests.test(number=number):
+            for words in (["paper", "table1", "--budget"], ["paper", "table2", "nowhere", "--tflops"]):
+                assert words[-1] in run_cli(*words, number).line
+            if number in ("nan", "inf", "many"):
+                assert "--min-score" in run_cli("parse", bundle, "--min-score", number).line
 
 
 NOHUP = """
@@ -1109,9 +1110,10 @@ def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
     assert lines[-1].endswith(" is saved, and the same command resumes from there\n")
 
 
-@pytest.mark.parametrize(
-    ("change", "code", "message"),
-    [
+def test_recipe_errors_are_one_line(
+    subtests: pytest.Subtests, run_cli: RunCli, corpus: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[str, int, str]] = [
         ("training.max_step=5", 2, "training.max_step is not a key; did you mean max_steps?"),
         ("training.max_steps", 2, "'training.max_steps' is not a setting: write key=value"),
         ("training.max_steps=many", 2, "training.max_steps = 'many'"),
@@ -1122,21 +1124,20 @@ def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
         ("data.root='nowhere'", 1, "nowhere/train.en"),
         ("data.train.target='valid.de'", 1, "10 lines but"),
         ("data.test.target='valid.de'", 1, "has 10: line n of one"),
-    ],
-)
-def test_recipe_errors_are_one_line(
-    change: str, code: int, message: str, run_cli: RunCli, corpus: Path, tmp_path: Path
-) -> None:
-    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
-    answer = run_cli("train", recipe, change)
-    assert answer.code == code
-    assert answer.out == ""
-    mistakes = [line for line in answer.err.splitlines() if line.startswith("dragoman:")]
-    assert len(mistakes) == 1
-    assert message in mistakes[0]
-    assert answer.err.endswith(f"{mistakes[0]}\n")
-    assert "Traceback" not in answer.err
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    ]
+    for change, code, message in cases:
+        with subtests.test(change=change, code=code, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
+            answer = run_cli("train", recipe, change)
+            assert answer.code == code
+            assert answer.out == ""
+            mistakes = [line for line in answer.err.splitlines() if line.startswith("dragoman:")]
+            assert len(mistakes) == 1
+            assert message in mistakes[0]
+            assert answer.err.endswith(f"{mistakes[0]}\n")
+            assert "Traceback" not in answer.err
+            assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_run_folder_stands_for_its_bundle(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
@@ -1149,9 +1150,15 @@ def test_run_folder_stands_for_its_bundle(run_cli: RunCli, bundle: Path, tmp_pat
 # Errors
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
+def test_every_error_is_one_line(
+    subtests: pytest.Subtests,
+    run_cli: RunCli,
+    bundle: Path,
+    trained: Path,
+    corpus: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    cases: list[tuple[Sequence[str], int, str]] = [
         (["nosuch"], 2, "No such command 'nosuch'; choose a command (see dragoman --help)"),
         (["translat"], 2, "No such command 'translat'; did you mean translate? (see dragoman --help)"),
         (["quantize"], 2, "No such command 'quantize'; did you mean model quantize? (see dragoman --help)"),
@@ -1220,29 +1227,27 @@ def test_run_folder_stands_for_its_bundle(run_cli: RunCli, bundle: Path, tmp_pat
         (["prepare", "{tmp}/blank", "run={tmp}/run"], 2, "data.train"),
         (["clean", "{en}", "-o", "{tmp}/out"], 2, "test.en, line 1, column 5: not TOML"),
         (["clean", "{tmp}/blank", "-o", "{tmp}/out"], 2, "data.train"),
-    ],
-    ids=lambda value: " ".join(value).replace("{", "").replace("}", "") if isinstance(value, list) else "",
-)
-def test_every_error_is_one_line(
-    words: Sequence[str], code: int, message: str, run_cli: RunCli, bundle: Path, trained: Path, corpus: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "blank").write_text("")
-    paths = {
-        "tmp": tmp_path, "bundle": bundle, "run": trained, "en": corpus / "test.en", "de": corpus / "test.de",
-        "valid": corpus / "valid.de",
-    }  # fmt: skip
-    if words[0] == "train" and "nowhere" not in words[1]:  # its header comes first
-        words = [*words, f"run='{tmp_path / 'run'}'"]
-        answer = run_cli(*(word.format(**paths) for word in words))
-        assert answer.err.splitlines()[-1].startswith("dragoman: ")
-        assert message in answer.err.splitlines()[-1]
-    else:
-        answer = run_cli(*(word.format(**paths) for word in words))
-        assert message.format(**paths) in answer.line
-    assert answer.code == code
-    assert list_names(tmp_path) == ["blank", "empty"]
-    assert (tmp_path / "blank").read_text() == ""
+    ]
+    for words, code, message in cases:
+        with subtests.test(words=words, code=code, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "empty").mkdir()
+            (tmp_path / "blank").write_text("")
+            paths = {
+                "tmp": tmp_path, "bundle": bundle, "run": trained, "en": corpus / "test.en", "de": corpus / "test.de",
+                "valid": corpus / "valid.de",
+            }  # fmt: skip
+            if words[0] == "train" and "nowhere" not in words[1]:  # its header comes first
+                words = [*words, f"run='{tmp_path / 'run'}'"]
+                answer = run_cli(*(word.format(**paths) for word in words))
+                assert answer.err.splitlines()[-1].startswith("dragoman: ")
+                assert message in answer.err.splitlines()[-1]
+            else:
+                answer = run_cli(*(word.format(**paths) for word in words))
+                assert message.format(**paths) in answer.line
+            assert answer.code == code
+            assert list_names(tmp_path) == ["blank", "empty"]
+            assert (tmp_path / "blank").read_text() == ""
 
 
 @pytest.mark.parametrize("command", ["translate", "info", "evaluate", "score"])

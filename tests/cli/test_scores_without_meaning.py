@@ -57,9 +57,10 @@ def test_evaluate_of_short_outputs_says_why(bundle: Path, tmp_path: Path) -> Non
     assert "no output has 4 tokens" in err
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_blank_lines_are_an_error(
+    subtests: pytest.Subtests, bundle: Path, blank: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[list[str]] = [
         ["score", "{text}", "--ref", "{blank}"],
         ["score", "{text}", "--ref", "{text}", "--ref", "{blank}"],
         ["score", "{text}", "--bundle", "{bundle}", "--src", "{blank}"],
@@ -68,15 +69,15 @@ def test_evaluate_of_short_outputs_says_why(bundle: Path, tmp_path: Path) -> Non
         ["model", "shortlist", "{bundle}", "{blank}", "{text}", "-o", "{tmp}/out"],
         ["model", "shortlist", "{bundle}", "{text}", "{blank}", "-o", "{tmp}/out"],
         ["model", "calibrate", "{bundle}", "{blank}"],
-    ],
-    ids=lambda words: " ".join(words[:1]),
-)
-def test_blank_lines_are_an_error(words: list[str], bundle: Path, blank: Path, tmp_path: Path) -> None:
-    text = write(tmp_path / "text", "red ten", "ten", "one red")
-    names = {"text": text, "blank": blank, "bundle": bundle, "tmp": tmp_path}
-    with raises_code("empty-data"):
-        run(*(word.format(**names) for word in words))
-    assert not (tmp_path / "out").exists()
+    ]
+    for words in cases:
+        with subtests.test(words=words):
+            tmp_path = tmp_path_factory.mktemp("case")
+            text = write(tmp_path / "text", "red ten", "ten", "one red")
+            names = {"text": text, "blank": blank, "bundle": bundle, "tmp": tmp_path}
+            with raises_code("empty-data"):
+                run(*(word.format(**names) for word in words))
+            assert not (tmp_path / "out").exists()
 
 
 def test_output_of_translate_json_is_scored_as_its_texts(bundle: Path, corpus: Path, tmp_path: Path) -> None:

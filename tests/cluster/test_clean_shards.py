@@ -115,26 +115,31 @@ def test_standard_input_is_refused(tmp_path: Path) -> None:
         clean_on_cluster(recipe, tmp_path / "out", SerialExecutor())
 
 
-@pytest.mark.parametrize("rows_per_block", [1, 7, 10_000])
-@pytest.mark.parametrize("num_partitions", [1, 3, 256])
-def test_partitions_find_exactly_the_repeated_rows(tmp_path: Path, rows_per_block: int, num_partitions: int) -> None:
-    rng = random.Random(5)
-    shards = [[rng.choice("abcdefghijklmnopqrstuvwxyz") * rng.randint(1, 4) for _ in range(size)] for size in (40, 0, 1, 300)]
-    folder = StoreFolder(str(tmp_path))
-    for index, texts in enumerate(shards):
-        folder.write(f"{index}", encode_digests(digest_sources(texts)))
-    find = FindRepeats(folder, ("0", "1", "2", "3"), (0, 40, 40, 41), rows_per_block)
-    bounds = [partition * 256 // num_partitions for partition in range(num_partitions + 1)]
-    repeated_rows: list[int] = []
-    for buckets in pairwise(bounds):
-        contents, summary = find(buckets)
-        rows = np.frombuffer(contents["rows"], dtype="<u8").tolist()
-        assert rows == sorted(rows)
-        assert summary == {"num_rows": len(rows)}
-        repeated_rows += rows
-    texts = [text for shard in shards for text in shard]
-    expected = [row for row, text in enumerate(texts) if text in texts[:row]]
-    assert sorted(repeated_rows) == expected
+def test_partitions_find_exactly_the_repeated_rows(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for rows_per_block in [1, 7, 10_000]:
+        for num_partitions in [1, 3, 256]:
+            with subtests.test(rows_per_block=rows_per_block, num_partitions=num_partitions):
+                tmp_path = tmp_path_factory.mktemp("case")
+                rng = random.Random(5)
+                shards = [
+                    [rng.choice("abcdefghijklmnopqrstuvwxyz") * rng.randint(1, 4) for _ in range(size)]
+                    for size in (40, 0, 1, 300)
+                ]
+                folder = StoreFolder(str(tmp_path))
+                for index, texts in enumerate(shards):
+                    folder.write(f"{index}", encode_digests(digest_sources(texts)))
+                find = FindRepeats(folder, ("0", "1", "2", "3"), (0, 40, 40, 41), rows_per_block)
+                bounds = [partition * 256 // num_partitions for partition in range(num_partitions + 1)]
+                repeated_rows: list[int] = []
+                for buckets in pairwise(bounds):
+                    contents, summary = find(buckets)
+                    rows = np.frombuffer(contents["rows"], dtype="<u8").tolist()
+                    assert rows == sorted(rows)
+                    assert summary == {"num_rows": len(rows)}
+                    repeated_rows += rows
+                texts = [text for shard in shards for text in shard]
+                expected = [row for row, text in enumerate(texts) if text in texts[:row]]
+                assert sorted(repeated_rows) == expected
 
 
 def test_reading_some_buckets_reads_only_their_rows(tmp_path: Path) -> None:

@@ -602,9 +602,8 @@ def test_recipe_file_is_read(tmp_path: Path) -> None:
         assert (recipe.name, recipe.model.d_ff, recipe.model.num_heads) == ("ä", 8, 4)
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
+def test_unreadable_recipe_is_named_with_position(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[bytes, str]] = [
         (
             b"a = 1\nb = = 2\n",
             "FILE, line 2, column 5: not TOML: Invalid value; write key = value on each line, and texts in quotes",
@@ -622,12 +621,13 @@ def test_recipe_file_is_read(tmp_path: Path) -> None:
             b"[[model]]\nd_model = 3\n",
             "FILE: model = [{'d_model': 3}]: needs a section of key = value lines, below its name in brackets",
         ),
-    ],
-)
-def test_unreadable_recipe_is_named_with_position(tmp_path: Path, content: bytes, expected: str) -> None:
-    path = tmp_path / "r.toml"
-    path.write_bytes(content)
-    assert file_error(path) == expected
+    ]
+    for content, expected in cases:
+        with subtests.test(content=content, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "r.toml"
+            path.write_bytes(content)
+            assert file_error(path) == expected
 
 
 def test_missing_recipe_file_is_named(tmp_path: Path) -> None:
@@ -660,24 +660,24 @@ def test_builtin_recipe_is_valid(subtests: pytest.Subtests) -> None:
             assert read_recipe(path, overrides).data.training_corpora()
 
 
-@pytest.mark.parametrize(
-    ("content", "overrides", "code"),
-    [
+def test_recipe_error_has_code(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str | None, list[str], str]] = [
         (None, [], "recipe-not-found"),
         ("a = = 2", [], "recipe-syntax"),
         ("", ["model"], "recipe-syntax"),
         ("", ["name.x=3"], "invalid-recipe"),
         ("[model]\nd_mdel = 3", [], "unknown-key"),
         ("[model]\nd_model = 0", [], "invalid-recipe"),
-    ],
-)
-def test_recipe_error_has_code(tmp_path: Path, content: str | None, overrides: list[str], code: str) -> None:
-    path = tmp_path / "r.toml"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(RecipeError) as caught:
-        read_recipe(path, overrides)
-    assert caught.value.code == code
+    ]
+    for content, overrides, code in cases:
+        with subtests.test(content=content, overrides=overrides, code=code):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "r.toml"
+            if content is not None:
+                path.write_text(content)
+            with pytest.raises(RecipeError) as caught:
+                read_recipe(path, overrides)
+            assert caught.value.code == code
 
 
 # --- corpora and mixtures ---------------------------------------------------------------------------------------------
@@ -723,9 +723,8 @@ def test_mixture_with_every_option_is_accepted() -> None:
     assert (as_list(corpora["memory"].file), as_list(corpora["memory"].source)) == (["*.tmx"], [])
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_training_data_variants_read_back_unchanged(subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, Any]] = [
         {"corpora": {"a": {"file": "a.tsv", "weight": 2}, "b": {"file": "b.tsv", "weight": 0.5}}},
         {"corpora": {"a": {"file": "a.tsv", "weight": 2}}},
         {"corpora": {"a": {"file": "a.tsv"}, "b": {"file": "b.tsv"}}, "temperature": 5},
@@ -734,11 +733,11 @@ def test_mixture_with_every_option_is_accepted() -> None:
         {"train": {"file": "a", "format": "tsv", "skip_filters": ["ratio"]}, "corpora": {}, "curriculum": []},
         {"train": {"file": "-", "format": "tsv"}},
         {"train": {"file": "a.jsonl", "columns": ["de", "en"]}},
-    ],
-)
-def test_training_data_variants_read_back_unchanged(data: dict[str, Any]) -> None:
-    recipe = make_recipe({"data": data})
-    assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
+    ]
+    for data in cases:
+        with subtests.test(data=data):
+            recipe = make_recipe({"data": data})
+            assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
 
 
 def test_override_reaches_corpus_of_mixture() -> None:
@@ -876,9 +875,8 @@ def test_deviation_reads_as_sentence() -> None:
 # --- imports ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
+def test_import_does_not_load_torch(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [
         "dragoman",
         "dragoman.config",
         "dragoman.config.section_validation",
@@ -886,16 +884,16 @@ def test_deviation_reads_as_sentence() -> None:
         "dragoman.evaluation.metrics",
         "dragoman.viz",
         "dragoman.cli.main",
-    ],
-)
-def test_import_does_not_load_torch(module: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", f"import {module}, sys; print('torch' in sys.modules, {module!r} in sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout == "False True\n"
+    ]
+    for module in cases:
+        with subtests.test(module=module):
+            result = subprocess.run(
+                [sys.executable, "-c", f"import {module}, sys; print('torch' in sys.modules, {module!r} in sys.modules)"],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert result.stdout == "False True\n"
 
 
 def test_parsing_recipes_follow_the_text_and_then_the_code() -> None:

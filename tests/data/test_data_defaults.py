@@ -70,18 +70,23 @@ def test_settings_of_the_recipe_win(recipe_file: Path) -> None:
     assert noam.training.warmup_steps == read_recipe(recipe_file).training.warmup_steps  # a shorter one would raise the peak
 
 
-@pytest.mark.parametrize(
-    ("pairs", "size", "epochs"),
-    [(500, "tiny", 60), (43_522, "tiny", 19.2), (160_000, "small", 10), (1_000_000, "base", 4), (20_000_000, "big", 2)],
-)
-def test_sizes_and_epochs_follow_from_the_pairs(pairs: int, size: str, epochs: float) -> None:
+def test_sizes_and_epochs_follow_from_the_pairs(subtests: pytest.Subtests) -> None:
     """The epochs are 4,000 / √pairs, between 2 and 60."""
-    assert choose_size(pairs) == size
-    chosen = choose_defaults(CorpusSize(pairs, 20 * pairs), size, max_length=256)["training"]
-    steps, batch_tokens = chosen["max_steps"], chosen["batch_tokens"]
-    assert steps == 200 or steps * batch_tokens / (20 * pairs) == pytest.approx(epochs, rel=0.06)
-    assert chosen["peak_lr"] * SIZES[size]["model"]["d_model"] == pytest.approx(0.35, rel=0.03)
-    assert chosen["warmup_steps"] == max(int(0.1 * steps), 20)
+    cases: list[tuple[int, str, float]] = [
+        (500, "tiny", 60),
+        (43_522, "tiny", 19.2),
+        (160_000, "small", 10),
+        (1_000_000, "base", 4),
+        (20_000_000, "big", 2),
+    ]
+    for pairs, size, epochs in cases:
+        with subtests.test(pairs=pairs, size=size, epochs=epochs):
+            assert choose_size(pairs) == size
+            chosen = choose_defaults(CorpusSize(pairs, 20 * pairs), size, max_length=256)["training"]
+            steps, batch_tokens = chosen["max_steps"], chosen["batch_tokens"]
+            assert steps == 200 or steps * batch_tokens / (20 * pairs) == pytest.approx(epochs, rel=0.06)
+            assert chosen["peak_lr"] * SIZES[size]["model"]["d_model"] == pytest.approx(0.35, rel=0.03)
+            assert chosen["warmup_steps"] == max(int(0.1 * steps), 20)
 
 
 def test_long_sentences_fit_into_the_batch() -> None:

@@ -150,9 +150,10 @@ def corpora_of(*targets: str, **keys: Any) -> dict[str, Any]:
     return {target: make_corpus("train", target, **keys) for target in targets}
 
 
-@pytest.mark.parametrize(
-    ("settings", "data", "names"),
-    [
+def test_recipes_that_do_not_fit_are_refused(
+    subtests: pytest.Subtests, letters: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[list[str], dict[str, Any], list[str]]] = [
         ([], {"language_token": None}, ["2 pairs", "xx → cc", "tokenizer.language_token"]),
         (["tokenizer.joint=false", "model.tie_embeddings=decoder"], {}, ["tokenizer.joint = true"]),
         ([], {"corpora": corpora_of("cc", target_language="")}, ["data.corpora.cc", "target_language"]),
@@ -173,13 +174,12 @@ def corpora_of(*targets: str, **keys: Any) -> dict[str, Any]:
             {"corpora": corpora_of("cc", "rr", alignments="x.align")},
             ["alignments", "drop"],
         ),
-    ],
-)
-def test_recipes_that_do_not_fit_are_refused(
-    letters: Path, tmp_path: Path, settings: list[str], data: dict[str, Any], names: list[str]
-) -> None:
-    with raises_code("invalid-recipe", *names):
-        make_multilingual_recipe(letters, tmp_path, *settings, **data)
+    ]
+    for settings, data, names in cases:
+        with subtests.test(settings=settings, data=data, names=names):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with raises_code("invalid-recipe", *names):
+                make_multilingual_recipe(letters, tmp_path, *settings, **data)
 
 
 class Pieces(list[str]):
@@ -196,19 +196,18 @@ PIECES = Pieces(["<de>", "<en>", "<fr>"])
 PAIRS = (("en", "de"), ("en", "fr"), ("de", "en"))
 
 
-@pytest.mark.parametrize(
-    ("placement", "languages", "expected"),
-    [
+def test_only_fitting_pair_is_chosen(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, tuple[Any, Any], tuple[str, str]]] = [
         ("source", ("en", "de"), ("en", "de")),
         ("source", (None, "fr"), ("en", "fr")),
         ("source", (None, "en"), ("de", "en")),
         ("source", ("de", None), ("de", "en")),
         ("both", (None, "de"), ("en", "de")),
-    ],
-)
-def test_only_fitting_pair_is_chosen(placement: Any, languages: tuple[Any, Any], expected: tuple[str, str]) -> None:
-    tokens = LanguageTokens("<{}>", placement, pairs=PAIRS).select(PIECES, *languages)
-    assert (tokens.source_language, tokens.target_language) == expected
+    ]
+    for placement, languages, expected in cases:
+        with subtests.test(placement=placement, languages=languages, expected=expected):
+            tokens = LanguageTokens("<{}>", placement, pairs=PAIRS).select(PIECES, *languages)
+            assert (tokens.source_language, tokens.target_language) == expected
 
 
 def test_default_pair_gives_way_to_the_named_language() -> None:

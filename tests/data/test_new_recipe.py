@@ -80,9 +80,8 @@ def test_json_has_recipe_size_and_survey() -> None:
     assert document["survey"]["pairs"] == 200
 
 
-@pytest.mark.parametrize(
-    ("files", "languages"),
-    [
+def test_names_of_files_state_languages(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], tuple[str, str]]] = [
         (("a.en", "a.de"), ("en", "de")),
         (("a.pt-BR.gz", "a.zh_Hans.gz"), ("pt-BR", "zh_Hans")),
         (("pairs.en-de.tsv",), ("en", "de")),
@@ -90,10 +89,10 @@ def test_json_has_recipe_size_and_survey() -> None:
         (("a.src", "a.tgt"), ("", "")),
         (("my-to-do.tsv",), ("", "")),
         (("a.en", "b.en"), ("", "")),
-    ],
-)
-def test_names_of_files_state_languages(files: tuple[str, ...], languages: tuple[str, str]) -> None:
-    assert read_user_corpus([Path(name) for name in files]).guess_languages() == languages
+    ]
+    for files, languages in cases:
+        with subtests.test(files=files, languages=languages):
+            assert read_user_corpus([Path(name) for name in files]).guess_languages() == languages
 
 
 def test_survey_counts_what_cleaning_looks_at() -> None:

@@ -252,9 +252,8 @@ def test_side_of_punctuation_keeps_the_pair(text: str) -> None:
     assert drop_final_punctuation("Well.", text) == ("Well.", text)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "both"),
-    [
+def test_concatenated_pairs_are_joined_by_script(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str, str]] = [
         ("One.", "Two.", "One. Two."),
         ("你好。", "再见。", "你好。再见。"),
         ("我喜欢Python", "真的", "我喜欢Python 真的"),  # six letters of eleven are Latin
@@ -263,11 +262,11 @@ def test_side_of_punctuation_keeps_the_pair(text: str) -> None:
         ("안녕하세요.", "감사합니다.", "안녕하세요. 감사합니다."),
         ("Раз.", "Два.", "Раз. Два."),
         ("1.", "2.", "1. 2."),
-    ],
-)
-def test_concatenated_pairs_are_joined_by_script(first: str, second: str, both: str) -> None:
-    assert concat_pairs((first, "a"), (second, "b")) == (both, "a b")
-    assert concat_pairs(("a", first), ("b", second)) == ("a b", both)
+    ]
+    for first, second, both in cases:
+        with subtests.test(first=first, second=second, both=both):
+            assert concat_pairs((first, "a"), (second, "b")) == (both, "a b")
+            assert concat_pairs(("a", first), ("b", second)) == ("a b", both)
 
 
 def test_all_typos_of_a_word_occur() -> None:
@@ -288,26 +287,36 @@ def test_all_typos_of_a_word_occur() -> None:
     assert greek == list_typos("λόγος", dict.fromkeys("λόγος", "")) - {"λόγος"}
 
 
-@pytest.mark.parametrize(("words", "typos"), [(1, 1), (2, 1), (4, 2), (8, 4), (20, 10)])
-def test_one_typo_for_sixteen_letters(words: int, typos: int) -> None:
-    text = " ".join(f"{'abcdefgh'[index % 8]}onderful"[:8] for index in range(words))  # words of eight letters
-    for seed in range(50):
-        changed = add_typos(text, Random(seed)).split()
-        assert sum(a != b for a, b in zip(text.split(), changed, strict=True)) == typos
+def test_one_typo_for_sixteen_letters(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, int]] = [(1, 1), (2, 1), (4, 2), (8, 4), (20, 10)]
+    for words, typos in cases:
+        with subtests.test(words=words, typos=typos):
+            text = " ".join(f"{'abcdefgh'[index % 8]}onderful"[:8] for index in range(words))  # words of eight letters
+            for seed in range(50):
+                changed = add_typos(text, Random(seed)).split()
+                assert sum(a != b for a, b in zip(text.split(), changed, strict=True)) == typos
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["of the men", "12345 1st abcd5 x_abcd", "https://a.org/street jo.street@a.org", "{street} %(street)s <street/>",
-     "我昨天买了很多书", "ありがとうございます", "__street__ [[street]] &nbsp;", "ame\u0301lie", ""],
-)  # fmt: skip
-def test_protected_text_gets_no_typos(text: str) -> None:
-    assert all(add_typos(text, Random(seed)) == text for seed in range(50))
-    mixed = f"{text} street"
-    for seed in range(50):
-        changed = add_typos(mixed, Random(seed))
-        assert changed.startswith(f"{text} ")
-        assert changed != mixed
+def test_protected_text_gets_no_typos(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [
+        "of the men",
+        "12345 1st abcd5 x_abcd",
+        "https://a.org/street jo.street@a.org",
+        "{street} %(street)s <street/>",
+        "我昨天买了很多书",
+        "ありがとうございます",
+        "__street__ [[street]] &nbsp;",
+        "ame\u0301lie",
+        "",
+    ]
+    for text in cases:
+        with subtests.test(text=text):
+            assert all(add_typos(text, Random(seed)) == text for seed in range(50))
+            mixed = f"{text} street"
+            for seed in range(50):
+                changed = add_typos(mixed, Random(seed))
+                assert changed.startswith(f"{text} ")
+                assert changed != mixed
 
 
 # --- placeholders -----------------------------------------------------------------------------------------------------
@@ -319,69 +328,68 @@ def find_placeholders(text: str) -> list[str]:
     return sorted(PLACEHOLDER.findall(text))
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_both_sides_get_the_same_placeholders(pair: tuple[str, str]) -> None:
-    before = Counter(find_placeholders(pair[0]))
-    assert before == Counter(find_placeholders(pair[1]))
-    for seed in range(300):
-        source, target = insert_placeholders(*pair, Random(seed))
-        after = Counter(find_placeholders(source))
-        assert after == Counter(find_placeholders(target))
-        assert before < after
-        assert not {name for name in before if before[name] != after[name]}
-        assert 1 <= (after - before).total() <= 3
+def test_both_sides_get_the_same_placeholders(subtests: pytest.Subtests) -> None:
+    for pair in PAIRS:
+        with subtests.test(pair=pair):
+            before = Counter(find_placeholders(pair[0]))
+            assert before == Counter(find_placeholders(pair[1]))
+            for seed in range(300):
+                source, target = insert_placeholders(*pair, Random(seed))
+                after = Counter(find_placeholders(source))
+                assert after == Counter(find_placeholders(target))
+                assert before < after
+                assert not {name for name in before if before[name] != after[name]}
+                assert 1 <= (after - before).total() <= 3
 
 
-@pytest.mark.parametrize(
-    ("pair", "replaceable"),
-    [
+def test_shared_words_become_placeholders(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, str], set[str]]] = [
         (("Tom paid 12.50 euros.", "Tom zahlte 12.50 Euro."), {"Tom", "12.50"}),
         (("See https://a.org/b.", "Voir https://a.org/b."), {"https://a.org/b"}),
         (("Write to a.b@c.org!", "写信给a.b@c.org！"), {"a.b@c.org"}),
         (("I read 3 books about Python.", "我读了3本关于Python的书。"), {"3", "Python"}),
         (("Tom's house is Tom's.", "Das Haus von Tom gehört Tom."), {"Tom"}),
         (("COVID-19 came at 12:30.", "COVID-19 kam um 12:30."), {"COVID-19", "12:30"}),
-    ],
-)
-def test_shared_words_become_placeholders(pair: tuple[str, str], replaceable: set[str]) -> None:
-    all_replaced = set()
-    for seed in range(100):
-        source, target = insert_placeholders(*pair, Random(seed))
-        replaced = {name for name in replaceable if name not in source}
-        assert replaced
-        assert replaced == {name for name in replaceable if name not in target}
-        pattern = re.compile("|".join(map(re.escape, sorted(replaceable, key=len, reverse=True))))
-        for side, original in ((source, pair[0]), (target, pair[1])):  # everything else stays unchanged
-            assert pattern.sub("", PLACEHOLDER.sub("", side)) == pattern.sub("", original)
-        all_replaced |= replaced
-    assert all_replaced == replaceable
+    ]
+    for pair, replaceable in cases:
+        with subtests.test(pair=pair, replaceable=replaceable):
+            all_replaced = set()
+            for seed in range(100):
+                source, target = insert_placeholders(*pair, Random(seed))
+                replaced = {name for name in replaceable if name not in source}
+                assert replaced
+                assert replaced == {name for name in replaceable if name not in target}
+                pattern = re.compile("|".join(map(re.escape, sorted(replaceable, key=len, reverse=True))))
+                for side, original in ((source, pair[0]), (target, pair[1])):  # everything else stays unchanged
+                    assert pattern.sub("", PLACEHOLDER.sub("", side)) == pattern.sub("", original)
+                all_replaced |= replaced
+            assert all_replaced == replaceable
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [
+def test_placeholder_is_inserted_without_shared_words(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [
         ("It was in Rome.", "Es war in Rom."),  # In is too short, and Rome differs from Rom
         ("Tom and Tom.", "Tom und er."),  # different counts
         ("In it goes.", "In diesen."),
         ("MP3a 3a", "3 MP"),
         ("Ame\u0301lie is here.", "Ame\u0301lie est là."),  # a letter keeps its accent
         ("What is your name?", "你叫什么名字？"),
-    ],
-)
-def test_placeholder_is_inserted_without_shared_words(pair: tuple[str, str]) -> None:
-    at_start = set()
-    for seed in range(60):
-        source, target = insert_placeholders(*pair, Random(seed))
-        (placeholder,) = find_placeholders(source)
-        assert find_placeholders(target) == [placeholder]
-        assert all(
-            side.replace(placeholder, "").replace(" ", "") == original.replace(" ", "")
-            for side, original in zip((source, target), pair, strict=True)
-        )
-        starts = {side.startswith(placeholder) for side in (source, target)}
-        assert len(starts) == 1
-        at_start |= starts
-    assert at_start == {True, False}
+    ]
+    for pair in cases:
+        with subtests.test(pair=pair):
+            at_start = set()
+            for seed in range(60):
+                source, target = insert_placeholders(*pair, Random(seed))
+                (placeholder,) = find_placeholders(source)
+                assert find_placeholders(target) == [placeholder]
+                assert all(
+                    side.replace(placeholder, "").replace(" ", "") == original.replace(" ", "")
+                    for side, original in zip((source, target), pair, strict=True)
+                )
+                starts = {side.startswith(placeholder) for side in (source, target)}
+                assert len(starts) == 1
+                at_start |= starts
+            assert at_start == {True, False}
 
 
 MARK = re.compile(r"⟦\d+⟧")
@@ -434,42 +442,41 @@ def test_placeholders_are_distinct_and_new() -> None:
     assert insert_placeholders(*crowded, Random(1)) == crowded  # the text holds all placeholders
 
 
-@pytest.mark.parametrize(
-    "transform",
-    [
+def test_long_lines_take_linear_time(subtests: pytest.Subtests) -> None:
+    """Lines of 20,000 characters would take minutes with a backtracking pattern."""
+    cases: list[Callable[[str], object]] = [
         to_upper_case,
         to_title_case,
         lambda text: drop_final_punctuation(text, text),
         lambda text: add_typos(text, Random(1)),
         lambda text: insert_placeholders(text, text, Random(1)),
-    ],
-)
-def test_long_lines_take_linear_time(transform: Callable[[str], object]) -> None:
-    """Lines of 20,000 characters would take minutes with a backtracking pattern."""
-    units = [
-        "a",
-        ".",
-        " ",
-        ";",
-        "{",
-        "好",
-        "\u0301",
-        "a.",
-        "<a",
-        "__",
-        "[[a",
-        "&a",
-        "%(a",
-        "1.",
-        "A-",
-        "www.",
-        "a@",
-        "a@a.",
-        '"»',
-        "{{",
     ]
-    started = thread_time()
-    for unit in units:
-        for end in ("", "a", ".", "a;.)"):
-            transform(unit * (20_000 // len(unit)) + end)
-    assert thread_time() - started < 0.1 * len(units)
+    for transform in cases:
+        with subtests.test(transform=transform):
+            units = [
+                "a",
+                ".",
+                " ",
+                ";",
+                "{",
+                "好",
+                "\u0301",
+                "a.",
+                "<a",
+                "__",
+                "[[a",
+                "&a",
+                "%(a",
+                "1.",
+                "A-",
+                "www.",
+                "a@",
+                "a@a.",
+                '"»',
+                "{{",
+            ]
+            started = thread_time()
+            for unit in units:
+                for end in ("", "a", ".", "a;.)"):
+                    transform(unit * (20_000 // len(unit)) + end)
+            assert thread_time() - started < 0.1 * len(units)

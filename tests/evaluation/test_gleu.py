@@ -10,9 +10,8 @@ import pytest
 from dragoman.evaluation.gleu import sentence_gleu
 
 
-@pytest.mark.parametrize(
-    ("output", "reference", "gleu"),
-    [
+def test_gleu_equals_values_by_hand(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str, float]] = [
         ("the cat sat", "the cat sat", 1.0),  # 3 + 2 + 1 n-grams of 6
         ("the cat", "the cat sat", 3 / 6),  # recall: 2 + 1 matches of 6
         ("the cat sat", "the cat", 3 / 6),  # precision: the same, because both sides count alike
@@ -21,10 +20,10 @@ from dragoman.evaluation.gleu import sentence_gleu
         ("dog", "cat", 0.0),
         ("", "cat", 0.0),
         ("", "", 0.0),
-    ],
-)
-def test_gleu_equals_values_by_hand(output: str, reference: str, gleu: float) -> None:
-    assert sentence_gleu(output.split(), reference.split()) == pytest.approx(gleu, abs=1e-12)
+    ]
+    for output, reference, gleu in cases:
+        with subtests.test(output=output, reference=reference, gleu=gleu):
+            assert sentence_gleu(output.split(), reference.split()) == pytest.approx(gleu, abs=1e-12)
 
 
 def gleu_by_crossing_out(output: Sequence[int], reference: Sequence[int]) -> float:

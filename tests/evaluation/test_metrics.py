@@ -202,16 +202,18 @@ def moses_bleu_en(hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     return moses_bleu(hypotheses, references, "en")
 
 
-@pytest.mark.parametrize("scorer", [bleu, chrf, ter, tokenized_bleu, moses_bleu_en, exact_match])
-def test_unequal_and_empty_sets_raise_errors(scorer: Scorer) -> None:
-    with raises_code("length-mismatch", "2 hypotheses", "3 references", "set 2"):
-        scorer(["a", "b"], [["a", "b"], ["a", "b", "c"]])
-    with raises_code("length-mismatch", "set 1"):
-        scorer([], [[]])
-    with raises_code("invalid-argument", "[lines]"):
-        scorer(["a", "b"], ["aa", "bb"])
-    with raises_code("invalid-argument", "[lines]"):
-        scorer(["a", "b"], [])
+def test_unequal_and_empty_sets_raise_errors(subtests: pytest.Subtests) -> None:
+    cases: list[Scorer] = [bleu, chrf, ter, tokenized_bleu, moses_bleu_en, exact_match]
+    for scorer in cases:
+        with subtests.test(scorer=scorer):
+            with raises_code("length-mismatch", "2 hypotheses", "3 references", "set 2"):
+                scorer(["a", "b"], [["a", "b"], ["a", "b", "c"]])
+            with raises_code("length-mismatch", "set 1"):
+                scorer([], [[]])
+            with raises_code("invalid-argument", "[lines]"):
+                scorer(["a", "b"], ["aa", "bb"])
+            with raises_code("invalid-argument", "[lines]"):
+                scorer(["a", "b"], [])
 
 
 def test_unavailable_tokenizers_raise_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,33 +49,35 @@ def sum_over_paths(logits_FV: Tensor, target: Sequence[int]) -> Tensor:
     return -torch.logsumexp(log_probs_NF.sum(dim=1), dim=0)
 
 
-@pytest.mark.parametrize(
-    ("sources", "targets"),
-    [
+def test_loss_equals_sum_over_all_paths(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[list[int]], list[list[int]]]] = [
         ([[4, 5, END]], [[6, 7, 6]]),
         ([[4, 5, END]], [[6, 6]]),
         ([[5, END]], [[4]]),
         ([[4, END], [5, 6, END], [7, END]], [[6, 6], [4, 7, 4, 5], [5]]),
         ([[4, END], [5, END]], [[4, 5, 4, 5], [7, 7, 6]]),
-    ],
-)
-@pytest.mark.parametrize("changes", [{}, {"output_bias": True}, {"ctc_upsampling": 3, "attention_window": 2}])
-def test_loss_equals_sum_over_all_paths(changes: dict[str, Any], sources: list[list[int]], targets: list[list[int]]) -> None:
-    model = build(**changes)
-    if model.output_bias is not None:
-        torch.nn.init.normal_(model.output_bias)
-    batch = collate(sources, targets, start_id=BEGIN)
-    loss, nll = ctc_loss(model, batch)
-    logits_BFV = model.compute_logits(compute_frame_outputs(model, batch.source_BS))
-    upsampling = changes.get("ctc_upsampling", 2)
-    rows = zip(logits_BFV, sources, targets, strict=True)
-    expected = torch.stack([sum_over_paths(row[: upsampling * len(source)], target) for row, source, target in rows]).sum()
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert nll.item() == loss.item()
-    parameters = list(model.parameters())
-    gradients = torch.autograd.grad(loss, parameters)
-    for gradient, expected_gradient in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
-        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-3, atol=2e-5)
+    ]
+    cases_1: list[dict[str, Any]] = [{}, {"output_bias": True}, {"ctc_upsampling": 3, "attention_window": 2}]
+    for sources, targets in cases:
+        for changes in cases_1:
+            with subtests.test(sources=sources, targets=targets, changes=changes):
+                model = build(**changes)
+                if model.output_bias is not None:
+                    torch.nn.init.normal_(model.output_bias)
+                batch = collate(sources, targets, start_id=BEGIN)
+                loss, nll = ctc_loss(model, batch)
+                logits_BFV = model.compute_logits(compute_frame_outputs(model, batch.source_BS))
+                upsampling = changes.get("ctc_upsampling", 2)
+                rows = zip(logits_BFV, sources, targets, strict=True)
+                expected = torch.stack(
+                    [sum_over_paths(row[: upsampling * len(source)], target) for row, source, target in rows]
+                ).sum()
+                assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+                assert nll.item() == loss.item()
+                parameters = list(model.parameters())
+                gradients = torch.autograd.grad(loss, parameters)
+                for gradient, expected_gradient in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
+                    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-3, atol=2e-5)
 
 
 def test_infeasible_target_is_counted_and_has_no_loss() -> None:

@@ -122,12 +122,16 @@ BAD_RECIPES = {
 }
 
 
-@pytest.mark.parametrize("setting", BAD_RECIPES)
-def test_recipe_refuses_what_ctc_has_not(tiny: Any, tmp_path: Path, setting: str) -> None:
-    with pytest.raises(RecipeError, match=BAD_RECIPES[setting]) as error:
-        tiny(tmp_path, *CTC, setting)
-    assert "\n" not in str(error.value)
-    assert "ctc" in str(error.value).lower()
+def test_recipe_refuses_what_ctc_has_not(
+    subtests: pytest.Subtests, tiny: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for setting in BAD_RECIPES:
+        with subtests.test(setting=setting):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(RecipeError, match=BAD_RECIPES[setting]) as error:
+                tiny(tmp_path, *CTC, setting)
+            assert "\n" not in str(error.value)
+            assert "ctc" in str(error.value).lower()
 
 
 def test_recipe_refuses_upsampling_without_ctc(tiny: Any, tmp_path: Path) -> None:
@@ -163,12 +167,16 @@ REFUSALS: dict[str, Refusal] = {
 }
 
 
-@pytest.mark.parametrize("feature", REFUSALS)
-def test_feature_is_refused_in_one_line(feature: str, translator: Translator, run: Path, tmp_path: Path) -> None:
-    call, error_class, message = REFUSALS[feature]
-    with pytest.raises(error_class, match=message) as error:
-        call(translator, run / "bundle", tmp_path / "out")
-    assert "\n" not in str(error.value)
+def test_feature_is_refused_in_one_line(
+    subtests: pytest.Subtests, translator: Translator, run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for feature in REFUSALS:
+        with subtests.test(feature=feature):
+            tmp_path = tmp_path_factory.mktemp("case")
+            call, error_class, message = REFUSALS[feature]
+            with pytest.raises(error_class, match=message) as error:
+                call(translator, run / "bundle", tmp_path / "out")
+            assert "\n" not in str(error.value)
 
 
 def list_commands(bundle: Path, source: Path, out: Path) -> dict[str, Sequence[object]]:

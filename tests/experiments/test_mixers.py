@@ -141,16 +141,18 @@ def test_interleaved_columns_alternate_directions() -> None:
         assert (difference_T > 0).tolist() == changed
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("kernel_size", "dilation"), [(1, 1), (3, 1), (5, 1), (3, 2), (3, 4)])
-def test_convolution_equals_torch(kernel_size: int, dilation: int, causal: bool) -> None:
-    torch.manual_seed(0)
-    module = Convolution(4, 6, kernel_size=kernel_size, causal=causal, dilation=dilation)
-    x_BTX, reach = noise(2, 7, 4), (kernel_size - 1) * dilation
-    weight = module.linear.weight.view(6, kernel_size, 4).transpose(1, 2)
-    padded = F.pad(x_BTX.mT, (reach, 0) if causal else (reach // 2, reach // 2))
-    expected = F.conv1d(padded, weight, module.linear.bias, dilation=dilation).mT
-    torch.testing.assert_close(module(x_BTX, None, None)[0], expected, rtol=0, atol=1e-5)
+def test_convolution_equals_torch(subtests: pytest.Subtests) -> None:
+    cases_1: list[tuple[int, int]] = [(1, 1), (3, 1), (5, 1), (3, 2), (3, 4)]
+    for causal in [False, True]:
+        for kernel_size, dilation in cases_1:
+            with subtests.test(causal=causal, kernel_size=kernel_size, dilation=dilation):
+                torch.manual_seed(0)
+                module = Convolution(4, 6, kernel_size=kernel_size, causal=causal, dilation=dilation)
+                x_BTX, reach = noise(2, 7, 4), (kernel_size - 1) * dilation
+                weight = module.linear.weight.view(6, kernel_size, 4).transpose(1, 2)
+                padded = F.pad(x_BTX.mT, (reach, 0) if causal else (reach // 2, reach // 2))
+                expected = F.conv1d(padded, weight, module.linear.bias, dilation=dilation).mT
+                torch.testing.assert_close(module(x_BTX, None, None)[0], expected, rtol=0, atol=1e-5)
 
 
 def test_gated_convolution_equals_torch() -> None:
@@ -184,86 +186,97 @@ def test_dilations_double_and_begin_again() -> None:
 # Every model
 
 
-@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
-def test_gradient_reaches_every_parameter(name: str) -> None:
-    model = make_any_model(name).train()
-    source_BS, inputs_BT = sentences(6, 4, 2), sentences(5, 5, 3)
-    model(source_BS, inputs_BT).logsumexp(-1).sum().backward()
-    for key, parameter in model.named_parameters():
-        assert parameter.grad is not None, key
-        assert parameter.grad.isfinite().all(), key
+def test_gradient_reaches_every_parameter(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
+    for name in cases:
+        with subtests.test(name=name):
+            model = make_any_model(name).train()
+            source_BS, inputs_BT = sentences(6, 4, 2), sentences(5, 5, 3)
+            model(source_BS, inputs_BT).logsumexp(-1).sum().backward()
+            for key, parameter in model.named_parameters():
+                assert parameter.grad is not None, key
+                assert parameter.grad.isfinite().all(), key
 
 
-@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_later_inputs_change_no_earlier_output(name: str) -> None:
-    model = make_any_model(name)
-    source_BS, inputs_BT = sentences(6, 4), sentences(7, 7)
-    other_BT = inputs_BT.clone()
-    other_BT[:, 4] = 3 + (inputs_BT[:, 4] - 2) % (ROWS - 3)
-    before, after = model(source_BS, inputs_BT), model(source_BS, other_BT)
-    torch.testing.assert_close(after[:, :4], before[:, :4], rtol=0, atol=1e-6)
-    assert (after[:, 4] - before[:, 4]).abs().amax() > 1e-5
+def test_later_inputs_change_no_earlier_output(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
+    for name in cases:
+        with subtests.test(name=name):
+            model = make_any_model(name)
+            source_BS, inputs_BT = sentences(6, 4), sentences(7, 7)
+            other_BT = inputs_BT.clone()
+            other_BT[:, 4] = 3 + (inputs_BT[:, 4] - 2) % (ROWS - 3)
+            before, after = model(source_BS, inputs_BT), model(source_BS, other_BT)
+            torch.testing.assert_close(after[:, :4], before[:, :4], rtol=0, atol=1e-6)
+            assert (after[:, 4] - before[:, 4]).abs().amax() > 1e-5
 
 
-@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_padding_changes_no_output(name: str) -> None:
-    model = make_any_model(name)
-    source_BS, inputs_BT = sentences(4, 4), sentences(5, 5)
-    padded = F.pad(source_BS, (0, 3), value=PAD)
-    torch.testing.assert_close(model(padded, inputs_BT), model(source_BS, inputs_BT), rtol=0, atol=1e-5)
+def test_padding_changes_no_output(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
+    for name in cases:
+        with subtests.test(name=name):
+            model = make_any_model(name)
+            source_BS, inputs_BT = sentences(4, 4), sentences(5, 5)
+            padded = F.pad(source_BS, (0, 3), value=PAD)
+            torch.testing.assert_close(model(padded, inputs_BT), model(source_BS, inputs_BT), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_cached_decoding_equals_full_decoding(name: str) -> None:
+def test_cached_decoding_equals_full_decoding(subtests: pytest.Subtests) -> None:
     """Decode in parts of one, two and three tokens, beyond the source's length, with two rows for each source."""
-    model = make_any_model(name).double()
-    source_BS, inputs_NT = sentences(5, 3), sentences(*[9] * 4)
-    full = model(source_BS.repeat_interleave(2, dim=0), inputs_NT)
-    state, parts = model.start(source_BS), []
-    for start, end in ((0, 1), (1, 3), (3, 6), (6, 7), (7, 9)):
-        outputs, state = model.decoder(inputs_NT[:, start:end], state)
-        parts.append(model.compute_logits(outputs))
-    torch.testing.assert_close(torch.cat(parts, dim=1), full, rtol=0, atol=1e-5)
+    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
+    for name in cases:
+        with subtests.test(name=name):
+            model = make_any_model(name).double()
+            source_BS, inputs_NT = sentences(5, 3), sentences(*[9] * 4)
+            full = model(source_BS.repeat_interleave(2, dim=0), inputs_NT)
+            state, parts = model.start(source_BS), []
+            for start, end in ((0, 1), (1, 3), (3, 6), (6, 7), (7, 9)):
+                outputs, state = model.decoder(inputs_NT[:, start:end], state)
+                parts.append(model.compute_logits(outputs))
+            torch.testing.assert_close(torch.cat(parts, dim=1), full, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_reordered_state_equals_fresh_state(name: str) -> None:
+def test_reordered_state_equals_fresh_state(subtests: pytest.Subtests) -> None:
     """Exchange the hypotheses of the first sentence, then leave the first sentence out."""
-    model = make_any_model(name)
-    source_BS, inputs_NT, rows_N = sentences(5, 3), sentences(*[4] * 4), torch.tensor([1, 0, 2, 2])
-    _, state = model.decoder(inputs_NT[:, :3], model.start(source_BS))
-    _, expected = model.decoder(inputs_NT[rows_N, :3], model.start(source_BS))
-    tokens_N = inputs_NT[:, 3]
-    reordered = model.step(tokens_N, state.reorder(rows_N))[0]
-    torch.testing.assert_close(reordered, model.step(tokens_N, expected)[0], rtol=0, atol=1e-5)
-    last = model.step(tokens_N[2:], state.reorder(rows_N).select_sentences(torch.tensor([1])))[0]
-    torch.testing.assert_close(last, reordered[2:], rtol=0, atol=1e-5)
+    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
+    for name in cases:
+        with subtests.test(name=name):
+            model = make_any_model(name)
+            source_BS, inputs_NT, rows_N = sentences(5, 3), sentences(*[4] * 4), torch.tensor([1, 0, 2, 2])
+            _, state = model.decoder(inputs_NT[:, :3], model.start(source_BS))
+            _, expected = model.decoder(inputs_NT[rows_N, :3], model.start(source_BS))
+            tokens_N = inputs_NT[:, 3]
+            reordered = model.step(tokens_N, state.reorder(rows_N))[0]
+            torch.testing.assert_close(reordered, model.step(tokens_N, expected)[0], rtol=0, atol=1e-5)
+            last = model.step(tokens_N[2:], state.reorder(rows_N).select_sentences(torch.tensor([1])))[0]
+            torch.testing.assert_close(last, reordered[2:], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*SYSTEM_NAMES, *MODELS])
 @torch.no_grad()
-def test_beam_of_one_equals_greedy_search(name: str) -> None:
-    model, source_BS = make_any_model(name), sentences(5, 3, 4)
-    settings, lengths = SearchSettings(start_id=START, end_id=END, forbidden_ids=(PAD, START)), [8, 8, 8]
-    arrays = TorchArrays(source_BS.device)
-    greedy = decode_tokens(model.step, model.start(source_BS), max_lengths=lengths, settings=settings, arrays=arrays)
-    for beam_size in (1, 3):
-        options = BeamSearchOptions(beam_size=beam_size, early_stopping="exhaustive")
-        results = beam_search(
-            model.step, model.start(source_BS), max_lengths=lengths, settings=settings, options=options, arrays=arrays
-        )
-        if beam_size == 1:
-            assert [result[0].tokens for result in results] == [hypothesis.tokens for hypothesis in greedy]
-        assert all(len(result) >= 1 for result in results)
+def test_beam_of_one_equals_greedy_search(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [*SYSTEM_NAMES, *MODELS]
+    for name in cases:
+        with subtests.test(name=name):
+            model, source_BS = make_any_model(name), sentences(5, 3, 4)
+            settings, lengths = SearchSettings(start_id=START, end_id=END, forbidden_ids=(PAD, START)), [8, 8, 8]
+            arrays = TorchArrays(source_BS.device)
+            greedy = decode_tokens(model.step, model.start(source_BS), max_lengths=lengths, settings=settings, arrays=arrays)
+            for beam_size in (1, 3):
+                options = BeamSearchOptions(beam_size=beam_size, early_stopping="exhaustive")
+                results = beam_search(
+                    model.step, model.start(source_BS), max_lengths=lengths, settings=settings, options=options, arrays=arrays
+                )
+                if beam_size == 1:
+                    assert [result[0].tokens for result in results] == [hypothesis.tokens for hypothesis in greedy]
+                assert all(len(result) >= 1 for result in results)
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
+def test_wrong_keys_give_one_line(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"cross_attention": "first"}, "is for a decoder without self-attention"),
         ({"decoder_mixer": "recurrent", "cross_attention": "first", "decoder_layers": 1}, "no layer follows the first one"),
         ({"decoder_mixer": "convolution", "cross_attention": "multi_step"}, "is for an encoder without self-attention"),
@@ -275,8 +288,7 @@ def test_beam_of_one_equals_greedy_search(name: str) -> None:
         ({"encoder_mixer": "recurrent", "d_model": 15, "num_heads": 3, "position_encoding": "none"}, "make it even"),
         ({"normalization": "none", "final_norm": True}, "has no effect"),
         ({"encoder_mixer": "transducer"}, "encoder_mixer"),
-    ],
-)
-def test_wrong_keys_give_one_line(changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        make_config(**changes)
+    ]
+    for changes, problem in cases:
+        with subtests.test(changes=changes, problem=problem), pytest.raises(ValueError, match=problem):
+            make_config(**changes)

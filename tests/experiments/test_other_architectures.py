@@ -87,9 +87,10 @@ def test_model_without_attention_has_no_alignments(tiny: Any, tmp_path: Path) ->
         explain(translator, "one red two")
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
+def test_tasks_without_their_layers_give_one_line(
+    subtests: pytest.Subtests, tiny: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["training.guided_alignment_weight=0.1", *(f"model.{key}" for key in BYTENET)], "guided_alignment_weight needs"),
         (
             ["decoding.coverage_penalty=0.1", *(f"model.{key}" for key in BYTENET)],
@@ -104,12 +105,13 @@ def test_model_without_attention_has_no_alignments(tiny: Any, tmp_path: Path) ->
             "the decoder has 1; give 1$",
         ),
         (["training.parallel=fsdp", "model.normalization=batch"], "set parallel = 'ddp'"),
-    ],
-)
-def test_tasks_without_their_layers_give_one_line(tiny: Any, settings: list[str], problem: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=problem) as error:
-        tiny(tmp_path, *settings)
-    assert "\n" not in str(error.value)
+    ]
+    for settings, problem in cases:
+        with subtests.test(settings=settings, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(RecipeError, match=problem) as error:
+                tiny(tmp_path, *settings)
+            assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", SYSTEM_NAMES)

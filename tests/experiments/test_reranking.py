@@ -67,19 +67,18 @@ def reverse(reverse_path: Path) -> Translator:
     return dragoman.load(reverse_path, task="translation", device="cpu", precision="float32")
 
 
-@pytest.mark.parametrize(
-    ("weights", "scores", "best"),
-    [
+def test_score_is_weighted_sum(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[RerankWeights, list[float], str]] = [
         (RerankWeights(), [-1.0, -2.0, -3.0], "a"),
         (RerankWeights(reverse=0.5), [-5.0, -4.0, -5.5], "b"),
         (RerankWeights(length=0.5), [0.5, 0.5, 1.5], "c"),
         (RerankWeights(0.5, 0.25, 0.1), [-5.2, -4.25, -6.85], "b"),
         (RerankWeights(0.25, 1.0, 1.0), [-2.0, -1.0, -4.25], "b"),
-    ],
-)
-def test_score_is_weighted_sum(weights: RerankWeights, scores: list[float], best: str) -> None:
-    assert [candidate.compute_score(weights) for candidate in CANDIDATES] == pytest.approx(scores)
-    assert choose_candidate(CANDIDATES, weights).text == best
+    ]
+    for weights, scores, best in cases:
+        with subtests.test(weights=weights, scores=scores, best=best):
+            assert [candidate.compute_score(weights) for candidate in CANDIDATES] == pytest.approx(scores)
+            assert choose_candidate(CANDIDATES, weights).text == best
 
 
 def test_equal_scores_keep_first_candidate() -> None:
@@ -160,13 +159,15 @@ def test_reranking_needs_second_model(forward: Translator) -> None:
     assert error.value.code == "missing-key"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"reverse": "1"}', '{"other": 1}', '{"length": NaN}', '{"length": true}'])
-def test_wrong_weights_are_an_error(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "weights.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError) as error:
-        read_weights(path)
-    assert error.value.code == "invalid-format"
+def test_wrong_weights_are_an_error(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for text in ["", "[]", '{"reverse": "1"}', '{"other": 1}', '{"length": NaN}', '{"length": true}']:
+        with subtests.test(text=text):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "weights.json"
+            path.write_text(text, encoding="utf-8")
+            with pytest.raises(DataError) as error:
+                read_weights(path)
+            assert error.value.code == "invalid-format"
 
 
 def test_missing_weights_are_an_error(tmp_path: Path) -> None:

@@ -325,9 +325,10 @@ def test_two_ranks_make_the_run_of_one_process(bundle: Path, tiny: MakeRecipe, t
         torch.testing.assert_close(first[name], second[name], atol=2e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
+def test_options_that_do_not_go_together_are_refused(
+    subtests: pytest.Subtests, bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
         (("training.r_drop_alpha=1",), ("sequence_loss and r_drop_alpha",)),
         (("training.kl_to_init=1",), ("sequence_loss and kl_to_init",)),
         (("training.guided_alignment_weight=1",), ("sequence_loss and guided_alignment_weight",)),
@@ -342,15 +343,14 @@ def test_two_ranks_make_the_run_of_one_process(bundle: Path, tiny: MakeRecipe, t
             ("include_reference",),
         ),
         (("training.sequence_loss.objective='expected_gleu'", "training.sequence_loss.sharpness=1.0"), ("sharpness = 1",)),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    settings: tuple[str, ...], names: tuple[str, ...], bundle: Path, tiny: MakeRecipe, tmp_path: Path
-) -> None:
-    with pytest.raises(RecipeError) as raised:
-        tiny(tmp_path / "run", f"training.init_from='{bundle}'", RISK, *settings)
-    assert all(name in str(raised.value) for name in names), raised.value
-    assert "\n" not in str(raised.value)
+    ]
+    for settings, names in cases:
+        with subtests.test(settings=settings, names=names):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(RecipeError) as raised:
+                tiny(tmp_path / "run", f"training.init_from='{bundle}'", RISK, *settings)
+            assert all(name in str(raised.value) for name in names), raised.value
+            assert "\n" not in str(raised.value)
 
 
 def test_risk_needs_a_trained_run(tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -130,18 +130,22 @@ def masked_log_probs(bundle: Bundle, source: list[int], target: list[int]) -> li
     return log_probs
 
 
-@pytest.mark.parametrize("variant", MODEL_VARIANTS)
-def test_forced_scores_agree(variant: str, trained_bundle: Bundle, tmp_path: Path) -> None:
+def test_forced_scores_agree(
+    subtests: pytest.Subtests, trained_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Forced scoring needs no search: each log-probability equals the PyTorch model's."""
-    bundle = random_bundle(trained_bundle, variant)
-    export_ctranslate2(bundle, tmp_path / "out")
-    sources, targets = random_sources(bundle, 6), [source[:5] for source in random_sources(bundle, 6)[::-1]]
-    targets = [[index for index in target if index != END_ID] for target in targets]
-    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
-    pieces = [bundle.tokenizer.target.ids_to_pieces(target) for target in targets]
-    results = translator.score_batch(as_pieces(bundle, sources), pieces)
-    for source, target, result in zip(sources, targets, results, strict=True):
-        assert result.log_probs == pytest.approx(masked_log_probs(bundle, source, target), abs=2e-4, rel=1e-5)
+    for variant in MODEL_VARIANTS:
+        with subtests.test(variant=variant):
+            tmp_path = tmp_path_factory.mktemp("case")
+            bundle = random_bundle(trained_bundle, variant)
+            export_ctranslate2(bundle, tmp_path / "out")
+            sources, targets = random_sources(bundle, 6), [source[:5] for source in random_sources(bundle, 6)[::-1]]
+            targets = [[index for index in target if index != END_ID] for target in targets]
+            translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
+            pieces = [bundle.tokenizer.target.ids_to_pieces(target) for target in targets]
+            results = translator.score_batch(as_pieces(bundle, sources), pieces)
+            for source, target, result in zip(sources, targets, results, strict=True):
+                assert result.log_probs == pytest.approx(masked_log_probs(bundle, source, target), abs=2e-4, rel=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["paper", "t2t-2017", "modern", "narrow keys"])

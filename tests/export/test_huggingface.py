@@ -76,22 +76,24 @@ def open_export(folder: Path) -> tuple[Any, Any]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_are_equal(variant: str, trained_bundle: Bundle, tmp_path: Path) -> None:
+def test_logits_are_equal(subtests: pytest.Subtests, trained_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Both models compute in float64, so that only an error of the export can make a difference."""
-    bundle = random_bundle(trained_bundle, **VARIANTS[variant])
-    export_huggingface(bundle, tmp_path / "out")
-    verify_checksums(tmp_path / "out", BundleError)
-    model, _ = open_export(tmp_path / "out")
-    rng = torch.Generator().manual_seed(1)
-    source = torch.randint(4, len(bundle.tokenizer.source), (3, 9), generator=rng)
-    source[1, 6:] = PADDING_ID
-    inputs = torch.randint(4, len(bundle.tokenizer.target), (3, 8), generator=rng)
-    inputs[:, 0] = model.config.decoder_start_token_id
-    assert model.config.decoder_start_token_id == get_decoder_start_id(bundle.recipe.model)
-    expected = bundle.model.double()(source, inputs)
-    logits = model.double()(input_ids=source, attention_mask=source != PADDING_ID, decoder_input_ids=inputs).logits
-    torch.testing.assert_close(logits[:, :, 1:], expected[:, :, 1:], rtol=0, atol=1e-9)
+    for variant in VARIANTS:
+        with subtests.test(variant=variant):
+            tmp_path = tmp_path_factory.mktemp("case")
+            bundle = random_bundle(trained_bundle, **VARIANTS[variant])
+            export_huggingface(bundle, tmp_path / "out")
+            verify_checksums(tmp_path / "out", BundleError)
+            model, _ = open_export(tmp_path / "out")
+            rng = torch.Generator().manual_seed(1)
+            source = torch.randint(4, len(bundle.tokenizer.source), (3, 9), generator=rng)
+            source[1, 6:] = PADDING_ID
+            inputs = torch.randint(4, len(bundle.tokenizer.target), (3, 8), generator=rng)
+            inputs[:, 0] = model.config.decoder_start_token_id
+            assert model.config.decoder_start_token_id == get_decoder_start_id(bundle.recipe.model)
+            expected = bundle.model.double()(source, inputs)
+            logits = model.double()(input_ids=source, attention_mask=source != PADDING_ID, decoder_input_ids=inputs).logits
+            torch.testing.assert_close(logits[:, :, 1:], expected[:, :, 1:], rtol=0, atol=1e-9)
 
 
 def save(bundle: Bundle, path: Path) -> Path:
@@ -187,9 +189,10 @@ def test_files_describe_model_and_search(trained_bundle: Bundle, tmp_path: Path)
         assert phrase in card
 
 
-@pytest.mark.parametrize(
-    ("settings", "feature"),
-    [
+def test_unsupported_feature_is_named(
+    subtests: pytest.Subtests, trained_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"norm": "pre"}, "model.norm = 'pre'"),
         ({"final_norm": True}, "model.final_norm = True"),
         ({"norm_epsilon": 0.01}, "model.norm_epsilon = 0.01"),
@@ -199,12 +202,13 @@ def test_files_describe_model_and_search(trained_bundle: Bundle, tmp_path: Path)
         ({"d_k": 3}, "model.d_k = 3"),
         ({"target_space_embedding": True}, "model.target_space_embedding = True"),
         ({"attention_window": 3}, "model.attention_window = 3"),
-    ],
-)
-def test_unsupported_feature_is_named(settings: dict[str, Any], feature: str, trained_bundle: Bundle, tmp_path: Path) -> None:
-    with raises_code("export-unsupported", feature):
-        export_huggingface(random_bundle(trained_bundle, **settings), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    ]
+    for settings, feature in cases:
+        with subtests.test(settings=settings, feature=feature):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with raises_code("export-unsupported", feature):
+                export_huggingface(random_bundle(trained_bundle, **settings), tmp_path / "out")
+            assert not (tmp_path / "out").exists()
 
 
 def test_command_writes_card_with_scores_of_run(trained_bundle: Bundle, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def read(folder: Path, name: str, content: str | bytes, source: str = "en", targ
     return read_glossary(path, source, target)
 
 
-READ = [
+READ: list[tuple[str, str | bytes, dict[str, tuple[str, ...]]]] = [
     ("a.tsv", "dog\tHund|Hündin\r\n\ncat \tKatze\ta comment\n", {"dog": ("Hund", "Hündin"), "cat": ("Katze",)}),
     ("a.csv", '\ufeffdog,Hund,en,de\n"a, b","x ""y""",EN-US,DE\n', {"dog": ("Hund",), "a, b": ('x "y"',)}),
     ("a.csv", "Target,Source,Comment\nHund,dog,\n", {"dog": ("Hund",)}),
@@ -50,11 +50,13 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "expected"), READ)
-def test_files_are_read(tmp_path: Path, name: str, content: str | bytes, expected: dict[str, tuple[str, ...]]) -> None:
-    entries = {entry.source: entry.targets for entry in read(tmp_path, name, content).entries}
-    assert entries | expected == entries
-    assert len(entries) >= len(expected)
+def test_files_are_read(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name, content, expected in READ:
+        with subtests.test(name=name, content=content, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            entries = {entry.source: entry.targets for entry in read(tmp_path, name, content).entries}
+            assert entries | expected == entries
+            assert len(entries) >= len(expected)
 
 
 def test_header_names_flags(tmp_path: Path) -> None:
@@ -64,9 +66,8 @@ def test_header_names_flags(tmp_path: Path) -> None:
     assert format_tsv_entries(glossary.entries) == "US\tUSA\nLinux\tLinux"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "code", "message"),
-    [
+def test_wrong_files_are_one_line(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str | bytes, str, str]] = [
         ("a.csv", "source,comment\nx,y\n", "unknown-column", "line 1: the header has no column 'target'"),
         ("a.csv", "source,target,color\nx,y,z\n", "unknown-column", "'color'; allowed, once each, are source, target"),
         ("a.csv", "source,target\nx\n", "unknown-column", "line 2: has 1 columns, and the header has 2"),
@@ -95,15 +96,16 @@ def test_header_names_flags(tmp_path: Path) -> None:
             "invalid-format",
             "declares the entity 'a'",
         ),
-    ],
-)
-def test_wrong_files_are_one_line(tmp_path: Path, name: str, content: str | bytes, code: str, message: str) -> None:
-    with pytest.raises(DataError) as refused:
-        read(tmp_path, name, content)
-    assert refused.value.code == code
-    assert str(refused.value).startswith(str(tmp_path / name))
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+    ]
+    for name, content, code, message in cases:
+        with subtests.test(name=name, content=content, code=code, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(DataError) as refused:
+                read(tmp_path, name, content)
+            assert refused.value.code == code
+            assert str(refused.value).startswith(str(tmp_path / name))
+            assert message in str(refused.value)
+            assert "\n" not in str(refused.value)
 
 
 def test_tbx_needs_languages_and_a_file(tmp_path: Path) -> None:

@@ -16,19 +16,18 @@ from dragoman.formats.object_store import (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+def test_names_become_urls_or_absolute_paths(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str | Path, str]] = [
         ("s3://bucket/a b/c.txt", "s3://bucket/a b/c.txt"),
         (Path("s3://bucket/c.txt"), "s3://bucket/c.txt"),  # pathlib merges the slashes
         ("file:///data/c.txt", "/data/c.txt"),
         (Path("file:///data/c.txt"), "/data/c.txt"),
         ("/data/c.txt", "/data/c.txt"),
-    ],
-)
-def test_names_become_urls_or_absolute_paths(name: str | Path, expected: str) -> None:
-    assert normalize_url(name) == expected
-    assert is_url(name) == ("://" in expected)
+    ]
+    for name, expected in cases:
+        with subtests.test(name=name, expected=expected):
+            assert normalize_url(name) == expected
+            assert is_url(name) == ("://" in expected)
 
 
 def test_relative_path_is_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

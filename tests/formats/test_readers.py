@@ -69,35 +69,38 @@ def test_tsv_columns_are_chosen_by_number(tmp_path: Path) -> None:
     assert read_error(path) == ", line 1: 4 tab-separated columns; expected 2, source and target"
 
 
-@pytest.mark.parametrize("column", ["0", "en", "", "²", "-1", "1.5", "9" * 10])
-def test_tsv_column_is_number_from_1(tmp_path: Path, column: str) -> None:
-    path = write_file(tmp_path / "a.tsv", "one\teins\n")
-    assert (
-        read_error(path, column_names=["1", column])
-        == f": columns names {column!r}, but the columns of a TSV are numbers from '1'"
-    )
+def test_tsv_column_is_number_from_1(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[str] = ["0", "en", "", "²", "-1", "1.5", "9" * 10]
+    for column in cases:
+        with subtests.test(column=column):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = write_file(tmp_path / "a.tsv", "one\teins\n")
+            assert (
+                read_error(path, column_names=["1", column])
+                == f": columns names {column!r}, but the columns of a TSV are numbers from '1'"
+            )
 
 
 # --- JSON lines -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("row", "columns"),
-    [
+def test_keys_are_given_or_usual_ones(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[dict[str, Any], list[str] | None]] = [
         ({"translation": {"en": "one", "de": "eins"}, "en": "x", "de": "x", "source": "x", "target": "x"}, None),
         ({"en": "one", "de": "eins", "source": "x", "target": "x"}, None),
         ({"source": "one", "target": "eins", "src": "x", "tgt": "x", "en": "x"}, None),
         ({"src": "one", "tgt": "eins", "source": "wmt"}, None),
         ({"a": {"b": {"c": "one"}}, "d": "eins"}, ["a.b.c", "d"]),
         ({"a.b": "one", "a": {"b": "x"}, "d": "eins"}, ["a.b", "d"]),
-    ],
-)
-def test_keys_are_given_or_usual_ones(tmp_path: Path, row: dict[str, Any], columns: list[str] | None) -> None:
-    path = write_file(tmp_path / "a.jsonl", f"{json.dumps(row)}\n\n{json.dumps(row)}\n")
-    assert read(path, column_names=columns) == [Pair("one", "eins", f"{path}:1"), Pair("one", "eins", f"{path}:3")]
-    table = write_file(tmp_path / "a.parquet", "")
-    pq.write_table(pa.Table.from_pylist([row, row]), table)
-    assert read(table, column_names=columns) == [Pair("one", "eins", f"{table}:#1"), Pair("one", "eins", f"{table}:#2")]
+    ]
+    for row, columns in cases:
+        with subtests.test(row=row, columns=columns):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = write_file(tmp_path / "a.jsonl", f"{json.dumps(row)}\n\n{json.dumps(row)}\n")
+            assert read(path, column_names=columns) == [Pair("one", "eins", f"{path}:1"), Pair("one", "eins", f"{path}:3")]
+            table = write_file(tmp_path / "a.parquet", "")
+            pq.write_table(pa.Table.from_pylist([row, row]), table)
+            assert read(table, column_names=columns) == [Pair("one", "eins", f"{table}:#1"), Pair("one", "eins", f"{table}:#2")]
 
 
 def test_null_and_missing_key_are_empty_texts(tmp_path: Path) -> None:
@@ -107,9 +110,8 @@ def test_null_and_missing_key_are_empty_texts(tmp_path: Path) -> None:
     assert texts(read(path)) == [("one", ""), ("two", ""), ("", "drei"), ("4 5", "4")]
 
 
-@pytest.mark.parametrize(
-    ("content", "columns", "expected"),
-    [
+def test_invalid_json_line_is_named(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, list[str] | None, str]] = [
         ("{}\n[1]\n", ["a", "b"], ", line 2: is not a JSON object of keys and values"),
         ('{"a": 1, "b": ""}', ["a", "b"], ", line 1: 'a' holds a number, not text"),
         ('{"a": "", "b": [""]}', ["a", "b"], ", line 1: 'b' holds a list, not text"),
@@ -124,10 +126,11 @@ def test_null_and_missing_key_are_empty_texts(tmp_path: Path) -> None:
             None,
             ", line 1: neither en and de, source and target nor src and tgt among 'a', 'c.d'; name two of them in columns",
         ),
-    ],
-)
-def test_invalid_json_line_is_named(tmp_path: Path, content: str, columns: list[str] | None, expected: str) -> None:
-    assert read_error(write_file(tmp_path / "a.jsonl", content), column_names=columns) == expected
+    ]
+    for content, columns, expected in cases:
+        with subtests.test(content=content, columns=columns, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert read_error(write_file(tmp_path / "a.jsonl", content), column_names=columns) == expected
 
 
 # --- TMX --------------------------------------------------------------------------------------------------------------
@@ -166,21 +169,21 @@ def test_tmx_unit_is_pair(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "pair"),
-    [
+def test_tmx_language_matches_exactly_or_by_subtag(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str, tuple[str, str]]] = [
         ("en", "de", ("exact", "de")),
         ("en-GB", "en", ("british", "exact")),
         ("en", "en-GB", ("exact", "british")),
         ("en-US", "en-GB", ("exact", "british")),
         ("en", "en", ("exact", "british")),
         ("de-AT", "fr", ("de", "")),
-    ],
-)
-def test_tmx_language_matches_exactly_or_by_subtag(tmp_path: Path, source: str, target: str, pair: tuple[str, str]) -> None:
-    units = [tu(("en-GB", "british"), ("EN", "exact"), ("de", "de")), tu(("fr", "f"))]
-    path = write_file(tmp_path / "a.tmx", tmx(*units))
-    assert texts(read(path, source_language=source, target_language=target))[0] == pair
+    ]
+    for source, target, pair in cases:
+        with subtests.test(source=source, target=target, pair=pair):
+            tmp_path = tmp_path_factory.mktemp("case")
+            units = [tu(("en-GB", "british"), ("EN", "exact"), ("de", "de")), tu(("fr", "f"))]
+            path = write_file(tmp_path / "a.tmx", tmx(*units))
+            assert texts(read(path, source_language=source, target_language=target))[0] == pair
 
 
 def test_native_codes_are_removed_without_their_text(tmp_path: Path) -> None:
@@ -217,9 +220,8 @@ def test_xml_declares_its_encoding(tmp_path: Path, encoding: str) -> None:
 BOMB = "<!ENTITY a0 'ha'>" + "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" for n in range(1, 12))
 
 
-@pytest.mark.parametrize(
-    ("head", "text", "expected"),
-    [
+def test_entities_and_damaged_xml_are_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str, str]] = [
         (
             f"<!DOCTYPE tmx [{BOMB}]>",
             "&a11;",
@@ -239,20 +241,22 @@ BOMB = "<!ENTITY a0 'ha'>" + "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" fo
         ("", "</seg>", ", line 3: not XML that can be read: Opening and ending tag mismatch: tuv line 3 and seg"),
         ("", "<g>" * 300, ", line 3: not XML that can be read: Excessive depth in document: 256"),
         ("", "<it/>" * (MAX_LINE_BYTES // 5 + 2**14), ": no unit ends within 16 MiB after 0 units"),
-    ],
-)
-def test_entities_and_damaged_xml_are_refused(tmp_path: Path, head: str, text: str, expected: str) -> None:
-    secret = tmp_path / "secret.dtd"
-    secret.write_text("<!ENTITY y 'secret'>")
-    path = write_file(tmp_path / "a.tmx", tmx(tu(("en", text), ("de", "d")), head=head.replace("{secret}", secret.as_uri())))
-    line = read_error(path)
-    assert line.startswith(expected)
-    assert "secret'" not in line
+    ]
+    for head, text, expected in cases:
+        with subtests.test(head=head, text=text, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            secret = tmp_path / "secret.dtd"
+            secret.write_text("<!ENTITY y 'secret'>")
+            path = write_file(
+                tmp_path / "a.tmx", tmx(tu(("en", text), ("de", "d")), head=head.replace("{secret}", secret.as_uri()))
+            )
+            line = read_error(path)
+            assert line.startswith(expected)
+            assert "secret'" not in line
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
+def test_invalid_tmx_is_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[bytes, str]] = [
         (b"", ": not XML that can be read: no element found"),
         (b"plain text", ", line 1: not XML that can be read: Start tag expected, '<' not found"),
         (b"<html/>", ": its first element is 'html'; expected 'tmx'"),
@@ -261,10 +265,11 @@ def test_entities_and_damaged_xml_are_refused(tmp_path: Path, head: str, text: s
         (b"<tmx><tu><tu/></tu></tmx>", ", unit 1: one unit stands within another"),
         (b"<tmx>\n<tu>\xff</tu></tmx>", ", line 2: not XML that can be read: Invalid bytes in character encoding"),
         (b"<tmx>\n<tu>\n", ", line 3: not XML that can be read: Premature end of data in tag tu line 2"),
-    ],
-)
-def test_invalid_tmx_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
-    assert read_error(write_file(tmp_path / "a.tmx", content)) == expected
+    ]
+    for content, expected in cases:
+        with subtests.test(content=content, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert read_error(write_file(tmp_path / "a.tmx", content)) == expected
 
 
 def test_xml_in_truncated_archive_is_refused(tmp_path: Path) -> None:
@@ -468,19 +473,20 @@ def test_po_messages_equal_those_of_polib(tmp_path: Path) -> None:
     assert len(expected) == 6
 
 
-@pytest.mark.parametrize("charset", ["ASCII", "ISO-8859-1", "latin1", "windows-1252", "UTF-8", "GB18030"])
-def test_corpus_and_document_read_the_same_po(charset: str, tmp_path: Path) -> None:
-    content = (PO_HEAD.replace("UTF-8", charset) + '\nmsgid "J\xfcrgen"\nmsgstr "Gr\xfc\xdfe \\n" "\xe9"\n').encode(
-        "UTF-8" if charset == "ASCII" else charset
-    )
-    [unit] = parse_po(content).units
-    [pair] = read(write_file(tmp_path / "a.po", content))
-    assert (pair.source, pair.target) == (unit.source, to_single_line(unit.target)) == ("J\xfcrgen", "Gr\xfc\xdfe \xe9")
+def test_corpus_and_document_read_the_same_po(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for charset in ["ASCII", "ISO-8859-1", "latin1", "windows-1252", "UTF-8", "GB18030"]:
+        with subtests.test(charset=charset):
+            tmp_path = tmp_path_factory.mktemp("case")
+            content = (PO_HEAD.replace("UTF-8", charset) + '\nmsgid "J\xfcrgen"\nmsgstr "Gr\xfc\xdfe \\n" "\xe9"\n').encode(
+                "UTF-8" if charset == "ASCII" else charset
+            )
+            [unit] = parse_po(content).units
+            [pair] = read(write_file(tmp_path / "a.po", content))
+            assert (pair.source, pair.target) == (unit.source, to_single_line(unit.target)) == ("J\xfcrgen", "Gr\xfc\xdfe \xe9")
 
 
-@pytest.mark.parametrize(
-    ("ending", "content"),
-    [
+def test_corpus_and_document_read_the_same_xml(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str]] = [
         ("tmx", tmx(tu(("en-GB", "colour"), ("en", "color"), ("de-AT", "Farbe &#228;")))),
         ("tmx", tmx(tu(("en", "a&nbsp;b &eacute;"), ("de", "c<![CDATA[&]]>")), head='<!DOCTYPE tmx SYSTEM "tmx14.dtd">')),
         (
@@ -489,12 +495,13 @@ def test_corpus_and_document_read_the_same_po(charset: str, tmp_path: Path) -> N
         ),
         ("xlf", xliff1('<trans-unit id="a"><source>one</source><target state="new">one</target></trans-unit>')),
         ("xlf", xliff2('<unit id="u"><segment><source>one</source><target>eins</target></segment></unit>', version="2.1")),
-    ],
-)
-def test_corpus_and_document_read_the_same_xml(ending: str, content: str, tmp_path: Path) -> None:
-    [unit] = (parse_tmx if ending == "tmx" else parse_xliff)(content.encode()).units
-    [pair] = read(write_file(tmp_path / f"a.{ending}", content))
-    assert (pair.source, pair.target) == (unit.source, "" if unit.state == "untranslated" else unit.target)
+    ]
+    for ending, content in cases:
+        with subtests.test(ending=ending, content=content):
+            tmp_path = tmp_path_factory.mktemp("case")
+            [unit] = (parse_tmx if ending == "tmx" else parse_xliff)(content.encode()).units
+            [pair] = read(write_file(tmp_path / f"a.{ending}", content))
+            assert (pair.source, pair.target) == (unit.source, "" if unit.state == "untranslated" else unit.target)
 
 
 @pytest.mark.parametrize("version", ["", "1.9", "2", "3.0"])
@@ -515,9 +522,8 @@ def test_po_in_unknown_encoding_is_refused(tmp_path: Path) -> None:
     assert read(write_file(path, PO_HEAD.replace("UTF-8", "CHARSET"))) == []
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
+def test_invalid_po_is_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str]] = [
         ('msgid "a\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
         ('msgid "a" b\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
         ('msgid "a"b"\nmsgstr "b"', ", line 1: the quotation marks are not balanced"),
@@ -535,10 +541,11 @@ def test_po_in_unknown_encoding_is_refused(tmp_path: Path) -> None:
         ('msgid "a"\nmsgstr[0] "b"', ", line 1: has msgstr[0] for a message without msgid_plural"),
         ('msgid "a"\nmsgid_plural "as"\nmsgstr "b"', ", line 1: has msgstr for a message with msgid_plural"),
         ('msgid "a"\nmsgid_plural "as"\nmsgstr[1] "b"', ", line 1: has msgstr[1] for a message with msgid_plural"),
-    ],
-)
-def test_invalid_po_is_refused(tmp_path: Path, content: str, expected: str) -> None:
-    assert read_error(write_file(tmp_path / "a.po", content)).startswith(expected)
+    ]
+    for content, expected in cases:
+        with subtests.test(content=content, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert read_error(write_file(tmp_path / "a.po", content)).startswith(expected)
 
 
 # --- SGM --------------------------------------------------------------------------------------------------------------
@@ -617,19 +624,19 @@ def test_tree_gives_words_and_brackets(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
+def test_unbalanced_brackets_are_named(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str]] = [
         ("(S (NP x))\n(S (NP x)\n\n", ", line 2: the tree that begins here has 1 brackets that never close"),
         ("(S (NP x))\n\n)", ", line 3: a bracket closes that never opened"),
         ("(S x) y (S z)", ", line 1: 'y' is outside of any tree"),
         ("id (S x)", ", line 1: 'id' is outside of any tree"),
         ("(S (NP\nid\t(S x)", ", line 1: the tree that begins here has 2 brackets that never close"),
         ("\n" + "(" * 2000, ", line 2: the tree that begins in line 2 is deeper than 1000 brackets"),
-    ],
-)
-def test_unbalanced_brackets_are_named(tmp_path: Path, content: str, expected: str) -> None:
-    assert read_error(write_file(tmp_path / "a.ptb", content)) == expected
+    ]
+    for content, expected in cases:
+        with subtests.test(content=content, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert read_error(write_file(tmp_path / "a.ptb", content)) == expected
 
 
 @pytest.mark.skipif(not CRAFT.is_dir(), reason="the CRAFT trees are not here")
@@ -781,9 +788,8 @@ def test_sides_of_corpus_are_chained(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "corpus", "code"),
-    [
+def test_read_error_has_code(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str | bytes, CorpusConfig, str]] = [
         ("", CorpusConfig(file="none.tsv"), "file-not-found"),
         ("", CorpusConfig(file="none*.tsv"), "file-not-found"),
         ("", CorpusConfig(file="a.txt"), "unknown-format"),
@@ -791,14 +797,15 @@ def test_sides_of_corpus_are_chained(tmp_path: Path) -> None:
         (b"\xff", CorpusConfig(file="a.tsv"), "invalid-encoding"),
         ("1\t2\t3", CorpusConfig(file="a.tsv", columns=["1", "x"]), "unknown-column"),
         ("one", CorpusConfig(source="a.tsv", target="empty"), "length-mismatch"),
-    ],
-)
-def test_read_error_has_code(tmp_path: Path, content: str | bytes, corpus: CorpusConfig, code: str) -> None:
-    write_file(tmp_path / "a.tsv", content)
-    write_file(tmp_path / "empty", "")
-    with pytest.raises(DataError) as caught:
-        list(read_pairs(corpus, tmp_path))
-    assert caught.value.code == code
+    ]
+    for content, corpus, code in cases:
+        with subtests.test(content=content, corpus=corpus, code=code):
+            tmp_path = tmp_path_factory.mktemp("case")
+            write_file(tmp_path / "a.tsv", content)
+            write_file(tmp_path / "empty", "")
+            with pytest.raises(DataError) as caught:
+                list(read_pairs(corpus, tmp_path))
+            assert caught.value.code == code
 
 
 def test_columns_need_format_with_columns(tmp_path: Path) -> None:

@@ -151,9 +151,8 @@ def test_xz_archive_with_large_dictionary_is_refused(tmp_path: Path) -> None:
 # --- content of lines -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
+def test_lines_end_only_with_line_feed(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[bytes, list[str]]] = [
         (b"", []),
         (b"\n", [""]),
         (b"a\n\nb\n", ["a", "", "b"]),
@@ -166,30 +165,31 @@ def test_xz_archive_with_large_dictionary_is_refused(tmp_path: Path) -> None:
         (b"a\x00b\n\x00\n", ["a\x00b", "\x00"]),
         ("ä€😀\n".encode(), ["ä€😀"]),
         (b"  a\t b \n", ["  a\t b "]),
-    ],
-)
-def test_lines_end_only_with_line_feed(tmp_path: Path, content: bytes, lines: list[str]) -> None:
-    for suffix, compress in COMPRESSORS.items():
-        path = tmp_path / f"a.txt{suffix}"
-        path.write_bytes(compress(content))
-        assert list(read_lines(path)) == lines, suffix
+    ]
+    for content, lines in cases:
+        with subtests.test(content=content, lines=lines):
+            tmp_path = tmp_path_factory.mktemp("case")
+            for suffix, compress in COMPRESSORS.items():
+                path = tmp_path / f"a.txt{suffix}"
+                path.write_bytes(compress(content))
+                assert list(read_lines(path)) == lines, suffix
 
 
-@pytest.mark.parametrize(
-    ("content", "location"),
-    [
+def test_invalid_bytes_are_named_with_location(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[bytes, str]] = [
         (b"ok\nab\xffc\n", "line 2: not UTF-8 (byte 0xff at column 3)"),
         ("ää".encode() + b"\x80\n", "line 1: not UTF-8 (byte 0x80 at column 5)"),  # a column counts bytes
         (b"a\nb\n\xe2\x82", "line 3: not UTF-8 (byte 0xe2 at column 1)"),
         (b"a\n\xed\xa0\x80\n", "line 2: not UTF-8 (byte 0xed at column 1)"),  # a surrogate
         ("a".encode("utf-16"), "line 1: not UTF-8 (byte 0xff at column 1)"),
-    ],
-)
-def test_invalid_bytes_are_named_with_location(tmp_path: Path, content: bytes, location: str) -> None:
-    for suffix, compress in COMPRESSORS.items():
-        path = tmp_path / f"a.txt{suffix}"
-        path.write_bytes(compress(content))
-        assert error_message(partial(list, read_lines(path))) == f"{path}, {location}; convert the text to UTF-8"
+    ]
+    for content, location in cases:
+        with subtests.test(content=content, location=location):
+            tmp_path = tmp_path_factory.mktemp("case")
+            for suffix, compress in COMPRESSORS.items():
+                path = tmp_path / f"a.txt{suffix}"
+                path.write_bytes(compress(content))
+                assert error_message(partial(list, read_lines(path))) == f"{path}, {location}; convert the text to UTF-8"
 
 
 @pytest.mark.parametrize("suffix", ARCHIVES)
@@ -291,21 +291,25 @@ def test_aligned_files_give_located_pairs(tmp_path: Path) -> None:
     assert list(read_pairs(corpus, tmp_path)) == pairs
 
 
-@pytest.mark.parametrize("suffixes", [("", ""), (".gz", ""), ("", ".zst"), (".xz", ".bz2")])
-@pytest.mark.parametrize("counts", [(5, 3), (3, 5), (4, 5), (5, 0), (0, 1)])
-def test_unequal_files_error_names_both_counts(tmp_path: Path, counts: tuple[int, int], suffixes: tuple[str, str]) -> None:
-    source, target = (
-        write_file(tmp_path / f"{name}{suffix}", ["x"] * count)
-        for name, count, suffix in zip(("s", "t"), counts, suffixes, strict=True)
-    )
-    (short_count, short_path), (long_count, long_path) = sorted(zip(counts, (source, target), strict=True))
-    pairs: list[Pair] = []
-    with pytest.raises(DataError) as caught:
-        pairs.extend(read_aligned(source, target))
-    message = str(caught.value)
-    assert f"{short_path} has {short_count} lines" in message
-    assert f"{long_path} has {long_count}" in message
-    assert len(pairs) == short_count
+def test_unequal_files_error_names_both_counts(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str]] = [("", ""), (".gz", ""), ("", ".zst"), (".xz", ".bz2")]
+    cases_1: list[tuple[int, int]] = [(5, 3), (3, 5), (4, 5), (5, 0), (0, 1)]
+    for suffixes in cases:
+        for counts in cases_1:
+            with subtests.test(suffixes=suffixes, counts=counts):
+                tmp_path = tmp_path_factory.mktemp("case")
+                source, target = (
+                    write_file(tmp_path / f"{name}{suffix}", ["x"] * count)
+                    for name, count, suffix in zip(("s", "t"), counts, suffixes, strict=True)
+                )
+                (short_count, short_path), (long_count, long_path) = sorted(zip(counts, (source, target), strict=True))
+                pairs: list[Pair] = []
+                with pytest.raises(DataError) as caught:
+                    pairs.extend(read_aligned(source, target))
+                message = str(caught.value)
+                assert f"{short_path} has {short_count} lines" in message
+                assert f"{long_path} has {long_count}" in message
+                assert len(pairs) == short_count
 
 
 def test_two_columns_are_a_pair(tmp_path: Path) -> None:

@@ -70,14 +70,16 @@ def test_written_pairs_read_back(file_format: Format, tmp_path_factory: pytest.T
     check_round_trip()
 
 
-@pytest.mark.parametrize("ending", [ending for ending in COMPRESSORS if ending])
-@pytest.mark.parametrize("file_format", [name for name in FORMAT_SUFFIXES if name != "parquet"])
-def test_pairs_written_into_archive_read_back(tmp_path: Path, file_format: Format, ending: str) -> None:
-    pairs = [(f"sentence {n}", f"Satz {n} ä") for n in range(5000)]
-    written = write_corpus(tmp_path, [Pair(*pair) for pair in pairs], file_format, ending, **LANGUAGES)
-    assert all(file.suffix == ending and file.stat().st_size < 60_000 for file in written.files)
-    assert texts(read_back(written, file_format, **LANGUAGES)) == pairs
-    assert sorted(tmp_path.iterdir()) == sorted(written.files)
+def test_pairs_written_into_archive_read_back(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for ending in [ending for ending in COMPRESSORS if ending]:
+        for file_format in [name for name in FORMAT_SUFFIXES if name != "parquet"]:
+            with subtests.test(ending=ending, file_format=file_format):
+                tmp_path = tmp_path_factory.mktemp("case")
+                pairs = [(f"sentence {n}", f"Satz {n} ä") for n in range(5000)]
+                written = write_corpus(tmp_path, [Pair(*pair) for pair in pairs], file_format, ending, **LANGUAGES)
+                assert all(file.suffix == ending and file.stat().st_size < 60_000 for file in written.files)
+                assert texts(read_back(written, file_format, **LANGUAGES)) == pairs
+                assert sorted(tmp_path.iterdir()) == sorted(written.files)
 
 
 def test_two_files_have_languages_in_names(tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ def test_package_example_runs() -> None:
 # Size
 
 
-@pytest.mark.parametrize(
-    ("size", "printed_millions", "parameters"),
-    [
+def test_parameter_counts_equal_table_3(subtests: pytest.Subtests) -> None:
+    """Compare with the last column of Table 3 at the 40,960 rows of tensor2tensor's `wmt_ende_bpe32k`; A rows equal base."""
+    cases: list[tuple[str, int, int]] = [
         ("base", 65, 65_110_016),
         ("A-h1", 65, 65_110_016),
         ("A-h4", 65, 65_110_016),
@@ -124,13 +124,12 @@ def test_package_example_runs() -> None:
         ("C-d1024", 168, 167_944_192),
         ("C-ff1024", 53, 52_514_816),
         ("C-ff4096", 90, 90_300_416),
-    ],
-)
-def test_parameter_counts_equal_table_3(size: str, printed_millions: int, parameters: int) -> None:
-    """Compare with the last column of Table 3 at the 40,960 rows of tensor2tensor's `wmt_ende_bpe32k`; A rows equal base."""
-    model = meta_model(make_recipe({"preset": "t2t-2017", "size": size}).model, 40_960)
-    assert model.num_parameters() == parameters
-    assert round(parameters / 1e6) == printed_millions
+    ]
+    for size, printed_millions, parameters in cases:
+        with subtests.test(size=size, printed_millions=printed_millions, parameters=parameters):
+            model = meta_model(make_recipe({"preset": "t2t-2017", "size": size}).model, 40_960)
+            assert model.num_parameters() == parameters
+            assert round(parameters / 1e6) == printed_millions
 
 
 @pytest.mark.parametrize(("rows", "parameters"), [(40_960, 218_300_416), (36_546, 213_780_480)])
@@ -210,14 +209,15 @@ def equation_1(query: Any, key: Any, value: Any, mask: Any) -> Any:
     return result
 
 
-@pytest.mark.parametrize("attend", ATTENTIONS)
-@pytest.mark.parametrize("mask_name", ["none", "padding", "causal", "window"])
-def test_attention_is_equation_1(attend: AttentionImpl, mask_name: str) -> None:
-    query, key, value = queries_keys_values()
-    mask = masks(4, 6)[mask_name]
-    everywhere = np.broadcast_to(True if mask is None else mask.numpy(), (2, 3, 4, 6))
-    expected = equation_1(query.double().numpy(), key.double().numpy(), value.double().numpy(), everywhere)
-    np.testing.assert_allclose(attend(query, key, value, mask, 0.0).numpy(), expected, rtol=0, atol=1e-6)
+def test_attention_is_equation_1(subtests: pytest.Subtests) -> None:
+    for attend in ATTENTIONS:
+        for mask_name in ["none", "padding", "causal", "window"]:
+            with subtests.test(attend=attend, mask_name=mask_name):
+                query, key, value = queries_keys_values()
+                mask = masks(4, 6)[mask_name]
+                everywhere = np.broadcast_to(True if mask is None else mask.numpy(), (2, 3, 4, 6))
+                expected = equation_1(query.double().numpy(), key.double().numpy(), value.double().numpy(), everywhere)
+                np.testing.assert_allclose(attend(query, key, value, mask, 0.0).numpy(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("mask_name", ["none", "padding", "causal", "window"])
@@ -359,22 +359,28 @@ def test_record_attention_ends_after_an_error() -> None:
 # Matrix products
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5), (1, 5), (40, 5)])
-def test_onednn_matmul_equals_linear(shape: tuple[int, ...], bias: bool) -> None:
+def test_onednn_matmul_equals_linear(subtests: pytest.Subtests) -> None:
     """Compare with double precision, up to the rounding of float32."""
-    inputs = [noise(*shape), noise(6, 5, seed=3), *([noise(6, seed=4)] if bias else [])]
-    ours, exact = ([tensor.to(dtype).requires_grad_() for tensor in inputs] for dtype in (torch.float32, torch.float64))
-    weight = noise(*shape[:-1], 6, seed=5)
-    results, expected_results = (
-        [result, *torch.autograd.grad((result * weight.to(result.dtype)).sum(), leaves)]
-        for leaves, result in (
-            (ours, onednn_matmul(ours[0], ours[1], ours[2] if bias else None)),
-            (exact, nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)),
-        )
-    )
-    for result, expected in zip(results, expected_results, strict=True):
-        torch.testing.assert_close(result.double(), expected, rtol=0, atol=1e-6 * max(expected.abs().max().item(), 1.0))
+    cases_1: list[tuple[int, ...]] = [(7, 5), (2, 3, 5), (1, 5), (40, 5)]
+    for bias in [True, False]:
+        for shape in cases_1:
+            with subtests.test(bias=bias, shape=shape):
+                inputs = [noise(*shape), noise(6, 5, seed=3), *([noise(6, seed=4)] if bias else [])]
+                ours, exact = (
+                    [tensor.to(dtype).requires_grad_() for tensor in inputs] for dtype in (torch.float32, torch.float64)
+                )
+                weight = noise(*shape[:-1], 6, seed=5)
+                results, expected_results = (
+                    [result, *torch.autograd.grad((result * weight.to(result.dtype)).sum(), leaves)]
+                    for leaves, result in (
+                        (ours, onednn_matmul(ours[0], ours[1], ours[2] if bias else None)),
+                        (exact, nn.functional.linear(exact[0], exact[1], exact[2] if bias else None)),
+                    )
+                )
+                for result, expected in zip(results, expected_results, strict=True):
+                    torch.testing.assert_close(
+                        result.double(), expected, rtol=0, atol=1e-6 * max(expected.abs().max().item(), 1.0)
+                    )
 
 
 @pytest.mark.parametrize("rows", [4, 500])
@@ -488,12 +494,14 @@ def test_matmul_without_rows(matmul: MatMul, dtype: torch.dtype) -> None:
     assert [(grad.shape, grad.any().item()) for grad in grads] == [((0, 5), False), ((6, 5), False), ((6,), False)]
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (33, 70), (70, 33)])
-def test_contiguous_rows_keeps_values(shape: tuple[int, int]) -> None:
-    transposed = noise(*shape).t()
-    contiguous = contiguous_rows(transposed)
-    assert contiguous.is_contiguous()
-    assert torch.equal(contiguous, transposed)
+def test_contiguous_rows_keeps_values(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, int]] = [(1, 1), (1, 9), (9, 1), (33, 70), (70, 33)]
+    for shape in cases:
+        with subtests.test(shape=shape):
+            transposed = noise(*shape).t()
+            contiguous = contiguous_rows(transposed)
+            assert contiguous.is_contiguous()
+            assert torch.equal(contiguous, transposed)
 
 
 def test_onednn_matmul_keeps_other_types() -> None:
@@ -553,13 +561,14 @@ def sinusoid(position: int, column: int, width: int, kind: str) -> float:
     return math.cos(angle) if wave else math.sin(angle)
 
 
-@pytest.mark.parametrize("offset", [0, 2])
-@pytest.mark.parametrize("kind", ["interleaved", "concatenated", "halves"])
-def test_sinusoids_match_closed_form(kind: str, offset: int) -> None:
-    positions = SinusoidalPositionalEmbedding(d_model=6, layout=kind, offset=offset, num_positions=4)
-    for start, length in [(0, 4), (1, 2), (3, 9), (700, 2), (0, 1)]:
-        expected = [[sinusoid(offset + start + t, column, 6, kind) for column in range(6)] for t in range(length)]
-        torch.testing.assert_close(positions(start, length), torch.tensor(expected), rtol=0, atol=1e-6)
+def test_sinusoids_match_closed_form(subtests: pytest.Subtests) -> None:
+    for offset in [0, 2]:
+        for kind in ["interleaved", "concatenated", "halves"]:
+            with subtests.test(offset=offset, kind=kind):
+                positions = SinusoidalPositionalEmbedding(d_model=6, layout=kind, offset=offset, num_positions=4)
+                for start, length in [(0, 4), (1, 2), (3, 9), (700, 2), (0, 1)]:
+                    expected = [[sinusoid(offset + start + t, column, 6, kind) for column in range(6)] for t in range(length)]
+                    torch.testing.assert_close(positions(start, length), torch.tensor(expected), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["interleaved", "concatenated", "halves"])
@@ -649,13 +658,15 @@ def test_dropout_drops_independently_with_probability_p(p: float) -> None:
         assert abs(correlation) < 5 / math.sqrt(n), f"elements at distance {lag} are not independent"
 
 
-@pytest.mark.parametrize("shape", [(1,), (3,), (2, 5), (3, 1, 7), (0, 4)])
-def test_dropout_backward_uses_the_mask_of_forward(shape: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    x = torch.ones(shape, requires_grad=True)
-    dropped = dropout(x, 0.4)
-    (gradient,) = torch.autograd.grad((2 * dropped).sum(), x)
-    assert torch.equal(gradient, 2 * dropped.detach())
+def test_dropout_backward_uses_the_mask_of_forward(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, ...]] = [(1,), (3,), (2, 5), (3, 1, 7), (0, 4)]
+    for shape in cases:
+        with subtests.test(shape=shape):
+            torch.manual_seed(0)
+            x = torch.ones(shape, requires_grad=True)
+            dropped = dropout(x, 0.4)
+            (gradient,) = torch.autograd.grad((2 * dropped).sum(), x)
+            assert torch.equal(gradient, 2 * dropped.detach())
 
 
 def test_dropout_accepts_transposed_half_precision_tensors() -> None:
@@ -778,21 +789,26 @@ def test_final_norm_defaults_to_pre_norm(norm: str, final_norm: bool | None, exp
 # Masks in the model
 
 
-@pytest.mark.parametrize("attend", ATTENTIONS)
-@pytest.mark.parametrize(
-    "changes", [{}, {"norm": "pre"}, {"attention_window": 2}, {"position_encoding": "learned", "max_positions": 8}]
-)
-def test_later_target_tokens_do_not_affect_earlier_logits(changes: dict[str, Any], attend: AttentionImpl) -> None:
-    model = small_model(**changes)
-    set_attention_impl(model, attend)
-    source, inputs = sentences(5, 3), sentences(7, 7, seed=3)
-    before = model(source, inputs)
-    for position in range(7):
-        changed = inputs.clone()
-        changed[:, position] = changed[:, position] % (SOURCE_ROWS - 1) + 1
-        after = model(source, changed)
-        assert torch.equal(after[:, :position], before[:, :position])
-        assert not torch.equal(after[:, position], before[:, position])
+def test_later_target_tokens_do_not_affect_earlier_logits(subtests: pytest.Subtests) -> None:
+    cases_1: list[dict[str, Any]] = [
+        {},
+        {"norm": "pre"},
+        {"attention_window": 2},
+        {"position_encoding": "learned", "max_positions": 8},
+    ]
+    for attend in ATTENTIONS:
+        for changes in cases_1:
+            with subtests.test(attend=attend, changes=changes):
+                model = small_model(**changes)
+                set_attention_impl(model, attend)
+                source, inputs = sentences(5, 3), sentences(7, 7, seed=3)
+                before = model(source, inputs)
+                for position in range(7):
+                    changed = inputs.clone()
+                    changed[:, position] = changed[:, position] % (SOURCE_ROWS - 1) + 1
+                    after = model(source, changed)
+                    assert torch.equal(after[:, :position], before[:, :position])
+                    assert not torch.equal(after[:, position], before[:, position])
 
 
 @pytest.mark.parametrize("attend", ATTENTIONS)
@@ -864,19 +880,20 @@ def test_gradients_are_zero_outside_the_window(radius: int, attend: AttentionImp
             assert reached == {distance for distance in reach if 0 <= position + distance < length}
 
 
-@pytest.mark.parametrize("attend", ATTENTIONS)
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_window_with_padding_is_finite(norm: str, attend: AttentionImpl) -> None:
+def test_window_with_padding_is_finite(subtests: pytest.Subtests) -> None:
     """Some padding queries have only padding in their window and must see themselves."""
-    model = small_model(attention_window=1, norm=norm)
-    set_attention_impl(model, attend)
-    source, inputs = sentences(12, 1, 5), sentences(9, 9, 9)
-    memory = model.encoder(source)
-    logits = model(source, inputs)
-    assert torch.isfinite(memory).all()
-    assert torch.isfinite(logits).all()
-    logits.sum().backward()
-    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+    for attend in ATTENTIONS:
+        for norm in ["post", "pre"]:
+            with subtests.test(attend=attend, norm=norm):
+                model = small_model(attention_window=1, norm=norm)
+                set_attention_impl(model, attend)
+                source, inputs = sentences(12, 1, 5), sentences(9, 9, 9)
+                memory = model.encoder(source)
+                logits = model(source, inputs)
+                assert torch.isfinite(memory).all()
+                assert torch.isfinite(logits).all()
+                logits.sum().backward()
+                assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
 # Initial weights
@@ -991,25 +1008,28 @@ def test_every_model_config_builds_and_has_gradients(changes: dict[str, Any]) ->
     torch.testing.assert_close(model(source, inputs), fused, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("attend", ATTENTIONS)
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_bfloat16_autocast_stays_near_float32(norm: str, attend: AttentionImpl) -> None:
+def test_bfloat16_autocast_stays_near_float32(subtests: pytest.Subtests) -> None:
     """bfloat16 has 8 significant bits: a relative error of 2⁻⁹ for each product, and some dozen products add up."""
-    model = small_model(norm=norm, attention_dropout=0.1)
-    set_attention_impl(model, attend)
-    source, inputs = sentences(6, 3), sentences(5, 5)
-    exact = model(source, inputs)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = model(source, inputs)
-        state = model.start(source)
-        stepped, _ = model.step(inputs[:, 0], state)
-        loss = model.train()(source, inputs).float().square().mean()
-    assert not torch.equal(logits.float(), exact)
-    bound = 0.05 * exact.abs().max().item()
-    torch.testing.assert_close(logits.float(), exact, rtol=0, atol=bound)
-    torch.testing.assert_close(stepped.float(), exact[:, 0], rtol=0, atol=bound)
-    loss.backward()
-    assert all(p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+    for attend in ATTENTIONS:
+        for norm in ["post", "pre"]:
+            with subtests.test(attend=attend, norm=norm):
+                model = small_model(norm=norm, attention_dropout=0.1)
+                set_attention_impl(model, attend)
+                source, inputs = sentences(6, 3), sentences(5, 5)
+                exact = model(source, inputs)
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    logits = model(source, inputs)
+                    state = model.start(source)
+                    stepped, _ = model.step(inputs[:, 0], state)
+                    loss = model.train()(source, inputs).float().square().mean()
+                assert not torch.equal(logits.float(), exact)
+                bound = 0.05 * exact.abs().max().item()
+                torch.testing.assert_close(logits.float(), exact, rtol=0, atol=bound)
+                torch.testing.assert_close(stepped.float(), exact[:, 0], rtol=0, atol=bound)
+                loss.backward()
+                assert all(
+                    p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters()
+                )
 
 
 def test_key_value_append_and_select() -> None:

@@ -39,14 +39,18 @@ def test_rows_are_selected_by_name_or_series() -> None:
             select_ablations(names)
 
 
-@pytest.mark.parametrize("row", ABLATION_ROWS, ids=lambda row: row.name)
-def test_a_row_changes_its_keys_of_the_model_alone(row: Any, tiny: MakeRecipe, tmp_path: Path) -> None:
-    base = tiny(tmp_path / "run")
-    recipe = make_ablation_recipe(base, row, seed=2, budget=Budget(steps=40), run=tmp_path / "row")
-    old, new = (dict(flatten_settings({"model": r.model.model_dump(mode="json")})) for r in (base, recipe))
-    assert {key.removeprefix("model.") for key in new if new[key] != old.get(key)} <= set(row.settings)
-    assert all(new.get(f"model.{key}", value) == value for key, value in row.settings.items())
-    assert (recipe.training.seed, recipe.training.max_steps, recipe.training.validate_every_steps) == (2, 40, 2)
+def test_a_row_changes_its_keys_of_the_model_alone(
+    subtests: pytest.Subtests, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for row in ABLATION_ROWS:
+        with subtests.test(row=row):
+            tmp_path = tmp_path_factory.mktemp("case")
+            base = tiny(tmp_path / "run")
+            recipe = make_ablation_recipe(base, row, seed=2, budget=Budget(steps=40), run=tmp_path / "row")
+            old, new = (dict(flatten_settings({"model": r.model.model_dump(mode="json")})) for r in (base, recipe))
+            assert {key.removeprefix("model.") for key in new if new[key] != old.get(key)} <= set(row.settings)
+            assert all(new.get(f"model.{key}", value) == value for key, value in row.settings.items())
+            assert (recipe.training.seed, recipe.training.max_steps, recipe.training.validate_every_steps) == (2, 40, 2)
 
 
 def test_ablations_need_a_validation_set(tiny: MakeRecipe, tmp_path: Path) -> None:

@@ -206,9 +206,10 @@ def test_json_output_draws_no_figure(bundle: Path, tmp_path: Path, monkeypatch: 
     np.testing.assert_array_equal(whole[0][positions], isolated[0])
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_unknown_layer_head_or_word_is_an_error(
+    subtests: pytest.Subtests, bundle: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[tuple[Any, ...], str]] = [
         (("--layer", 2), "layer 2: the encoder has layers 1 to 1"),
         (("--layer", 0), "layer 0: the encoder has layers 1 to 1"),
         (("--heads", "1,3"), "head 3: a layer has heads 1 to 2"),
@@ -216,11 +217,12 @@ def test_json_output_draws_no_figure(bundle: Path, tmp_path: Path, monkeypatch: 
         (("--heads", "1,1"), "compare two heads"),
         (("--heads", "one,two"), "--heads one,two: give two heads, counted from 1, such as 5,6"),
         (("--word", "eleven"), "--word 'eleven': is not in the sentence; give one of its words, one, big, red"),
-    ],
-)
-def test_unknown_layer_head_or_word_is_an_error(bundle: Path, tmp_path: Path, words: tuple[Any, ...], message: str) -> None:
-    assert message in refusal(bundle, SENTENCE, "-o", tmp_path / "f", *words)
-    assert not (tmp_path / "f").exists()
+    ]
+    for words, message in cases:
+        with subtests.test(words=words, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert message in refusal(bundle, SENTENCE, "-o", tmp_path / "f", *words)
+            assert not (tmp_path / "f").exists()
 
 
 def test_other_errors_are_one_line(bundle: Path, translator: Translator, tmp_path: Path) -> None:

@@ -473,14 +473,21 @@ def test_budget_is_steps_or_minutes(text: str, budget: Budget) -> None:
     assert parse_budget(text) == budget
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("0", "too small to train one step"), ("0min", "too small"), ("1.5", "not a number of steps"), ("-3", "is not a budget"),
-     ("", "is not a budget"), ("2 h", "is not a budget"), ("9" * 30, "not a number of steps")],
-)  # fmt: skip
-def test_invalid_budget_is_one_line(text: str, message: str, tmp_path: Path) -> None:
-    assert message in refusal("table3", "--corpus", "multi30k-ende", f"--budget={text}", "--folder", tmp_path / "table")
-    assert not (tmp_path / "table").exists()
+def test_invalid_budget_is_one_line(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str]] = [
+        ("0", "too small to train one step"),
+        ("0min", "too small"),
+        ("1.5", "not a number of steps"),
+        ("-3", "is not a budget"),
+        ("", "is not a budget"),
+        ("2 h", "is not a budget"),
+        ("9" * 30, "not a number of steps"),
+    ]
+    for text, message in cases:
+        with subtests.test(text=text, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert message in refusal("table3", "--corpus", "multi30k-ende", f"--budget={text}", "--folder", tmp_path / "table")
+            assert not (tmp_path / "table").exists()
 
 
 def test_invalid_arguments_of_table_3_are_one_line(plain: Recipe, tmp_path: Path) -> None:

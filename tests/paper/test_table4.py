@@ -125,9 +125,8 @@ def test_unconstrained_parses_are_repaired_and_counted(gold: Path, parser: Path)
     assert "unconstrained: 5 of 5 trees were malformed and are repaired" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_usage_errors_are_one_line(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["--bundle", "b"], "--gold FILE"),
         (["--run", "r", "--gold", "g"], "--run gives bundle, gold and training trees"),
         (["beam_size=4"], "'beam_size=4' is an option of a bundle's search; give --bundle or --run"),
@@ -136,10 +135,10 @@ def test_unconstrained_parses_are_repaired_and_counted(gold: Path, parser: Path)
         (["--gold", "g", "--no-baselines"], "--no-baselines leaves nothing to score"),
         (["--gold", "missing.mrg"], "missing.mrg"),
         (["--run", "missing"], "no recipe.json"),
-    ],
-)
-def test_usage_errors_are_one_line(arguments: list[str], message: str) -> None:
-    assert message in one_line(command(*arguments))
+    ]
+    for arguments, message in cases:
+        with subtests.test(arguments=arguments, message=message):
+            assert message in one_line(command(*arguments))
 
 
 @pytest.mark.parametrize(

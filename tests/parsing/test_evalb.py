@@ -102,9 +102,8 @@ def test_quotes_and_equal_labels_count_like_evalb(gold: str, test: str, line: st
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("test", "matched", "brackets", "crossing", "tags"),
-    [
+def test_brackets_are_counted_by_collins_rules(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, int, int, int, int]] = [
         (GOLD, 4, 4, 0, 4),
         (GOLD.replace("ADVP", "PRT"), 4, 4, 0, 4),
         (GOLD.replace("(NP ", "(NP-SBJ=1 "), 4, 4, 0, 4),
@@ -114,12 +113,12 @@ def test_quotes_and_equal_labels_count_like_evalb(gold: str, test: str, line: st
         ("(S (DT The) (XP (NN cat) (VBD sat)) (RB down))", 1, 2, 1, 4),
         ("(S (S (S (DT The) (NN cat) (VBD sat) (RB down))))", 1, 3, 0, 4),
         ("(DT The) (NN cat) (VBD sat) (RB down)", 0, 0, 0, 4),
-    ],
-)
-def test_brackets_are_counted_by_collins_rules(test: str, matched: int, brackets: int, crossing: int, tags: int) -> None:
-    score = score_lines(GOLD, test)
-    assert (score.matched, score.gold, score.test, score.crossing, score.tags) == (matched, 4, brackets, crossing, tags)
-    assert (score.status, score.length, score.words, score.reason) == (0, 5, 4, "")
+    ]
+    for test, matched, brackets, crossing, tags in cases:
+        with subtests.test(test=test, matched=matched, brackets=brackets, crossing=crossing, tags=tags):
+            score = score_lines(GOLD, test)
+            assert (score.matched, score.gold, score.test, score.crossing, score.tags) == (matched, 4, brackets, crossing, tags)
+            assert (score.status, score.length, score.words, score.reason) == (0, 5, 4, "")
 
 
 def test_unlabeled_scores_ignore_labels() -> None:
@@ -127,27 +126,28 @@ def test_unlabeled_scores_ignore_labels() -> None:
     assert score_lines(GOLD, GOLD.replace("(NP", "(X").replace("(VP", "(Y"), EvalbParams()).matched == 3
 
 
-@pytest.mark.parametrize(
-    ("test", "status", "brackets", "reason"),
-    [
+def test_failed_sentences_count_as_zero(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, int, int, str]] = [
         ("(S (DT The) (NN cat))", 1, 1, "2 words count, but 4 in the gold tree"),
         (GOLD.replace("cat", "dog"), 1, 4, "word 2 of those that count is 'dog', but 'cat' in the gold tree"),
         (GOLD.replace("(. .)", "(PUNCT .)"), 1, 4, "5 words count, but 4 in the gold tree"),
         ("(S (. .))", 2, 0, "no words count"),
         ("", 2, 0, "no tree"),
         ("(S a b)", 1, 0, "word 'a': has no tag; write it as (TAG word)"),
-    ],
-)
-def test_failed_sentences_count_as_zero(test: str, status: int, brackets: int, reason: str) -> None:
-    failed, perfect = score_lines(GOLD, test), score_lines(GOLD, GOLD)
-    assert (failed.status, failed.matched, failed.gold, failed.test, failed.words) == (status, 0, 4, brackets, 4)
-    assert (failed.reason, failed.is_failed) == (reason, True)
-    zero, dropped = sum_scores([failed, perfect]), sum_scores([failed, perfect], "dropped")
-    assert (zero.recall, zero.precision) == (50.0, 100 * 4 / (4 + brackets))
-    assert zero.f1 == pytest.approx(2 * 4 / (8 + 4 + brackets) * 100)
-    assert (zero.complete_match, zero.no_crossing, zero.tagging_accuracy) == (50.0, 50.0, 50.0)
-    assert (dropped.recall, dropped.precision, dropped.f1, dropped.complete_match, dropped.tagging_accuracy) == (100.0,) * 5
-    assert (zero.sentences, zero.scored, zero.errors + zero.skipped) == (2, 1, 1)
+    ]
+    for test, status, brackets, reason in cases:
+        with subtests.test(test=test, status=status, brackets=brackets, reason=reason):
+            failed, perfect = score_lines(GOLD, test), score_lines(GOLD, GOLD)
+            assert (failed.status, failed.matched, failed.gold, failed.test, failed.words) == (status, 0, 4, brackets, 4)
+            assert (failed.reason, failed.is_failed) == (reason, True)
+            zero, dropped = sum_scores([failed, perfect]), sum_scores([failed, perfect], "dropped")
+            assert (zero.recall, zero.precision) == (50.0, 100 * 4 / (4 + brackets))
+            assert zero.f1 == pytest.approx(2 * 4 / (8 + 4 + brackets) * 100)
+            assert (zero.complete_match, zero.no_crossing, zero.tagging_accuracy) == (50.0, 50.0, 50.0)
+            assert (dropped.recall, dropped.precision, dropped.f1, dropped.complete_match, dropped.tagging_accuracy) == (
+                100.0,
+            ) * 5
+            assert (zero.sentences, zero.scored, zero.errors + zero.skipped) == (2, 1, 1)
 
 
 def test_gold_tree_without_words_is_no_failure() -> None:
@@ -234,30 +234,29 @@ def test_default_params_equal_collins_file() -> None:
     assert read_params(PARITY / "collins.prm") == COLLINS
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+def test_invalid_parameter_lines_raise_errors(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str]] = [
         ("DELETE_LABELS TOP", f"'DELETE_LABELS' is not a parameter of EVALB; use one of {', '.join(KEYWORDS)}"),
         ("DELETE_LABEL", "DELETE_LABEL takes 1 value, not 0"),
         ("EQ_LABEL A B C", "EQ_LABEL takes 2 values, not 3"),
         ("CUTOFF_LEN forty", "CUTOFF_LEN takes a whole number, not 'forty'"),
         ("LABELED 2", "LABELED takes 0 or 1, not '2'"),
         ("DISC_ONLY 1", "DISC_ONLY 1 counts discontinuous brackets only, but bracketed trees have none; set it to 0"),
-    ],
-)
-def test_invalid_parameter_lines_raise_errors(tmp_path: Path, line: str, message: str) -> None:
-    path = write_lines(tmp_path / "a.prm", "# a", line)
-    with pytest.raises(DataError) as raised:
-        read_params(path)
-    assert (str(raised.value), raised.value.code) == (f"{path}, line 2: {message}", "invalid-format")
+    ]
+    for line, message in cases:
+        with subtests.test(line=line, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = write_lines(tmp_path / "a.prm", "# a", line)
+            with pytest.raises(DataError) as raised:
+                read_params(path)
+            assert (str(raised.value), raised.value.code) == (f"{path}, line 2: {message}", "invalid-format")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("gold", "test", "message"),
-    [
+def test_invalid_files_raise_errors(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[list[str], list[str], str]] = [
         ([GOLD, "(S (NN x)"], [GOLD, GOLD], "{gold}, line 2: the tree that begins here has 1 brackets that never close"),
         ([GOLD, "(S)"], [GOLD, GOLD], "{gold}, line 2: the tree has no words; remove it from both files"),
         ([GOLD, "", GOLD], [GOLD] * 3, "{gold}, line 2: no tree; remove it from both files"),
@@ -267,13 +266,14 @@ def test_invalid_parameter_lines_raise_errors(tmp_path: Path, line: str, message
         ([], [GOLD], "{gold}: has no trees; write one tree a line"),
         ([""], [GOLD], "{gold}: has no trees; write one tree a line"),
         ([GOLD], [], "{test}: has no trees; write one tree a line"),
-    ],
-)
-def test_invalid_files_raise_errors(tmp_path: Path, gold: list[str], test: list[str], message: str) -> None:
-    golds, tests = write_lines(tmp_path / "a.gld", *gold), write_lines(tmp_path / "a.tst", *test)
-    with pytest.raises(DataError) as raised:
-        score_files(golds, tests)
-    assert str(raised.value) == message.format(gold=golds, test=tests)
+    ]
+    for gold, test, message in cases:
+        with subtests.test(gold=gold, test=test, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            golds, tests = write_lines(tmp_path / "a.gld", *gold), write_lines(tmp_path / "a.tst", *test)
+            with pytest.raises(DataError) as raised:
+                score_files(golds, tests)
+            assert str(raised.value) == message.format(gold=golds, test=tests)
 
 
 def test_unreadable_parses_are_failures(tmp_path: Path) -> None:

@@ -125,63 +125,66 @@ def make_sentences(automaton: ConstraintAutomaton, rng: random.Random) -> tuple[
     return lengths, [automaton.min_tokens(length) + rng.randint(0, 25) for length in lengths], word_ids
 
 
-@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-def test_constraint_allows_what_the_automaton_allows(name: LinearizationName, arrays: Arrays) -> None:
+def test_constraint_allows_what_the_automaton_allows(subtests: pytest.Subtests, arrays: Arrays) -> None:
     """Compare with the state of the automaton along random walks whose rows are dropped, copied and moved."""
-    for seed in range(8):
-        rng = random.Random(seed)
-        automaton = make_automaton(name, rng)
-        lengths, limits, word_ids = make_sentences(automaton, rng)
-        allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
-        state, of_N, outputs_NT = (
-            automaton.initial_state(lengths, limits, word_ids),
-            np.arange(5),
-            np.zeros((5, 0), dtype=np.int64),
-        )
-        for _ in range(max(limits) + 2):
-            allowed_NV = arrays.to_numpy(allowed_tokens_fn(arrays.asarray(outputs_NT), arrays.asarray(of_N)))
-            np.testing.assert_array_equal(allowed_NV, automaton.get_allowed_mask(state))
-            rows = np.array(rng.choices(range(len(of_N)), k=6))
-            tokens = np.array([rng.choice(np.flatnonzero(allowed_V)) for allowed_V in allowed_NV[rows]])
-            state, of_N = automaton.advance(state.reorder(rows), tokens), of_N[rows]
-            outputs_NT = np.concatenate([outputs_NT[rows], tokens[:, None]], axis=1)
+    for name in LINEARIZATION_NAMES:
+        with subtests.test(name=name):
+            for seed in range(8):
+                rng = random.Random(seed)
+                automaton = make_automaton(name, rng)
+                lengths, limits, word_ids = make_sentences(automaton, rng)
+                allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
+                state, of_N, outputs_NT = (
+                    automaton.initial_state(lengths, limits, word_ids),
+                    np.arange(5),
+                    np.zeros((5, 0), dtype=np.int64),
+                )
+                for _ in range(max(limits) + 2):
+                    allowed_NV = arrays.to_numpy(allowed_tokens_fn(arrays.asarray(outputs_NT), arrays.asarray(of_N)))
+                    np.testing.assert_array_equal(allowed_NV, automaton.get_allowed_mask(state))
+                    rows = np.array(rng.choices(range(len(of_N)), k=6))
+                    tokens = np.array([rng.choice(np.flatnonzero(allowed_V)) for allowed_V in allowed_NV[rows]])
+                    state, of_N = automaton.advance(state.reorder(rows), tokens), of_N[rows]
+                    outputs_NT = np.concatenate([outputs_NT[rows], tokens[:, None]], axis=1)
 
 
-@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-def test_single_row_has_the_same_masks(name: LinearizationName, arrays: Arrays) -> None:
+def test_single_row_has_the_same_masks(subtests: pytest.Subtests, arrays: Arrays) -> None:
     """Decode one sentence after the other, some of them truncated, as a beam of one does."""
-    for seed in range(8):
-        rng = random.Random(seed)
-        automaton = make_automaton(name, rng)
-        lengths, limits, word_ids = make_sentences(automaton, rng)
-        allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
-        for sentence in [*range(5), 2, 2]:
-            state = automaton.initial_state([lengths[sentence]], [limits[sentence]], word_ids and [word_ids[sentence]])
-            output_ids: list[int] = []
-            for _ in range(rng.randint(1, limits[sentence] + 1)):
-                output_1T = arrays.asarray([output_ids], arrays.xp.int64)
-                allowed_NV = arrays.to_numpy(allowed_tokens_fn(output_1T, arrays.asarray([sentence])))
-                np.testing.assert_array_equal(allowed_NV, automaton.get_allowed_mask(state))
-                output_ids.append(int(rng.choice(np.flatnonzero(allowed_NV[0]))))
-                state = automaton.advance(state, output_ids[-1:])
+    for name in LINEARIZATION_NAMES:
+        with subtests.test(name=name):
+            for seed in range(8):
+                rng = random.Random(seed)
+                automaton = make_automaton(name, rng)
+                lengths, limits, word_ids = make_sentences(automaton, rng)
+                allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
+                for sentence in [*range(5), 2, 2]:
+                    state = automaton.initial_state([lengths[sentence]], [limits[sentence]], word_ids and [word_ids[sentence]])
+                    output_ids: list[int] = []
+                    for _ in range(rng.randint(1, limits[sentence] + 1)):
+                        output_1T = arrays.asarray([output_ids], arrays.xp.int64)
+                        allowed_NV = arrays.to_numpy(allowed_tokens_fn(output_1T, arrays.asarray([sentence])))
+                        np.testing.assert_array_equal(allowed_NV, automaton.get_allowed_mask(state))
+                        output_ids.append(int(rng.choice(np.flatnonzero(allowed_NV[0]))))
+                        state = automaton.advance(state, output_ids[-1:])
 
 
-@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-def test_dead_rows_do_not_change_other_masks(name: LinearizationName, arrays: Arrays) -> None:
+def test_dead_rows_do_not_change_other_masks(subtests: pytest.Subtests, arrays: Arrays) -> None:
     """Rows with score -inf may have any output; the masks of the other rows do not change."""
-    for seed in range(20):
-        rng = random.Random(seed)
-        automaton = make_automaton(name, rng)
-        lengths, limits, word_ids = make_sentences(automaton, rng)
-        allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
-        size = len(automaton.kind_V)
-        dead_T = [rng.randrange(size) for _ in range(9)]
-        alive = [next(token for token in range(size) if automaton.kind_V[token] == 1)]  # any bracket that opens
-        state = automaton.advance(automaton.initial_state(lengths[:1], limits[:1], word_ids and word_ids[:1]), alive)
-        both = arrays.asarray([alive, dead_T[:1]])
-        allowed_NV = arrays.to_numpy(allowed_tokens_fn(both, arrays.asarray([0, 1])))
-        np.testing.assert_array_equal(allowed_NV[:1], automaton.get_allowed_mask(state))
-        assert allowed_tokens_fn(arrays.asarray([dead_T]), arrays.asarray([4])).shape == (1, size)
+    for name in LINEARIZATION_NAMES:
+        with subtests.test(name=name):
+            for seed in range(20):
+                rng = random.Random(seed)
+                automaton = make_automaton(name, rng)
+                lengths, limits, word_ids = make_sentences(automaton, rng)
+                allowed_tokens_fn = TreeConstraint(automaton, arrays).build_allowed_tokens_fn(lengths, limits, word_ids)
+                size = len(automaton.kind_V)
+                dead_T = [rng.randrange(size) for _ in range(9)]
+                alive = [next(token for token in range(size) if automaton.kind_V[token] == 1)]  # any bracket that opens
+                state = automaton.advance(automaton.initial_state(lengths[:1], limits[:1], word_ids and word_ids[:1]), alive)
+                both = arrays.asarray([alive, dead_T[:1]])
+                allowed_NV = arrays.to_numpy(allowed_tokens_fn(both, arrays.asarray([0, 1])))
+                np.testing.assert_array_equal(allowed_NV[:1], automaton.get_allowed_mask(state))
+                assert allowed_tokens_fn(arrays.asarray([dead_T]), arrays.asarray([4])).shape == (1, size)
 
 
 def test_limit_too_small_for_a_tree_raises() -> None:
@@ -193,22 +196,32 @@ def test_limit_too_small_for_a_tree_raises() -> None:
 # Parsers
 
 
-@pytest.mark.parametrize("name", LINEARIZATION_NAMES)
-@pytest.mark.parametrize("method", METHODS)
-def test_every_parse_is_over_its_words(tmp_path: Path, name: LinearizationName, method: Method) -> None:
-    parser = opened(parser_bundle(tmp_path / "bundle", how=name))
-    for text, parse in zip(ODD, parser.parse(ODD, method=method, nbest=1 if method == "greedy" else 2), strict=True):
-        words = text.split()
-        if not words:
-            assert (parse.status, parse.tree, parse.brackets, parse.tags, parse.score) == ("empty", None, "", (), 0.0)
-            continue
-        assert len(parse.alternatives) == (method != "greedy")
-        for candidate in (parse, *parse.alternatives):
-            assert (candidate.status, candidate.repairs) == ("ok", ())
-            assert_tree(candidate, words)
-            assert len(candidate.token_log_probs) == len(candidate.tokens) + 1
-        scores = [candidate.score for candidate in (parse, *parse.alternatives)]
-        assert scores == sorted(scores, reverse=True)
+def test_every_parse_is_over_its_words(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in LINEARIZATION_NAMES:
+        for method in METHODS:
+            with subtests.test(name=name, method=method):
+                tmp_path = tmp_path_factory.mktemp("case")
+                parser = opened(parser_bundle(tmp_path / "bundle", how=name))
+                for text, parse in zip(
+                    ODD, parser.parse(ODD, method=method, nbest=1 if method == "greedy" else 2), strict=True
+                ):
+                    words = text.split()
+                    if not words:
+                        assert (parse.status, parse.tree, parse.brackets, parse.tags, parse.score) == (
+                            "empty",
+                            None,
+                            "",
+                            (),
+                            0.0,
+                        )
+                        continue
+                    assert len(parse.alternatives) == (method != "greedy")
+                    for candidate in (parse, *parse.alternatives):
+                        assert (candidate.status, candidate.repairs) == ("ok", ())
+                        assert_tree(candidate, words)
+                        assert len(candidate.token_log_probs) == len(candidate.tokens) + 1
+                    scores = [candidate.score for candidate in (parse, *parse.alternatives)]
+                    assert scores == sorted(scores, reverse=True)
 
 
 def test_text_words_and_streams_give_equal_parses(parser: Parser) -> None:
@@ -368,9 +381,8 @@ def test_wrong_arguments_raise_errors(parser: Parser, bundle: Path, trained: Pat
 # Words
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [  # from the treebank's guidelines
+def test_text_becomes_words(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str]] = [  # from the treebank's guidelines
         ('He said "I can\'t, you know."', "He said `` I ca n't , you know . ''"),
         ("They cannot.", "They can not ."),
         (
@@ -381,11 +393,11 @@ def test_wrong_arguments_raise_errors(parser: Parser, bundle: Path, trained: Pat
         ("“Yes”, [he] said: http://a.org/b-c works.", "`` Yes '' , [ he ] said : http://a.org/b-c works ."),
         ("a well-known and/or non-smoking 3-fold", "a well-known and/or non-smoking 3-fold"),
         ("  ", ""),
-    ],
-)
-def test_text_becomes_words(text: str, expected: str) -> None:
-    assert tokenize_ptb(text) == expected.split()
-    assert tokenize_ptb(" ".join(tokenize_ptb(text))) == expected.split()
+    ]
+    for text, expected in cases:
+        with subtests.test(text=text, expected=expected):
+            assert tokenize_ptb(text) == expected.split()
+            assert tokenize_ptb(" ".join(tokenize_ptb(text))) == expected.split()
 
 
 def test_hyphens_split_words_on_request() -> None:

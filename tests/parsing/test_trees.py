@@ -96,11 +96,12 @@ def test_tree_accessors_return_words_and_brackets() -> None:
     assert get_spans(tree) == [Span("S", 0, 4), Span("NP", 0, 1), Span("VP", 1, 3), Span("ADV", 2, 2), Span("NP", 2, 3)]
 
 
-@pytest.mark.parametrize("kinds", ["open", "leaf leaf", "close", "open close close", "open close leaf", "leaf close", ""])
-def test_build_tree_rejects_incomplete_events(kinds: str) -> None:
-    event_by_kind = {str(event.kind): event for event in iter_events(ptb.read_tree("(S (NN x) (NN y))"))}
-    with pytest.raises(ValueError, match="not the events of one tree"):
-        build_tree(event_by_kind[kind] for kind in kinds.split())
+def test_build_tree_rejects_incomplete_events(subtests: pytest.Subtests) -> None:
+    for kinds in ["open", "leaf leaf", "close", "open close close", "open close leaf", "leaf close", ""]:
+        with subtests.test(kinds=kinds):
+            event_by_kind = {str(event.kind): event for event in iter_events(ptb.read_tree("(S (NN x) (NN y))"))}
+            with pytest.raises(ValueError, match="not the events of one tree"):
+                build_tree(event_by_kind[kind] for kind in kinds.split())
 
 
 def test_deep_trees_need_no_recursion() -> None:
@@ -219,46 +220,41 @@ def test_formatted_trees_are_read_back(tree: Tree) -> None:
 FULL = "( (S=2 (NP-SBJ-1 (-NONE- *)) (VP (VBZ is) (NP=1 (-LRB- -LRB-) (NN-X it)) (PP (NP (-NONE- *T*-1)))) (. .)))"
 
 
-@pytest.mark.parametrize(
-    ("functions", "traces", "root", "expected"),
-    [
+def test_simplify_strips_chosen_annotation(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[AnnotationMode, AnnotationMode, RootMode, str]] = [
         ("keep", "keep", "keep", FULL),
         ("strip", "keep", "keep", FULL.replace("=2", "").replace("-SBJ-1", "").replace("=1", "")),
         ("keep", "strip", "bare", "(S=2 (VP (VBZ is) (NP=1 (-LRB- -LRB-) (NN-X it))) (. .))"),
         ("strip", "strip", "bare", "(S (VP (VBZ is) (NP (-LRB- -LRB-) (NN-X it))) (. .))"),
         ("strip", "strip", "top", "(TOP (S (VP (VBZ is) (NP (-LRB- -LRB-) (NN-X it))) (. .)))"),
-    ],
-)
-def test_simplify_strips_chosen_annotation(
-    functions: AnnotationMode, traces: AnnotationMode, root: RootMode, expected: str
-) -> None:
-    assert ptb.format_tree(simplify(ptb.read_tree(FULL), function_tags=functions, traces=traces, root=root)) == expected
+    ]
+    for functions, traces, root, expected in cases:
+        with subtests.test(functions=functions, traces=traces, root=root, expected=expected):
+            assert ptb.format_tree(simplify(ptb.read_tree(FULL), function_tags=functions, traces=traces, root=root)) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "bare", "top"),
-    [
+def test_simplify_normalizes_the_root(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str, str]] = [
         ("(TOP (S1 (ROOT (S (NN x)))))", "(S (NN x))", "(TOP (S (NN x)))"),
         ("( (S (NN x)) (. .))", "(TOP (S (NN x)) (. .))", "(TOP (S (NN x)) (. .))"),
         ("(TOP (NN x))", "(TOP (NN x))", "(TOP (NN x))"),
         ("( (NN x))", "(TOP (NN x))", "(TOP (NN x))"),
         ("(NN x)", "(NN x)", "(TOP (NN x))"),
         ("( (NP (-NONE- *)))", "(TOP)", "(TOP)"),
-    ],
-)
-def test_simplify_normalizes_the_root(text: str, bare: str, top: str) -> None:
-    tree = ptb.read_tree(text)
-    assert ptb.format_tree(simplify(tree)) == bare
-    assert ptb.format_tree(simplify(tree, root="top")) == top
-    assert get_words(simplify(Tree("-NONE-", ("*",)))) == []
+    ]
+    for text, bare, top in cases:
+        with subtests.test(text=text, bare=bare, top=top):
+            tree = ptb.read_tree(text)
+            assert ptb.format_tree(simplify(tree)) == bare
+            assert ptb.format_tree(simplify(tree, root="top")) == top
+            assert get_words(simplify(Tree("-NONE-", ("*",)))) == []
 
 
 # --- linearizations ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "tokens"),
-    [
+def test_linearizations_match_published_examples(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[LinearizationName, str, str]] = [
         # Vinyals et al. 2015, figure 2, with XX for each tag
         (
             "typed",
@@ -270,10 +266,10 @@ def test_simplify_normalizes_the_root(text: str, bare: str, top: str) -> None:
         ("tensor2tensor", "(/ (/ (NN a) (+ b)) (\\ (/ d)))", "\\/ \\/ NN \\+ // \\\\ +/ /\\ //"),
         ("topdown", CAT, "(S (NP The cat ) (VP sat ) . )"),
         ("topdown", "(S (X \\a) (NN -LRB-))", "(S \\\\a -LRB- )"),
-    ],
-)
-def test_linearizations_match_published_examples(name: LinearizationName, text: str, tokens: str) -> None:
-    assert linearization(name).linearize(ptb.read_tree(text)) == tokens.split()
+    ]
+    for name, text, tokens in cases:
+        with subtests.test(name=name, text=text, tokens=tokens):
+            assert linearization(name).linearize(ptb.read_tree(text)) == tokens.split()
 
 
 @given(trees, linearizations)
@@ -312,9 +308,8 @@ def test_numbers_of_tags_and_words_must_agree() -> None:
 # --- repair -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens", "expected", "kinds"),
-    [
+def test_repair_returns_the_tree_and_repairs(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[LinearizationName, str, str, list[str]]] = [
         ("typed", "(S (NP XX )NP XX XX )S", "(S (NP a) b c)", []),
         ("typed", "(S (NP XX )NP XX XX", "(S (NP a) b c)", ["closed late"]),
         ("typed", "(S (NP XX XX XX )S", "(S (NP a b c))", ["closed early"]),
@@ -335,12 +330,12 @@ def test_numbers_of_tags_and_words_must_agree() -> None:
         ("topdown", "(S a x b (NP c ) )", "(S a b (NP c))", ["word dropped"]),
         ("topdown", "(S c c c c", "(S a b c)", ["word added"] * 2 + ["word dropped"] * 3 + ["closed late"]),
         ("tensor2tensor", "S A /NP B /S C", "(S (A a) (B b) (C c))", ["stray closer", "word outside"]),
-    ],
-)  # fmt: skip
-def test_repair_returns_the_tree_and_repairs(name: LinearizationName, tokens: str, expected: str, kinds: list[str]) -> None:
-    repaired = repair_tree(linearization(name), tokens.split(), ["a", "b", "c"])
-    assert re.sub(r"\(XX (\w)\)", r"\1", ptb.format_tree(repaired.tree)) == expected
-    assert sorted(repair.kind for repair in repaired.repairs) == sorted(kinds)
+    ]
+    for name, tokens, expected, kinds in cases:
+        with subtests.test(name=name, tokens=tokens, expected=expected, kinds=kinds):
+            repaired = repair_tree(linearization(name), tokens.split(), ["a", "b", "c"])
+            assert re.sub(r"\(XX (\w)\)", r"\1", ptb.format_tree(repaired.tree)) == expected
+            assert sorted(repair.kind for repair in repaired.repairs) == sorted(kinds)
 
 
 def test_repairs_have_messages() -> None:

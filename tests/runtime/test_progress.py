@@ -145,9 +145,8 @@ def test_rate_starts_anew_when_amount_falls() -> None:
     assert rate.per_second() is None
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
+def test_duration_is_in_two_units(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[float, str]] = [
         (0.4, "0 s"),
         (59.4, "59 s"),
         (59.6, "1 min"),
@@ -156,10 +155,10 @@ def test_rate_starts_anew_when_amount_falls() -> None:
         (3599, "1 h"),
         (12_000, "3 h 20 min"),
         (100_000 * 3600, "100,000 h"),
-    ],
-)
-def test_duration_is_in_two_units(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
+    ]
+    for seconds, text in cases:
+        with subtests.test(seconds=seconds, text=text):
+            assert format_duration(seconds) == text
 
 
 def test_rate_has_the_digits_that_matter() -> None:

@@ -18,9 +18,8 @@ def codes(path: Path) -> list[str]:
     return sorted(finding.code for finding in check([path]))
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
+def test_python_rules_find_names_and_fragments(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("found = 1", ["banned-name"]),
         ("def f(given: int) -> None: ...", ["banned-name"]),
         ("values = [one for one in ()]", ["banned-name"]),
@@ -36,29 +35,30 @@ def codes(path: Path) -> list[str]:
         ("results = [value for value in ()]", []),
         ("noise = tokenizer = label_smoothing = 1", []),
         ("raised = precision = promise = 1", []),
-    ],
-)
-def test_python_rules_find_names_and_fragments(source: str, expected: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(source, encoding="utf-8")
-    assert codes(path) == expected
+    ]
+    for source, expected in cases:
+        with subtests.test(source=source, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "module.py"
+            path.write_text(source, encoding="utf-8")
+            assert codes(path) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_markdown_rules_find_long_sentences(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, list[str]]] = [
         (f"{LONG}.", ["long-sentence"]),
         ("This option is a knob.", ["private-word"]),
         (f"A short sentence. Another one.\n\n```\n{LONG}\n```\n", []),
         (f"| {LONG} | cell |\n", []),
         (f"`{LONG}` is code.\n", []),
         (f"- {' '.join(['word'] * 20)}\n- {' '.join(['word'] * 20)}\n", []),
-    ],
-)
-def test_markdown_rules_find_long_sentences(text: str, expected: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "page.md"
-    path.write_text(text, encoding="utf-8")
-    assert codes(path) == expected
+    ]
+    for text, expected in cases:
+        with subtests.test(text=text, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "page.md"
+            path.write_text(text, encoding="utf-8")
+            assert codes(path) == expected
 
 
 def test_repeated_class_names_are_found(tmp_path: Path) -> None:

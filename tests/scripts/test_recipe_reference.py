@@ -37,9 +37,8 @@ def test_keys_cover_every_section() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("key", "type_name", "default", "limits"),
-    [
+def test_key_states_type_default_and_limits(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, str, str, str]] = [
         ("model.encoder_layers", "integer", "6", "1 ≤ value ≤ 1,000"),
         ("model.d_k", "integer", "", "1 ≤ value ≤ 2^20"),
         ("model.norm_epsilon", "number", "1e-6", "0 < value"),
@@ -54,11 +53,11 @@ def test_keys_cover_every_section() -> None:
         ("data.curriculum[N].weights", "table by corpus name: number", "", ""),
         ("data.cleaning.mojibake", "true or false", "false", ""),
         ("decoding.suppress_tokens", "list: text", "[]", ""),
-    ],
-)
-def test_key_states_type_default_and_limits(key: str, type_name: str, default: str, limits: str) -> None:
-    section, _, name = key.rpartition(".")
-    assert KEYS[key] == RecipeKey(section, name, type_name, default, limits, KEYS[key].sentence)
+    ]
+    for key, type_name, default, limits in cases:
+        with subtests.test(key=key, type_name=type_name, default=default, limits=limits):
+            section, _, name = key.rpartition(".")
+            assert KEYS[key] == RecipeKey(section, name, type_name, default, limits, KEYS[key].sentence)
 
 
 def test_module_prints_tables_of_keys_and_presets() -> None:

@@ -163,20 +163,22 @@ def test_links_are_read_from_file(tiny: MakeRecipe, tmp_path: Path) -> None:
     assert LinkTable(get_links_file(result.folder, "train"))[0].tolist() == [[1, 0]]
 
 
-@pytest.mark.parametrize(
-    ("links", "code", "names"),
-    [
+def test_bad_links_fail_with_line_number(
+    subtests: pytest.Subtests, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[str, str, list[str]]] = [
         ("1-0\n\n", "length-mismatch", ["links: has 2 lines", "3 pairs"]),
         ("1-0\n\n0-0\n0-0\n", "length-mismatch", ["links: has 4 lines", "3 pairs"]),
         ("1-0\n\n0-2\n", "invalid-alignment", ["links, line 3: 0-2", "the source has 1 words, the target 2"]),
         ("2-0\n\n0-0\n", "invalid-alignment", ["links, line 1: 2-0", "the source has 2 words"]),
         ("1-0\n1:0\n0-0\n", "invalid-alignment", ["links, line 2: '1:0'"]),
         ("-1-0\n\n0-0\n", "invalid-alignment", ["links, line 1: '-1-0'"]),
-    ],
-)
-def test_bad_links_fail_with_line_number(tiny: MakeRecipe, tmp_path: Path, links: str, code: str, names: list[str]) -> None:
-    with raises_code(code, *names):
-        prepare(recipe_with_links(tiny, tmp_path, links), tmp_path / "data")
+    ]
+    for links, code, names in cases:
+        with subtests.test(links=links, code=code, names=names):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with raises_code(code, *names):
+                prepare(recipe_with_links(tiny, tmp_path, links), tmp_path / "data")
 
 
 def test_missing_link_file_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -208,19 +210,21 @@ def test_truncated_pair_keeps_remaining_links(tiny: MakeRecipe, tmp_path: Path) 
     assert len(alignment_target[0]) < 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_impossible_alignment_config_fails(
+    subtests: pytest.Subtests, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["data.train.alignments=x"], r"data.train.alignments has no effect without training.guided_alignment_weight: set it"),
         ([GUIDED, "data.valid.alignments=x"], "alignments is for training corpora"),
         ([GUIDED, "training.alignment_layer=2"], r"training.alignment_layer = 2: the decoder has 1; give 1"),
         ([GUIDED, "training.alignment_head=3"], r"training.alignment_head = 3: the decoder has 2"),
         (["training.guided_alignment_weight=-1"], r"guided_alignment_weight"),
-    ],
-)
-def test_impossible_alignment_config_fails(tiny: MakeRecipe, tmp_path: Path, settings: list[str], message: str) -> None:
-    with raises_code("invalid-recipe", message):
-        tiny(tmp_path, *settings)
+    ]
+    for settings, message in cases:
+        with subtests.test(settings=settings, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with raises_code("invalid-recipe", message):
+                tiny(tmp_path, *settings)
 
 
 def test_default_head_is_in_second_last_layer(tiny: MakeRecipe, tmp_path: Path) -> None:

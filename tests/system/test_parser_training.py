@@ -174,20 +174,18 @@ def test_unknown_labels_are_counted() -> None:
     assert ids[2] == XX_ID
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
+def test_damaged_labels_raise_error(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [
         "",
         "[]",
         '{"linearization": "typed"}',
         '{"linearization": "odd", "functions": "strip", "traces": "strip", "brackets": ["S"], "tags": []}',
         '{"linearization": "typed", "functions": "strip", "traces": "strip", "brackets": [1], "tags": []}',
         "[" * 100_000,
-    ],
-)
-def test_damaged_labels_raise_error(written: str) -> None:
-    with raises_code("tokenizer-damaged", "labels.json"):
-        read_labels(written.encode(), name="labels.json")
+    ]
+    for written in cases:
+        with subtests.test(written=written), raises_code("tokenizer-damaged", "labels.json"):
+            read_labels(written.encode(), name="labels.json")
 
 
 @pytest.fixture(scope="module")
@@ -341,9 +339,10 @@ def test_decoder_never_reads_tags() -> None:
 # Recipes and files
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_impossible_recipes_raise_error(
+    subtests: pytest.Subtests, parsing: Make, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases: list[tuple[str, str]] = [
         ("task.pos_tags=sequence", "only the tensor2tensor sequence holds tags"),
         ("task.linearization=tensor2tensor", "only the tensor2tensor sequence holds tags"),
         ("tokenizer.joint=true", "set joint = false"),
@@ -356,11 +355,12 @@ def test_decoder_never_reads_tags() -> None:
         ("data.train={source='a.en',target='a.de'}", "data.train: task.kind = 'parsing' needs trees"),
         ("data.valid={file='a.tsv',format='tsv'}", "data.valid: task.kind = 'parsing' needs trees"),
         ("task.kind=translation", "is for task.kind = 'parsing'"),
-    ],
-)
-def test_impossible_recipes_raise_error(parsing: Make, tmp_path: Path, change: str, message: str) -> None:
-    with raises_code("invalid-recipe", message):
-        parsing(tmp_path, "tokenizer.byte_fallback=true", change)
+    ]
+    for change, message in cases:
+        with subtests.test(change=change, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with raises_code("invalid-recipe", message):
+                parsing(tmp_path, "tokenizer.byte_fallback=true", change)
 
 
 def test_tasks_reject_files_of_the_other(parsing: Make, tiny: Make, tmp_path: Path) -> None:
@@ -375,9 +375,8 @@ def test_tasks_reject_files_of_the_other(parsing: Make, tiny: Make, tmp_path: Pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("split", "written", "code", "name"),
-    [
+def test_wrong_trees_raise_error(subtests: pytest.Subtests, parsing: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str, str, str]] = [
         ("train", CAT + "\n(S (NP x)\n", "invalid-tree", ", line 2: "),
         ("train", "", "empty-data", ""),
         ("train", "(S )\n( (S (NP )))\n", "empty-data", "2 pairs with an empty side"),
@@ -385,12 +384,13 @@ def test_tasks_reject_files_of_the_other(parsing: Make, tiny: Make, tmp_path: Pa
         ("test", "\n(S )\n", "empty-data", ":2: "),
         ("test", "(S (NP the cat) (. .))", "invalid-tree", ":1: the word 'the'"),
         ("test", "", "empty-data", ""),
-    ],
-)
-def test_wrong_trees_raise_error(parsing: Make, tmp_path: Path, split: str, written: str, code: str, name: str) -> None:
-    (tmp_path / "bad.mrg").write_text(written)
-    with raises_code(code, f"{tmp_path}/bad.mrg", name):
-        train(parsing(tmp_path / "run", f"data.{split}={{file='{tmp_path}/bad.mrg'}}"))
+    ]
+    for split, written, code, name in cases:
+        with subtests.test(split=split, written=written, code=code, name=name):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "bad.mrg").write_text(written)
+            with raises_code(code, f"{tmp_path}/bad.mrg", name):
+                train(parsing(tmp_path / "run", f"data.{split}={{file='{tmp_path}/bad.mrg'}}"))
 
 
 def test_tensor2tensor_linearization_needs_tags(parsing: Make, tmp_path: Path) -> None:

@@ -198,9 +198,11 @@ def test_every_module_imports_without_each_feature(prelude_dir: Path) -> None:
     run_python(prelude_dir, "-c", IMPORT_WITHOUT_EACH, *NAMED_FEATURES, missing=NAMED_FEATURES, remove_at_start=False)
 
 
-@pytest.mark.parametrize("missing", [*((name,) for name in NAMED_FEATURES), ALL_FEATURES], ids=[*NAMED_FEATURES, "all"])
-def test_help_is_shown_without_features(missing: tuple[str, ...], prelude_dir: Path) -> None:
-    assert "Exit status" in run_python(prelude_dir, "-m", "dragoman", "--help", missing=missing)
+def test_help_is_shown_without_features(subtests: pytest.Subtests, prelude_dir: Path) -> None:
+    cases: list[tuple[str, ...]] = [*((name,) for name in NAMED_FEATURES), ALL_FEATURES]
+    for missing in cases:
+        with subtests.test(missing=missing):
+            assert "Exit status" in run_python(prelude_dir, "-m", "dragoman", "--help", missing=missing)
 
 
 @pytest.mark.parametrize(
@@ -248,18 +250,17 @@ def test_memory_is_unknown_without_proc_and_resource(monkeypatch: pytest.MonkeyP
     assert flops.read_resident_mib(Path("/no/such/file")) is None
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
+def test_features_are_detected_in_one_module(subtests: pytest.Subtests) -> None:
+    cases: list[str] = [
         r"signal\.SIG(?!INT|TERM|_|nals)",
         r"(?m)^\s*(import|from) (resource|fcntl|termios|pwd|grp)\b",
         r"os\.(sched_|setpgid|setsid|killpg|fork|sysconf|uname|posix_)",
         r"CDLL\(None\)",
         r"O_DIRECTORY",
         r"[^_]process_group=",
-    ],
-)
-def test_features_are_detected_in_one_module(pattern: str) -> None:
-    exceptions = {FEATURES_MODULE, SOURCES / "inference" / "backends" / "compiled" / "cpu_features.py"}
-    users = [path for path in SOURCES.rglob("*.py") if re.search(pattern, path.read_text(encoding="utf-8"))]
-    assert [path for path in users if path not in exceptions] == []
+    ]
+    for pattern in cases:
+        with subtests.test(pattern=pattern):
+            exceptions = {FEATURES_MODULE, SOURCES / "inference" / "backends" / "compiled" / "cpu_features.py"}
+            users = [path for path in SOURCES.rglob("*.py") if re.search(pattern, path.read_text(encoding="utf-8"))]
+            assert [path for path in users if path not in exceptions] == []

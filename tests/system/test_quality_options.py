@@ -341,20 +341,17 @@ def test_mbr_translation_is_the_best_candidate(translator: Translator, settings:
     assert all(translation.mbr_score is None for translation in translator.translate(LINES, **plain))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_mbr_without_candidates_raises_error(subtests: pytest.Subtests, translator: Translator) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"method": "greedy", "mbr": "chrf"}, "greedy search gives one"),
         ({"mbr": "chrf", "beam_size": 4, "mbr_candidates": 5}, "mbr_candidates = 5 is more than beam_size = 4"),
         ({"method": "sample", "mbr": "chrf", "nbest": 33}, "nbest = 33 is more than the 32 candidates"),
         ({"mbr_candidates": 5}, "mbr_candidates = 5 has no effect"),
         ({"mbr": "comet"}, "mbr"),
-    ],
-    ids=str,
-)
-def test_mbr_without_candidates_raises_error(translator: Translator, settings: dict[str, Any], message: str) -> None:
-    with raises_code("invalid-recipe", message):
-        translator.translate(LINES, **settings)
+    ]
+    for settings, message in cases:
+        with subtests.test(settings=settings, message=message), raises_code("invalid-recipe", message):
+            translator.translate(LINES, **settings)
 
 
 def test_evaluate_takes_ensembles_and_mbr(bundle: Path, corpus: Path) -> None:

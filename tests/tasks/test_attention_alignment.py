@@ -14,19 +14,18 @@ from dragoman.tasks.attention_alignment import extract_links
 pytestmark = pytest.mark.usefixtures("one_core")
 
 
-@pytest.mark.parametrize(
-    ("pieces", "words"),
-    [
+def test_word_numbers_follow_the_pieces(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], list[int]]] = [
         ([], []),
         (["▁the", "▁house"], [0, 1]),
         (["▁th", "e", "▁hou", "se"], [0, 0, 1, 1]),
         (["▁", "x", "▁", "y", "z"], [0, 0, 1, 1, 1]),  # a single space begins the next word
         (["the", "▁house"], [0, 1]),  # the first piece always begins a word
         (["▁", "▁a"], [0, 0]),
-    ],
-)
-def test_word_numbers_follow_the_pieces(pieces: list[str], words: list[int]) -> None:
-    assert get_word_numbers(pieces) == words
+    ]
+    for pieces, words in cases:
+        with subtests.test(pieces=pieces, words=words):
+            assert get_word_numbers(pieces) == words
 
 
 def test_links_follow_most_of_the_attention() -> None:

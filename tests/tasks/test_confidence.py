@@ -218,18 +218,17 @@ def test_confidence_needs_json(calibrated: Path, tmp_path: Path) -> None:
     assert 0 <= line["confidence"] <= 1
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
+def test_spearman_correlation(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[float], list[float], float]] = [
         ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
         ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
         ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 1 - 6 * 4 / (5 * 24)),  # 1 − 6 Σ d² / (n (n² − 1)) without ties
         ([1, 1, 2], [1, 2, 3], 0.8660254037844387),  # ranks 1.5, 1.5, 3: Pearson gives √3 / 2
         ([1, 1, 1], [1, 2, 3], 0.0),
-    ],
-)
-def test_spearman_correlation(first: list[float], second: list[float], expected: float) -> None:
-    assert spearman_correlation(first, second) == pytest.approx(expected)
+    ]
+    for first, second, expected in cases:
+        with subtests.test(first=first, second=second, expected=expected):
+            assert spearman_correlation(first, second) == pytest.approx(expected)
 
 
 def test_lists_of_different_lengths_have_no_correlation() -> None:

@@ -71,26 +71,28 @@ def test_prompt_has_no_score_but_counts_as_length() -> None:
     assert scored.score == pytest.approx(math.log(0.3 * 0.4) / 4, abs=1e-6)
 
 
-@pytest.mark.parametrize("prompt", [(), (6, 5)])
-@pytest.mark.parametrize("batch_tokens", [1, 14, 4096])
-def test_numpy_and_pytorch_agree_in_any_batch(batch_tokens: int, prompt: tuple[int, ...]) -> None:
-    decoders, finished = make_decoders(), [True, True, False, False]
-    config, keys = DecodingConfig(batch_tokens=batch_tokens), {"start_id": START, "prompt": prompt}
-    expected = score_pairs(decoders["torch"], SOURCES, TARGETS, DecodingConfig(), start_id=START, prompt=prompt)
-    scored = score_pairs(decoders["numpy"], SOURCES, TARGETS, config, start_id=START, prompt=prompt)
-    assert [hypothesis.tokens for hypothesis in scored] == [tuple(target) for target in TARGETS]
-    for ours, theirs in zip(scored, expected, strict=True):
-        assert ours.score == pytest.approx(theirs.score, abs=1e-5)
-        assert ours.token_log_probs == pytest.approx(theirs.token_log_probs, abs=1e-5)
-    options: dict[str, Any] = {**keys, "finished": finished, "batch_tokens": batch_tokens}
-    weights = compute_cross_attentions(decoders["numpy"], SOURCES, TARGETS, **options)
-    assert [array.shape for array in weights] == [
-        (2, 2, rows, len(source)) for rows, source in zip([3, 1, 6, 3], SOURCES, strict=True)
-    ]
-    for ours_LHTS, theirs_LHTS in zip(
-        weights, compute_cross_attentions(decoders["torch"], SOURCES, TARGETS, **options), strict=True
-    ):
-        np.testing.assert_allclose(ours_LHTS, theirs_LHTS, rtol=1e-5, atol=1e-6)
+def test_numpy_and_pytorch_agree_in_any_batch(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, ...]] = [(), (6, 5)]
+    for prompt in cases:
+        for batch_tokens in [1, 14, 4096]:
+            with subtests.test(prompt=prompt, batch_tokens=batch_tokens):
+                decoders, finished = make_decoders(), [True, True, False, False]
+                config, keys = DecodingConfig(batch_tokens=batch_tokens), {"start_id": START, "prompt": prompt}
+                expected = score_pairs(decoders["torch"], SOURCES, TARGETS, DecodingConfig(), start_id=START, prompt=prompt)
+                scored = score_pairs(decoders["numpy"], SOURCES, TARGETS, config, start_id=START, prompt=prompt)
+                assert [hypothesis.tokens for hypothesis in scored] == [tuple(target) for target in TARGETS]
+                for ours, theirs in zip(scored, expected, strict=True):
+                    assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+                    assert ours.token_log_probs == pytest.approx(theirs.token_log_probs, abs=1e-5)
+                options: dict[str, Any] = {**keys, "finished": finished, "batch_tokens": batch_tokens}
+                weights = compute_cross_attentions(decoders["numpy"], SOURCES, TARGETS, **options)
+                assert [array.shape for array in weights] == [
+                    (2, 2, rows, len(source)) for rows, source in zip([3, 1, 6, 3], SOURCES, strict=True)
+                ]
+                for ours_LHTS, theirs_LHTS in zip(
+                    weights, compute_cross_attentions(decoders["torch"], SOURCES, TARGETS, **options), strict=True
+                ):
+                    np.testing.assert_allclose(ours_LHTS, theirs_LHTS, rtol=1e-5, atol=1e-6)
 
 
 def test_forced_decoding_imports_no_pytorch() -> None:

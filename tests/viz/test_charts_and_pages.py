@@ -318,20 +318,18 @@ def test_heatmap_of_fifty_tokens_is_small() -> None:
     assert len(heatmap(weights).encode()) < 600_000
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
+def test_heatmap_rejects_wrong_weights(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[list[float]], str]] = [
         ([[1.0, 0.0]], "rows of weights: 1, row tokens: 2"),
         ([[1.0, 0.0], [1.0]], "weights in row 1: 1, column tokens: 2"),
         ([[1.0, 0.0], [1.0, 0.0, 0.0]], "weights in row 1: 3, column tokens: 2"),
         ([[1.0, 0.0], [0.0, math.nan]], "row 1, column 1: nan is not"),
         ([[1.0, 0.0], [1.1, 0.0]], "row 1, column 0: 1.1 is not"),
         ([[-0.1, 0.0], [1.0, 0.0]], "row 0, column 0: -0.1 is not"),
-    ],
-)
-def test_heatmap_rejects_wrong_weights(weights: list[list[float]], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        render_attention_heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="")
+    ]
+    for weights, message in cases:
+        with subtests.test(weights=weights, message=message), pytest.raises(ValueError, match=message):
+            render_attention_heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="")
 
 
 def test_weight_slightly_above_one_is_one() -> None:

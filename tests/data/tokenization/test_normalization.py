@@ -36,12 +36,13 @@ def train(**options: object) -> PairTokenizer:
     return train_tokenizer(SOURCES, TARGETS, config, append_source_eos=True, seed=1)
 
 
-@pytest.mark.parametrize("model_type", ["bpe", "char", "byte"])
-@pytest.mark.parametrize("joint", [True, False])
-def test_default_keeps_characters_of_target(model_type: str, joint: bool) -> None:
-    tokenizer = train(model_type=model_type, joint=joint, vocab_size=360 if joint else 335)
-    for text in TARGETS:
-        assert tokenizer.target.decode(tokenizer.target.encode(text)) == text
+def test_default_keeps_characters_of_target(subtests: pytest.Subtests) -> None:
+    for model_type in ["bpe", "char", "byte"]:
+        for joint in [True, False]:
+            with subtests.test(model_type=model_type, joint=joint):
+                tokenizer = train(model_type=model_type, joint=joint, vocab_size=360 if joint else 335)
+                for text in TARGETS:
+                    assert tokenizer.target.decode(tokenizer.target.encode(text)) == text
 
 
 def test_default_composes_source_and_keeps_exponents() -> None:

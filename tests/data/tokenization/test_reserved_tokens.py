@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,46 +28,51 @@ def train(model_type: str, **keys: Any) -> PairTokenizer:
     return train_tokenizer(TEXTS, TEXTS, config, append_source_eos=True, seed=1, languages=LANGUAGES)
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_reserved_ids_follow_special_ids(model_type: str) -> None:
+def test_reserved_ids_follow_special_ids(subtests: pytest.Subtests) -> None:
     """The free tokens come first and the language tokens last; the other pieces are those of a vocabulary without them."""
-    vocabulary = train(model_type).source
-    plain = train(model_type, reserved_tokens=2).source
-    assert vocabulary.reserved_ids == tuple(range(4, 68))
-    assert vocabulary.ids_to_pieces([4, 65, 66, 67]) == ["<reserved 0>", "<reserved 61>", ">>en<<", ">>de<<"]
-    assert [vocabulary.piece_to_id(piece) for piece in ("<reserved 0>", ">>de<<")] == [4, 67]
-    assert vocabulary.ids_to_pieces(range(68, len(vocabulary))) == plain.ids_to_pieces(range(6, len(plain)))
+    for model_type in MODEL_TYPES:
+        with subtests.test(model_type=model_type):
+            vocabulary = train(model_type).source
+            plain = train(model_type, reserved_tokens=2).source
+            assert vocabulary.reserved_ids == tuple(range(4, 68))
+            assert vocabulary.ids_to_pieces([4, 65, 66, 67]) == ["<reserved 0>", "<reserved 61>", ">>en<<", ">>de<<"]
+            assert [vocabulary.piece_to_id(piece) for piece in ("<reserved 0>", ">>de<<")] == [4, 67]
+            assert vocabulary.ids_to_pieces(range(68, len(vocabulary))) == plain.ids_to_pieces(range(6, len(plain)))
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_text_never_becomes_a_reserved_token(model_type: str) -> None:
+def test_text_never_becomes_a_reserved_token(subtests: pytest.Subtests) -> None:
     """The vocabulary's own names in a text are ordinary text, which decodes to itself."""
-    vocabulary = train(model_type).source
-    for text in (TEXTS[0], ">>de<<", "<reserved 0>", "<reserved 61> >>en<<"):
-        ids = vocabulary.encode(text)
-        assert not set(ids) & set(vocabulary.reserved_ids)
-        if model_type != "word":
-            assert vocabulary.decode(ids) == text
-    if model_type in ("bpe", "unigram"):
-        sampled = [vocabulary.sample_encode(TEXTS[0], alpha=0.5, seed=seed) for seed in range(20)]
-        assert not set().union(*sampled) & set(vocabulary.reserved_ids)
+    for model_type in MODEL_TYPES:
+        with subtests.test(model_type=model_type):
+            vocabulary = train(model_type).source
+            for text in (TEXTS[0], ">>de<<", "<reserved 0>", "<reserved 61> >>en<<"):
+                ids = vocabulary.encode(text)
+                assert not set(ids) & set(vocabulary.reserved_ids)
+                if model_type != "word":
+                    assert vocabulary.decode(ids) == text
+            if model_type in ("bpe", "unigram"):
+                sampled = [vocabulary.sample_encode(TEXTS[0], alpha=0.5, seed=seed) for seed in range(20)]
+                assert not set().union(*sampled) & set(vocabulary.reserved_ids)
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_reserved_tokens_decode_to_nothing(model_type: str) -> None:
-    vocabulary = train(model_type).source
-    ids = vocabulary.encode("the old dog")
-    assert vocabulary.decode([67, *ids, 4]) == vocabulary.decode(ids) == "the old dog"
+def test_reserved_tokens_decode_to_nothing(subtests: pytest.Subtests) -> None:
+    for model_type in MODEL_TYPES:
+        with subtests.test(model_type=model_type):
+            vocabulary = train(model_type).source
+            ids = vocabulary.encode("the old dog")
+            assert vocabulary.decode([67, *ids, 4]) == vocabulary.decode(ids) == "the old dog"
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_written_tokenizer_keeps_reserved_tokens(tmp_path: Path, model_type: str) -> None:
-    tokenizer = train(model_type)
-    write_tokenizer(tmp_path, tokenizer)
-    config = TokenizerConfig(model_type=model_type, byte_fallback=model_type != "word")  # type: ignore[arg-type]
-    copy = read_tokenizer(tmp_path, config, append_source_eos=True).source
-    assert copy.reserved_ids == tokenizer.source.reserved_ids
-    assert copy.ids_to_pieces(range(len(copy))) == tokenizer.source.ids_to_pieces(range(len(copy)))
+def test_written_tokenizer_keeps_reserved_tokens(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for model_type in MODEL_TYPES:
+        with subtests.test(model_type=model_type):
+            tmp_path = tmp_path_factory.mktemp("case")
+            tokenizer = train(model_type)
+            write_tokenizer(tmp_path, tokenizer)
+            config = TokenizerConfig(model_type=model_type, byte_fallback=model_type != "word")  # type: ignore[arg-type]
+            copy = read_tokenizer(tmp_path, config, append_source_eos=True).source
+            assert copy.reserved_ids == tokenizer.source.reserved_ids
+            assert copy.ids_to_pieces(range(len(copy))) == tokenizer.source.ids_to_pieces(range(len(copy)))
 
 
 def test_segmentation_does_not_depend_on_reserved_tokens() -> None:

@@ -71,21 +71,19 @@ MERGES = st.lists(
 )
 
 
-@pytest.mark.parametrize(
-    ("codes", "segmented"),
-    [
+def test_segmentation_equals_the_programs(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], list[str]]] = [
         (CODES, SEGMENTED),
         (CODES[1:], SEGMENTED_WITHOUT_VERSION),
         (["#version: 0.1", *CODES[1:]], SEGMENTED_WITHOUT_VERSION),
         (OLD_CODES, SEGMENTED_OLD),
         (FASTBPE_CODES, SEGMENTED_FASTBPE),
-    ],
-    ids=["0.2", "without-version", "0.1", "old", "fastbpe"],
-)
-def test_segmentation_equals_the_programs(codes: list[str], segmented: list[str]) -> None:
-    scheme = parse_codes(codes, "codes")
-    assert [" ".join(scheme.split(line)) for line in LINES] == segmented
-    assert [scheme.join(line.split(" ")) for line in segmented] == [line.replace("  ", " ") for line in LINES]
+    ]
+    for codes, segmented in cases:
+        with subtests.test(codes=codes, segmented=segmented):
+            scheme = parse_codes(codes, "codes")
+            assert [" ".join(scheme.split(line)) for line in LINES] == segmented
+            assert [scheme.join(line.split(" ")) for line in segmented] == [line.replace("  ", " ") for line in LINES]
 
 
 def apply_merges_naively(word: str, merges: list[tuple[str, str]]) -> list[str]:
@@ -160,9 +158,8 @@ def test_scheme_survives_pickling() -> None:
     assert [" ".join(copy.split(line)) for line in LINES] == SEGMENTED_OLD
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "line"),
-    [
+def test_damaged_codes_are_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str, int | None]] = [
         ("", "empty-data", None),
         ("#version: 0.2\n", "empty-data", None),
         ("#version: 0.3\na b\n", "invalid-format", 1),
@@ -172,17 +169,18 @@ def test_scheme_survives_pickling() -> None:
         ("a b 3\na b x\n", "invalid-format", 2),
         ("a\n", "invalid-format", 1),
         ("a  b\n", "invalid-format", 1),
-    ],
-)
-def test_damaged_codes_are_refused(tmp_path: Path, text: str, code: str, line: int | None) -> None:
-    path = tmp_path / "codes"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError) as caught:
-        read_codes(path, "codes_file")
-    assert caught.value.code == code
-    location = f"{path} (tokenizer.codes_file)" + (f", line {line}: " if line else ": ")
-    assert str(caught.value).startswith(location)
-    assert str(caught.value).isprintable()
+    ]
+    for text, code, line in cases:
+        with subtests.test(text=text, code=code, line=line):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "codes"
+            path.write_text(text, encoding="utf-8")
+            with pytest.raises(DataError) as caught:
+                read_codes(path, "codes_file")
+            assert caught.value.code == code
+            location = f"{path} (tokenizer.codes_file)" + (f", line {line}: " if line else ": ")
+            assert str(caught.value).startswith(location)
+            assert str(caught.value).isprintable()
 
 
 def test_missing_codes_are_refused(tmp_path: Path) -> None:

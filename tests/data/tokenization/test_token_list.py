@@ -139,25 +139,29 @@ def test_pieces_have_word_numbers(tokenizer: TokenListTokenizer, text: str, numb
     assert WordBoundaries(tokenizer).get_word_numbers(ids).tolist() == numbers  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("model_type", ["word", "char", "byte", "subword-nmt"])
-@pytest.mark.parametrize("joint", [True, False])
-def test_tokenizer_survives_its_file(model_type: str, joint: bool, tmp_path: Path) -> None:
-    (tmp_path / "codes").write_text(CODES, encoding="utf-8")
-    config = make_config(model_type, joint=joint, codes_file="codes" if model_type == "subword-nmt" else None)
-    tokenizer = train(config, tmp_path)
-    folder = tmp_path / "bundle"
-    folder.mkdir()
-    write_tokenizer(folder, tokenizer)
-    assert sorted(path.name for path in folder.iterdir()) == ["source.tokens.json"] + ["target.tokens.json"] * (not joint)
-    copy = read_tokenizer(folder, config, append_source_eos=True)
-    assert copy.is_joint == joint
-    for text in (*SOURCES, *TARGETS, "Unbekanntes ß"):
-        for side, other in ((tokenizer.source, copy.source), (tokenizer.target, copy.target)):
-            ids = side.encode(text)
-            assert other.encode(text) == pickle.loads(pickle.dumps(other)).encode(text) == ids
-            assert other.decode(ids) == side.decode(ids)
-            assert other.serialized_model == side.serialized_model
-    assert copy.encode_source("the dog")[-1] == END_ID
+def test_tokenizer_survives_its_file(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for model_type in ["word", "char", "byte", "subword-nmt"]:
+        for joint in [True, False]:
+            with subtests.test(model_type=model_type, joint=joint):
+                tmp_path = tmp_path_factory.mktemp("case")
+                (tmp_path / "codes").write_text(CODES, encoding="utf-8")
+                config = make_config(model_type, joint=joint, codes_file="codes" if model_type == "subword-nmt" else None)
+                tokenizer = train(config, tmp_path)
+                folder = tmp_path / "bundle"
+                folder.mkdir()
+                write_tokenizer(folder, tokenizer)
+                assert sorted(path.name for path in folder.iterdir()) == ["source.tokens.json"] + ["target.tokens.json"] * (
+                    not joint
+                )
+                copy = read_tokenizer(folder, config, append_source_eos=True)
+                assert copy.is_joint == joint
+                for text in (*SOURCES, *TARGETS, "Unbekanntes ß"):
+                    for side, other in ((tokenizer.source, copy.source), (tokenizer.target, copy.target)):
+                        ids = side.encode(text)
+                        assert other.encode(text) == pickle.loads(pickle.dumps(other)).encode(text) == ids
+                        assert other.decode(ids) == side.decode(ids)
+                        assert other.serialized_model == side.serialized_model
+                assert copy.encode_source("the dog")[-1] == END_ID
 
 
 def test_subword_pieces_come_from_the_text(tmp_path: Path) -> None:
@@ -184,9 +188,8 @@ def test_sides_may_have_their_own_files(tmp_path: Path) -> None:
     assert train(config, tmp_path).target.encode("ab") == [UNKNOWN_ID]
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
+def test_vocabulary_file_gives_tokens_in_its_order(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("the 9\ndog 3\n\nmadeupword0000 0\n", ["the", "dog", "madeupword0000"]),  # fairseq's dict.txt
         ("the 9\n<unk> 3 #fairseq:overwrite\nx 1 #fairseq:overwrite\n", ["the", "x"]),
         ("<unk>\n<pad>\n<s>\n</s>\nthe\ndog\n", ["the", "dog"]),  # JoeyNMT
@@ -194,14 +197,15 @@ def test_sides_may_have_their_own_files(tmp_path: Path) -> None:
         ("12\n7\n", ["12", "7"]),
         ("\ufeffthe\r\ndog\r\n", ["the", "dog"]),
         ("\u00a0\n\u3000\n", ["\u00a0", "\u3000"]),
-    ],
-)
-def test_vocabulary_file_gives_tokens_in_its_order(tmp_path: Path, text: str, tokens: list[str]) -> None:
-    path = tmp_path / "dict.txt"
-    path.write_bytes(text.encode())
-    assert read_vocabulary_file(path, "vocab_file") == tokens
-    tokenizer = train(make_config("word", vocab_file="dict.txt"), tmp_path).source
-    assert len(tokenizer) == 4 + len(tokens)
+    ]
+    for text, tokens in cases:
+        with subtests.test(text=text, tokens=tokens):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "dict.txt"
+            path.write_bytes(text.encode())
+            assert read_vocabulary_file(path, "vocab_file") == tokens
+            tokenizer = train(make_config("word", vocab_file="dict.txt"), tmp_path).source
+            assert len(tokenizer) == 4 + len(tokens)
 
 
 def test_vocabulary_file_of_characters_gets_byte_tokens(tmp_path: Path) -> None:
@@ -211,9 +215,8 @@ def test_vocabulary_file_of_characters_gets_byte_tokens(tmp_path: Path) -> None:
     assert tokenizer.encode("a b") == [4, 5, 6 + ord("b")]
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "line"),
-    [
+def test_damaged_vocabulary_files_are_refused(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases: list[tuple[str, str, int | None]] = [
         ("", "empty-data", None),
         ("<s>\n", "empty-data", None),
         ("the 9\ndog\n", "invalid-format", 2),
@@ -222,16 +225,17 @@ def test_vocabulary_file_of_characters_gets_byte_tokens(tmp_path: Path) -> None:
         ("the\t-3.5\n", "invalid-format", 1),  # SentencePiece's .vocab
         (" 9\n", "invalid-format", 1),
         ("the 9\nthe 8\n", "invalid-format", 2),
-    ],
-)
-def test_damaged_vocabulary_files_are_refused(tmp_path: Path, text: str, code: str, line: int | None) -> None:
-    path = tmp_path / "dict.txt"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError) as caught:
-        train(make_config("word", vocab_file="dict.txt"), tmp_path)
-    assert caught.value.code == code
-    assert str(caught.value).startswith(f"{path} (tokenizer.vocab_file)" + (f", line {line}: " if line else ": "))
-    assert str(caught.value).isprintable()
+    ]
+    for text, code, line in cases:
+        with subtests.test(text=text, code=code, line=line):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "dict.txt"
+            path.write_text(text, encoding="utf-8")
+            with pytest.raises(DataError) as caught:
+                train(make_config("word", vocab_file="dict.txt"), tmp_path)
+            assert caught.value.code == code
+            assert str(caught.value).startswith(f"{path} (tokenizer.vocab_file)" + (f", line {line}: " if line else ": "))
+            assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("key", ["vocab_file", "codes_file"])
@@ -251,19 +255,29 @@ DOCUMENT = {"kind": "word", "normalization": "identity", "tokens": ["a"], "reser
 SUBWORDS = {**DOCUMENT, "kind": "subword-nmt", "end_is_separate": False, "merges": ["a b"]}
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        [], 1, {}, {**DOCUMENT, "kind": "words"}, {**DOCUMENT, "kind": []}, {**DOCUMENT, "normalization": "nfd"},
-        {**DOCUMENT, "tokens": "a"}, {**DOCUMENT, "tokens": [1]}, {**DOCUMENT, "tokens": ["a", "a"]},
-        {**DOCUMENT, "tokens": ["\ud800"]}, {**DOCUMENT, "kind": "subword-nmt"}, {**SUBWORDS, "merges": ["a"]},
-        {**SUBWORDS, "merges": "a b"}, {**SUBWORDS, "merges": [2]}, {**SUBWORDS, "end_is_separate": 1},
-    ],
-)  # fmt: skip
-def test_damaged_files_of_tokens_are_refused(document: object) -> None:
-    with pytest.raises(BundleError) as caught:
-        read_token_list(json.dumps(document).encode(), lowercase=False, name="source.tokens.json")
-    assert caught.value.code == "tokenizer-damaged"
+def test_damaged_files_of_tokens_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[object] = [
+        [],
+        1,
+        {},
+        {**DOCUMENT, "kind": "words"},
+        {**DOCUMENT, "kind": []},
+        {**DOCUMENT, "normalization": "nfd"},
+        {**DOCUMENT, "tokens": "a"},
+        {**DOCUMENT, "tokens": [1]},
+        {**DOCUMENT, "tokens": ["a", "a"]},
+        {**DOCUMENT, "tokens": ["\ud800"]},
+        {**DOCUMENT, "kind": "subword-nmt"},
+        {**SUBWORDS, "merges": ["a"]},
+        {**SUBWORDS, "merges": "a b"},
+        {**SUBWORDS, "merges": [2]},
+        {**SUBWORDS, "end_is_separate": 1},
+    ]
+    for document in cases:
+        with subtests.test(document=document):
+            with pytest.raises(BundleError) as caught:
+                read_token_list(json.dumps(document).encode(), lowercase=False, name="source.tokens.json")
+            assert caught.value.code == "tokenizer-damaged"
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000])

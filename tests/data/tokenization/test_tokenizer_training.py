@@ -196,11 +196,13 @@ def test_vocab_size_error_names_the_key() -> None:
     assert line.startswith("tokenizer.vocab_size = 9: is too small")
 
 
-@pytest.mark.parametrize("texts", [[], ["", " ", "\t"], ["\u00a0", "\u3000"], ["▁"], ["x" * 70_000]])
-def test_text_without_training_lines_raises(texts: list[str]) -> None:
-    with pytest.raises(DataError) as caught:
-        train_sentencepiece(texts, TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1)
-    assert caught.value.code == "empty-data"
+def test_text_without_training_lines_raises(subtests: pytest.Subtests) -> None:
+    cases: list[list[str]] = [[], ["", " ", "\t"], ["\u00a0", "\u3000"], ["▁"], ["x" * 70_000]]
+    for texts in cases:
+        with subtests.test(texts=texts):
+            with pytest.raises(DataError) as caught:
+                train_sentencepiece(texts, TokenizerConfig(), vocab_size=VOCAB_SIZE, seed=1)
+            assert caught.value.code == "empty-data"
 
 
 @pytest.mark.parametrize("before", [0, 1, 500])
