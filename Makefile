@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Environment with the runtime's dependencies, without PyTorch, and its tests.
 RUNTIME ?= .venv-runtime
+# Processes that tests start find what the first of them has compiled.
+TEST_ENVIRONMENT := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 RUNTIME_TESTS := $(wildcard $(addprefix tests/,conversion documents inference parsing serving tasks))
 
 .PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
@@ -17,22 +19,22 @@ serve-demo: $(VENV)/.core
 	$(BIN)/dragoman serve en-de
 
 test: $(VENV)/.dev $(RUNTIME)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu"
+	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu"
 	$(MAKE) test-runtime
 
 # The fast tests of what translates, parses, serves and converts, without PyTorch. The other environment trains their model.
 test-runtime: $(VENV)/.dev $(RUNTIME)/.ready
 	rm -rf build/test-run
-	$(BIN)/python tests/tiny_runs.py build/test-run
-	OMP_NUM_THREADS=1 DRAGOMAN_TEST_RUN=$(CURDIR)/build/test-run/run $(RUNTIME)/bin/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu" $(RUNTIME_TESTS)
+	$(TEST_ENVIRONMENT) $(BIN)/python tests/tiny_runs.py build/test-run
+	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(CURDIR)/build/test-run/run $(RUNTIME)/bin/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu" $(RUNTIME_TESTS)
 
 test-slow: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --timeout 1500 -m "slow and not alone"
+	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 1500 -m "slow and not alone"
 	$(BIN)/pytest --timeout 1500 -m "slow and alone"
 
 # The fast tests as on a processor with AVX2 only: neither PyTorch's libraries nor our kernels use AVX-512.
 test-avx2: $(VENV)/.dev
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 DRAGOMAN_CPU_ISA=avx2 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 DRAGOMAN_CPU_ISA=avx2 $(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not gpu"
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/pytest -m gpu

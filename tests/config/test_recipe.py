@@ -14,7 +14,7 @@ from types import UnionType
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
@@ -780,13 +780,11 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(key=st.one_of(WORDS, st.text()), value=VALUES, equals=st.sampled_from(["=", " = ", ""]))
 def test_any_override_is_accepted_or_one_line(key: str, value: str, equals: str) -> None:
     assert "\n" not in find_error(lambda: make_recipe({}, [key + equals + value], where=WHERE))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.one_of(st.text(), st.text(alphabet="[]{}=.'\"\n#a1, ")))
 def test_any_toml_is_accepted_or_one_line(text: str) -> None:
     assert "\n" not in find_error(lambda: make_recipe(parse_toml(text, where=WHERE), where=WHERE))

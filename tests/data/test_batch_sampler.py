@@ -50,7 +50,6 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, 
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)
 @given(LENGTHS, st.integers(1, 60), st.integers(0, 2**31 - 1), st.integers(0, 5))
 def test_epoch_is_complete_and_within_budget(
     tmp_path_factory: pytest.TempPathFactory, lengths: LengthPairs, budget: int, seed: int, epoch: int
@@ -66,7 +65,6 @@ def test_epoch_is_complete_and_within_budget(
         assert longest * len(batch) <= budget or len(batch) == 1
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(3, 9), st.integers(1, 9)), min_size=1, max_size=80), st.integers(1, 60), st.integers(0, 40)
 )

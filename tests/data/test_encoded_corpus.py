@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config import DataConfig, TokenizerConfig
@@ -57,7 +57,6 @@ def pair_files(largest: int) -> st.SearchStrategy[list[list[Rows]]]:
 
 
 @pytest.mark.parametrize("vocab_size", [2**16, 2**31])
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_encoded_corpus_reads_back_unchanged(
     tmp_path_factory: pytest.TempPathFactory, vocab_size: int, data: st.DataObject
@@ -133,7 +132,6 @@ def test_other_files_are_no_corpus(tmp_path: Path) -> None:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(st.lists(st.integers(4, 99), max_size=5), min_size=1, max_size=5),
     first=st.sampled_from([None, BEGIN_ID, PADDING_ID]),
@@ -165,7 +163,6 @@ def test_decoder_input_is_shifted_target() -> None:
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
 @given(lengths=LENGTHS, batch_tokens=st.integers(1, 200))
 def test_validation_batches_ascend_in_length(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[tuple[int, int]], batch_tokens: int

@@ -17,7 +17,7 @@ from time import thread_time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config import NoiseConfig
@@ -166,7 +166,6 @@ def test_another_process_gives_the_same_noise() -> None:
 # --- several noise types ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
 @given(source=TEXT, target=TEXT, next_source=TEXT, next_target=TEXT, index=st.integers(0, 2**50))
 def test_noise_keeps_text_on_one_line(source: str, target: str, next_source: str, next_target: str, index: int) -> None:
     for noise in (make_noise(**dict.fromkeys(NOISE_TYPES, 0.6)), *(make_noise(**{name: 1.0}) for name in NOISE_TYPES)):

@@ -744,7 +744,7 @@ OUTPUTS = [
 
 def test_changed_output_is_prepared_again(subtests: pytest.Subtests, text: Path) -> None:
     for damage in ["cut", "flip", "remove", "empty"]:
-        for name in OUTPUTS:
+        for name in OUTPUTS if damage == "flip" else OUTPUTS[::3]:
             with subtests.test(name=name, damage=damage):
                 separate = ["tokenizer.joint=false", "model.tie_embeddings=decoder"]
                 prepare_text(text, *separate)

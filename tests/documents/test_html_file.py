@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from document_laws import check_laws
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import html_file
@@ -89,13 +89,11 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(PIECES, max_size=30))
 def test_any_markup_obeys_the_laws(pieces: list[str]) -> None:
     check_laws(html_file.parse, ("<html>" + "".join(pieces)).encode(), lambda text: f"X {text} Ŧ")
 
 
-@settings(max_examples=100, deadline=None)
 @given(TEXT, TEXT)
 def test_any_text_reads_as_written(text: str, value: str) -> None:
     document = html_file.parse(PAGE.encode())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from document_laws import check_laws
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import json_file
@@ -72,7 +72,6 @@ def list_texts(value: Any) -> list[str]:
     return [text for part in parts for text in list_texts(part)]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(JSON, max_size=4) | st.dictionaries(st.text("abc", max_size=5), JSON, max_size=4),
     st.booleans(),
@@ -86,7 +85,6 @@ def test_texts_are_those_of_the_json_module(value: Any, is_ascii: bool, indent: 
     check_laws(json_file.parse, content)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(st.characters(codec="utf-8")))
 def test_any_text_reads_as_written(text: str) -> None:
     document = json_file.parse(FILE.encode())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from document_laws import check_laws
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from dragoman.documents import markdown
@@ -124,7 +124,6 @@ def test_other_front_matter_is_kept(front: str) -> None:
 SPECIAL = st.text(st.sampled_from("ab1 \\`*_[]<>&;#|~!-+=.:(){}$%é\"'/"), min_size=1, max_size=12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(SPECIAL, st.integers(0, 12))
 @example("{:}", 0)
 def test_any_text_reads_as_written(text: str, number: int) -> None:
@@ -144,7 +143,6 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES, max_size=25))
 def test_any_markup_obeys_the_laws(pieces: list[str]) -> None:
     content = "".join(pieces).encode()

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 from document_laws import check_laws
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import plain_text
@@ -59,7 +59,6 @@ def test_translation_is_wrapped_with_its_indent() -> None:
     assert "  - Ein Punkt - der auch an der Spalte umbrochen ist, wie\n    die anderen.\n  - Two\n" in written.decode()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(st.sampled_from("abc -*.1)\t"), max_size=200), max_size=6), st.integers(30, 130))
 def test_any_text_obeys_the_laws(paragraphs: list[str], width: int) -> None:
     content = "\n\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs).encode()

@@ -8,7 +8,7 @@ from pathlib import Path
 import polib
 import pytest
 from document_laws import check_laws
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import po
@@ -114,7 +114,6 @@ LETTERS = st.characters(codec="utf-8", exclude_categories=("Cc", "Zl", "Zp"), in
 ANY_LETTERS = st.characters(codec="utf-8", exclude_characters="\0")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.text(LETTERS, min_size=1), st.text(LETTERS)), max_size=4))
 def test_texts_are_those_of_polib(pairs: list[tuple[str, str]]) -> None:
     catalog = polib.POFile(wrapwidth=40)
@@ -125,7 +124,6 @@ def test_texts_are_those_of_polib(pairs: list[tuple[str, str]]) -> None:
     assert [(unit.source, unit.target) for unit in document.units] == pairs
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(ANY_LETTERS, min_size=1), min_size=3, max_size=3))
 def test_any_text_reads_as_written(texts: list[str]) -> None:
     document = po.parse(CATALOG.encode())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from document_laws import check_laws
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents.document import Document, UnitTranslation, check_written, write_document
@@ -60,7 +60,6 @@ def test_letters_are_escaped_if_the_file_needs_it() -> None:
     assert write_document(parse_properties("a = ü".encode()), texts) == "a = é🐉".encode()
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0")), st.sampled_from([parse_properties, parse_strings]))
 def test_any_text_reads_as_written(text: str, parse: Callable[[bytes], Document]) -> None:
     document = parse((PROPERTIES if parse is parse_properties else STRINGS).encode())

@@ -7,7 +7,7 @@ import re
 import pytest
 from document_checks import Parse, make_stub
 from document_laws import check_laws
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents.cue_text import split_for_cues
@@ -115,7 +115,6 @@ def test_sentence_is_divided_in_proportion() -> None:
     assert split_for_cues("Ja", [1, 2], is_spaced=True) == ["Ja", "", ""]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.text("abc,", min_size=1, max_size=5), min_size=1, max_size=9),
     st.lists(st.floats(0, 60), min_size=1, max_size=5),
@@ -127,7 +126,6 @@ def test_parts_are_the_text(words: list[str], goals: list[float]) -> None:
     assert all(parts) or len(words) <= len(goals)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Zl", "Zp", "Zs")), min_size=1, max_size=80), st.booleans()
 )

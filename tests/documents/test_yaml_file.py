@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ruamel.yaml")
 
 from document_laws import check_laws
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import yaml_file
@@ -86,7 +86,6 @@ def test_styles_and_language_key_are_written() -> None:
     assert "  flag: yes\n" in written
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.text(st.sampled_from("ab :#-'\"\n{}[],&*!|>%@`\\?=~1é\t") | st.characters(codec="utf-8"), min_size=1, max_size=15),
     st.integers(0, 12),

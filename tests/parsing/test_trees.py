@@ -273,7 +273,6 @@ def test_linearizations_match_published_examples(subtests: pytest.Subtests) -> N
 
 
 @given(trees, linearizations)
-@settings(max_examples=150, deadline=None)
 def test_linearizations_are_invertible(tree: Tree, tree_format: Linearization) -> None:
     words, tags = split_leaves(tree)
     without_empty = simplify(tree, function_tags="keep", root="keep")

@@ -183,7 +183,8 @@ def test_peak_flops_is_the_fastest_call(precision: torch.dtype, monkeypatch: pyt
 
 @pytest.mark.filterwarnings("ignore")  # the tracer warns about its own code
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.slow  # the import of PyTorch's compiler takes three seconds
 def test_compiled_layers_compute_the_same(backend: str, precision: torch.dtype) -> None:
     """These backends need no compiler: one traces the layers, the other their gradients as well."""
     plan = ComputePlan(CPU, precision)
@@ -197,7 +198,7 @@ def test_compiled_layers_compute_the_same(backend: str, precision: torch.dtype) 
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.slow
 def test_dropout_of_compiled_layers_follows_seed(backend: str) -> None:
     plan = ComputePlan(CPU, torch.float32)

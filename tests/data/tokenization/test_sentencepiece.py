@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import sentencepiece as spm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman.data.tokenization.sentencepiece
@@ -94,7 +94,6 @@ def load_processor(model: bytes) -> Any:
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-@settings(max_examples=200, deadline=None)
 @given(text=TEXTS, alpha=st.sampled_from([0.05, 0.3, 0.9, 1.0]), seed=st.integers(0, 2**64 - 1))
 def test_sampled_ids_decode_to_the_text(model_type: str, text: str, alpha: float, seed: int) -> None:
     model = get_tokenizer(model_type)
@@ -112,7 +111,6 @@ def test_alpha_zero_samples_nothing(model_type: str) -> None:
 
 
 @pytest.mark.parametrize("byte_fallback", [True, False])
-@settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
 def test_bpe_without_dropout_matches_sentencepiece(byte_fallback: bool, text: str) -> None:
     model = get_tokenizer("bpe", byte_fallback=byte_fallback)
@@ -133,7 +131,6 @@ def test_merges_of_repeated_letters_do_not_overlap() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("byte_fallback", [True, False])
-@settings(max_examples=100, deadline=None)
 @given(text=st.lists(st.sampled_from([*WORDS[:40], " ", " ", "é", "😀"])).map("".join))
 def test_large_alpha_samples_the_best_segmentation(byte_fallback: bool, text: str) -> None:
     model = get_tokenizer("unigram", byte_fallback=byte_fallback)

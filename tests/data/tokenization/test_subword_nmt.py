@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, join_pieces, parse_codes, read_codes
@@ -101,7 +101,6 @@ def apply_merges_naively(word: str, merges: list[tuple[str, str]]) -> list[str]:
     return [symbol.removesuffix("</w>") for symbol in symbols]
 
 
-@settings(max_examples=500, deadline=None)
 @given(word=WORDS, lines=MERGES)
 def test_merges_apply_one_after_another(word: str, lines: list[str]) -> None:
     """Any order of merges: a merge may come before those that make its symbols."""
@@ -113,7 +112,6 @@ def test_merges_apply_one_after_another(word: str, lines: list[str]) -> None:
     assert not pieces[-1].endswith("@@")
 
 
-@settings(max_examples=300, deadline=None)
 @given(words=st.lists(st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), min_size=1), min_size=1))
 def test_joining_undoes_splitting(words: list[str]) -> None:
     text = " ".join(words)

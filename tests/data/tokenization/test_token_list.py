@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config import TokenizerConfig, make_recipe
@@ -74,7 +74,6 @@ def test_character_coverage_leaves_rare_characters_out() -> None:
         assert tokenizer.ids_to_pieces(range(4, len(tokenizer))) == characters
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=TEXT)
 def test_byte_level_loses_nothing(text: str) -> None:
     tokenizer = train(make_config("byte")).source
@@ -84,7 +83,6 @@ def test_byte_level_loses_nothing(text: str) -> None:
     assert tokenizer.decode(ids) == text
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=TEXT)
 def test_character_level_with_byte_fallback_loses_only_spaces(text: str) -> None:
     tokenizer = train(make_config("char")).source

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config import TokenizerConfig
@@ -40,7 +40,6 @@ LINES = st.text(st.characters(exclude_characters="\r\n▁", exclude_categories=[
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-@settings(max_examples=300, deadline=None)
 @given(text=st.one_of(LINES, st.lists(st.sampled_from([*WORDS[:20], " ", "  ", "<s>", "<0x41>", "é", "😀"])).map("".join)))
 def test_pieces_spell_the_text_except_spaces(model_type: str, text: str) -> None:
     """Byte fallback without normalization changes only spaces."""
@@ -51,14 +50,12 @@ def test_pieces_spell_the_text_except_spaces(model_type: str, text: str) -> None
     assert all(index < VOCAB_SIZE for index in ids)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_encode_batch_matches_encode(texts: list[str]) -> None:
     model = get_tokenizer()
     assert model.encode_batch(texts) == [model.encode(text) for text in texts]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, VOCAB_SIZE - 1)))
 def test_any_ids_decode_to_one_line(ids: list[int]) -> None:
     text = get_tokenizer().decode(ids)

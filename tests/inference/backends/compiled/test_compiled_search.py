@@ -149,7 +149,7 @@ RULES: dict[str, DecodingConstraints] = {
             decoding,
             rules,
             id=f"{search}-{rule}",
-            marks=pytest.mark.slow if search == "widest beam" and rule != "repetition window" else [],
+            marks=[] if search in ("greedy", "whole beam") or rule == "repetition window" else pytest.mark.slow,
         )
         for search, decoding in SEARCHES.items()
         for rule, rules in RULES.items()

@@ -215,7 +215,7 @@ def run_steps(
 def test_logits_equal_those_of_the_quantized_model(subtests: pytest.Subtests) -> None:
     """Compare up to float32's rounding, which sometimes moves an input to the next step. Then the difference is as large as
     that between the quantized model and the trained one."""
-    for width, keys in product([1, 3], MODEL_KEYS.values()):
+    for width, keys in [(1, MODEL_KEYS[next(iter(MODEL_KEYS))]), *product([3], MODEL_KEYS.values())]:
         with subtests.test(width=width, keys=keys):
             model = make_model(**keys)
             assert supports_compiled(make_config(**keys), "int8")
@@ -230,7 +230,7 @@ def test_logits_equal_those_of_the_quantized_model(subtests: pytest.Subtests) ->
 
 
 def test_float32_logits_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
-    for width, keys in product([1, 3], MODEL_KEYS.values()):
+    for width, keys in [(1, MODEL_KEYS[next(iter(MODEL_KEYS))]), *product([3], MODEL_KEYS.values())]:
         with subtests.test(width=width, keys=keys):
             model = make_model(**keys)
             assert supports_compiled(make_config(**keys), "float32")
@@ -330,9 +330,9 @@ def pack_linear(packer: WeightPacker, weight: Tensor, bias: Tensor | None, epilo
 
 def test_products_equal_their_definition(subtests: pytest.Subtests) -> None:
     """Vectors and tiles agree to the last bit, and sums in 64 bits agree up to float32's rounding."""
-    for rows, (inputs, outputs), epilogue in product(
-        [1, 3, 4, 7, 16, 17, 33, 70], [(16, 16), (80, 100), (128, 321), (512, 64)], [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8]
-    ):
+    shapes, epilogues = [(16, 16), (80, 100), (128, 321), (512, 64)], [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8]
+    for number, (rows, (inputs, outputs)) in enumerate(product([1, 3, 4, 7, 16, 17, 33, 70], shapes)):
+        epilogue = epilogues[(number + number // 4) % 4]  # each with all rows and all shapes
         with subtests.test(rows=rows, inputs=inputs, outputs=outputs, epilogue=epilogue):
             numbers = torch.Generator().manual_seed(rows)
             x_NI, y_NO = torch.randn(rows, inputs, generator=numbers), torch.randn(rows, outputs, generator=numbers)
