@@ -90,12 +90,12 @@ def test_codec_without_text_is_refused_everywhere(encoding: str, tmp_path: Path)
     files = build_files_with_encoding(encoding)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    (tmp_path / "good.txt").write_text("Hello there\n", encoding="utf-8")
+    (tmp_path / "good.po").write_text('msgid "Hello there"\nmsgstr "Hallo"\n', encoding="utf-8")
     result = CliRunner().invoke(translate_file, ["--check", *map(str, sorted(tmp_path.iterdir())), "--json"])
     reports = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.exit_code == 4, result.output
     codes = {Path(report["file"]).name: report.get("code", report["status"]) for report in reports}
-    assert codes == dict.fromkeys(files, "invalid-encoding") | {"good.txt": "ok"}
+    assert codes == dict.fromkeys(files, "invalid-encoding") | {"good.po": "ok"}
     assert len(result.stderr.strip().splitlines()) == len(files) + 1
 
 

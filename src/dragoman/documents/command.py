@@ -34,7 +34,7 @@ from dragoman.console.options import (
     usage_error,
     with_options,
 )
-from dragoman.errors import DragomanError, OutOfMemoryError, is_out_of_memory
+from dragoman.errors import DataError, DragomanError, OutOfMemoryError, is_out_of_memory
 from dragoman.io.json_fields import OPTIONAL
 from dragoman.runtime.counts import format_count
 
@@ -90,6 +90,8 @@ class FileReport:
     translated, from_memory: number of new translations, and of those that the memory had
     fuzzy_matches: number of those in the memory whose source is only similar, which a human has to check
     terms: use of the terms of the glossary, with --glossary
+    kept: number of texts that the output had already
+    unused: keys, or sources, of the texts of the earlier output that have no place in the new one
     """
 
     file: str
@@ -102,6 +104,8 @@ class FileReport:
     fuzzy_matches: int = 0
     flagged: Sequence[FlaggedText] = ()
     terms: Annotated[Sequence[TermReport] | None, OPTIONAL] = None
+    kept: int = 0
+    unused: Sequence[str] = ()
     error: Annotated[str | None, OPTIONAL] = None
     code: Annotated[str | None, OPTIONAL] = None
 
@@ -110,7 +114,12 @@ def scope_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that choose the texts of a file, of which the last one counts."""
     for scope_option in (
         click.option("--redo-all", "scope", flag_value="all", help="Translate all texts that are not locked."),
-        click.option("--redo-fuzzy", "scope", flag_value="fuzzy", help="Also translate texts whose translation is fuzzy."),
+        click.option(
+            "--redo-fuzzy",
+            "scope",
+            flag_value="fuzzy",
+            help="Also translate texts whose translation is fuzzy, or is equal to its source.",
+        ),
         click.option(
             "--only-empty",
             "scope",
@@ -131,13 +140,18 @@ class TranslateFileOptions:
     output: Path | None = option(
         "-o", "--output", type=PATH_TYPE, metavar="DIR", help="Folder for the translated files, under the same names."
     )
-    overwrite: bool = shared(overwrite_option())
+    overwrite: bool = shared(overwrite_option("Complete an output that exists: its texts stay, unless --redo-all."))
     scope: Scope = shared(scope_options)
     accept: bool = option(
         "--accept", is_flag=True, help="Mark translations without a flag as good. Else a human has to accept them."
     )
     check: bool = option(
         "--check", is_flag=True, help="Check the translations that the files have, without a bundle. Write nothing."
+    )
+    translation_of: Path | None = option(
+        "--translation-of",
+        type=PATH_TYPE,
+        help="File that an output is a translation of, if FILE has changed since; with --check, the source of FILE.",
     )
     memory: Path | None = option(
         "--memory", type=PATH_TYPE, help="Translation memory, TMX or TSV. Its translations are taken first."
@@ -211,13 +225,16 @@ def translate_file(args: TranslateFileOptions) -> None:
         raise usage_error("give a bundle and at least one file")
     if args.check and (settings or args.memory is not None or args.output is not None or args.ensemble):
         raise usage_error("--check uses no bundle, so it goes without KEY=VALUE, --memory, --ensemble and -o")
+    if args.translation_of is not None and len(paths) != (1 if args.check else 2):
+        raise usage_error("--translation-of is for one file; translate or check it alone")
     if args.fuzzy is not None and args.memory is None:
         raise usage_error("--fuzzy looks for similar texts in a translation memory; give --memory FILE")
     console = stderr_console()
     translate: Callable[[Path, OnProgress], FileReport]
     if args.check:
         languages = args.source_language or "", args.target_language or ""
-        files, translate = paths, _build_check(languages, args.line_length, args.reading_speed, args.glossary)
+        files = paths
+        translate = _build_check(languages, args.line_length, args.reading_speed, args.glossary, args.translation_of)
     else:
         from dragoman.catalog.by_name import fetch_if_listed
         from dragoman.documents.translate_file import FileOptions, FileTranslator
@@ -244,7 +261,9 @@ def translate_file(args: TranslateFileOptions) -> None:
         )
         model = load(bundle, *args.ensemble, task="translation", **args.device_options)
         file_translator = FileTranslator(model, file_options, **decoding)
-        translate = _build_translate(file_translator, files, bundle, args.output, args.overwrite)
+        translate = _build_translate(
+            file_translator, files, bundle, args.output, overwrite=args.overwrite, original=args.translation_of
+        )
     statuses: Counter[str] = Counter()
     for path in files:
         with progress_bar(console, path.name, None, unit="texts", hidden=args.check) as bar:
@@ -284,7 +303,7 @@ def report_file(
 
 
 def _build_check(
-    languages: tuple[str, str], line_length: int, reading_speed: float, glossary: Path | None
+    languages: tuple[str, str], line_length: int, reading_speed: float, glossary: Path | None, original: Path | None
 ) -> Callable[[Path, OnProgress], FileReport]:
     """Return the function that checks a file."""
     from dragoman.documents.subtitles import SubtitleLimits
@@ -294,11 +313,17 @@ def _build_check(
     options = DocumentOptions(
         *languages, subtitles=SubtitleLimits(line_length, reading_speed), glossary=resolve_glossary(glossary, *languages)
     )
-    return lambda path, on_progress: _report_check(path, options)
+    return lambda path, on_progress: _report_check(path, options, original)
 
 
 def _build_translate(
-    translator: FileTranslator, files: Sequence[Path], bundle: Path, folder: Path | None, overwrite: bool
+    translator: FileTranslator,
+    files: Sequence[Path],
+    bundle: Path,
+    folder: Path | None,
+    *,
+    overwrite: bool,
+    original: Path | None,
 ) -> Callable[[Path, OnProgress], FileReport]:
     """Return the function that translates a file, and writes it beside the original or into a folder."""
 
@@ -306,7 +331,9 @@ def _build_translate(
         output = translator.name_output(path) if folder is None else folder / path.name
         check_output_paths(output, overwrite=True, input_paths=[bundle, *files])
         treat_termination_as_interrupt()
-        return _report_translation(translator.translate(path, output, overwrite=overwrite, on_progress=on_progress))
+        return _report_translation(
+            translator.translate(path, output, overwrite=overwrite, original=original, on_progress=on_progress)
+        )
 
     return translate
 
@@ -319,14 +346,26 @@ def _check_names(files: Sequence[Path], output: Path | None) -> None:
         raise usage_error(f"-o: two files have the name {twice[0]}; translate them into two folders")
 
 
-def _report_check(path: Path, options: DocumentOptions) -> FileReport:
-    """Return the report about the translations that a file has."""
+def _report_check(path: Path, options: DocumentOptions, original: Path | None) -> FileReport:
+    """Return the report about the translations that a file has.
+
+    original: the source of a file of one language; by default en.json is that of en.de.json beside it
+
+    Raises DataError if a file of one language has no source to compare it with.
+    """
     from dragoman.documents.formats import read_document
     from dragoman.documents.translate_document import check_document, count_terms
     from dragoman.documents.unit_selection import count_texts
 
     document = read_document(path)
-    results = check_document(document, options)
+    if original is None and not document.is_bilingual:
+        original = _find_original(path)
+        if original is None and all(unit.seconds is None for unit in document.units):
+            raise DataError(
+                f"{path}: holds no sources to compare its texts with; name its source with --translation-of",
+                code="file-not-found",
+            )
+    results = check_document(document, options, None if original is None else read_document(original))
     flagged = _list_flagged(results)
     return FileReport(
         str(path),
@@ -339,6 +378,13 @@ def _report_check(path: Path, options: DocumentOptions) -> FileReport:
     )
 
 
+def _find_original(path: Path) -> Path | None:
+    """Return the file beside `name.de.json` whose name is `name.json`, if there is one."""
+    stem, dot, _ = path.stem.rpartition(".")
+    original = path.with_name(stem + path.suffix)
+    return original if dot and original.is_file() else None
+
+
 def _report_translation(translation: FileTranslation) -> FileReport:
     matches = [result.match for result in translation.results if result.match is not None]
     flagged = _list_flagged(translation.results)
@@ -348,11 +394,13 @@ def _report_translation(translation: FileTranslation) -> FileReport:
         str(translation.output),
         translation.format,
         translation.num_texts,
-        sum(1 for result in translation.results if result.text),
+        sum(1 for result in translation.results if result.text and result.origin != "file"),
         len(matches),
         sum(1 for match in matches if not match.is_exact),
         flagged,
         None if translation.terms is None else _report_terms(translation.terms),
+        translation.num_kept,
+        translation.unused,
     )
 
 
@@ -382,6 +430,11 @@ def _describe(report: FileReport) -> list[str]:
     counts = format_count(report.texts, "text")
     if report.output is not None:
         counts = f"{report.translated} of {counts} translated into {report.output}"
+        if report.kept:
+            counts += f", {report.kept} kept"
+        if report.unused:
+            names = ", ".join(name[:40] for name in report.unused[:3])
+            counts += f", {len(report.unused)} of the earlier output left out ({names}{', …' if report.unused[3:] else ''})"
     if report.terms is not None:
         num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
         counts += f", {num_used} of {format_count(num_texts, 'term')} used"

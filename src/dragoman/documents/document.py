@@ -263,7 +263,7 @@ def check_written(
     differing: list[tuple[Unit, Unit]] = []
     try:
         with repeated_boundaries(document.boundaries):
-            for after in document.iter_units(content) if document.iter_units else _list_all_units(parse(content)):
+            for after in document.iter_units(content) if document.iter_units else list_all_units(parse(content)):
                 num_units += 1
                 if (before := units.get(after.id)) is None or not _is_written(document, before, after, translations):
                     differing.append((before or after, after))
@@ -282,7 +282,7 @@ def check_written(
     )
 
 
-def _list_all_units(document: Document) -> list[Unit]:
+def list_all_units(document: Document) -> list[Unit]:
     """Return the units, with or without language, in the order of the document if their ids count them."""
     units = [*document.units, *document.other_units]
     return sorted(units, key=lambda unit: int(unit.id)) if all(unit.id.isdecimal() for unit in units) else units

@@ -18,6 +18,7 @@ from dragoman.documents.document import (
     check_written,
     write_document,
 )
+from dragoman.documents.earlier_output import pair_units
 from dragoman.documents.icu_message import IcuMessage, has_branches, pair_sentences, read_message
 from dragoman.documents.plural_forms import insert_number
 from dragoman.documents.reading import check_goes_on
@@ -143,6 +144,7 @@ def translate_document(
     translate: TranslateLines,
     options: DocumentOptions,
     on_progress: Callable[[int], None] = lambda _: None,
+    earlier: Mapping[str, str] = {},
 ) -> DocumentTranslation:
     """Translate the units of a document, equal texts once, and write them, with all plural forms of the target language.
 
@@ -150,6 +152,8 @@ def translate_document(
 
     parse: function that reads the format, for a check of what was written
     translate: function that translates the lines of a request in order
+    earlier: texts that an output has already, by the ids of units. They are written again, and flagged if they fail a check.
+        The scope "fuzzy" translates those that are equal to their source, and "all" translates all.
     on_progress: called with the number of units that are finished
 
     Raises DataError for a document of other languages, and for one that cannot be written.
@@ -157,6 +161,8 @@ def translate_document(
     _check_languages(document, options)
     document = add_common_rules(add_plural_forms(document, parse, options.target_language))
     selected = list_selected(document, options.scope, options.keys, options.source_language)
+    redone = {unit.id for unit in selected if is_redone(unit, earlier, options.scope)}
+    selected = [unit for unit in selected if unit.id in redone]
     results: dict[str, UnitResult] = {}
     for unit in selected:
         if (match := _look_up(unit, options.memory)) is not None:
@@ -169,20 +175,33 @@ def translate_document(
     rest = [unit for unit in selected if unit.id not in results]
     for unit, text, failures in _translate_without_accelerators(document, rest, translate, options, on_progress):
         results[unit.id] = _check_result(unit, text, None, failures, options)
-    ordered = [results.pop(unit.id) for unit in selected]
+    for unit in document.units:
+        if unit.id in earlier and unit.id not in redone and (text := earlier[unit.id]) != unit.source:
+            results[unit.id] = UnitResult(unit, text, "file", check_unit(unit, text, options))
+    ordered = [results.pop(unit.id) for unit in document.units if unit.id in results]
     del selected, rest, results
     return _write(document, parse, ordered, options)
 
 
-def check_document(document: Document, options: DocumentOptions) -> list[UnitResult]:
+def is_redone(unit: Unit, earlier: Mapping[str, str], scope: Scope) -> bool:
+    """Return whether a unit that a scope selects is translated, although an output may have a text for it already."""
+    return unit.id not in earlier or scope == "all" or (scope == "fuzzy" and earlier[unit.id] == unit.source)
+
+
+def check_document(document: Document, options: DocumentOptions, original: Document | None = None) -> list[UnitResult]:
     """Return the translations that a document has, with the checks that they fail.
 
-    A subtitle has one text, so its length and its time alone are checked.
-
+    original: file that a document of one language is a translation of; without it, of such a document only the length and the
+        time of subtitles are checked
     options: options, of which the target language counts only if the document states none
     """
     options = replace(options, target_language=document.target_language or options.target_language)
     results: list[UnitResult] = []
+    if original is not None:
+        pairs = [(unit, other.lines or other.source) for unit, other in pair_units(add_common_rules(original), document)]
+        return [
+            UnitResult(unit, text, "file", check_unit(unit, text, options)) for unit, text in pairs if unit_has_language(unit)
+        ]
     for unit in add_common_rules(document).units:
         if unit.target:
             results.append(UnitResult(unit, unit.target, "file", check_unit(unit, unit.target, options)))
@@ -635,5 +654,7 @@ class _DocumentWriter:
 
 
 def _get_state(result: UnitResult, options: DocumentOptions) -> Literal["translated", "fuzzy"]:
+    if result.origin == "file":
+        return "translated"
     is_good = options.accept if result.match is None else result.match.is_exact
     return "translated" if is_good and not result.flags else "fuzzy"

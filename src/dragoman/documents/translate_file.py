@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from dragoman.documents.document import add_plural_forms
+from dragoman.documents.document import Document, add_plural_forms
+from dragoman.documents.earlier_output import EarlierTexts, match_texts
 from dragoman.documents.formats import get_parser, read_document
 from dragoman.documents.subtitles import LINE_LENGTH, READING_SPEED, SubtitleLimits
 from dragoman.documents.translate_document import (
@@ -15,11 +16,12 @@ from dragoman.documents.translate_document import (
     TermCount,
     UnitResult,
     count_terms,
+    is_redone,
     translate_document,
 )
 from dragoman.documents.translation_memory import TranslationMemory, read_translations
 from dragoman.documents.unit_selection import KeyGlobs, Scope, count_texts, list_selected
-from dragoman.errors import OutputError
+from dragoman.errors import DataError, OutputError
 from dragoman.formats.glossary_file import resolve_glossary
 from dragoman.inference.whole_texts import LineRequest, OutputLimits, PlaceholderMethod
 from dragoman.io.storage import atomic_write, check_path_is_free, make_dirs, to_write_error
@@ -41,6 +43,8 @@ class FileTranslation:
         num_texts: number of texts in the file
         results: one for each text that was to be translated, in order
         terms: use of the terms of the glossary; None without a glossary
+        num_kept: number of texts that an earlier output had, and that were kept
+        unused: keys, or sources, of the texts of the earlier output that have no place any more
     """
 
     path: Path
@@ -49,6 +53,8 @@ class FileTranslation:
     num_texts: int
     results: Sequence[UnitResult]
     terms: Sequence[TermCount] | None = None
+    num_kept: int = 0
+    unused: Sequence[str] = ()
 
     @property
     def flagged(self) -> list[UnitResult]:
@@ -122,6 +128,7 @@ class FileTranslator:
         output: Path | None = None,
         *,
         overwrite: bool = False,
+        original: Path | None = None,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> FileTranslation:
         """Translate a file; see `translate_file`."""
@@ -134,7 +141,9 @@ class FileTranslator:
             raise OutputError(f"{output}: is the original, which stays; give another name", code="output-is-input")
         if not overwrite:
             check_path_is_free(output)
-        total, done = len(list_selected(document, self.options.scope, self.options.keys, self.options.source_language)), 0
+        earlier = self._read_earlier(document, output, original)
+        selected = list_selected(document, self.options.scope, self.options.keys, self.options.source_language)
+        total, done = sum(is_redone(unit, earlier.texts, self.options.scope) for unit in selected), 0
 
         def advance(count: int) -> None:
             nonlocal done
@@ -142,7 +151,7 @@ class FileTranslator:
             on_progress(done, total)
 
         advance(0)
-        result = translate_document(document, parse, self._translate_lines, self.options, advance)
+        result = translate_document(document, parse, self._translate_lines, self.options, advance, earlier.texts)
         try:
             make_dirs(output.parent)
         except OSError as error:
@@ -150,7 +159,35 @@ class FileTranslator:
         with atomic_write(output, overwrite=overwrite, mode_of=path) as stream:
             cast(TextIO, stream).buffer.write(result.content)
         terms = None if self.options.glossary is None else count_terms(result.results, self.options.glossary)
-        return FileTranslation(path, output, document.format, count_texts(document, self.options.keys), result.results, terms)
+        return FileTranslation(
+            path,
+            output,
+            document.format,
+            count_texts(document, self.options.keys),
+            result.results,
+            terms,
+            0 if self.options.scope == "all" else len(earlier.texts),
+            earlier.unused,
+        )
+
+    def _read_earlier(self, document: Document, output: Path, original: Path | None) -> EarlierTexts:
+        """Return the texts that an output of one language has already. Raises DataError if nobody can tell which they are."""
+        if self.options.scope == "all" or document.is_bilingual or not output.exists():
+            return EarlierTexts({})
+        try:
+            read_original = None
+            if original is not None:
+                read_original = add_plural_forms(
+                    read_document(original), get_parser(original.name), self.options.target_language
+                )
+            return match_texts(document, read_document(output), read_original)
+        except DataError as error:
+            message = str(error).removeprefix(f"{output}: ")
+            raise DataError(
+                f"{output}: exists, and its texts cannot be kept: it {message}; name the file that it is a translation of with "
+                "--translation-of, or translate all texts again with --redo-all",
+                code=error.code,
+            ) from None
 
     def name_output(self, path: Path) -> Path:
         """Return the name of the translation beside a file."""
@@ -175,6 +212,7 @@ def translate_file(
     options: FileOptions | None = None,
     *,
     overwrite: bool = False,
+    original: str | Path | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **decoding: Any,
 ) -> FileTranslation:
@@ -187,7 +225,8 @@ def translate_file(
         path: the file; the ending of its name selects the format
         output: the new file, with the same ending; by default `NAME.de.po` beside `NAME.po`, for German
         options: options of the translation; see `FileOptions`
-        overwrite: replace an output that exists
+        overwrite: complete an output that exists. The texts that it has stay, unless the scope is "all".
+        original: file that the output is a translation of, if the file has changed since
         on_progress: called with the number of finished texts and the number of all
         decoding: keys of the recipe's [decoding] section to change
 
@@ -197,5 +236,9 @@ def translate_file(
         RecipeError: wrong decoding options.
     """
     return FileTranslator(translator, options or FileOptions(), **decoding).translate(
-        Path(path), None if output is None else Path(output), overwrite=overwrite, on_progress=on_progress
+        Path(path),
+        None if output is None else Path(output),
+        overwrite=overwrite,
+        original=None if original is None else Path(original),
+        on_progress=on_progress,
     )

@@ -1,0 +1,182 @@
+"""An output that exists is completed: its texts stay, by their key or by their place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from zip_files import W, make_docx
+
+from dragoman.documents.command import translate_file
+from dragoman.documents.document import Document, Unit, UnitTranslation, write_document
+from dragoman.documents.earlier_output import match_texts
+from dragoman.documents.formats import get_parser, parse_document
+from dragoman.documents.translate_document import DocumentOptions, check_document, translate_document
+from dragoman.errors import DataError
+from dragoman.inference.translation_result import Translation
+from dragoman.inference.whole_texts import LineRequest
+from expected_errors import raises_code
+
+_RUNS = "<w:r><w:rPr><w:{0}/></w:rPr><w:t>{1}</w:t></w:r>"
+DOCX = make_docx(
+    f"<w:p {W}>{_RUNS.format('b', 'One')}<w:r><w:t xml:space='preserve'> and </w:t></w:r>{_RUNS.format('i', 'two')}</w:p>"
+    f"<w:p {W}><w:r><w:t>The last paragraph</w:t></w:r></w:p>"
+)
+SAMPLES: dict[str, str | bytes] = {
+    "a.json": '{"a": "The first text", "b": {"c": "The second text"}, "list": ["Red", "Blue"]}',
+    "a.arb": '{"@@locale": "en", "title": "The title", "@title": {"description": "note"}}',
+    "a.yaml": "en:\n  title: The title\n  text: |\n    Two lines\n    of text\n",
+    "a.properties": "title=The title\ntext = Another \\\n  line\n",
+    "a.strings": '/* note */\n"title" = "The title";\n"text" = "The text";\n',
+    "strings.xml": '<resources><string name="a">The <b>bold</b> text and <i>more</i></string></resources>',
+    "a.resx": "<root><data name='a'><value>The text</value></data><data name='b'><value>More</value></data></root>",
+    "a.md": "---\ntitle: The title\n---\n# Heading\n\nA **bold** word and a [link](a.html) here.\n\n- One\n- Two\n",
+    "a.html": "<p>A <b>bold</b> word and <i>more</i>.</p><p>The second paragraph</p>",
+    "a.srt": "1\n00:00:01,000 --> 00:00:03,000\nThe first line\nof a caption.\n",
+    "a.txt": "The first paragraph.\n\nThe second paragraph.\n",
+    "a.docx": DOCX,
+}
+
+
+def read(name: str, content: str | bytes) -> Document:
+    return parse_document(name, content if isinstance(content, bytes) else content.encode())
+
+
+def translate_by_hand(unit: Unit) -> str:
+    """Return other words with the tags of a unit."""
+    return unit.source.replace("The ", "Der ").replace(" and ", " und ").replace("One", "Eins")
+
+
+def stub(request: LineRequest) -> Sequence[Translation]:
+    return [Translation(f"T({line})", tokens=("a",), source_tokens=("a",), attention=None) for line in request.lines]
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_second_run_keeps_what_a_human_wrote(name: str) -> None:
+    """The output of the second run is that of the first one, byte for byte, with the human's changes."""
+    document = read(name, SAMPLES[name])
+    translations = {unit.id: UnitTranslation(f"{translate_by_hand(unit)} X") for unit in document.units}
+    output = write_document(document, translations, "de")
+    earlier = match_texts(document, read(name, output))
+    assert set(earlier.texts) == {unit.id for unit in document.units}
+    assert not earlier.unused
+    result = translate_document(document, get_parser(name), stub, DocumentOptions("en", "de"), earlier=earlier.texts)
+    assert {unit.origin for unit in result.results} == {"file"}
+    assert result.content == output
+
+
+def test_formats_that_changed_places_stay_with_their_words() -> None:
+    """The bold word of the source comes last in the translation. Its number is 1 in the one, and 2 in the other."""
+    document = read("a.docx", DOCX)
+    first = document.units[0]
+    assert first.source == "<g1>One</g1> and <g2>two</g2>"
+    swapped = "<g2>Zwei</g2> und <g1>eins</g1>"
+    output = write_document(document, {first.id: UnitTranslation(swapped)}, "de")
+    parsed = read("a.docx", output)
+    assert parsed.units[0].source == "<g1>Zwei</g1> und <g2>eins</g2>"
+    assert match_texts(document, parsed).texts[first.id] == swapped
+
+
+def translate_again(name: str, source: str, output: str, original: str | None = None, scope: str = "empty") -> str:
+    document, parsed = read(name, source), None if original is None else read(name, original)
+    earlier = match_texts(document, read(name, output), parsed)
+    options = DocumentOptions("en", "de", scope)  # type: ignore[arg-type]
+    return translate_document(document, get_parser(name), stub, options, earlier=earlier.texts).content.decode()
+
+
+def test_new_keys_are_translated_and_others_kept() -> None:
+    source = '{"new": "A new text", "a": "The text", "same": "Server"}'
+    output = '{"a": "von Hand", "same": "Server"}'
+    assert json.loads(translate_again("a.json", source, output)) == {
+        "new": "T(A new text)",
+        "a": "von Hand",
+        "same": "Server",
+    }
+    assert json.loads(translate_again("a.json", source, output, scope="fuzzy"))["same"] == "T(Server)"
+    assert json.loads(translate_again("a.json", source, output, scope="all"))["a"] == "T(The text)"
+
+
+def test_changed_texts_are_translated_if_the_original_is_known() -> None:
+    original, source = '{"a": "The old text", "b": "Stays"}', '{"a": "The new text", "b": "Stays", "moved": "The old text"}'
+    written = json.loads(translate_again("a.json", source, '{"a": "der alte Text", "b": "bleibt"}', original))
+    assert written == {"a": "T(The new text)", "b": "bleibt", "moved": "der alte Text"}
+
+
+def test_paragraphs_are_kept_by_their_source_if_the_original_is_known() -> None:
+    original, source = "One text.\n\nTwo texts.\n", "A new text.\n\nTwo texts.\n\nOne text.\n"
+    written = translate_again("a.md", source, "Ein Text.\n\nZwei Texte.\n", original)
+    assert written == "T(A new text.)\n\nZwei Texte.\n\nEin Text.\n"
+    with raises_code("length-mismatch", "2 texts", "3"):
+        match_texts(read("a.md", source), read("a.md", "Ein Text.\n\nZwei Texte.\n"))
+
+
+def test_keys_that_are_gone_are_named() -> None:
+    earlier = match_texts(read("a.json", '{"a": "One text"}'), read("a.json", '{"a": "Ein Text", "b": "Rest"}'))
+    assert earlier.unused == ["b"]
+
+
+def test_check_compares_with_the_source() -> None:
+    results = check_document(
+        read("a.json", '{"a": "von Hand", "b": "May 18"}'),
+        DocumentOptions("en", "de"),
+        read("a.json", '{"a": "May 17, 2031", "b": "In {n} days"}'),
+    )
+    assert [(result.unit.key, "variables" in result.flags) for result in results] == [("a", False), ("b", True)]
+
+
+# The command
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(translate_file, [str(argument) for argument in arguments])
+
+
+def test_command_completes_an_output(bundle: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "en.json", tmp_path / "en.de.json"
+    source.write_text('{"a": "one two", "b": "big {n}"}', encoding="utf-8")
+    output.write_text('{"b": "groß", "c": "weg"}', encoding="utf-8")
+    result = run(bundle, source, "--overwrite", "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["kept"], report["unused"]) == (3, 1, ["c"])
+    assert [flag for text in report["flagged"] if text["context"] == "b" for flag in text["flags"]] == ["variables"]
+    assert json.loads(output.read_text())["b"] == "groß"
+    assert json.loads(output.read_text())["a"] not in ("one two", "")
+
+
+def test_command_refuses_an_output_whose_places_are_others(bundle: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "a.md", tmp_path / "a.de.md"
+    source.write_text("one two\n\nthree\n", encoding="utf-8")
+    output.write_text("von Hand\n", encoding="utf-8")
+    result = run(bundle, source, "--overwrite", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["code"]) == (4, "length-mismatch")
+    assert "--translation-of" in json.loads(result.stdout)["error"]
+    assert output.read_text(encoding="utf-8") == "von Hand\n"
+    (tmp_path / "old.md").write_text("one two\n", encoding="utf-8")
+    assert run(bundle, source, "--overwrite", "--translation-of", tmp_path / "old.md").exit_code in (0, 3)
+    assert output.read_text(encoding="utf-8").startswith("von Hand\n\n")
+
+
+def test_command_checks_against_the_source_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "en.de.json").write_text('{"b": "May 18"}', encoding="utf-8")
+    alone = run("--check", tmp_path / "en.de.json", "--json")
+    assert (alone.exit_code, json.loads(alone.stdout)["code"]) == (4, "file-not-found")
+    (tmp_path / "en.json").write_text('{"b": "In {n} days"}', encoding="utf-8")
+    checked = run("--check", tmp_path / "en.de.json", "--json")
+    assert (checked.exit_code, json.loads(checked.stdout)["flagged"][0]["flags"]) == (3, ["variables"])
+    other = run("--check", tmp_path / "en.de.json", "--translation-of", tmp_path / "en.de.json")
+    assert other.exit_code == 0
+    assert run("--check", tmp_path / "en.de.json", tmp_path / "en.json", "--translation-of", "x").exit_code == 2
+
+
+def test_unreadable_output_is_refused(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": "one"}', encoding="utf-8")
+    (tmp_path / "a.de.json").write_text("{", encoding="utf-8")
+    result = run(bundle, tmp_path / "a.json", "--overwrite", "--json")
+    assert result.exit_code == 4
+    assert "--redo-all" in json.loads(result.stdout)["error"]
+    assert run(bundle, tmp_path / "a.json", "--overwrite", "--redo-all").exit_code in (0, 3)
+    with pytest.raises(DataError):
+        read("a.json", "{")
