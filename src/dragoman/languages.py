@@ -7,7 +7,7 @@ from functools import lru_cache
 
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Characters of the scripts that are written without spaces, for a set of a pattern: Thai, Lao, Burmese, Khmer, kana, Han."""
-UNSPACED_LANGUAGES = {"ja", "km", "lo", "my", "th", "wuu", "yue", "zh"}
+UNSPACED_LANGUAGES = {"gan", "hsn", "ja", "km", "lo", "lzh", "my", "th", "wuu", "yue", "zh"}
 """Languages that write no spaces between words or sentences."""
 
 RIGHT_TO_LEFT_LANGUAGES = {

@@ -27,7 +27,7 @@ def write(path: Path, *lines: str) -> Path:
 
 @pytest.fixture
 def blank(tmp_path: Path) -> Path:
-    return write(tmp_path / "blank", "", " ", "\u3000")
+    return write(tmp_path / "blank", "\u200b\u00ad", " ", "\u3000")
 
 
 def test_score_of_short_outputs_says_why(tmp_path: Path) -> None:
@@ -78,6 +78,14 @@ def test_blank_lines_are_an_error(
             with raises_code("empty-data"):
                 run(*(word.format(**names) for word in words))
             assert not (tmp_path / "out").exists()
+
+
+def test_blank_references_are_named(bundle: Path, tmp_path: Path) -> None:
+    text, references = write(tmp_path / "text", "red", "ten", "one red"), write(tmp_path / "ref", "rot", "", "\u200b")
+    line = f"{references}: blank references, which count as all others: 2 (2, 3)"
+    for words in (["score", text], ["compare", text, text], ["evaluate", bundle, "--src", text]):
+        assert run(*words, "--ref", references)[1].splitlines()[0] == line
+    assert "blank" not in run("score", text, "--ref", text)[1]
 
 
 def test_output_of_translate_json_is_scored_as_its_texts(bundle: Path, corpus: Path, tmp_path: Path) -> None:

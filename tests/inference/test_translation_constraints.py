@@ -63,6 +63,13 @@ def test_included_phrases_are_placed_or_unmet(translator: Translator) -> None:
     assert banned.text != free.text
 
 
+def test_excluded_phrases_leave_no_phrase_to_place(translator: Translator) -> None:
+    constraints = TranslationConstraints(include=("sieben", "rot"), exclude=("e", "o"))
+    (translation,) = translator.translate(["one two"], constraints=[constraints])
+    assert translation.unmet_constraints[:2] == ("sieben", "rot")
+    assert not {"e", "o"} & set(translation.text)
+
+
 def test_batches_do_not_change_constrained_translations(translator: Translator) -> None:
     constraints = [
         TranslationConstraints(include=("rot",)),

@@ -189,7 +189,8 @@ class _Beam:
         if self.masker.needs_outputs or settings.decoding_constraints.repetition_window or settings.repetition_penalty != 1.0:
             self.outputs_NT = arrays.full((num_sentences * group_size, 0), 0, xp.int64)
 
-    def _build_phrase_constraints(self, settings: SearchSettings) -> PhraseConstraints:
+    def _build_phrase_constraints(self, settings: SearchSettings) -> PhraseConstraints | None:
+        """Return the phrases that the search looks for; None if other constraints exclude all of them."""
         feasible_groups = [
             select_feasible_groups(
                 sentence,
@@ -200,6 +201,8 @@ class _Beam:
             )
             for sentence, max_length in zip(self.constraints, self.max_lengths, strict=True)
         ]
+        if not any(feasible_groups):
+            return None
         return PhraseConstraints(
             feasible_groups,
             group_size=self.group_size,

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import sys
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,11 @@ BYTE_COUNTER = ByteCounter()
 def describe_path(path: Path | None) -> str:
     """Return the name of a file in messages; None is standard input."""
     return "standard input" if path is None else str(path)
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text is empty, or has spaces, controls and characters without width only."""
+    return all(unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") for character in text)
 
 
 def quote_names(names: Sequence[str]) -> str:

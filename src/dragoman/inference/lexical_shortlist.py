@@ -22,6 +22,7 @@ from dragoman.bundle import Bundle
 from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError
+from dragoman.formats.text import is_blank
 from dragoman.io.safetensors import StoredArrays, save_tensors
 from dragoman.io.storage import atomic_dir
 from dragoman.runtime.tensor_files import open_tensor_files
@@ -117,7 +118,7 @@ def build_shortlist(
     target_counts_V = np.zeros(target_vocab_size)
     for start in range(0, len(sources), PAIR_BATCH_SIZE):
         chunk = list(zip(sources[start : start + PAIR_BATCH_SIZE], targets[start : start + PAIR_BATCH_SIZE], strict=True))
-        texts = [(source, target) for source, target in chunk if source.strip() and target.strip()]
+        texts = [(source, target) for source, target in chunk if not (is_blank(source) or is_blank(target))]
         source_ids = [bundle.tokenizer.encode_source(source) for source, _ in texts]
         target_ids = [bundle.tokenizer.encode_target(target) for _, target in texts]
         pairs = [pair for pair in zip(source_ids, target_ids, strict=True) if pair[0] and pair[1]]

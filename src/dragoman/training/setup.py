@@ -17,6 +17,7 @@ from dragoman.evaluation.bleu_tokenizer import check_bleu_tokenizer
 from dragoman.formats.object_store import is_url
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import check_files_exist, list_corpus_files
+from dragoman.formats.text import is_blank
 from dragoman.io.storage import lock_dir, make_dirs, to_write_error, write_json
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.tasks.torch_models import get_max_positions
@@ -64,7 +65,7 @@ def read_test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
     directions = recipe.evaluation_directions("test")
     test_sets = {name: read_direction(direction, recipe) for name, direction in directions.items()}
     for name, pairs in test_sets.items():
-        if not any(pair.target.strip() for pair in pairs):
+        if all(is_blank(pair.target) for pair in pairs):
             files = " and ".join(str(path) for path in list_corpus_files(directions[name].corpus, Path(recipe.data.root)))
             raise DataError(
                 f"{files}: the test set is empty, or all references are blank; add lines, or leave it out", code="empty-data"

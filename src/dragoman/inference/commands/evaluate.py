@@ -172,7 +172,7 @@ def score(args: ScoreOptions) -> None:
             _print_scores(f"{args.hypotheses} against {', '.join(map(str, args.references))}", metric_scores)
     if args.bundle is not None and args.source is not None:
         model_scores = _compute_model_scores(
-            args.bundle, _read_references(args.hypotheses, lines, [args.source])[0], lines, decoding
+            args.bundle, _read_sources(args.hypotheses, lines, [args.source])[0], lines, decoding
         )
         if not args.as_json:
             for line_score in model_scores.scores:
@@ -235,10 +235,23 @@ def _read_parallel_lines(
 
 
 def _read_references(main_path: Path, lines: list[str], paths: Sequence[Path]) -> list[list[str]]:
+    """Return the lines of references as `_read_sources` does, and name blank ones on standard error."""
+    from dragoman.formats.text import is_blank
+
+    texts = _read_sources(main_path, lines, paths)
+    for path, text in zip(paths, texts, strict=True):
+        if blank_lines := [number for number, line in enumerate(text, start=1) if is_blank(line)]:
+            click.echo(f"{path}: blank references, which count as all others: {format_line_numbers(blank_lines)}", err=True)
+    return texts
+
+
+def _read_sources(main_path: Path, lines: list[str], paths: Sequence[Path]) -> list[list[str]]:
     """Return the lines of parallel files as `_read_parallel_lines` does. Raises DataError if a file has blank lines only."""
+    from dragoman.formats.text import is_blank
+
     texts = _read_parallel_lines(main_path, lines, paths)
     for path, text in zip(paths, texts, strict=True):
-        if not any(line.strip() for line in text):
+        if all(map(is_blank, text)):
             raise DataError(
                 f"{path}: all {format_count(len(text), 'line')} are blank; give a file with text", code="empty-data"
             )
@@ -590,7 +603,7 @@ def compare(args: CompareOptions) -> None:
     (second_lines,) = _read_parallel_lines(args.first, first_lines, [args.second], read=_read_translations)
     targets = _read_references(args.first, first_lines, args.references)
     if args.comet is not None and args.source is not None:
-        (sources,) = _read_references(args.first, first_lines, [args.source])
+        (sources,) = _read_sources(args.first, first_lines, [args.source])
         comparison = _compare_by_comet(args.comet, sources, first_lines, second_lines, targets, args.resamples, args.seed)
     else:
         if args.metric == "ter" and (obstacle := find_ter_obstacle(args.language, targets[0], tokenized=args.tokenized)):
