@@ -327,8 +327,10 @@ def _build_translate(
 ) -> Callable[[Path, OnProgress], FileReport]:
     """Return the function that translates a file, and writes it beside the original or into a folder."""
 
+    from dragoman.documents.translate_file import get_output_suffix
+
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
-        output = translator.name_output(path) if folder is None else folder / path.name
+        output = translator.name_output(path) if folder is None else folder / path.with_suffix(get_output_suffix(path)).name
         check_output_paths(output, overwrite=True, input_paths=[bundle, *files])
         treat_termination_as_interrupt()
         return _report_translation(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import decode
 from dragoman.documents.known_layouts import find_layout
-from dragoman.documents.plural_forms import CATEGORIES, list_missing_categories
+from dragoman.documents.plural_forms import CATEGORIES, KeyTree, find_plural_form, list_missing_categories
 from dragoman.documents.reading import check_goes_on, check_texts, join_keys
 from dragoman.errors import DataError
 
@@ -41,8 +41,8 @@ def parse(content: bytes) -> Document:
     is_chrome = any(string.path[1:] == ("message",) for string in strings) and all(len(string.path) >= 2 for string in strings)
     # A file in ASCII with escaped letters is written in ASCII again.
     is_ascii = text.text.isascii() and re.search(r"\\u(?!00[01])[0-9a-fA-F]{4}", text.text) is not None
-    keys = {string.path for string in strings}
-    holds_language = find_layout(list(keys))
+    keys = KeyTree(string.path for string in strings)
+    holds_language = find_layout([string.path for string in strings])
     units: list[Unit] = []
     spans: dict[str, tuple[int, int]] = {}
     for number, string in enumerate(strings):
@@ -51,7 +51,7 @@ def parse(content: bytes) -> Document:
         is_note = any(part.startswith("@") for part in path) or (is_chrome and path[1:] != ("message",))
         if not is_note and value.strip() and (holds_language is None or holds_language(path)):
             key = join_keys(path)
-            unit = Unit(str(number), value, context=key, plural_form=_get_plural_form(path, keys), key=key)
+            unit = Unit(str(number), value, context=key, plural_form=find_plural_form(path, keys), key=key)
             units.append(unit)
             spans[unit.id] = string.start, string.end
 
@@ -62,10 +62,10 @@ def parse(content: bytes) -> Document:
         return [text.make_edit(*spans[unit.id], written, escape=lambda character: json.dumps(character)[1:-1])]
 
     def make_plural_edits(language: str) -> Sequence[Edit]:
-        """Return the edits that add the missing keys of i18next before each key of `other`."""
+        """Return the edits that add the missing keys of plural forms before each key of `other`."""
         edits: list[Edit] = []
         for string in strings:
-            if _get_plural_form(string.path, keys) != "other":
+            if find_plural_form(string.path, keys) != "other":
                 continue
             *parents, name = string.path
             stem = name.removesuffix("other")
@@ -84,13 +84,6 @@ def parse(content: bytes) -> Document:
 
     texts, others = divide_units(units)
     return Document(content, texts, "json", make_edits, make_plural_edits=make_plural_edits, other_units=others)
-
-
-def _get_plural_form(path: Path, keys: Collection[Path]) -> str:
-    """Return the category of CLDR at the end of a key of i18next, such as `file_one` beside `file_other`, or an empty text."""
-    stem, _, category = path[-1].rpartition("_") if path else ("", "", "")
-    is_plural = category in CATEGORIES and not stem.endswith("_ordinal")
-    return category if is_plural and all((*path[:-1], f"{stem}_{name}") in keys for name in ("one", "other")) else ""
 
 
 def _decode_string(quoted: str) -> str:

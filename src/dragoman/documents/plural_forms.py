@@ -7,6 +7,7 @@ in which the number becomes the placeholder again.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dragoman.languages import get_language
@@ -14,6 +15,7 @@ from dragoman.text.placeholders import find_placeholders
 
 CATEGORIES = ("zero", "one", "two", "few", "many", "other")
 """Names of the categories of CLDR, in its order."""
+_ALL_CATEGORIES = frozenset(CATEGORIES)
 
 # Languages with more categories than `one` and `other`, and a whole number of each category; a category of fractions alone has
 # none. French and its relatives are left out, because their third category is that of millions.
@@ -40,6 +42,42 @@ _SAMPLES: dict[str, dict[str, int | None]] = {
 }
 _EXACT = re.compile(r"=(\d{1,4})")
 _NUMBER_CODE = re.compile(r"%(?:\d+\$)?[-+#0']*(?:hh?|ll?|[Lzjtq])?[diun]|%\(\w+\)[dius]|%L?n|%\{\w+\}|\{\{?\s*[\w#]+\s*\}?\}")
+
+
+class KeyTree:
+    """Keys of the texts of a file, each with those of the objects around it.
+
+    paths: path of each text
+    """
+
+    def __init__(self, paths: Iterable[tuple[str, ...]]) -> None:
+        self._paths: set[tuple[str, ...]] = set()
+        self._names: dict[tuple[str, ...], set[str]] = {}
+        for path in paths:
+            self._paths.add(path)
+            self._names.setdefault(path[:-1], set()).update(path[-1:])
+
+    def __contains__(self, path: tuple[str, ...]) -> bool:
+        return path in self._paths
+
+    def has_forms_only(self, parent: tuple[str, ...]) -> bool:
+        """Return whether the texts of an object are plural forms: `one`, `other`, and no other names than such."""
+        names = self._names.get(parent, set())
+        return {"one", "other"} <= names <= _ALL_CATEGORIES
+
+
+def find_plural_form(path: tuple[str, ...], keys: KeyTree) -> str:
+    """Return the category of CLDR that the key of a text names, or an empty text.
+
+    It is the whole key, as in Rails (`one` beside `other`), or its end, as in i18next (`file_one` beside `file_other`).
+    """
+    if not path:
+        return ""
+    if path[-1] in _ALL_CATEGORIES:
+        return path[-1] if len(path) > 1 and keys.has_forms_only(path[:-1]) else ""
+    stem, _, category = path[-1].rpartition("_")
+    is_plural = category in _ALL_CATEGORIES and not stem.endswith("_ordinal")
+    return category if is_plural and all((*path[:-1], f"{stem}_{name}") in keys for name in ("one", "other")) else ""
 
 
 def list_missing_categories(language: str, present: set[str]) -> list[str]:

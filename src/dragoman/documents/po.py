@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -17,9 +17,11 @@ from itertools import groupby
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.plural_expression import find_form_numbers
+from dragoman.documents.plural_rules import get_plural_rule
 from dragoman.documents.reading import check_text, check_texts
 from dragoman.errors import DataError
 from dragoman.formats.po import ESCAPES, HEAD_BYTES, PoEntry, Span, find_charset, read_entries
+from dragoman.languages import is_same_language
 from dragoman.text.inline_rules import InlineRules
 from dragoman.text.placeholders import find_placeholders
 
@@ -47,6 +49,7 @@ _RULES_OF_FLAGS = {
 """Optional styles that flags of gettext and Weblate declare."""
 _PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=(?=([^;?\n]*))([^;\n]*))?")
 _LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
+_TEMPLATE = re.compile(r"charset=CHARSET\b|nplurals=INTEGER|YEAR-MO-DA")
 _UNESCAPED = {character: f"\\{letter}" for letter, character in ESCAPES.items()}
 _MAX_LENGTH = re.compile(r"max-length:\s*([0-9]{1,6})")
 _WORD = re.compile(r"(?:\\.|[^\\ ]++)*+[ ]*+", re.DOTALL)
@@ -84,6 +87,7 @@ def parse(content: bytes) -> Document:
         writer.make_edits,
         target_language=catalog.language,
         make_document_edits=writer.make_flag_edits,
+        make_plural_edits=lambda language: catalog.make_template_edits(language, writer.quote),
         iter_units=lambda content: (unit for unit, _ in _Catalog(content).read()),
     )
 
@@ -121,6 +125,7 @@ class _Catalog:
         header_text = header.strings["msgstr"] if header else ""
         language = _LANGUAGE.search(header_text)
         self.language = language[1] if language else ""
+        self._header, self._header_text = header, header_text
         self._header_start = header.start if header else -1
         plurals = _PLURAL_FORMS.search(header_text)
         # The first form is also for numbers such as 21 if the condition before its `?` has a remainder.
@@ -143,6 +148,51 @@ class _Catalog:
                 yield unit, _Place(entry.start, comments.flags, comments.previous, comments.is_fuzzy, form, span, is_new)
         if number < 0:
             raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
+
+    def make_template_edits(self, language: str, quote: Callable[[str, int], str]) -> list[Edit]:
+        """Return the edits that make a catalog of this language of a template, as msginit does; none for other files.
+
+        The header states the language, UTF-8 and the plural forms, and is fuzzy no more. Plurals have the language's forms.
+
+        quote: function from a text, and the columns before it, to its strings
+        """
+        is_template = self._header is None or _TEMPLATE.search(self._header_text) is not None
+        if not is_template or (self.language and not is_same_language(self.language, language)):
+            return []
+        header = complete_header(self._header_text, language)
+        num_forms = get_plural_rule(language)[0]
+        newline = self.text.newline
+        if self._header is None:
+            edits = [self.text.make_edit(0, 0, f'msgid ""{newline}msgstr {quote(header, 7)}{newline}{newline}')]
+        else:
+            edits = [self.text.make_edit(*self._header.spans["msgstr"], quote(header, 7))]
+            if self._header.comments.flags is not None:
+                edits.append(self.text.make_edit(*self._header.comments.flags, ""))
+        for entry in read_entries(self._lines):
+            forms = entry.forms
+            if "msgid_plural" in entry.strings and not any(entry.strings.get(form) for form in forms):
+                written = newline.join(f'msgstr[{number}] ""' for number in range(num_forms))
+                start = entry.spans[forms[0]][0] - len(f"{forms[0]} ")
+                edits.append(self.text.make_edit(start, entry.spans[forms[-1]][1], written))
+        return edits
+
+
+def complete_header(header: str, language: str) -> str:
+    """Return the header of a template with a language, UTF-8, and the plural forms of the language."""
+    count, expression = get_plural_rule(language)
+    header = re.sub(r"charset=CHARSET\b", "charset=UTF-8", header)
+    values = {
+        "Content-Type": "text/plain; charset=UTF-8",
+        "Language": language.replace("-", "_"),
+        "Plural-Forms": f"nplurals={count}; plural=({expression});",
+    }
+    for name, value in values.items():
+        line = re.search(rf"^{name}:[ \t]*(.*)$", header, re.MULTILINE)
+        if line is None:
+            header = f"{header.rstrip(chr(10))}\n{name}: {value}\n".lstrip("\n")
+        elif not line[1].strip() or "INTEGER" in line[1]:
+            header = f"{header[: line.start()]}{name}: {value}{header[line.end() :]}"
+    return header
 
 
 def _list_units(
@@ -204,7 +254,7 @@ class _CatalogWriter:
 
     def make_edits(self, unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         place = self.places[unit.id]
-        quoted = self._quote(translation.text, len(place.form) + 1)
+        quoted = self.quote(translation.text, len(place.form) + 1)
         return [self.text.make_edit(*place.span, f"{self.text.newline}{place.form} {quoted}" if place.is_new else quoted)]
 
     def make_flag_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
@@ -222,7 +272,7 @@ class _CatalogWriter:
 
     def _write_previous(self, place: _Place, source: str) -> list[Edit]:
         """Return the edit of the lines `#|`, as msgmerge writes them: the source of a similar text, or nothing."""
-        lines = f"msgid {self._quote(source, len('#| msgid') + 1)}".split(self.text.newline) if source else []
+        lines = f"msgid {self.quote(source, len('#| msgid') + 1)}".split(self.text.newline) if source else []
         written = "".join(f"#| {line}{self.text.newline}" for line in lines)
         start, end = place.previous or (place.entry_start, place.entry_start)
         return [self.text.make_edit(start, end, written)] if written or place.previous else []
@@ -242,7 +292,7 @@ class _CatalogWriter:
             return self.text.make_edit(start, end, "#," + ",".join(rest))
         return self.text.make_edit(start, end + len(self.text.newline), "")
 
-    def _quote(self, text: str, indent: int) -> str:
+    def quote(self, text: str, indent: int) -> str:
         """Return a text as strings in quotation marks, one a line. indent: columns before the first"""
         escaped = "".join(_UNESCAPED.get(character, character) for character in text)
         lines = _split_after_newlines(escaped) if "\n" in text else [escaped]

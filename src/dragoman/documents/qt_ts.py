@@ -5,10 +5,11 @@ A translation that a human has to check is `type="unfinished"`, and a new commen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
+from dragoman.documents.plural_rules import list_qt_forms
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, set_attribute
 from dragoman.documents.xml_units import (
     MAX_ID,
@@ -33,6 +34,7 @@ def parse_qt_ts(content: bytes) -> Document:
     units = UnitList(len(content))
     root: XmlElement | None = None
     context = ""
+    numerus: list[XmlElement] = []
 
     def read_start(element: XmlElement) -> None:
         nonlocal root, context
@@ -47,7 +49,10 @@ def parse_qt_ts(content: bytes) -> Document:
         if element.name == "name":
             context = element.text[:MAX_ID]
         else:
-            units.read(source, element, partial(_add_message, source, context))
+            language = root.attributes.get("language", "") if root is not None else ""
+            units.read(source, element, partial(_add_message, source, context, list_qt_forms(language)))
+            if element.attributes.get("numerus") == "yes":
+                numerus.append(element)
     assert root is not None  # a file without an element is not XML
     language = root.attributes.get("language", "")
 
@@ -57,16 +62,37 @@ def parse_qt_ts(content: bytes) -> Document:
         tag = set_attribute(source.get_markup(root.start, root.content_start), "language", new)
         return [Edit(root.start, root.content_start, source.encode(tag))]
 
+    def make_plural_edits(new: str) -> list[Edit]:
+        """Return the edits that add the missing forms of each message with a number."""
+        num_forms = len(list_qt_forms(language or new))
+        return [edit for message in numerus for edit in _add_forms(source, message, num_forms)]
+
     return units.make_document(
         content,
         "ts",
+        make_plural_edits=make_plural_edits,
         source_language=root.attributes.get("sourcelanguage", ""),
         target_language=language,
         make_document_edits=edit_language,
     )
 
 
-def _add_message(source: XmlSource, context: str, units: UnitList, message: XmlElement) -> None:
+def _add_forms(source: XmlSource, message: XmlElement, num_forms: int) -> list[Edit]:
+    """Return the edit that adds empty forms to a message with a number, up to the number of forms of its language."""
+    target = message.find("translation")
+    if target is not None and target.attributes.get("type") in ("vanished", "obsolete"):
+        return []
+    forms = target.find_all("numerusform") if target is not None else []
+    added = "<numerusform></numerusform>" * max(num_forms - len(forms), 0)
+    if not added:
+        return []
+    if forms:
+        return [Edit(forms[-1].end, forms[-1].end, source.encode(added))]
+    start, end = (target.start, target.end) if target is not None else (message.content_end, message.content_end)
+    return [Edit(start, end, source.encode(f'<translation type="unfinished">{added}</translation>'))]
+
+
+def _add_message(source: XmlSource, context: str, numbers: Sequence[str], units: UnitList, message: XmlElement) -> None:
     original, target = message.find("source"), message.find("translation")
     kind = target.attributes.get("type", "") if target is not None else ""
     if original is None or not original.text.strip() or kind in ("vanished", "obsolete"):
@@ -77,7 +103,7 @@ def _add_message(source: XmlSource, context: str, units: UnitList, message: XmlE
     name += f"/{comment.text}" if comment is not None and "id" not in message.attributes else ""
     forms = target.find_all("numerusform") if target is not None else []
     if message.attributes.get("numerus") == "yes" and not forms:
-        return  # the number of forms depends on the language, which Qt's own lupdate writes
+        return  # the number of forms depends on the language; `make_plural_edits` adds them
     for number, form in enumerate(forms or [target]):
         present = name_codes(_read(source, form), text).text if form is not None else ""
         state: UnitState = "untranslated" if not present else "fuzzy" if kind == "unfinished" else "translated"
@@ -88,7 +114,8 @@ def _add_message(source: XmlSource, context: str, units: UnitList, message: XmlE
 
         form_name = f"{name}/{number}" if forms else name
         note = comment.text if comment else context
-        units.add(Unit(form_name, text.text, text.markup, present, state, note, rules=_RULES), write)
+        plural_form = numbers[number] if forms and len(numbers) == len(forms) else ""
+        units.add(Unit(form_name, text.text, text.markup, present, state, note, plural_form=plural_form, rules=_RULES), write)
 
 
 def _read(source: XmlSource, element: XmlElement) -> list[Piece]:

@@ -135,7 +135,7 @@ class FileTranslator:
         parse = get_parser(path.name)
         document = add_plural_forms(read_document(path), parse, self.options.target_language)
         output = output or self.name_output(path)
-        if output.suffix.lower() != path.suffix.lower():
+        if output.suffix.lower() not in (path.suffix.lower(), get_output_suffix(path)):
             raise OutputError(f"{output}: ends otherwise than {path.name}, whose format it has; give another name")
         if _is_same_file(output, path):
             raise OutputError(f"{output}: is the original, which stays; give another name", code="output-is-input")
@@ -191,10 +191,15 @@ class FileTranslator:
 
     def name_output(self, path: Path) -> Path:
         """Return the name of the translation beside a file."""
-        return path.with_suffix(f".{self.options.target_language or 'translated'}{path.suffix}")
+        return path.with_suffix(f".{self.options.target_language or 'translated'}{get_output_suffix(path)}")
 
     def _translate_lines(self, request: LineRequest) -> Sequence[Translation]:
         return self._translator.texts.answer(request, self._decoding)
+
+
+def get_output_suffix(path: Path) -> str:
+    """Return the ending of the translation of a file: that of the file, and .po for a template of catalogs."""
+    return ".po" if path.suffix.lower() == ".pot" else path.suffix
 
 
 def _is_same_file(output: Path, path: Path) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode
 from dragoman.documents.known_layouts import find_layout
+from dragoman.documents.plural_forms import CATEGORIES, KeyTree, find_plural_form, list_missing_categories
 from dragoman.documents.reading import check_goes_on, check_parts, join_keys
 from dragoman.errors import DataError, MissingDependencyError
 
@@ -35,13 +36,22 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\
 
 @dataclass(frozen=True)
 class YamlScalar:
-    """Text of a file. path: its keys. style: `|`, `>`, a quotation mark, or empty"""
+    """Text of a file.
+
+    path: its keys
+    style: `|`, `>`, a quotation mark, or empty
+    key_start, key_end: place of its key; both are 0 in a list
+    is_inline: whether its map is written in braces
+    """
 
     path: tuple[str, ...]
     value: str
     start: int
     end: int
     style: str
+    key_start: int = 0
+    key_end: int = 0
+    is_inline: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -102,12 +112,13 @@ def parse(content: bytes) -> Document:
     scalars = [scalar for root in roots for scalar in _iter_scalars(root, text.text)]
     language = _find_language_key(roots)
     holds_language = find_layout([scalar.path for scalar in scalars])
+    keys = KeyTree(scalar.path for scalar in scalars)
     units: list[Unit] = []
     places: dict[str, YamlScalar] = {}
     for number, scalar in enumerate(scalars):
         if scalar.is_text and (holds_language is None or holds_language(scalar.path)):
             key = join_keys(scalar.path)
-            unit = Unit(str(number), scalar.value, context=key, key=key)
+            unit = Unit(str(number), scalar.value, context=key, plural_form=find_plural_form(scalar.path, keys), key=key)
             units.append(unit)
             places[unit.id] = scalar
 
@@ -118,12 +129,29 @@ def parse(content: bytes) -> Document:
     def make_language_edits(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
         return [text.make_edit(language.start, language.end, code)] if code and language else []
 
+    def make_plural_edits(code: str) -> Sequence[Edit]:
+        """Return the edits that add the keys of missing plural forms before each key of `other`."""
+        edits: list[Edit] = []
+        for scalar in scalars:
+            if find_plural_form(scalar.path, keys) != "other" or not scalar.key_end:
+                continue
+            name, behind_key = scalar.path[-1], text.text[scalar.key_end : scalar.end]
+            present = {category for category in CATEGORIES if (*scalar.path[:-1], name[: -len("other")] + category) in keys}
+            line_start = text.text.rfind("\n", 0, scalar.key_start) + 1
+            indent = ", " if scalar.is_inline else text.newline + " " * (scalar.key_start - line_start)
+            added = [
+                f"{name[: -len('other')]}{category}{behind_key}{indent}" for category in list_missing_categories(code, present)
+            ]
+            edits += [text.make_edit(scalar.key_start, scalar.key_start, "".join(added))] if added else []
+        return edits
+
     texts, others = divide_units(units)
     return Document(
         content,
         texts,
         "yaml",
         make_edits,
+        make_plural_edits=make_plural_edits,
         other_units=others,
         source_language=language.value if language else "",
         make_document_edits=make_language_edits,
@@ -135,28 +163,31 @@ def _iter_scalars(root: Node, text: str) -> Iterator[YamlScalar]:
     from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
     seen: set[int] = set()
-    stack: list[tuple[tuple[str, ...], Node]] = [((), root)]
+    stack: list[tuple[tuple[str, ...], Node, tuple[int, int, bool]]] = [((), root, (0, 0, False))]
     while stack:
-        path, node = stack.pop()
+        path, node, key_place = stack.pop()
         if id(node) in seen:
             continue
         seen.add(id(node))
         if isinstance(node, MappingNode):
-            pairs = [((*path, str(key.value)[:100]), value) for key, value in node.value]
-            stack += reversed(pairs)
+            stack += [
+                ((*path, str(key.value)[:100]), value, (key.start_mark.index, key.end_mark.index, bool(node.flow_style)))
+                for key, value in reversed(node.value)
+            ]
         elif isinstance(node, SequenceNode):
-            stack += [((*path, str(number)), value) for number, value in reversed(list(enumerate(node.value)))]
+            items = reversed(list(enumerate(node.value)))
+            stack += [((*path, str(number)), value, (0, 0, False)) for number, value in items]
         elif isinstance(node, ScalarNode) and str(node.tag) == "tag:yaml.org,2002:str":
-            yield _make_scalar(node, path, text)
+            yield _make_scalar(node, path, text, key_place)
 
 
-def _make_scalar(node: ScalarNode, path: tuple[str, ...], text: str) -> YamlScalar:
+def _make_scalar(node: ScalarNode, path: tuple[str, ...], text: str, key_place: tuple[int, int, bool]) -> YamlScalar:
     """Return a scalar without what stands before it, an anchor or a tag, and behind it, line breaks."""
     start, end = node.start_mark.index, node.end_mark.index
     match = _PROPERTIES.match(text, start, end)
     start = match.end() if match else start
     end = start + len(text[start:end].rstrip())
-    return YamlScalar(path, node.value, start, end, node.style or "")
+    return YamlScalar(path, node.value, start, end, node.style or "", *key_place)
 
 
 def _find_language_key(roots: Sequence[Node]) -> YamlScalar | None:

@@ -1,0 +1,127 @@
+"""Plural forms of the target language in catalogs and files of keys, and catalogs made of templates."""
+
+from __future__ import annotations
+
+import gettext
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dragoman.documents import json_file, po, qt_ts, yaml_file
+from dragoman.documents.document import UnitTranslation, add_plural_forms, write_document
+from dragoman.documents.plural_rules import _BY_LANGUAGE, get_plural_rule, list_qt_forms
+
+TEMPLATE = """# Title.
+#, fuzzy
+msgid ""
+msgstr ""
+"Project-Id-Version: tool\\n"
+"Language: \\n"
+"Content-Type: text/plain; charset=CHARSET\\n"
+"Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\\n"
+
+#, c-format
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+msgid "Open"
+msgstr ""
+"""
+
+
+@pytest.mark.parametrize("language", [*sorted(set(_BY_LANGUAGE) - {"ar"}), "de", "es", "pt", "pt_BR"])
+def test_rules_are_those_of_babel(language: str) -> None:
+    plurals = pytest.importorskip("babel.messages.plurals").PLURALS
+    if language not in plurals:
+        pytest.skip(f"Babel has no rule of gettext for {language}")
+    count, expression = get_plural_rule(language)
+    assert count == plurals[language][0]
+    ours, theirs = gettext.c2py(expression), gettext.c2py(plurals[language][1])
+    assert [ours(number) for number in range(300)] == [theirs(number) for number in range(300)]
+
+
+def test_arabic_forms_are_the_categories_of_cldr() -> None:
+    """Babel's rule of gettext for Arabic has another limit than CLDR, whose categories stand in the order of the forms."""
+    babel = pytest.importorskip("babel")
+    form = gettext.c2py(get_plural_rule("ar")[1])
+    category = babel.Locale.parse("ar").plural_form
+    names = ["zero", "one", "two", "few", "many", "other"]
+    assert [names[form(number)] for number in range(300)] == [category(number) for number in range(300)]
+
+
+RAILS = b"en:\n  files:\n    one: a file\n    other: '%{count} files'\n  name: Files\n"
+RAILS_IN_BRACES = b"en: {files: {one: a file, other: some files}}\n"
+NESTED = b'{\n  "en": {"files": {\n    "one": "a file",\n    "other": "{{n}} files"\n  }}}'
+I18NEXT = b'{"en": {"files_one": "a file", "files_other": "files"}}'
+
+
+@pytest.mark.parametrize(("language", "expected"), [("de", "one other"), ("pl", "few many one other")])
+def test_yaml_and_json_get_the_categories_of_the_language(language: str, expected: str) -> None:
+    yaml = pytest.importorskip("ruamel.yaml").YAML(typ="safe")
+    for content, parse in ((RAILS, yaml_file.parse), (RAILS_IN_BRACES, yaml_file.parse), (NESTED, json_file.parse)):
+        document = add_plural_forms(parse(content), parse, language)
+        assert sorted(unit.plural_form for unit in document.units if unit.plural_form) == expected.split(), content
+        assert sorted(yaml.load(document.content)["en"]["files"]) == expected.split()
+    keys = json.loads(add_plural_forms(json_file.parse(I18NEXT), json_file.parse, language).content)
+    assert sorted(keys["en"]) == [f"files_{category}" for category in expected.split()]
+
+
+def test_objects_with_other_keys_have_no_forms() -> None:
+    content = b'{"choices": {"one": "The one", "other": "Another", "title": "Choices"}, "other": "Other", "one": "One"}'
+    assert add_plural_forms(json_file.parse(content), json_file.parse, "pl").content == content
+
+
+def test_messages_of_qt_get_the_forms_of_the_language() -> None:
+    """Qt Linguist has one form in Japanese, three in Polish, and six in Arabic."""
+    content = (
+        b'<TS version="2.1" language="%s" sourcelanguage="en"><context><name>W</name>'
+        b'<message numerus="yes"><source>%%n file(s)</source><translation><numerusform/></translation></message>'
+        b'<message numerus="yes"><source>%%n new</source><translation type="unfinished"/></message>'
+        b'<message numerus="yes"><source>old</source><translation type="vanished"/></message></context></TS>'
+    )
+    for language, count in ((b"ja", 1), (b"pl", 3), (b"ar", 6)):
+        document = qt_ts.parse_qt_ts(content % language)
+        document = add_plural_forms(document, qt_ts.parse_qt_ts, language.decode())
+        assert [unit.plural_form for unit in document.units] == 2 * list_qt_forms(language.decode())
+        assert len(document.units) == 2 * count
+    # Without a known rule, the number of forms is that of the file.
+    assert len(add_plural_forms(qt_ts.parse_qt_ts(content % b"ga"), qt_ts.parse_qt_ts, "ga").units) == 1
+
+
+@pytest.mark.parametrize(("language", "num_forms"), [("ja", 1), ("de", 2), ("ru", 3), ("sl", 4), ("ar", 6)])
+def test_template_becomes_a_catalog_of_the_language(language: str, num_forms: int, tmp_path: Path) -> None:
+    """Babel reads the result, and msgfmt compiles it where it is installed."""
+    pofile = pytest.importorskip("babel.messages.pofile")
+    document = add_plural_forms(po.parse(TEMPLATE.encode()), po.parse, language)
+    content = write_document(document, {unit.id: UnitTranslation(f"ü {unit.source}") for unit in document.units}, language)
+    catalog = pofile.read_po(io.BytesIO(content), abort_invalid=True)
+    assert (str(catalog.locale), catalog.num_plurals, catalog.charset, catalog.fuzzy) == (language, num_forms, "utf-8", False)
+    entry = catalog.get("%d file")
+    assert len(entry.string) == num_forms
+    assert all(entry.string)
+    assert "c-format" in entry.flags
+    assert "fuzzy" not in entry.flags
+    if shutil.which("msgfmt"):
+        path = tmp_path / "a.po"
+        path.write_bytes(content)
+        subprocess.run(["msgfmt", "--check-format", "--check-domain", "-o", tmp_path / "a.mo", path], check=True)
+
+
+def test_template_without_a_header_gets_one() -> None:
+    content = b'msgid "Open"\nmsgstr ""\n'
+    document = add_plural_forms(po.parse(content), po.parse, "pt-BR")
+    assert document.content.startswith(
+        b'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Language: pt_BR\\n"\n'
+        b'"Plural-Forms: nplurals=2; plural=(n > 1);\\n"\n\nmsgid "Open"'
+    )
+
+
+def test_catalogs_of_a_language_keep_their_headers() -> None:
+    content = TEMPLATE.replace("CHARSET", "UTF-8").replace("INTEGER; plural=EXPRESSION", "2; plural=(n > 1)").encode()
+    assert add_plural_forms(po.parse(content), po.parse, "ru").content == content
