@@ -157,6 +157,15 @@ def test_no_part_is_lost(
             assert recipe.decoding == read_config(full)[0].decoding
 
 
+def test_average_describes_the_training(tiny: MakeRecipe, tmp_path: Path) -> None:
+    """The average of the last checkpoint alone is the bundle of the run, up to the time of its end."""
+    settings = ("training.max_steps=2", "training.checkpoint_averaging=none")
+    train(tiny(tmp_path / "run", *settings), Recorder())
+    run("model", "average", tmp_path / "run", "--last", 1, "-o", tmp_path / "out")
+    expected, metadata = (read_config(path)[2] for path in (tmp_path / "run" / "bundle", tmp_path / "out"))
+    assert replace(metadata, finished=expected.finished) == expected
+
+
 def test_kept_measurements_are_named(full: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     _, messages = merge_adapter(full, tiny, tmp_path)
     (kept,) = [line for line in messages.splitlines() if line.startswith("kept")]

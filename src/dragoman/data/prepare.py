@@ -97,9 +97,10 @@ class PreparedData:
 
 
 def open_prepared(recipe: Recipe, folder: Path, tokenizer: PairTokenizer) -> PreparedData:
-    """Return the data that an earlier run has prepared in this folder, without its statistics."""
+    """Return the data that an earlier run has prepared in this folder, without its statistics if its manifest is damaged."""
     names = recipe.evaluation_directions(VALID)
-    return PreparedData(folder, tokenizer, {get_validation_prefix(name): PairStats() for name in names}, is_new=False)
+    manifest = read_manifest(folder) or {"pair_counts": {get_validation_prefix(name): PairStats() for name in names}}
+    return PreparedData(folder, tokenizer, manifest["pair_counts"], is_new=False)
 
 
 def get_training_prefix(name: str) -> str:

@@ -6,6 +6,7 @@ import datetime
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dragoman.bundle_parts import inherit_parts
 from dragoman.config import INITIAL_DIR, STANDARD_INPUT, DataConfig, Recipe, TrainingConfig, as_list, recipe_from_dict
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
-from dragoman.data.prepare import is_validation, open_prepared
+from dragoman.data.prepare import PreparedData, is_validation, open_prepared
 from dragoman.data.tokenization.pair_tokenizer import read_tokenizer, with_recipe_languages
 from dragoman.errors import BundleError, OutOfMemoryError, RunError, is_out_of_memory
 from dragoman.formats.pair import Pair
@@ -29,6 +30,7 @@ from dragoman.model_weights import merge_weights
 from dragoman.runtime.counts import format_count
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
+    TrainerState,
     average_checkpoints,
     quarantine_if_damaged,
     quarantine_unreadable,
@@ -223,20 +225,16 @@ def average_run(
     weights = compute_final_weights(selected, averaging)
     if recipe.training.lora is not None:
         weights = _merge_adapter(weights, scale=recipe.training.lora.alpha / recipe.training.lora.rank)
-    metadata = BundleMetadata(
-        training_files=list_training_files(recipe.data),
-        language_pairs=list_language_pairs(recipe),
-        averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
-        steps=latest.step,
-        target_tokens=latest.trainer_state.target_tokens,
-        seconds=round(latest.trainer_state.minutes * 60.0, 1),
-        paper_deviations=_list_deviations(recipe),
-    )
-    bases = _read_bases(run_dir)
+    prepared, bases = open_prepared(recipe, run_dir / "data", tokenizer), _read_bases(run_dir)
+    metadata = _describe_training(recipe, latest.trainer_state, prepared, selected)
+    if (finished := bases.get(str(run_dir / "bundle"))) is not None:  # the rest is known at the end of the run only
+        metadata = replace(metadata, parameters=finished.parameters, machine=finished.machine)
+        if finished.steps == latest.step:
+            metadata = replace(metadata, epochs=finished.epochs, mfu=finished.mfu)
     metadata = measure_parts(
         add_initial_bundle(metadata, recipe.training, run_dir),
         recipe,
-        open_prepared(recipe, run_dir / "data", tokenizer),
+        prepared,
         weights,
         known=bases.get(str(run_dir / INITIAL_DIR), BundleMetadata()),
         location=run_dir,
@@ -267,30 +265,40 @@ def _list_deviations(recipe: Recipe) -> list[str]:
 
 def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> BundleMetadata:
     """Return the data, settings and cost of a run, for the bundle and the report."""
-    recipe, trainer_state = trainer.recipe, trainer.state
-    pair_counts = [stats for name, stats in trainer.prepared.pair_counts.items() if not is_validation(name)]
+    state = trainer.state
+    metadata = _describe_training(trainer.recipe, state, trainer.prepared, selected)
+    return replace(
+        metadata,
+        parameters=sum(weight.numel() for weight in split_adapter(dict(trainer.model.named_parameters()))[0].values()),
+        epochs=round(trainer.epochs(), 2),
+        machine=trainer.plan.describe(),
+        mfu=round(state.flops / max(state.minutes * 60.0, 1e-9) / trainer.peak_flops, 4) if trainer.peak_flops else None,
+    )
+
+
+def _describe_training(
+    recipe: Recipe, state: TrainerState, prepared: PreparedData, selected: Sequence[Checkpoint]
+) -> BundleMetadata:
+    """Return what the prepared data and the state of a run tell about its training."""
+    pair_counts = [stats for name, stats in prepared.pair_counts.items() if not is_validation(name)]
     dropped_pairs: Counter[str] = Counter()
     for stats in pair_counts:
         dropped_pairs.update({**stats.dropped, "overlong_pairs": stats.overlong_pairs})
-    seconds = trainer_state.minutes * 60.0
+    seconds = state.minutes * 60.0
     positive_seconds = max(seconds, 1e-9)
     return BundleMetadata(
         training_files=list_training_files(recipe.data),
         language_pairs=list_language_pairs(recipe),
         pairs=sum(stats.kept for stats in pair_counts),
         dropped_pairs=dict(dropped_pairs),
-        parameters=sum(weight.numel() for weight in split_adapter(dict(trainer.model.named_parameters()))[0].values()),
-        steps=trainer_state.step,
-        epochs=round(trainer.epochs(), 2),
+        steps=state.step,
         seconds=round(seconds, 1),
-        target_tokens=trainer_state.target_tokens,
-        target_tokens_per_second=round(trainer_state.target_tokens / positive_seconds),
-        machine=trainer.plan.describe(),
-        flops=trainer_state.flops,
-        mfu=round(trainer_state.flops / positive_seconds / trainer.peak_flops, 4) if trainer.peak_flops else None,
-        data_wait_fraction=round(trainer_state.data_wait_minutes * 60.0 / positive_seconds, 4),
-        skipped_steps=trainer_state.skipped_steps,
-        infeasible_pairs=trainer_state.infeasible_pairs if not trainer.model.is_autoregressive else None,
+        target_tokens=state.target_tokens,
+        target_tokens_per_second=round(state.target_tokens / positive_seconds),
+        flops=state.flops,
+        data_wait_fraction=round(state.data_wait_minutes * 60.0 / positive_seconds, 4),
+        skipped_steps=state.skipped_steps,
+        infeasible_pairs=state.infeasible_pairs or None,
         averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
         paper_deviations=_list_deviations(recipe),
         dragoman=__version__,
