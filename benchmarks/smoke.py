@@ -25,7 +25,7 @@ from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.positions import interleaved_sinusoids
 from dragoman.tasks.generation import BatchSearch, generate
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss
 
 VOCABULARY, ROUNDS, STEPS = 10_000, 5, 3

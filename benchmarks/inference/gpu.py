@@ -32,12 +32,12 @@ from dragoman.decoding.constraints import DecodingConstraints
 from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.hypothesis import LengthPenalty
 from dragoman.decoding.interface import SearchSettings
-from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder
-from dragoman.inference.backends.cuda.model import build_cuda_inference_model
 from dragoman.model.factory import build_model
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.graphs import CudaGraphRecorder
+from dragoman.torch_engine.inference_model import as_inference_model
+from dragoman.torch_engine.static_model import build_static_inference_model
 
 from .ceiling import Shape, products_per_sentence, products_per_token
 from .models import VOCABULARY
@@ -68,7 +68,7 @@ class GpuCell:
 class GpuCellResult:
     """Result of one cell.
 
-    rate, plain: target tokens per second of the CUDA back end and of the plain model
+    rate, plain: target tokens per second of the steps as CUDA graphs and of the plain model
     idle_step, idle_search: fraction of time without a running kernel, in steps alone and in a whole search
     limit: target tokens per second
     """
@@ -89,7 +89,7 @@ class GpuBenchmark:
         torch.manual_seed(1)
         model_on_cpu = build_model(self.config, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY)
         model = model_on_cpu.to(device, PRECISION).eval()
-        self.cuda_model, self.plain_model = build_cuda_inference_model(model), as_inference_model([model])
+        self.graph_model, self.plain_model = build_static_inference_model(model), as_inference_model([model])
         self.graphs = CudaGraphRecorder(device)
         self.products: dict[tuple[int, Shape], float] = {}
 
@@ -119,7 +119,7 @@ class GpuBenchmark:
         """Measure both back ends, alternating; return medians."""
         source_BS = self.sources(cell.batch)
         rates: dict[str, list[float]] = {"fixed": [], "plain": []}
-        inference_models = {"fixed": self.cuda_model, "plain": self.plain_model}
+        inference_models = {"fixed": self.graph_model, "plain": self.plain_model}
         for inference_model in inference_models.values():
             for _ in range(2):  # the first records the graphs, the second runs with all memory allocated
                 self.search(inference_model, cell, source_BS)
@@ -131,19 +131,19 @@ class GpuBenchmark:
             rate=statistics.median(rates["fixed"]),
             plain=statistics.median(rates["plain"]),
             idle_step=idle_share(self._steps(cell, source_BS)),
-            idle_search=idle_share(lambda: self.search(self.cuda_model, cell, source_BS)),
+            idle_search=idle_share(lambda: self.search(self.graph_model, cell, source_BS)),
             limit=self.limit(cell),
         )
 
     def _steps(self, cell: GpuCell, source_BS: NDArray[np.int64]) -> Callable[[], None]:
         """Return a function that runs the decoder steps of one search, without the first."""
         tokens_N = torch.full((cell.batch * cell.beam,), len(SPECIAL_IDS), device=self.device)
-        _, state = self.cuda_model.step(tokens_N, self.cuda_model.start(source_BS))
+        _, state = self.graph_model.step(tokens_N, self.graph_model.start(source_BS))
         torch.cuda.synchronize(self.device)
 
         def steps() -> None:
             for _ in range(TARGET_TOKENS - 1):
-                self.cuda_model.step(tokens_N, state)
+                self.graph_model.step(tokens_N, state)
             torch.cuda.synchronize(self.device)
 
         return steps

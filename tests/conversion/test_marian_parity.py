@@ -16,7 +16,7 @@ import torch
 import dragoman
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.inference.translator import Translator
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.inference_model import as_inference_model
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, list_pieces, make_config, make_lines, train_model
 
 transformers: Any = pytest.importorskip("transformers", reason="parity with MarianMT needs transformers: dragoman[test]")

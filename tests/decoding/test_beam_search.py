@@ -29,7 +29,7 @@ from dragoman.decoding.native_search import build_request
 from dragoman.decoding.topk import BlockTopK
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import DecoderState, Transformer
-from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.torch_engine.arrays import TorchArrays
 
 TORCH = TorchArrays(torch.device("cpu"))
 PAD, START, END = 0, 1, 2

@@ -15,7 +15,7 @@ from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.interface import SearchSettings
 from dragoman.experiments.experts.layer import record_balance_losses
 from dragoman.model.factory import build_model
-from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.torch_engine.arrays import TorchArrays
 from table2_models import SYSTEM_NAMES, make_system_config
 
 PAD, END, START, FIRST, ROWS = 0, 1, 2, 3, 15

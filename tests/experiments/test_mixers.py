@@ -17,7 +17,7 @@ from dragoman.experiments.mixers.convolution import Convolution, DilatedConvolut
 from dragoman.experiments.mixers.recurrent import Lstm, OneWayLayer, TwoWayLayer, reverse_tokens
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.torch_engine.arrays import TorchArrays
 from table2_models import NO_DROPOUT, SYSTEM_NAMES, make_system_config
 
 pytestmark = pytest.mark.usefixtures("one_core")

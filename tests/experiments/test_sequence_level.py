@@ -27,7 +27,7 @@ from dragoman.experiments.risk_training.loss import compute_risk, expected_risk,
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
-from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.torch_engine.arrays import TorchArrays
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.flops import compute_batch_cost, count_forward_flops

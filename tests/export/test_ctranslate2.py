@@ -32,7 +32,7 @@ from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.run import train
 from expected_errors import raises_code
 from marian_folders import SOURCE_LETTERS, list_pieces, make_lines, write_folder

@@ -301,7 +301,7 @@ def test_learned_positions_limit_scoring(positioned: Translator) -> None:
 def test_ensemble_has_the_fewest_positions(tiny: MakeRecipe, positioned: Translator, tmp_path: Path) -> None:
     settings = ("model.position_encoding='learned'", "model.max_positions=12", "data.max_length=12", "tokenizer.vocab_size=60")
     shorter, unbounded = untrained(tiny(tmp_path, *settings)), untrained(tiny(tmp_path, "tokenizer.vocab_size=60"))
-    torch_models = pytest.importorskip("dragoman.tasks.torch_models")
+    torch_models = pytest.importorskip("dragoman.torch_engine.inference_model")
     assert torch_models.get_max_positions([unbounded.model]) is None
     assert torch_models.get_max_positions([positioned.models[0], shorter.model, unbounded.model]) == 12
     together = Translator.from_bundles([positioned.bundle, shorter, unbounded], device="cpu")
@@ -539,7 +539,7 @@ def test_options_that_equal_those_of_the_last_call_but_have_another_type_are_che
 
 
 def test_generate_keeps_the_order_of_sources(translator: Translator) -> None:
-    torch_models = pytest.importorskip("dragoman.tasks.torch_models")
+    torch_models = pytest.importorskip("dragoman.torch_engine.inference_model")
     sources = [translator.bundle.tokenizer.encode_source(text) for text in ("one two three four five", "one", "two three")]
     config = translator.resolve_decoding({"method": "greedy"})
     search = BatchSearch(torch_models.as_inference_model(translator.models), config, start_id=2)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
-from dragoman.inference.backends.cuda.model import StaticTransformer
 from dragoman.model.attention import (
     AttentionImpl,
     cpu_attention,
@@ -23,6 +22,7 @@ from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.local_attention import MIN_LENGTH, MIN_WINDOWS, LocalMask, Mask
 from dragoman.model.transformer import Transformer
 from dragoman.paper.flop_counter import count_operations
+from dragoman.torch_engine.static_model import StaticTransformer
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

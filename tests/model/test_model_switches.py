@@ -18,8 +18,8 @@ from dragoman.model.layers import FeedForward
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.forced_decoding import compute_cross_attentions, score_pairs
 from dragoman.tasks.generation import BatchSearch, generate
-from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
+from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.losses.rdrop import r_drop_loss
 

@@ -20,7 +20,7 @@ from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
 from dragoman.model.positional_encoding import SinusoidalPositionalEmbedding
 from dragoman.model.transformer import DecoderState, Transformer
-from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.torch_engine.arrays import TorchArrays
 
 PAD = 0
 pytestmark = pytest.mark.usefixtures("one_core")

@@ -107,7 +107,7 @@ def arrays(request: pytest.FixtureRequest) -> Arrays:
     if request.param == "numpy":
         return NUMPY
     torch = pytest.importorskip("torch")
-    from dragoman.tasks.torch_arrays import TorchArrays
+    from dragoman.torch_engine.arrays import TorchArrays
 
     return TorchArrays(torch.device("cpu"))
 
@@ -299,7 +299,7 @@ def test_loading_a_translator_imports_no_parsing_code(trained: Path) -> None:
 
 @pytest.mark.parametrize("pointer", ["true", "false"])
 def test_packed_and_plain_models_agree(tmp_path: Path, pointer: str) -> None:
-    torch_models = pytest.importorskip("dragoman.tasks.torch_models")
+    torch_models = pytest.importorskip("dragoman.torch_engine.inference_model")
     path = parser_bundle(tmp_path / "bundle", f"model.pointer={pointer}")
     parser = opened(path, precision="float32")
     plain = opened(path, precision="float32")

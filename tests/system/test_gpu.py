@@ -13,12 +13,12 @@ from conftest import MakeRecipe
 from dragoman.config import DecodingConfig, make_recipe
 from dragoman.data.collate import collate
 from dragoman.data.padding import pad_sequences
-from dragoman.inference.backends.cuda.graphs import CudaGraph
-from dragoman.inference.backends.cuda.model import StaticTransformer, build_cuda_inference_model
 from dragoman.model.factory import build_model
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.graphs import CudaGraph
+from dragoman.torch_engine.inference_model import as_inference_model
+from dragoman.torch_engine.static_model import StaticTransformer, build_static_inference_model
 from dragoman.training.gradient_guard import GradientGuard
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.metrics_log import read_metrics_log
@@ -82,7 +82,7 @@ def test_graph_search_equals_search_on_cpu(settings: dict[str, Any], method: str
         return [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in results]
 
     expected = decode(as_inference_model([model]))
-    inference_model = build_cuda_inference_model(model.to("cuda"))
+    inference_model = build_static_inference_model(model.to("cuda"))
     assert [decode(inference_model) for _ in range(3)] == [expected] * 3
 
 

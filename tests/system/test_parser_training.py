@@ -37,8 +37,8 @@ from dragoman.parsing.trees.linearization import LINEARIZATION_NAMES
 from dragoman.parsing.trees.ptb import format_tree, read_tree
 from dragoman.parsing.trees.repair import repair_tree
 from dragoman.parsing.trees.tree import get_leaves
-from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
+from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.losses.label_smoothing import batch_loss, pos_tag_loss
 from dragoman.training.monitoring.diagnostics import diagnose
 from dragoman.training.monitoring.run_status import RunStatus, read_run_status

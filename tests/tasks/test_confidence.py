@@ -32,7 +32,7 @@ from dragoman.tasks.confidence import (
 )
 from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
+from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.training import finalize as finalize_module
 from dragoman.training import measure_parts
 from tiny_runs import WORDS

@@ -19,7 +19,7 @@ from dragoman.model.weights import collect_weights, to_arrays
 from dragoman.model_forward import NumpyTransformer
 from dragoman.model_weights import ModelWeights
 from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions, score_pairs
-from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
+from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 
 START = 2
 SOURCES = [[7, 8, 9, 4, 3], [5, 3], [11, 6, 4, 10, 8, 9, 3], [4, 3]]

@@ -1,7 +1,7 @@
 """Arrays of NumPy or PyTorch, so that one search serves models of both libraries.
 
 Most functions have one name in both libraries, and a search calls them through `xp`, as in `arrays.xp.concat`. Indexing needs
-no function. `Arrays` has what the libraries call differently. `dragoman.tasks.torch_arrays` has PyTorch's, so that a search of
+no function. `Arrays` has what the libraries call differently. `dragoman.torch_engine.arrays` has PyTorch's, so that a search of
 NumPy arrays imports no PyTorch.
 """
 

@@ -8,13 +8,13 @@ from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.model_forward import NumpyTransformer
 
 if TYPE_CHECKING:
-    from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
+    from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 
 
 def build_forced_decoder(model: TrainedModel, device: str = "cpu") -> NumpyTransformer | TorchForcedDecoder:
     """Return the forced decoder of a trained model on a device."""
     if device == "cpu" and not model.config.find_unusual_layers():
         return NumpyTransformer(model.get_weights())
-    from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder  # most models need no PyTorch
+    from dragoman.torch_engine.forced_decoder import TorchForcedDecoder  # most models need no PyTorch
 
     return TorchForcedDecoder(model.get_transformer())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dragoman.inference.lexical_shortlist import Shortlist
     from dragoman.model.transformer import Transformer
     from dragoman.model_forward import NumpyTransformer
-    from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
+    from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 
 TaskKind = Literal["translation", "parsing"]
 WRONG_TASK_HINTS: dict[TaskKind, str] = {

@@ -7,7 +7,7 @@ A model, a forward pass, the paper's loss and greedy decoding on the caller's ow
     from dragoman.decoding.greedy import decode_tokens
     from dragoman.decoding.interface import SearchSettings
     from dragoman.model import build_model
-    from dragoman.tasks.torch_arrays import TorchArrays
+    from dragoman.torch_engine.arrays import TorchArrays
 
     source, target = torch.randint(4, 100, (2, 7)), torch.randint(4, 100, (2, 9))  # token ids, (B, S) and (B, T)
     model = build_model(ModelConfig(d_model=64, d_ff=128), source_vocab_size=100, target_vocab_size=100, padding_id=0)

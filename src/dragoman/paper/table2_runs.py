@@ -43,8 +43,8 @@ from dragoman.paper.table3 import (
     share_data,
 )
 from dragoman.runtime.counts import format_count
-from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.translation import decode_best, translate_lines
+from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.monitoring.events import Callback, RunClosed
 from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.training.report import TRANSLATIONS_FILE

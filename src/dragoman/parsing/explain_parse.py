@@ -19,8 +19,8 @@ from dragoman.parsing.tree_constraint import TreeConstraint
 from dragoman.parsing.tree_labels import TreeLabels
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
-from dragoman.tasks.torch_arrays import TorchArrays
 from dragoman.tasks.translation import get_source_limit
+from dragoman.torch_engine.arrays import TorchArrays
 from dragoman.viz.attention_page import MAX_TOKENS
 from dragoman.viz.explanation import BeamNode, Explanation, ExplanationTree
 

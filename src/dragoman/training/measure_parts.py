@@ -30,9 +30,9 @@ from dragoman.tasks.confidence import (
     ConfidenceCalibration,
     calibrate_model,
 )
-from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
-from dragoman.tasks.torch_models import as_inference_model
 from dragoman.text.length_ratios import LengthRatios, measure_length_ratios
+from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
+from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.validation import get_references, group_by_languages, read_validation_pairs
 
 # Number of validation pairs for the choice of the alignment head. More pairs would hardly change the choice.

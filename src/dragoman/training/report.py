@@ -22,8 +22,8 @@ from dragoman.parsing.trees.ptb import read_tree
 from dragoman.runtime.facts import format_facts
 from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
-from dragoman.tasks.torch_models import get_max_positions
+from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
+from dragoman.torch_engine.inference_model import get_max_positions
 from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, Sample
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.test_sets import TestSetReport, build_test_set_report

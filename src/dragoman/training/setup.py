@@ -20,7 +20,7 @@ from dragoman.formats.readers import check_files_exist, list_corpus_files
 from dragoman.formats.text import is_blank
 from dragoman.io.storage import lock_dir, make_dirs, to_write_error, write_json
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.torch_models import get_max_positions
+from dragoman.torch_engine.inference_model import get_max_positions
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState, remove_unfinished
 from dragoman.training.checkpoints.checkpointer import Checkpointer, find_latest_on_all_ranks
 from dragoman.training.compute_plan import ComputePlan, choose_compute_plan, limit_kernel_cache

@@ -42,9 +42,9 @@ from dragoman.parsing.sentence_parser import SentenceParser, read_gold_tree, sco
 from dragoman.parsing.trees.ptb import format_tree
 from dragoman.parsing.trees.tree import get_leaves
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
-from dragoman.tasks.torch_models import as_inference_model
 from dragoman.tasks.translation import decode_best, score_translations, translate_lines
+from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
+from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.compute_plan import ComputePlan
 from dragoman.training.losses.function import LossFunction, build_validation_loss, count_learned
 from dragoman.training.monitoring.events import Sample

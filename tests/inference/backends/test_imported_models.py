@@ -18,8 +18,8 @@ from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.tasks.forced_decoding import score_pairs
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
-from dragoman.tasks.torch_forced_decoder import TorchForcedDecoder
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
+from dragoman.torch_engine.inference_model import as_inference_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 

@@ -31,7 +31,7 @@ from dragoman.experiments.risk_training.config import SequenceLossConfig
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.torch_engine.arrays import TorchArrays
 
 # Finished outputs leave the batch of a search once they make up this share of it, because each departure copies the state.
 COMPACTION_THRESHOLD = 0.25

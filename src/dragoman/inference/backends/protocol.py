@@ -96,6 +96,11 @@ class ModelTraits:
     has_output_bias: bool = False
     has_unusual_layers: bool = False
 
+    @property
+    def needs_float32(self) -> bool:
+        """Return whether PyTorch computes the model in float32 alone, because no CUDA graph has its pointer or its layers."""
+        return self.has_pointer or self.has_unusual_layers
+
     @classmethod
     def from_config(cls, config: ModelConfig) -> ModelTraits:
         """Return the traits of models with this configuration."""

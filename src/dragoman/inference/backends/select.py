@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from dragoman.config import ModelConfig
 from dragoman.errors import DeviceError
 from dragoman.inference.backends.compiled.backend import CompiledBackend
-from dragoman.inference.backends.cuda.backend import CudaBackend
-from dragoman.inference.backends.eager.backend import EagerBackend
 from dragoman.inference.backends.protocol import (
     Backend,
     BackendRequest,
@@ -26,6 +24,7 @@ from dragoman.inference.backends.protocol import (
     Support,
     SupportStatus,
 )
+from dragoman.inference.backends.torch_backend import TorchBackend
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, ensemble
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from dragoman.inference.lexical_shortlist import Shortlist
 
 # Each request goes to the first back end that supports it. `support_table` prints the same table for the documentation.
-COMPILED, EAGER = CompiledBackend(), EagerBackend()
-BACKENDS: tuple[Backend, ...] = (COMPILED, CudaBackend(), EAGER)
+COMPILED, TORCH = CompiledBackend(), TorchBackend()
+BACKENDS: tuple[Backend, ...] = (COMPILED, TORCH)
 
 
 def choose_backend(request: BackendRequest) -> Backend:
@@ -51,7 +50,7 @@ def choose_backend(request: BackendRequest) -> Backend:
                 break
         else:
             return backend
-    raise AssertionError("the eager back end runs or refuses every request")
+    raise AssertionError("the back end of PyTorch runs or refuses every request")
 
 
 def check_compiled(config: ModelConfig, precision: Precision) -> Support:
@@ -67,7 +66,7 @@ def supports_compiled(config: ModelConfig, precision: Precision) -> bool:
 
 def find_float32_reason(configs: Sequence[ModelConfig], device_type: str) -> str | None:
     """Return what makes the models compute in float32 on this device, such as recurrent layers; None if nothing does."""
-    if device_type != "cpu" and any(config.pointer for config in configs):  # static CUDA buffers have no pointer
+    if device_type != "cpu" and any(config.pointer for config in configs):  # static buffers have no pointer
         return "model.pointer"
     is_unusual = any(config.find_unusual_layers() for config in configs)
     return "a layer that the paper's Transformer has not" if is_unusual else None
@@ -90,7 +89,7 @@ def build_inference_model(
         for config in configs
     ]
     if len(set(backends)) > 1:  # members of an ensemble have arrays of one library
-        backends = [EAGER if backend is COMPILED else backend for backend in backends]
+        backends = [TORCH] * len(backends)
     if device_type == "cpu":
         tune_malloc()
     prepared_models = [backend.prepare(model, precision) for backend, model in zip(backends, models, strict=True)]

@@ -27,8 +27,7 @@ BASE_TRAITS = ModelTraits(has_pointer=False, has_window=False, num_heads=8, widt
 # The device and the usual precision of each back end.
 BASE_REQUESTS = {
     "compiled": BackendRequest("cpu", "int8", BASE_TRAITS),
-    "cuda": BackendRequest("cuda", "bfloat16", BASE_TRAITS),
-    "eager": BackendRequest("cuda", "float32", BASE_TRAITS),
+    "torch": BackendRequest("cuda", "bfloat16", BASE_TRAITS),
 }
 # Changes of the request, by feature.
 FEATURES: dict[str, dict[str, Any]] = {

@@ -28,8 +28,8 @@ from dragoman.model.transformer import Transformer, check_predicts_by_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.torch_models import get_max_positions
 from dragoman.tasks.translation import has_text
+from dragoman.torch_engine.inference_model import get_max_positions
 from dragoman.viz.attention_page import MAX_TOKENS
 from dragoman.viz.explanation import (
     ATTENTION_KINDS,

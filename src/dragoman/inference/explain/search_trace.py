@@ -17,7 +17,7 @@ from dragoman.decoding.interface import SearchSettings
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import prompt_decoder
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.viz.explanation import BeamNode, NodeStatus
 
 

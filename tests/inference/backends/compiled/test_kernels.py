@@ -49,7 +49,7 @@ from dragoman.io.int8_tensors import dequantize_matrices, quantize_matrices
 from dragoman.model.attention import Attention
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
-from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.torch_engine.arrays import TorchArrays
 
 njit = kernel_compiler.njit
 

@@ -2,7 +2,8 @@
 
 A step has over a hundred kernels of a few microseconds each, and a launch takes as long as a kernel. A CUDA graph launches all
 of them at once, but always with the same shapes, numbers and addresses. So tensors have one of a few shapes, finished
-sentences stay in the batch as idle ones, and everything that changes is on the device, even the length.
+sentences stay in the batch as idle ones, and everything that changes is on the device, even the length. The layers are those of
+the model.
 
 Dimensions are those of `buffers`.
 """
@@ -11,26 +12,21 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from copy import deepcopy
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, cast
+from typing import cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.inference.backends.cuda.buffers import BufferShape, StepBuffers, round_up_size
-from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder, RecordFn, WorkFn
-from dragoman.inference.backends.protocol import Precision
-from dragoman.model.attention import Attention, KeyValue, disable_cudnn_attention
-from dragoman.model.layers import DecoderLayer
+from dragoman.model.attention import disable_cudnn_attention
 from dragoman.model.transformer import DecoderState, Transformer
 from dragoman.tasks.inference_model import InferenceModel
-from dragoman.tasks.torch_models import build_torch_inference_model, get_max_positions
+from dragoman.torch_engine.buffers import BufferShape, StepBuffers, round_up_size
+from dragoman.torch_engine.graphs import CudaGraphRecorder, RecordFn, WorkFn
+from dragoman.torch_engine.inference_model import build_torch_inference_model, get_max_positions
 
 # Least sizes. The GPU's attention copies masks whose rows are not multiples of 16 numbers.
 MIN_SOURCE_LENGTH = 16
@@ -41,63 +37,8 @@ GPU_MEMORY_FRACTION = 1 / 4
 CPU_MAX_BYTES = 1 << 28
 
 
-@dataclass(frozen=True)
-class StaticLayer:
-    """Decoder layer with a static cache, and one product for queries, keys and values."""
-
-    layer: DecoderLayer
-    weight_XD: Tensor
-    bias_X: Tensor | None
-    widths: list[int]
-
-    @classmethod
-    def from_layer(cls, layer: DecoderLayer) -> StaticLayer:
-        linears = [layer.attention.query, layer.attention.key, layer.attention.value]
-        weight_XD = torch.cat([linear.weight.detach() for linear in linears])
-        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        return cls(layer, weight_XD, torch.cat(biases) if biases else None, [linear.out_features for linear in linears])
-
-    def __call__(
-        self, x_BRD: Tensor, self_kv: KeyValue, slot_R: Tensor, bias_B1RW: Tensor, cross_kv: KeyValue, memory_bias_B11S: Tensor
-    ) -> Tensor:
-        layer, self_attention, cross_attention = self.layer, self.layer.attention, self.layer.cross_attention
-
-        def attend_self(y_BRD: Tensor) -> Tensor:
-            qkv_BRX = F.linear(y_BRD, self.weight_XD, self.bias_X)
-            query, key, value = (
-                _split_heads(part_BRX, self_attention.num_heads) for part_BRX in torch.split(qkv_BRX, self.widths, dim=-1)
-            )
-            self_kv.key.index_copy_(2, slot_R, key)
-            self_kv.value.index_copy_(2, slot_R, value)
-            return _attend(self_attention, query, self_kv, bias_B1RW)
-
-        def attend_cross(y_BRD: Tensor) -> Tensor:
-            return _attend(
-                cross_attention,
-                _split_heads(cross_attention.query(y_BRD), cross_attention.num_heads),
-                cross_kv,
-                memory_bias_B11S,
-            )
-
-        y_BRD = attend_self(layer.attention_residual.sublayer_input(x_BRD))
-        x_BRD = layer.attention_residual(x_BRD, y_BRD)
-        y_BRD = attend_cross(layer.cross_attention_residual.sublayer_input(x_BRD))
-        x_BRD = layer.cross_attention_residual(x_BRD, y_BRD)
-        y_BRD = layer.feed_forward(layer.feed_forward_residual.sublayer_input(x_BRD))
-        return cast(Tensor, layer.feed_forward_residual(x_BRD, y_BRD))
-
-
-def _split_heads(x_BRX: Tensor, num_heads: int) -> Tensor:
-    return x_BRX.view(*x_BRX.shape[:2], num_heads, -1).transpose(1, 2)
-
-
-def _attend(attention: Attention, query_BHRK: Tensor, kv: KeyValue, bias: Tensor) -> Tensor:
-    heads_BHRU = F.scaled_dot_product_attention(query_BHRK, kv.key, kv.value, attn_mask=bias)
-    return cast(Tensor, attention.output(heads_BHRU.transpose(1, 2).flatten(-2)))
-
-
 @torch.no_grad()
-def decode_step(model: Transformer, layers: Sequence[StaticLayer], buffers: StepBuffers) -> None:
+def decode_step(model: Transformer, buffers: StepBuffers) -> None:
     """Read one token in each row, from embedding to logits. No operation depends on a number in the CPU's memory."""
     decoder, embedding, beam_size = model.decoder, model.decoder.embedding, buffers.shape.beam_size
     buffers.ancestors_BRT.index_copy_(
@@ -107,13 +48,13 @@ def decode_step(model: Transformer, layers: Sequence[StaticLayer], buffers: Step
     is_visible_T = age_T >= 0 if decoder.window is None else (age_T >= 0) & (age_T <= decoder.window)
     is_ancestor_BRTR = (buffers.ancestors_BRT[..., None] == buffers.hypothesis_R) & is_visible_T[:, None]
     bias_B1RW = torch.where(is_ancestor_BRTR, buffers.visible_bias, buffers.masked_bias).flatten(2)[:, None]
-    slot_R = buffers.length_1 * beam_size + buffers.hypothesis_R
+    torch.add(buffers.length_1 * beam_size, buffers.hypothesis_R, out=buffers.slot_R)
 
     scale_BR = (buffers.tokens_BR != embedding.padding_id).to(embedding.weight.dtype) * embedding.scale
     x_BRD = F.embedding(buffers.tokens_BR, embedding.weight) * scale_BR[:, :, None]
     x_BRD = x_BRD + buffers.positions_TD.index_select(0, buffers.length_1)
-    for layer, self_kv, cross_kv in zip(layers, buffers.self_kv, buffers.cross_kv, strict=True):
-        x_BRD = layer(x_BRD, self_kv, slot_R, bias_B1RW, cross_kv, buffers.memory_bias_B11S)
+    for layer, self_kv, cross_kv in zip(decoder.layers, buffers.self_kv, buffers.cross_kv, strict=True):
+        x_BRD, _ = layer(x_BRD, self_kv, cross_kv, bias_B1RW, buffers.memory_bias_B11S)
     x_ND = decoder.norm(x_BRD).index_select(0, buffers.order_B).flatten(0, 1)
     _matmul_into(x_ND, model.output.t(), buffers.logits_NV)
     if model.output_bias is not None:
@@ -190,7 +131,6 @@ class StaticTransformer:
     def __init__(self, model: Transformer, *, record_fn: RecordFn | None = None, max_bytes: int | None = None) -> None:
         device = model.output.device
         self.model = model.eval()
-        self.layers = [StaticLayer.from_layer(cast(DecoderLayer, layer)) for layer in model.decoder.layers]
         self.max_positions = get_max_positions([model])
         self.record_fn = record_fn or (CudaGraphRecorder(device) if device.type == "cuda" else lambda work: work)
         self.max_bytes = max_bytes or (
@@ -265,32 +205,12 @@ class StaticTransformer:
     @torch.inference_mode(False)
     def _create_bucket(self, shape: BufferShape) -> ShapeBucket:
         buffers = StepBuffers(shape, self.model)
-        return ShapeBucket(buffers, self.record_fn(partial(decode_step, self.model, self.layers, buffers)))
+        return ShapeBucket(buffers, self.record_fn(partial(decode_step, self.model, buffers)))
 
 
-def build_cuda_inference_model(model: Transformer, *, record_fn: RecordFn | None = None) -> InferenceModel:
-    """Return the inference model of a model on a GPU."""
+def build_static_inference_model(model: Transformer, *, record_fn: RecordFn | None = None) -> InferenceModel:
+    """Return the inference model of a model, whose steps are recorded on a GPU."""
     disable_cudnn_attention()
     static_model = StaticTransformer(model, record_fn=record_fn)
     device, max_positions = model.output.device, static_model.max_positions
     return build_torch_inference_model(static_model.start, static_model.step, device, max_positions)
-
-
-@dataclass(frozen=True)
-class CudaModel:
-    """Model on a GPU in one precision."""
-
-    model: Transformer
-
-    @classmethod
-    def from_transformer(cls, model: Transformer, precision: Precision) -> CudaModel:
-        """Return a copy of a trained model in this precision."""
-        return cls(deepcopy(model).to(torch.bfloat16 if precision == "bfloat16" else torch.float32))
-
-    def build_inference_model(self, vocab_ids_W: NDArray[np.int64] | None = None) -> InferenceModel:
-        """Return the inference model, which computes all words."""
-        return build_cuda_inference_model(self.model)
-
-    def restrict_output(self, vocab_ids_W: NDArray[np.int64]) -> NoReturn:
-        """Raise an error, because the back end refuses a shortlist before."""
-        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Tests of the CUDA back end on a processor: static steps equal the model's, in searches, row by row, and recorded."""
+"""Tests of static steps on a processor: they equal the model's, in searches, row by row, and recorded."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.inference.backends.cuda import model as cuda_model
-from dragoman.inference.backends.cuda.buffers import StepBuffers, round_up_size
-from dragoman.inference.backends.cuda.graphs import CudaGraphRecorder, WorkFn
-from dragoman.inference.backends.cuda.model import StaticState, StaticTransformer, build_cuda_inference_model
 from dragoman.inference.parallel.scheduler import WorkerLayout
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import BatchSearch, generate
 from dragoman.tasks.inference_model import InferenceModel, ensemble
-from dragoman.tasks.torch_models import as_inference_model
+from dragoman.torch_engine import static_model as static_module
+from dragoman.torch_engine.buffers import StepBuffers, round_up_size
+from dragoman.torch_engine.graphs import CudaGraphRecorder, WorkFn
+from dragoman.torch_engine.inference_model import as_inference_model
+from dragoman.torch_engine.static_model import StaticState, StaticTransformer, build_static_inference_model
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -131,15 +131,15 @@ def test_searches_equal_those_of_the_model(subtests: pytest.Subtests) -> None:
             for seed in (0, 1):
                 model = make_model(seed, **keys)
                 plain = search(as_inference_model([model]), method=method, nbest=1)
-                assert_same(search(build_cuda_inference_model(model), method=method, nbest=1), plain)
+                assert_same(search(build_static_inference_model(model), method=method, nbest=1), plain)
                 lengths |= {len(nbest[0].tokens) for nbest in plain}
             assert len(lengths) > 4
-            assert max(lengths) >= cuda_model.MIN_CAPACITY
+            assert max(lengths) >= static_module.MIN_CAPACITY
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_batch_does_not_change_sentences(beam: int) -> None:
-    inference_model = build_cuda_inference_model(make_model())
+    inference_model = build_static_inference_model(make_model())
     batched = search(inference_model, beam_size=beam, nbest=1)
     alone = [search(inference_model, [source], beam_size=beam, nbest=1)[0] for source in SOURCES]
     backwards = search(inference_model, SOURCES[::-1] * 2, beam_size=beam, nbest=1)
@@ -148,7 +148,7 @@ def test_batch_does_not_change_sentences(beam: int) -> None:
 
 
 def test_parallel_searches_are_independent() -> None:
-    inference_model = build_cuda_inference_model(make_model())
+    inference_model = build_static_inference_model(make_model())
     expected = search(inference_model, nbest=1)
     for nbest_lists in WorkerLayout(inter_threads=3, intra_threads=1).map(lambda _: search(inference_model, nbest=1), range(6)):
         assert_same(nbest_lists, expected)
@@ -156,14 +156,14 @@ def test_parallel_searches_are_independent() -> None:
 
 def test_ensembles_equal_those_of_the_models() -> None:
     models = [make_model(0), make_model(1)]
-    assert_same(search(ensemble([build_cuda_inference_model(model) for model in models])), search(as_inference_model(models)))
+    assert_same(search(ensemble([build_static_inference_model(model) for model in models])), search(as_inference_model(models)))
 
 
 def test_samples_equal_those_of_the_model() -> None:
     model = make_model()
     static, plain = (
         search(inference_model, method="sample", nbest=3)
-        for inference_model in (build_cuda_inference_model(model), as_inference_model([model]))
+        for inference_model in (build_static_inference_model(model), as_inference_model([model]))
     )
     assert_same(static, plain)
 
@@ -175,7 +175,7 @@ def test_samples_equal_those_of_the_model() -> None:
 @pytest.mark.parametrize("keys", [{**keys, "max_positions": 24} if "max_positions" in keys else keys for keys in MODEL_KEYS])
 def test_rows_can_be_reordered_and_sentences_dropped(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare with a forward pass over each history, through three capacities and three batch sizes."""
-    monkeypatch.setattr(cuda_model, "MIN_CAPACITY", 4)
+    monkeypatch.setattr(static_module, "MIN_CAPACITY", 4)
     model, beam, source = make_model(**keys).double(), 3, make_sources(6, 3, 17, 1, 2)
     static_model, generator = StaticTransformer(model), torch.Generator().manual_seed(3)
     sentence_N = torch.arange(5).repeat_interleave(beam)
@@ -318,7 +318,7 @@ def test_buffers_stay_within_max_bytes() -> None:
 
 
 def test_least_recently_used_buffers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_model, "MAX_BUCKETS", 2)
+    monkeypatch.setattr(static_module, "MAX_BUCKETS", 2)
     static_model = StaticTransformer(make_model())
     for count in (1, 2, 1, 4):
         static_model.step(torch.full((count,), START), static_model.start(make_sources(*[3] * count)))
@@ -340,7 +340,7 @@ def test_recorded_steps_can_be_replayed(keys: dict[str, Any]) -> None:
 
     for seed in (0, 1):
         model = make_model(seed, **keys)
-        assert_same(search(build_cuda_inference_model(model, record_fn=record)), search(as_inference_model([model])))
+        assert_same(search(build_static_inference_model(model, record_fn=record)), search(as_inference_model([model])))
     assert sum(recording.num_calls > 10 for recording in recorded) >= 2
     assert all(recording.calls for recording in recorded if recording.num_calls > 2)
 

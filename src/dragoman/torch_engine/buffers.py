@@ -36,12 +36,25 @@ def round_up_size(count: int, minimum: int = 1) -> int:
     return size * 3 // 4 if size > 64 and count <= size * 3 // 4 else size
 
 
+class SlotKeyValue(KeyValue):
+    """Keys and values of all slots (B, H, W, ·), in which those of a step replace the slots of `slot_R`."""
+
+    slot_R: Tensor
+
+    def append(self, new: KeyValue) -> KeyValue:
+        """Write the keys and values of a step, and return all slots."""
+        self.key.index_copy_(2, self.slot_R, new.key)
+        self.value.index_copy_(2, self.slot_R, new.value)
+        return self
+
+
 class StepBuffers:
     """Inputs, cache and outputs of steps of one shape.
 
     tokens_BR: the next token of each hypothesis
     order_B: index of the caller's first, second, … sentence; the sentences behind these are idle
     length_1: number of positions written
+    slot_R: slots of the position that a step writes
     ancestors_BRT: hypothesis whose slot this one descends from, for each written position.
     self_kv, cross_kv: for each layer, keys and values of the output (B, H, W, ·) and of the source (B, H, S, ·)
     memory_bias_B11S: 0 for a source token, -inf for padding
@@ -64,7 +77,10 @@ class StepBuffers:
         self.order_B = torch.arange(num_sentences, device=device)
         self.length_1 = torch.zeros(1, dtype=torch.long, device=device)
         self.ancestors_BRT = torch.zeros(num_sentences, beam_size, capacity, dtype=torch.int16, device=device)
-        self.self_kv = [allocate_kv(beam_size * capacity, layer.attention) for layer in layers]
+        self.slot_R = torch.zeros(beam_size, dtype=torch.long, device=device)
+        self.self_kv = [SlotKeyValue(*allocate_kv(beam_size * capacity, layer.attention)) for layer in layers]
+        for self_kv in self.self_kv:
+            self_kv.slot_R = self.slot_R
         self.cross_kv = [allocate_kv(source_length, layer.cross_attention) for layer in layers]
         self.memory_bias_B11S = torch.zeros(num_sentences, 1, 1, source_length, device=device, dtype=dtype)
         logits_dtype = torch.promote_types(dtype, torch.float32)

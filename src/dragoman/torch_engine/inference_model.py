@@ -16,7 +16,7 @@ from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import InferenceModel, ensemble
-from dragoman.tasks.torch_arrays import TorchArrays
+from dragoman.torch_engine.arrays import TorchArrays
 
 
 def build_torch_inference_model(

@@ -1,1 +1,0 @@
-"""CUDA back end with static buffers and CUDA graphs."""
