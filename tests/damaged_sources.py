@@ -13,7 +13,7 @@ import dragoman
 import dragoman.conversion.converter
 from dragoman.bundle import load_bundle
 from dragoman.errors import DragomanError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 
 def damage_bytes(content: bytes, chance: random.Random) -> bytes:

@@ -113,6 +113,9 @@ def on_one_core() -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    from conversion_sources import write_sources
+
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True)
     train_tiny_run(write_corpus(folder), folder / "run")
+    write_sources(folder / "sources", folder / "run" / "bundle")

@@ -136,8 +136,8 @@ class HookError(DragomanError):
     code = "hook-failed"
 
 
-TRAINING_LIBRARIES = {"torch": "PyTorch", "pyarrow": "pyarrow", "sacrebleu": "sacreBLEU"}
-"""Names of the modules of the extra `train`. What only translates imports none of them."""
+TRAINING_LIBRARIES = {"torch": ("PyTorch", "train"), "pyarrow": ("pyarrow", "train"), "sacrebleu": ("sacreBLEU", "evaluate")}
+"""Names of the modules of the extra `train`, and for each the extra that a user needs. What only translates imports none."""
 
 
 class MissingDependencyError(DragomanError):
@@ -159,7 +159,7 @@ class MissingDependencyError(DragomanError):
     def from_import(cls, error: ModuleNotFoundError, purpose: str) -> MissingDependencyError | None:
         """Return the error for a module of the extra `train` that is not installed; None for another module."""
         library = TRAINING_LIBRARIES.get((error.name or "").partition(".")[0])
-        return None if library is None else cls(library, "train", purpose)
+        return None if library is None else cls(*library, purpose)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments of the constructor, so that a worker process can send the error."""

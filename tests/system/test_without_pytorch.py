@@ -61,8 +61,10 @@ def test_command_translates_as_with_pytorch(bundle: Path) -> None:
         ["beam_size=4", "num_beam_groups=2", "diversity_penalty=0.5"],
         ["beam_size=2", "nbest=2", "--json"],
         ["repetition_penalty=1.5", "--precision", "float32"],
+        ["beam_size=4", "mbr=bleu"],
+        ["method=sample", "mbr=chrf", "seed=3"],
     ],
-    ids=["sampling", "groups", "n-best", "float32"],
+    ids=["sampling", "groups", "n-best", "float32", "bleu", "chrf"],
 )
 def test_searches_translate_as_with_pytorch(bundle: Path, options: list[str]) -> None:
     results = [run(program, "translate", bundle, *options, text="one two three\n") for program in (COMMAND, WITH_PYTORCH)]
@@ -86,6 +88,25 @@ def test_pairs_are_scored_and_aligned(bundle: Path) -> None:
     )
     done = run(program, bundle)
     assert done.stdout.startswith("True [["), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["evaluate", "{bundle}", "--src", "{text}", "--ref", "{text}"], "evaluate"),
+        (["score", "{text}", "--ref", "{text}"], "evaluate"),
+        (["explain", "{bundle}", "one", "-o", "{text}.html"], "train"),
+        (["export", "{bundle}", "{text}.onnx", "--to", "onnx"], "train"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
+)
+def test_command_names_the_extra(arguments: list[str], extra: str, bundle: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one\n", encoding="utf-8")
+    done = run(COMMAND, *(argument.format(bundle=bundle, text=text) for argument in arguments))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(f", which is not installed: pip install 'dragoman[{extra}]'\n"), done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ build numbers, texts, containers and tensors, so no file can call or import anyt
 not in `READABLE_GLOBALS` is an error, which names it.
 
 Its memory is bounded, because no instruction copies a container or allocates more than the bytes that it has read. Tensors are
-views of the mapped file, or copies of its bytes where an old file does not align them. Entries of a zip file must be stored
-without compression. So a small file never becomes a large one.
+views of the mapped file, whose values an old file may not align. Entries of a zip file must be stored without compression.
+So a small file never becomes a large one.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 
 from dragoman.errors import DataError
+from dragoman.io.bfloat16 import BFLOAT16
 
+Array = NDArray[Any]
 MAX_PICKLE_BYTES = 2**28
 """Size of the longest description that is read."""
 MAX_DIRECTORY_BYTES = 2**24
 """Size of the longest zip directory that is read, which suffices for a hundred thousand entries."""
 MAX_DIMENSIONS = 16
 """Dimensions of a tensor."""
-COPIED_BYTES = 2**22
-"""Bytes that are copied at once."""
 ZIP_MAGIC = b"PK\x03\x04"
 PICKLE_START = b"\x80"
 TAR_MAGIC = b"ustar"
@@ -43,17 +44,17 @@ LEGACY_MAGIC, LEGACY_VERSION = 0x1950A86A20F9469CFC6C, 1001
 LARGEST_STORAGE = 2**40
 """Values of the largest storage that an old file may describe."""
 
-STORAGE_DTYPES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
+STORAGE_DTYPES: dict[str, np.dtype[Any]] = {
+    "DoubleStorage": np.dtype(np.float64),
+    "FloatStorage": np.dtype(np.float32),
+    "HalfStorage": np.dtype(np.float16),
+    "BFloat16Storage": BFLOAT16,
+    "LongStorage": np.dtype(np.int64),
+    "IntStorage": np.dtype(np.int32),
+    "ShortStorage": np.dtype(np.int16),
+    "CharStorage": np.dtype(np.int8),
+    "ByteStorage": np.dtype(np.uint8),
+    "BoolStorage": np.dtype(np.bool_),
 }
 READABLE_GLOBALS = frozenset(
     [
@@ -89,7 +90,7 @@ class CheckpointContent:
     """Content of a checkpoint.
 
     Attributes:
-        value: numbers, texts, lists, tuples, dictionaries, tensors, and inert objects
+        value: numbers, texts, lists, tuples, dictionaries, tensors as arrays, and inert objects
         release: releases the memory of the mapped tensors; a later use reads them from disk again
     """
 
@@ -108,7 +109,7 @@ class _Global:
 class _Storage:
     """Values of one storage. (length,)"""
 
-    values: Tensor
+    values: Array
 
 
 class _Mark:
@@ -183,7 +184,7 @@ def _read_zip(path: Path, mapping: mmap.mmap, inert_classes: frozenset[str]) -> 
     if f"{prefix}byteorder" in archive.entries and archive.read(f"{prefix}byteorder", 16).strip() != b"little":
         raise _written_big_endian(path)
 
-    def load_storage(key: str, dtype: torch.dtype) -> Tensor:
+    def load_storage(key: str, dtype: np.dtype[Any]) -> Array:
         return archive.read_tensor(f"{prefix}data/{key}", dtype)
 
     return _Interpreter(archive.read(pickle_names[0], MAX_PICKLE_BYTES), load_storage, inert_classes).run()
@@ -196,14 +197,14 @@ def _read_legacy(path: Path, mapping: mmap.mmap, inert_classes: frozenset[str]) 
     storage is its number of values in eight bytes, and the values. The objects come before the storages, so their program runs
     twice: first to find its end and the type of each storage.
     """
-    dtypes: dict[str, torch.dtype] = {}
+    dtypes: dict[str, np.dtype[Any]] = {}
 
-    def describe_storage(key: str, dtype: torch.dtype) -> Tensor:
+    def describe_storage(key: str, dtype: np.dtype[Any]) -> Array:
         if dtypes.setdefault(key, dtype) != dtype:
             raise ValueError("a storage has two types")
-        return torch.empty(LARGEST_STORAGE, dtype=dtype, device="meta")
+        return np.broadcast_to(np.empty((), dtype), LARGEST_STORAGE)
 
-    def run(start: int, load_storage: Callable[[str, torch.dtype], Tensor]) -> tuple[Any, int]:
+    def run(start: int, load_storage: Callable[[str, np.dtype[Any]], Array]) -> tuple[Any, int]:
         interpreter = _Interpreter(mapping, load_storage, inert_classes, start)
         return interpreter.run(), interpreter.position
 
@@ -225,28 +226,13 @@ def _read_legacy(path: Path, mapping: mmap.mmap, inert_classes: frozenset[str]) 
         raise ValueError("the storages are not those of the objects")
     if position > len(mapping):
         raise damaged(path, "its storages are cut short")
-    value, _ = run(start, lambda key, dtype: _read_legacy_storage(mapping, dtype, *storages[key]))
+    value, _ = run(start, lambda key, dtype: _view(mapping, dtype, *storages[key]))
     return value
 
 
-def _read_legacy_storage(mapping: mmap.mmap, dtype: torch.dtype, start: int, count: int) -> Tensor:
-    """Return a storage as a view of the file, or as a copy if its values are not aligned to their size. (count,)"""
-    if start % dtype.itemsize == 0 or not count:
-        return _view(mapping, dtype, start, count)
-    values = torch.empty(count, dtype=dtype)
-    source = _view(mapping, torch.uint8, start, count * dtype.itemsize)
-    target = values.view(torch.uint8)
-    for first in range(0, len(target), COPIED_BYTES):
-        target[first : first + COPIED_BYTES] = source[first : first + COPIED_BYTES]
-        _release(mapping)
-    return values
-
-
-def _view(mapping: mmap.mmap, dtype: torch.dtype, start: int, count: int) -> Tensor:
+def _view(mapping: mmap.mmap, dtype: np.dtype[Any], start: int, count: int) -> Array:
     """Return values of the file without a copy. (count,)"""
-    if not count:
-        return torch.empty(0, dtype=dtype)
-    return torch.frombuffer(mapping, dtype=dtype, count=count, offset=start)
+    return np.frombuffer(mapping, dtype, count, start) if count else np.empty(0, dtype)
 
 
 def _written_big_endian(path: Path) -> DataError:
@@ -315,7 +301,7 @@ class _ZipFile:
             raise damaged(self.path, f"its entry {name[:80]!r} has {size:,} bytes, more than {max_bytes:,}")
         return self.mapping[start : start + size]
 
-    def read_tensor(self, name: str, dtype: torch.dtype) -> Tensor:
+    def read_tensor(self, name: str, dtype: np.dtype[Any]) -> Array:
         """Return an entry as a view of the mapped file. (length,)"""
         if name not in self.entries:
             raise damaged(self.path, f"its entry {name[:80]!r} is missing")
@@ -352,7 +338,7 @@ class _Interpreter:
     def __init__(
         self,
         program: bytes | mmap.mmap,
-        load_storage: Callable[[str, torch.dtype], Tensor],
+        load_storage: Callable[[str, np.dtype[Any]], Array],
         inert_classes: frozenset[str],
         position: int = 0,
     ) -> None:
@@ -361,7 +347,7 @@ class _Interpreter:
         self.end = min(len(program), position + MAX_PICKLE_BYTES)
         self.load_storage = load_storage
         self.inert_classes = inert_classes
-        self.storages: dict[tuple[str, torch.dtype], Tensor] = {}
+        self.storages: dict[tuple[str, np.dtype[Any]], Array] = {}
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
@@ -531,7 +517,7 @@ def _check_key(key: Any) -> Any:
     return key
 
 
-def _build_tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Tensor:
+def _build_tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Array:
     """Return a view of a storage. A tensor never has more values than its storage."""
     if not isinstance(storage, _Storage) or len(shape) > MAX_DIMENSIONS or len(shape) != len(strides):
         raise ValueError("a tensor has no storage")
@@ -541,8 +527,8 @@ def _build_tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Tensor
     if count > len(storage.values) or (count and last >= len(storage.values)):
         raise ValueError("a tensor is larger than its storage")
     if not count:
-        return torch.empty(sizes, dtype=storage.values.dtype)
-    return storage.values.as_strided(sizes, steps, storage.values.storage_offset() + offset)
+        return np.empty(sizes, storage.values.dtype)
+    return as_strided(storage.values[offset:], sizes, [step * storage.values.itemsize for step in steps])
 
 
 def _skip_frame(interpreter: _Interpreter) -> None:

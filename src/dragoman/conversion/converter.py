@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from dragoman.bundle import BundleMetadata, ModelOrigin, save_bundle
 from dragoman.conversion import (
@@ -27,14 +26,15 @@ from dragoman.conversion import (
     marian_npz,
     opennmt_py,
 )
+from dragoman.conversion.checkpoint_reader import Array
 from dragoman.conversion.hub import download_model, is_hub_name
 from dragoman.conversion.source_files import CHECKPOINT_SUFFIX, SETTINGS_FILE, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 from dragoman.errors import BundleError, DataError
+from dragoman.io.bfloat16 import widen
+from dragoman.io.safetensors import TensorStream, get_dtype_name, is_floating_point
 from dragoman.io.storage import check_path_is_free
-from dragoman.io.torch_tensors import TensorStream
-from dragoman.model.factory import assemble_model
-from dragoman.model.weights import collect_weights
+from dragoman.model_weights import list_shapes
 from dragoman.version import __version__
 
 
@@ -118,10 +118,9 @@ def convert(
     model = source_format.read(files, ConversionOptions(name, source_language, target_language))
     weights = _check_weights(model, files.folder)
     metadata = BundleMetadata(
-        parameters=sum(stream.numel() for stream in weights.values()),
+        parameters=sum(stream.size for stream in weights.values()),
         origin=model.origin,
         dragoman=__version__,
-        torch=str(torch.__version__),
     )
     save_bundle(
         output,
@@ -184,22 +183,15 @@ def _check_weights(model: ConvertedModel, folder: Path) -> dict[str, TensorStrea
         DataError: the source has other weights, shapes or types than its settings describe.
     """
     source_size, target_size = len(model.tokenizer.source), len(model.tokenizer.target)
-    try:
-        with torch.device("meta"):
-            expected = collect_weights(
-                assemble_model(model.recipe.model, source_vocab_size=source_size, target_vocab_size=target_size)
-            )
-    except (RuntimeError, OverflowError, TypeError, ValueError) as error:
-        problem = str(error).splitlines()[0]
-        raise DataError(f"{folder}: describes a model of impossible sizes: {problem}", code="source-damaged") from None
+    expected = list_shapes(model.recipe.model, source_vocab_size=source_size, target_vocab_size=target_size)
     if different := sorted(expected.keys() ^ model.weights.keys()):
         raise BundleError(f"{folder}: weight {different[0]} has no counterpart; report this", code="conversion-unsupported")
-    for name, tensor in expected.items():
+    for name, shape in expected.items():
         stream = model.weights[name]
-        if stream.shape != tensor.shape or not stream.dtype.is_floating_point:
+        if stream.shape != shape or not is_floating_point(stream):
             raise DataError(
-                f"{folder}: the weights for {name} have the shape {tuple(stream.shape)} and the type {stream.dtype}, but the "
-                f"settings describe {tuple(tensor.shape)}; copy the files again",
+                f"{folder}: the weights for {name} have the shape {stream.shape} and the type {get_dtype_name(stream)}, but "
+                f"the settings describe {shape}; copy the files again",
                 code="source-damaged",
             )
     return {name: _check_values(name, model.weights[name], folder) for name in expected}
@@ -208,9 +200,10 @@ def _check_weights(model: ConvertedModel, folder: Path) -> dict[str, TensorStrea
 def _check_values(name: str, stream: TensorStream, folder: Path) -> TensorStream:
     """Return a stream that raises DataError for a value that is not a finite number."""
 
-    def iter_chunks() -> Iterator[Tensor]:
+    def iter_chunks() -> Iterator[Array]:
         for chunk in stream.iter_chunks():
-            if chunk.numel() and not all(bool(extreme.isfinite()) for extreme in chunk.aminmax()):
+            values = widen(chunk)
+            if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
                 raise DataError(
                     f"{folder}: the weights for {name} hold values that are not finite numbers; copy the files again",
                     code="source-damaged",
@@ -222,15 +215,15 @@ def _check_values(name: str, stream: TensorStream, folder: Path) -> TensorStream
 
 def _report_progress(weights: Mapping[str, TensorStream], on_progress: Callable[[int, int], None]) -> dict[str, TensorStream]:
     """Return streams that report the bytes that were written."""
-    total = sum(stream.numel() * stream.element_size() for stream in weights.values())
+    total = sum(stream.nbytes for stream in weights.values())
     written = 0
 
     def watch(stream: TensorStream) -> TensorStream:
-        def iter_chunks() -> Iterator[Tensor]:
+        def iter_chunks() -> Iterator[Array]:
             nonlocal written
             for chunk in stream.iter_chunks():
                 yield chunk
-                written += chunk.numel() * chunk.element_size()
+                written += chunk.nbytes
                 on_progress(written, total)
 
         return replace(stream, iter_chunks=iter_chunks)

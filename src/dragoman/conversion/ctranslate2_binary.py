@@ -16,24 +16,21 @@ import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
-from dragoman.conversion.checkpoint_reader import damaged
-from dragoman.conversion.mapped_arrays import Array, MappedArray, MappedArrays, view_values
+from dragoman.conversion.checkpoint_reader import Array, damaged
+from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays, view_values
 from dragoman.errors import BundleError
+from dragoman.io.bfloat16 import BFLOAT16
 
 SUPPORTED_VERSIONS = (4, 5, 6)
 MAX_DIMENSIONS = 8
 INT16_SCALE = 1000.0
 """Scale of the integers of 16 bits in old models, which store none."""
-BFLOAT16 = 5
-VALUE_TYPES = (
-    ("<f4", torch.float32), ("|i1", torch.int8), ("<i2", torch.int16), ("<i4", torch.int32), ("<f2", torch.float16),
-    ("<i2", torch.bfloat16),
-)  # fmt: skip
-"""Types in the order of their numbers: that of the file's values in numpy, and that of the tensors."""
+VALUE_TYPES = (*(np.dtype(name) for name in ("<f4", "|i1", "<i2", "<i4", "<f2")), BFLOAT16)
+"""Types in the order of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +74,10 @@ class _Cursor:
             raise ValueError("a text without an end")
         return data[:-1].decode()
 
-    def read_values(self, dtype: str, shape: tuple[int, ...]) -> Array:
+    def read_values(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         """Return values without a copy. Raise ValueError if they do not end inside of the file."""
         num_bytes = self.read_number("I")
-        if num_bytes != math.prod(shape) * np.dtype(dtype).itemsize or self.position + num_bytes > len(self.mapping):
+        if num_bytes != math.prod(shape) * dtype.itemsize or self.position + num_bytes > len(self.mapping):
             raise ValueError("the size of a variable is not that of its shape")
         values = view_values(self.mapping, dtype, shape, self.position)
         self.position += num_bytes
@@ -128,17 +125,16 @@ def _read_variable(cursor: _Cursor) -> tuple[str, MappedArray]:
     if num_dimensions > MAX_DIMENSIONS:
         raise ValueError(f"a variable of {num_dimensions} dimensions")
     shape = tuple(cursor.read_number("I") for _ in range(num_dimensions))
-    numpy_type, dtype = VALUE_TYPES[cursor.read_number("B")]
-    return name, MappedArray(cursor.read_values(numpy_type, shape), dtype)
+    return name, MappedArray(cursor.read_values(VALUE_TYPES[cursor.read_number("B")], shape))
 
 
 def _dequantize(array: MappedArray, name: str, variables: dict[str, MappedArray], path: Path) -> MappedArray:
     """Return a variable with the scale of its name, if it has one."""
     scale = variables.get(f"{name}_scale")
-    if array.dtype not in (torch.int8, torch.int16) or not name.endswith("weight"):
+    if array.dtype not in (np.int8, np.int16) or not name.endswith("weight"):
         return array
-    if scale is None and array.dtype == torch.int16:
-        return MappedArray(array.values, torch.float32, np.float32(INT16_SCALE) * np.ones((), np.float32))
-    if scale is None or scale.dtype != torch.float32 or scale.shape not in (array.shape[:1], torch.Size()):
+    if scale is None and array.dtype == np.int16:
+        return MappedArray(array.values, np.full((), INT16_SCALE, np.float32))
+    if scale is None or scale.dtype != np.float32 or scale.shape not in (array.shape[:1], ()):
         raise damaged(path, f"{name} has no scale for each of its rows")
-    return MappedArray(array.values, torch.float32, scale.values)
+    return MappedArray(array.values, scale.values)

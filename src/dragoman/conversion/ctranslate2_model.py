@@ -14,11 +14,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.ctranslate2_binary import BinaryModel, read_binary
 from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES, WMT21_LANGUAGES
 from dragoman.conversion.mapped_arrays import MappedArrays
@@ -35,7 +34,8 @@ from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.errors import BundleError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.bfloat16 import widen
+from dragoman.io.safetensors import TensorStream
 from dragoman.positions import SINUSOIDS
 
 NAME = "ctranslate2"
@@ -449,7 +449,7 @@ class _Weights:
                 name = f"{embeddings}/multiply_by_sqrt_depth"
             array = self.arrays.find(name)
             value = None if array is None else array.item()
-            if array is None or (array.dtype == torch.int8 and value == 1):
+            if array is None or (array.dtype == np.int8 and value == 1):
                 scales.add(True)
             elif value in (0, 1):  # 0 is a flag, and 1.0 a factor
                 scales.add(False)
@@ -483,7 +483,7 @@ class _Weights:
         self.arrays.used |= set(names.values())
         bias = self.arrays.find("decoder/projection/bias")
         if bias is not None or target_order.has_missing_rows:
-            values = None if bias is None else bias.load().flatten()
+            values = None if bias is None else bias.load().reshape(-1)
             if values is not None and len(values) != self._count_rows(target_order):
                 raise damaged(self.path, f"decoder/projection/bias has {len(values)} values, unlike the vocabulary")
             weights["output_bias"] = self.builder.output_bias(values, target_order, weights["output"].dtype)
@@ -546,7 +546,7 @@ class _Weights:
             start, stop, scale = index * num_rows, (index + 1) * num_rows, 1.0 if index else first_scale
             weights[f"{target}.weight"] = self.builder.concat([matrix.select(start, stop)], scale=scale)
             if has_bias:
-                part: RowSource = torch.zeros(num_rows) if bias is None else bias.select(start, stop)
+                part: RowSource = np.zeros(num_rows, np.float32) if bias is None else bias.select(start, stop)
                 weights[f"{target}.bias"] = self.builder.concat([part], scale=scale)
         return weights
 
@@ -560,7 +560,7 @@ class _Weights:
     def _read_positions(self, d_model: int) -> tuple[dict[str, Any], dict[str, TensorStream]]:
         """Return the settings of the positions, and their weights if they are learned."""
         names = {stack: f"{stack}/position_encodings/encodings" for stack in ("encoder", "decoder")}
-        tables = {stack: self.arrays.matrix(name).load().float() for stack, name in names.items() if name in self.arrays}
+        tables = {stack: widen(self.arrays.matrix(name).load()) for stack, name in names.items() if name in self.arrays}
         if not tables:  # CTranslate2's own sinusoids begin at 1
             return {"position_encoding": "concatenated", "position_offset": 1}, {}
         if len(tables) < len(names):
@@ -580,14 +580,14 @@ class _Weights:
         return {"position_encoding": "learned", "max_positions": num_positions}, weights
 
 
-def _find_sinusoids(table_PD: Tensor) -> tuple[str, int] | None:
+def _find_sinusoids(table_PD: Array) -> tuple[str, int] | None:
     """Return the layout and the first position of sinusoids; None for other positions."""
     num_positions, d_model = table_PD.shape
     if d_model % 2:
         return None
     for layout, compute in SINUSOIDS.items():
         for offset in range(3):
-            expected = torch.from_numpy(compute(offset + num_positions, d_model)[offset:])
-            if torch.allclose(table_PD, expected, rtol=0.0, atol=POSITION_TOLERANCE):
+            expected = compute(offset + num_positions, d_model)[offset:]
+            if np.allclose(table_PD, expected, rtol=0.0, atol=POSITION_TOLERANCE):
                 return layout, offset
     return None

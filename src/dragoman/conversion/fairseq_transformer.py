@@ -12,11 +12,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, damaged, read_checkpoint
-from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, check_one_checkpoint, list_checkpoints
+from dragoman.conversion.checkpoint_reader import Array, CheckpointContent, InertObject, damaged, read_checkpoint
+from dragoman.conversion.source_files import (
+    ModelSettings,
+    SourceFiles,
+    SourceTensors,
+    check_one_checkpoint,
+    is_state_dict,
+    list_checkpoints,
+)
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
@@ -27,7 +34,7 @@ from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.errors import DataError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 NAME = "fairseq-transformer"
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -289,19 +296,17 @@ def _read_tensors(checkpoint: CheckpointContent, files: SourceFiles, file_name: 
     """Return the tensors under the names of today's fairseq: those of 2018 have other norms, and one matrix for q, k and v."""
     path = files.folder / file_name
     state = _as_mapping(checkpoint.value).get("model")
-    if not isinstance(state, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
-    ):
+    if not is_state_dict(state):
         raise damaged(path, "has no dictionary of tensors named model")
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Array] = {}
     for name, tensor in state.items():
         if re.fullmatch(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)", name):
             continue  # constants
         if old := re.fullmatch(r"((encoder|decoder)\.layers\.\d+)\.layer_norms\.(\d)\.(weight|bias)", name):
             norm = OLD_NORMS[old[2]].get(old[3])
             tensors[f"{old[1]}.{norm}.{old[4]}" if norm else name] = tensor
-        elif (fused := re.fullmatch(r"(.*)\.in_proj_(weight|bias)", name)) and tensor.dim() and len(tensor) % 3 == 0:
-            for projection, part in zip("qkv", tensor.chunk(3), strict=True):
+        elif (fused := re.fullmatch(r"(.*)\.in_proj_(weight|bias)", name)) and tensor.ndim and len(tensor) % 3 == 0:
+            for projection, part in zip("qkv", np.split(tensor, 3), strict=True):
                 tensors[f"{fused[1]}.{projection}_proj.{fused[2]}"] = part
         else:
             tensors[name] = tensor
@@ -343,10 +348,10 @@ def _build_weights(
     return weights
 
 
-def _get_learned_positions(reader: WeightReader, settings: ModelSettings, stack: str) -> Tensor:
+def _get_learned_positions(reader: WeightReader, settings: ModelSettings, stack: str) -> Array:
     """Return the learned positions of one stack without the rows before the first. (number of positions, D)"""
     tables = {name: reader.get(f"{name}.embed_positions.weight") for name in ("encoder", "decoder")}
-    if any(table.dim() != 2 or len(table) <= PADDING + 1 for table in tables.values()):
+    if any(table.ndim != 2 or len(table) <= PADDING + 1 for table in tables.values()):
         raise damaged(reader.tensors.location, "its learned positions are not a matrix")
     if len(tables["encoder"]) != len(tables["decoder"]):
         raise settings.refuse("max_target_positions", "dragoman has one number of learned positions for both stacks")

@@ -23,7 +23,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES
 from dragoman.data.tokenization.subword_nmt import CONTINUATION, END_OF_WORD, SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-fsmt"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"

@@ -36,7 +36,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece_proto import read_pieces
 from dragoman.errors import BundleError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-m2m100"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"

@@ -15,11 +15,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.model_card import read_front_matter
@@ -35,7 +34,8 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary
 from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES
 from dragoman.errors import BundleError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.bfloat16 import widen
+from dragoman.io.safetensors import TensorStream, is_floating_point
 from dragoman.positions import halved_sinusoids
 
 NAME = "huggingface-marian"
@@ -229,13 +229,13 @@ def _build_weights(
     builder = WeightBuilder(tensors, tensors.release)
     used: set[str] = set()
 
-    def get(*names: str) -> Tensor:
+    def get(*names: str) -> Array:
         """Return the first of these tensors that exists; all of them are one tensor in the model."""
         used.update(names)
         return tensors[next((name for name in names if name in tensors), names[0])]
 
-    def reorder(tensor: Tensor, order: VocabularyOrder) -> TensorStream:
-        if tensor.dim() != 2 or len(tensor) != order.num_source_rows:
+    def reorder(tensor: Array, order: VocabularyOrder) -> TensorStream:
+        if tensor.ndim != 2 or len(tensor) != order.num_source_rows:
             problem = f"an embedding of shape {tuple(tensor.shape)} has {(*tensor.shape, 0)[0]} rows"
             raise damaged(tensors.location, f"{problem}, but config.json has {order.num_source_rows} pieces")
         return builder.reorder_rows(tensor, order)
@@ -254,10 +254,10 @@ def _build_weights(
     bias = get("final_logits_bias") if "final_logits_bias" in tensors else None
     # `resize_token_embeddings` of transformers 5 leaves the bias as it is when it fills the embedding up to a multiple.
     num_tokens = order.num_source_rows - order.num_padding_rows
-    if bias is not None and bias.numel() not in (num_tokens, order.num_source_rows):
+    if bias is not None and bias.size not in (num_tokens, order.num_source_rows):
         raise damaged(
             tensors.location,
-            f"final_logits_bias has {bias.numel()} values for {num_tokens} tokens and {order.num_source_rows} rows of "
+            f"final_logits_bias has {bias.size} values for {num_tokens} tokens and {order.num_source_rows} rows of "
             "config.json, so transformers cannot run the model either; resize the bias with the embedding, and save it again",
         )
     weights["output_bias"] = builder.output_bias(bias, order, weights["output"].dtype)
@@ -282,10 +282,8 @@ def _check_positions(tensors: SourceTensors, name: str, used: set[str]) -> None:
     if name not in tensors:
         return
     table_PD = tensors[name]
-    is_table = table_PD.dim() == 2 and table_PD.shape[1] % 2 == 0 and table_PD.is_floating_point()
-    if not is_table or not torch.allclose(
-        table_PD.float(), torch.from_numpy(halved_sinusoids(*table_PD.shape)), rtol=0.0, atol=POSITION_TOLERANCE
-    ):
+    is_table = table_PD.ndim == 2 and table_PD.shape[1] % 2 == 0 and is_floating_point(table_PD)
+    if not is_table or not np.allclose(widen(table_PD), halved_sinusoids(*table_PD.shape), rtol=0.0, atol=POSITION_TOLERANCE):
         raise BundleError(
             f"{tensors.location}: {name} holds other positions than MarianMT's sinusoids; this model cannot be converted",
             code="conversion-unsupported",

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import CheckpointContent, damaged, read_checkpoint
-from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
+from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, is_state_dict
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
@@ -31,7 +29,7 @@ from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.data.tokenization.words import WordScheme
 from dragoman.errors import DataError, MissingDependencyError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 NAME = "joeynmt"
 CONFIG_FILE, SOURCE_VOCABULARY, TARGET_VOCABULARY = "config.yaml", "src_vocab.txt", "trg_vocab.txt"
@@ -213,9 +211,7 @@ def _read_tensors(files: SourceFiles) -> SourceTensors:
     path = files.path(BEST_CHECKPOINT if BEST_CHECKPOINT in names else names[0])
     checkpoint: CheckpointContent = read_checkpoint(path, inert_classes=INERT_CLASSES)
     state = checkpoint.value.get("model_state") if isinstance(checkpoint.value, dict) else None
-    if not isinstance(state, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items()
-    ):
+    if not is_state_dict(state):
         raise damaged(path, "has no model_state, so it is not a checkpoint of JoeyNMT")
     return SourceTensors(state, checkpoint.release, path, settings=CONFIG_FILE)
 

@@ -6,6 +6,7 @@ is never in memory as a whole.
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,76 +14,77 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.errors import BundleError, DataError
-
-Array = npt.NDArray[Any]
 
 
 class MappedArray:
     """Array of a mapped file. The first index is a row.
 
     Args:
-        values: the values, a view of the file; bfloat16 as int16
-        dtype: type of the tensors that reading returns
+        values: the values, a view of the file
         scale: divisor of each row of integers (rows,), or of all rows (); None for floating-point values
     """
 
-    def __init__(self, values: Array, dtype: torch.dtype, scale: Array | None = None) -> None:
+    def __init__(self, values: Array, scale: Array | None = None) -> None:
         self.values = values
-        self.dtype = dtype
         self.scale = scale
 
     @property
-    def shape(self) -> torch.Size:
+    def shape(self) -> tuple[int, ...]:
         """Shape of the array."""
-        return torch.Size(self.values.shape)
+        return self.values.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the arrays that reading returns."""
+        return self.values.dtype if self.scale is None else np.dtype(np.float32)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.values.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return self.values.size
 
     @property
     def transposed(self) -> MappedArray:
         """Return the transposed matrix, which shares the values."""
-        return MappedArray(self.values.T, self.dtype)
+        return MappedArray(self.values.T)
 
     @property
     def vector(self) -> MappedArray:
         """Return the values as a vector, which shares them."""
-        return MappedArray(self.values.reshape(-1), self.dtype)
-
-    def dim(self) -> int:
-        """Return the number of dimensions."""
-        return self.values.ndim
-
-    def numel(self) -> int:
-        """Return the number of values."""
-        return self.values.size
+        return MappedArray(self.values.reshape(-1))
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.values)
 
-    def __getitem__(self, rows: slice) -> Tensor:
+    def __getitem__(self, rows: slice) -> Array:
         """Return some rows in memory of their own. Integers are divided by their scale."""
-        tensor = torch.from_numpy(np.array(self.values[rows], order="C"))
-        if self.scale is not None:
-            scale = torch.from_numpy(np.array(self.scale[rows] if self.scale.ndim else self.scale))
-            return tensor.to(self.dtype) / scale.reshape(-1, *[1] * (tensor.dim() - 1))
-        return tensor if tensor.dtype == self.dtype else tensor.view(self.dtype)
+        values = np.array(self.values[rows], order="C")
+        if self.scale is None:
+            return values
+        scale = np.array(self.scale[rows] if self.scale.ndim else self.scale, np.float32)
+        return np.asarray(values.astype(np.float32) / scale.reshape(-1, *[1] * (values.ndim - 1)))
 
     def select(self, start: int, stop: int) -> MappedArray:
         """Return the rows from `start` to `stop`, which share the values."""
         has_scales = self.scale is not None and self.scale.ndim
-        return MappedArray(self.values[start:stop], self.dtype, self.scale[start:stop] if has_scales else self.scale)  # type: ignore[index]
+        return MappedArray(self.values[start:stop], self.scale[start:stop] if has_scales else self.scale)  # type: ignore[index]
 
-    def load(self) -> Tensor:
+    def load(self) -> Array:
         """Return the whole array."""
         return self[:]
 
     def item(self) -> int | float | None:
         """Return the only value of a number; None for several values."""
-        return self.values.item() if self.numel() == 1 else None
+        return self.values.item() if self.size == 1 else None
 
 
 class MappedArrays(Mapping[str, MappedArray]):
@@ -120,7 +122,7 @@ class MappedArrays(Mapping[str, MappedArray]):
     def matrix(self, name: str) -> MappedArray:
         """Return an array of two dimensions. Raise DataError if it has another number of them, or is missing."""
         array = self[name]
-        if array.dim() != 2:
+        if array.ndim != 2:
             raise damaged(self.location, f"{name} has the shape {tuple(array.shape)}, but is a matrix")
         return array
 
@@ -139,7 +141,7 @@ class MappedArrays(Mapping[str, MappedArray]):
             )
 
 
-def view_values(mapping: mmap.mmap, dtype: str, shape: tuple[int, ...], start: int) -> Array:
+def view_values(mapping: mmap.mmap, dtype: npt.DTypeLike, shape: tuple[int, ...], start: int) -> Array:
     """Return values of a mapped file without a copy. The caller has checked that they lie inside of it."""
-    count = int(np.prod(shape, dtype=np.int64)) if shape else 1
-    return np.frombuffer(mapping, dtype=dtype, count=count, offset=start).reshape(shape) if count else np.empty(shape, dtype)
+    count = math.prod(shape)
+    return np.frombuffer(mapping, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
-import torch
+import numpy as np
 
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import damaged
@@ -30,7 +30,7 @@ from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece_proto import CONTROL, UNKNOWN, read_pieces
 from dragoman.errors import BundleError, DataError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 NAME = "marian-npz"
 SETTINGS_ENTRY = "special:model.yml"
@@ -97,7 +97,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     arrays = open_npz(path)
     if SETTINGS_ENTRY not in arrays:
         raise damaged(path, f"has no {SETTINGS_ENTRY}, so it is not a model of Marian")
-    text = arrays[SETTINGS_ENTRY].load().flatten().to(torch.uint8).numpy().tobytes()
+    text = arrays[SETTINGS_ENTRY].load().astype(np.uint8).tobytes()
     settings = ModelSettings(parse_settings(text.rstrip(b"\0").decode("utf-8", "replace"), path), path)
     _check_settings(settings, decoder)
     names = _choose_vocabularies(files, decoder)
@@ -408,7 +408,7 @@ def _read_vocabulary_matrices(
         weights["encoder.embedding.weight"] = reorder(source_name, 0)
     bias = None
     if not settings.boolean("output-omit-bias", False):
-        bias = arrays["decoder_ff_logit_out_b"].load().flatten()
+        bias = arrays["decoder_ff_logit_out_b"].load().reshape(-1)
         if len(bias) != sizes[1]:
             raise damaged(
                 arrays.location, f"decoder_ff_logit_out_b has {len(bias)} values, but dim-vocabs has {sizes[1]} tokens"

@@ -7,7 +7,7 @@ import re
 import struct
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays, view_values
@@ -20,11 +20,8 @@ HEADER = re.compile(
     re.ASCII,
 )
 """Header of an array: a dictionary as Python writes it, with the keys in the order of numpy."""
-VALUE_TYPES = {
-    "f4": torch.float32, "f8": torch.float64, "f2": torch.float16, "i1": torch.int8, "u1": torch.uint8, "i4": torch.int32,
-    "i8": torch.int64,
-}  # fmt: skip
-"""Types of the arrays by their names in the header. Marian's packed matrices have others."""
+VALUE_TYPES = ("f4", "f8", "f2", "i1", "u1", "i4", "i8")
+"""Types of the arrays in the header. Marian's packed matrices have others."""
 
 
 def open_npz(path: Path) -> MappedArrays:
@@ -58,11 +55,12 @@ def _read_array(archive: ZipArchive, start: int, size: int) -> MappedArray:
     header = HEADER.fullmatch(mapping[values_start - length : values_start].decode("latin-1"))
     if header is None:
         raise ValueError("an unknown header")
-    dtype = VALUE_TYPES[header[1][1:]]
+    if header[1][1:] not in VALUE_TYPES:
+        raise ValueError(header[1])
+    dtype = np.dtype(f"<{header[1][1:]}")
     shape = tuple(int(part.strip().rstrip("L")) for part in header[3].split(",") if part.strip())
     if len(shape) > MAX_DIMENSIONS or (header[2] == "True" and sum(width > 1 for width in shape) > 1):
         raise ValueError("an order of the values that Marian does not write")
     if values_start + math.prod(shape) * dtype.itemsize != end:
         raise ValueError("not the size of its shape")
-    code = header[1][1:]
-    return MappedArray(view_values(mapping, f"|{code}" if dtype.itemsize == 1 else f"<{code}", shape, values_start), dtype)
+    return MappedArray(view_values(mapping, dtype, shape, values_start))

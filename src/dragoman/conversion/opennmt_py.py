@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from dragoman.conversion.checkpoint_reader import CheckpointContent, InertObject, damaged, read_checkpoint
+from dragoman.conversion.checkpoint_reader import Array, CheckpointContent, InertObject, damaged, read_checkpoint
 from dragoman.conversion.opennmt_transformer import (
     LAYOUTS,
     SPECIAL_TOKENS,
@@ -26,7 +24,14 @@ from dragoman.conversion.opennmt_transformer import (
     read_rate,
     read_tokens,
 )
-from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors, check_one_checkpoint, list_checkpoints
+from dragoman.conversion.source_files import (
+    ModelSettings,
+    SourceFiles,
+    SourceTensors,
+    check_one_checkpoint,
+    is_state_dict,
+    list_checkpoints,
+)
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 
 NAME = "opennmt-py"
@@ -189,16 +194,13 @@ def _read_tensors(checkpoint: CheckpointContent, files: SourceFiles, path: Path)
         stored = files.open_parts(names or [f"{path.stem}.safetensors"])
         return SourceTensors(dict(_rename(stored)), stored.release, stored.location, settings=f"opt in {path.name}")
     states = [content["model"], content.get("generator")]
-    if not all(isinstance(state, dict) for state in states):
+    if not all(is_state_dict(state) for state in states):
         raise damaged(path, "model or generator is not a dictionary of tensors")
-    for name, tensor in (item for state in states for item in state.items()):
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise damaged(path, "model or generator is not a dictionary of tensors")
     named = {**states[0], **{f"generator.{name.removeprefix('0.')}": tensor for name, tensor in states[1].items()}}
     return SourceTensors(dict(_rename(named)), checkpoint.release, path, settings="its options in opt")
 
 
-def _rename(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _rename(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
     """Yield each tensor with its name in Eole. An unknown name stays as it is, so that a message can name it."""
     for name, tensor in tensors.items():
         if match := re.fullmatch(r"(encoder|decoder)\.embeddings\.make_embedding\.(emb_luts\.0|pe)\.(\w+)", name):

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
@@ -26,7 +25,7 @@ from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.errors import DataError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 SPECIAL_TOKENS = {"pad_token": "<blank>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 """Special tokens by their name in Eole, unless `vocab.json` names others."""
@@ -341,7 +340,7 @@ def _build_weights(
     return tie_embeddings, weights
 
 
-def _build_output_bias(reader: WeightReader, order: VocabularyOrder, dtype: torch.dtype) -> TensorStream:
+def _build_output_bias(reader: WeightReader, order: VocabularyOrder, dtype: np.dtype[Any]) -> TensorStream:
     """Return the bias of the output matrix; a model without one has zeros."""
     name = "generator.bias"
     if name not in reader.tensors:
@@ -355,7 +354,7 @@ def _build_output_bias(reader: WeightReader, order: VocabularyOrder, dtype: torc
 def _build_positions(reader: WeightReader, model: OpenNmtModel, name: str) -> TensorStream:
     """Return learned positions, which dragoman multiplies by √d. (number of positions, D)"""
     table = reader.get(name)
-    if table.dim() != 2 or len(table) <= model.position_shift:
+    if table.ndim != 2 or len(table) <= model.position_shift:
         raise damaged(reader.tensors.location, f"{name} has the shape {tuple(table.shape)}, which has no positions")
     scale = 1.0 if model.scales_learned else table.shape[1] ** -0.5
     return reader.builder.concat([table[model.position_shift :]], scale=scale)
@@ -381,11 +380,11 @@ def _build_layers(reader: WeightReader, stack: str, num_layers: int, *, has_atte
     return weights
 
 
-def _get_bias(reader: WeightReader, name: str, weight: Tensor) -> Tensor:
+def _get_bias(reader: WeightReader, name: str, weight: Array) -> Array:
     """Return a bias, or zeros for one that a model without biases does not have."""
     if name in reader.tensors or "layernorm" in name:
         return reader.get(name)
-    return torch.zeros(weight.shape[:1], dtype=weight.dtype)
+    return np.zeros(weight.shape[:1], weight.dtype)
 
 
 def _list_notes(model: OpenNmtModel, *, has_languages: bool) -> list[str]:

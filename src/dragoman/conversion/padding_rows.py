@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from dragoman.conversion.source_files import SourceFiles
 from dragoman.conversion.vocabulary_order import VocabularyOrder
+from dragoman.io.bfloat16 import widen
 
 MAX_PADDING_ROWS = 127
 """Most rows behind the last token: sizes are multiples of 8 to 128."""
@@ -26,14 +29,14 @@ def are_padding_rows(files: SourceFiles, names: Sequence[str], num_tokens: int) 
     """
     tensors = files.open_tensors()
     matrix_VD = tensors[next((name for name in names if name in tensors), names[0])]
-    if matrix_VD.dim() != 2 or not 0 < len(matrix_VD) - num_tokens <= MAX_PADDING_ROWS or len(matrix_VD) % MULTIPLE:
+    if matrix_VD.ndim != 2 or not 0 < len(matrix_VD) - num_tokens <= MAX_PADDING_ROWS or len(matrix_VD) % MULTIPLE:
         return False
-    padding_PD = matrix_VD[num_tokens:].float()
+    padding_PD = widen(matrix_VD[num_tokens:])
     if not padding_PD.any():
         return True
-    tokens_VD = matrix_VD[:num_tokens].float()
+    tokens_VD = widen(matrix_VD[:num_tokens])
     center_D = (padding_PD if len(padding_PD) > 1 else tokens_VD).mean(0)
-    return bool((padding_PD - center_D).abs().max() <= TOLERANCE * tokens_VD.std())
+    return bool(np.abs(padding_PD - center_D).max() <= TOLERANCE * tokens_VD.std())
 
 
 def describe_padding(*orders: VocabularyOrder) -> tuple[str, ...]:

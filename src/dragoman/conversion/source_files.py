@@ -7,15 +7,15 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy as np
 from safetensors import SafetensorError
-from torch import Tensor
 
-from dragoman.conversion.checkpoint_reader import damaged, read_checkpoint
+from dragoman.conversion.checkpoint_reader import Array, damaged, read_checkpoint
 from dragoman.errors import BundleError, DataError
 from dragoman.io.mapped_file import MappedFile
-from dragoman.io.torch_tensors import MappedTensors
+from dragoman.io.safetensors import StoredArrays
 
 MAX_JSON_BYTES = 2**27
 """Size of the largest JSON file that is read: a vocabulary of a few million pieces."""
@@ -32,8 +32,8 @@ SETTINGS_FILE = "config.json"
 """File that tells which tensors a folder of Hugging Face has."""
 
 
-class SourceTensors(Mapping[str, Tensor]):
-    """Tensors of a model by name, as views of mapped files.
+class SourceTensors(Mapping[str, Array]):
+    """Tensors of a model by name, as arrays that are views of mapped files.
 
     Args:
         tensors: the tensors
@@ -43,14 +43,14 @@ class SourceTensors(Mapping[str, Tensor]):
     """
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], release: Callable[[], None], location: Path, *, settings: str = ""
+        self, tensors: Mapping[str, Array], release: Callable[[], None], location: Path, *, settings: str = ""
     ) -> None:
         self._tensors = tensors
         self.release = release
         self.location = location
         self.settings = settings
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Array:
         try:
             return self._tensors[name]
         except KeyError:
@@ -205,19 +205,24 @@ def check_one_checkpoint(files: SourceFiles, names: Sequence[str]) -> None:
         )
 
 
+def is_state_dict(value: Any) -> TypeGuard[dict[str, Array]]:
+    """Return whether a value of a checkpoint is a dictionary of tensors."""
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(tensor, np.ndarray) for name, tensor in value.items()
+    )
+
+
 def _open_file(path: Path) -> SourceTensors:
     """Return the tensors of one file. Raise DataError if it is damaged or holds something else."""
     if path.suffix == ".safetensors":
         try:
-            mapped = MappedTensors(MappedFile.map(path))
+            mapped = StoredArrays(MappedFile.map(path), keeps_bfloat16=True)
         except (SafetensorError, OSError, ValueError) as error:
             raise damaged(path, f"cannot be read: {str(error).splitlines()[0][:200]}") from None
         return SourceTensors(mapped, mapped.release, path, settings=SETTINGS_FILE)
     checkpoint = read_checkpoint(path)
     value = checkpoint.value
-    if not isinstance(value, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items()
-    ):
+    if not is_state_dict(value):
         raise damaged(path, "is not a dictionary of tensors")
     return SourceTensors(value, checkpoint.release, path, settings=SETTINGS_FILE)
 

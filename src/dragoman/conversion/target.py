@@ -11,32 +11,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from dragoman.bundle import ModelOrigin
 from dragoman.config import Recipe, make_recipe
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import RecipeError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.bfloat16 import cast, widen
+from dragoman.io.safetensors import TensorStream, is_floating_point
 
 CHUNK_VALUES = 2**20
 """Values of a weight that are in memory at once."""
 
 
 class RowSource(Protocol):
-    """Array whose rows are read part by part: a tensor, or a `MappedArray`."""
+    """Array whose rows are read part by part: of NumPy, or a `MappedArray`."""
 
     @property
-    def shape(self) -> torch.Size: ...
+    def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> torch.dtype: ...
-    def dim(self) -> int: ...
-    def numel(self) -> int: ...
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def size(self) -> int: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, rows: slice, /) -> Tensor: ...
+    def __getitem__(self, rows: slice, /) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,15 @@ class WeightBuilder:
 
     def concat(self, parts: Sequence[RowSource], *, scale: float = 1.0) -> TensorStream:
         """Return the stream of several tensors, one behind the other in their first dimension."""
-        parts = [part.reshape(1) if isinstance(part, Tensor) and not part.dim() else part for part in parts]
-        shape = torch.Size((sum(len(part) for part in parts), *parts[0].shape[1:]))
+        parts = [part.reshape(1) if isinstance(part, np.ndarray) and not part.ndim else part for part in parts]
+        shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
 
-        def iter_chunks() -> Iterator[Tensor]:
+        def iter_chunks() -> Iterator[Array]:
             for part in parts:
                 for chunk in _iter_rows(part):
-                    yield chunk if scale == 1.0 else chunk * scale
+                    yield chunk if scale == 1.0 else cast(widen(chunk) * scale, chunk.dtype)
 
-        return TensorStream(shape, _get_dtype(parts), iter_chunks, self.release)
+        return TensorStream(shape, parts[0].dtype, iter_chunks, self.release)
 
     def reorder_rows(self, tensor: RowSource, order: VocabularyOrder, *, missing: float = 0.0) -> TensorStream:
         """Return the stream of a matrix or vector of the vocabulary in the bundle's order.
@@ -131,39 +133,35 @@ class WeightBuilder:
         if max(row for row in rows if row is not None) >= len(tensor):
             raise IndexError(f"{len(tensor)} rows")
 
-        def iter_chunks() -> Iterator[Tensor]:
+        def iter_chunks() -> Iterator[Array]:
             start = 0
             while start < len(rows):
                 first, end = rows[start], start + 1
                 if first is None:
-                    yield torch.full((1, *tensor.shape[1:]), missing, dtype=tensor.dtype)
+                    yield cast(np.full((1, *tensor.shape[1:]), missing, np.float32), tensor.dtype)
                 else:  # neighbors stay neighbors, except for the special tokens
                     while end < len(rows) and rows[end] == first + (end - start):
                         end += 1
                     yield from _iter_rows(tensor, first, first + (end - start))
                 start = end
 
-        return TensorStream(torch.Size((len(rows), *tensor.shape[1:])), _get_dtype([tensor]), iter_chunks, self.release)
+        return TensorStream((len(rows), *tensor.shape[1:]), tensor.dtype, iter_chunks, self.release)
 
-    def output_bias(self, tensor: Tensor | None, order: VocabularyOrder, dtype: torch.dtype) -> TensorStream:
+    def output_bias(self, tensor: Array | None, order: VocabularyOrder, dtype: np.dtype[Any]) -> TensorStream:
         """Return the stream of the output bias: that of the source or zeros, and `UNREACHABLE_LOGIT` for missing tokens.
 
         Negative infinity, with which a source excludes a token from all outputs, becomes `UNREACHABLE_LOGIT` too.
         """
-        bias = torch.zeros(max(row for row in order.rows if row is not None) + 1, dtype=dtype) if tensor is None else tensor
-        if bias.is_floating_point():
-            bias = bias.masked_fill(bias == -torch.inf, UNREACHABLE_LOGIT)
-        return self.reorder_rows(bias.flatten(), order, missing=UNREACHABLE_LOGIT)
+        bias = np.zeros(max(row for row in order.rows if row is not None) + 1, dtype) if tensor is None else tensor
+        if is_floating_point(bias):
+            values = widen(bias)
+            bias = cast(np.where(values == -np.inf, np.float32(UNREACHABLE_LOGIT), values), bias.dtype)
+        return self.reorder_rows(bias.reshape(-1), order, missing=UNREACHABLE_LOGIT)
 
 
-def _get_dtype(parts: Sequence[RowSource]) -> torch.dtype:
-    """Return the type in which the parts are stored."""
-    return parts[0].dtype
-
-
-def _iter_rows(tensor: RowSource, start: int = 0, stop: int | None = None) -> Iterator[Tensor]:
+def _iter_rows(tensor: RowSource, start: int = 0, stop: int | None = None) -> Iterator[Array]:
     """Yield the rows from `start` to `stop` in parts of at most `CHUNK_VALUES` values, but at least one row."""
     stop = len(tensor) if stop is None else stop
-    step = max(1, CHUNK_VALUES // max(1, tensor.numel() // max(1, len(tensor))))
+    step = max(1, CHUNK_VALUES // max(1, tensor.size // max(1, len(tensor))))
     for first in range(start, stop, step):
         yield tensor[first : min(first + step, stop)]

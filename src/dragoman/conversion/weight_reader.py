@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.source_files import SourceTensors
 from dragoman.conversion.target import CHUNK_VALUES, WeightBuilder
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.errors import BundleError
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.bfloat16 import widen
+from dragoman.io.safetensors import TensorStream, is_floating_point
 from dragoman.positions import SINUSOIDS
 
 POSITION_TOLERANCE = 3e-3
@@ -34,15 +34,15 @@ class WeightReader:
         self.builder = WeightBuilder(tensors, tensors.release)
         self.used: set[str] = set()
 
-    def get(self, *names: str) -> Tensor:
+    def get(self, *names: str) -> Array:
         """Return the first of these tensors that exists; all of them are one tensor in the model."""
         self.used.update(names)
         return self.tensors[next((name for name in names if name in self.tensors), names[0])]
 
-    def read_vocabulary_matrix(self, tensor: Tensor, order: VocabularyOrder) -> TensorStream:
+    def read_vocabulary_matrix(self, tensor: Array, order: VocabularyOrder) -> TensorStream:
         """Return a matrix with a row for each token. Raise DataError if the source has another number of rows."""
         num_rows = order.num_source_rows
-        if tensor.dim() != 2 or len(tensor) != num_rows:
+        if tensor.ndim != 2 or len(tensor) != num_rows:
             raise damaged(
                 self.tensors.location,
                 f"a matrix of tokens has the shape {tuple(tensor.shape)}, but the vocabulary has {num_rows} tokens",
@@ -80,12 +80,9 @@ class WeightReader:
         if name not in self.tensors:
             return
         table_PD = self.tensors[name].squeeze()
-        is_table = table_PD.dim() == 2 and table_PD.shape[1] % 2 == 0 and table_PD.is_floating_point()
-        if not is_table or not torch.allclose(
-            table_PD[offset:].float(),
-            torch.from_numpy(SINUSOIDS[layout](*table_PD.shape)[offset:]),
-            rtol=0.0,
-            atol=POSITION_TOLERANCE,
+        is_table = table_PD.ndim == 2 and table_PD.shape[1] % 2 == 0 and is_floating_point(table_PD)
+        if not is_table or not np.allclose(
+            widen(table_PD[offset:]), SINUSOIDS[layout](*table_PD.shape)[offset:], rtol=0.0, atol=POSITION_TOLERANCE
         ):
             raise BundleError(
                 f"{self.tensors.location}: {name} holds other positions than the sinusoids of {self.family}; this model cannot "
@@ -93,13 +90,14 @@ class WeightReader:
                 code="conversion-unsupported",
             )
 
-    def are_equal(self, first: Tensor, second: Tensor) -> bool:
+    def are_equal(self, first: Array, second: Array) -> bool:
         """Return whether two tensors have the same values. They are compared part by part."""
         if first.shape != second.shape or first.dtype != second.dtype:
             return False
-        width = max(1, first.numel() // max(1, len(first)))
-        for parts in zip(*(torch.split(tensor, max(1, CHUNK_VALUES // width)) for tensor in (first, second)), strict=True):
-            if not torch.equal(*parts):
+        step = max(1, CHUNK_VALUES // max(1, first.size // max(1, len(first))))
+        for start in range(0, len(first), step):
+            rows = slice(start, start + step)
+            if not np.array_equal(widen(first[rows]), widen(second[rows])):
                 return False
             self.tensors.release()
         return True

@@ -6,20 +6,31 @@ So the counts of shared n-grams are sums of products of binary matrices, one for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
-from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER
-from sacrebleu.metrics.chrf import CHRF
 
+from dragoman.errors import naming_missing_library
 from dragoman.evaluation.metrics import bleu_metric
 
 ScoreMatrix = npt.NDArray[np.float64]
 """Score in percent of line i (row) as the hypothesis with line j (column) as its reference."""
 CountArray = npt.NDArray[np.int64]
+CHRF_ORDER, CHRF_BETA, BLEU_ORDER = 6, 2, 4
+"""Longest n-grams of characters, weight of the recall, and longest n-grams of tokens."""
+SPACED_CHARACTERS = re.compile(r"([{-~\[-` -&(-+:-@/])")
+STEPS_13A = (
+    (SPACED_CHARACTERS, r" \1 "),
+    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),
+    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),
+    (re.compile(r"([0-9])(-)"), r"\1 \2 "),
+)
+"""Expressions of the tokenizer 13a and their replacements, in order. ASCII characters but letters, digits, `'`, `,`, `-` and
+`.` are tokens; a period or a comma is one beside a character that is no digit; and so is a hyphen behind a digit."""
 
 
 def pairwise_chrf(lines: Sequence[str]) -> ScoreMatrix:
@@ -27,14 +38,14 @@ def pairwise_chrf(lines: Sequence[str]) -> ScoreMatrix:
     characters = ["".join(line.split()) for line in lines]
     ids = [np.fromiter(map(ord, line), np.int64, len(line)) for line in characters]
     precision = recall = orders = np.zeros((len(lines), len(lines)))
-    for total, shared in _count_shared_ngrams(ids, CHRF.CHAR_ORDER):
+    for total, shared in _count_shared_ngrams(ids, CHRF_ORDER):
         hypothesis, reference = total[:, None], total[None, :]
         in_both = (hypothesis > 0) & (reference > 0)  # ignore n-grams longer than one of the two lines
         precision = precision + np.where(in_both, shared / np.maximum(hypothesis, 1), 0.0)
         recall = recall + np.where(in_both, shared / np.maximum(reference, 1), 0.0)
         orders = orders + in_both
     precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
-    beta_squared = CHRF.BETA**2
+    beta_squared = CHRF_BETA**2
     denominator = beta_squared * precision + recall
     score: ScoreMatrix = 100.0 * (1 + beta_squared) * precision * recall / np.where(denominator > 0, denominator, 1.0)
     return score
@@ -45,16 +56,17 @@ def pairwise_bleu(lines: Sequence[str], *, tokenize: str = "13a") -> ScoreMatrix
 
     tokenize: sacreBLEU's tokenizer
 
-    Raises RecipeError for a tokenizer that is unknown or cannot run.
+    Raises RecipeError for a tokenizer that is unknown or cannot run, and MissingDependencyError without sacreBLEU for another
+    one than 13a and none.
     """
-    tokenizer = _build_bleu(tokenize).tokenizer
+    tokenizer = _build_tokenizer(tokenize)
     tokens = [tokenizer(line.rstrip()).split() for line in lines]
     token_ids = {token: index for index, token in enumerate(dict.fromkeys(chain(*tokens)))}
     ids = [np.array([token_ids[token] for token in line], np.int64) for line in tokens]
     lengths = np.array([len(line) for line in tokens], np.float64)
     log_precisions = orders = np.zeros((len(lines), len(lines)))
     has_match, smoothing = np.zeros(log_precisions.shape, bool), np.ones(log_precisions.shape)
-    for total, shared in _count_shared_ngrams(ids, MAX_NGRAM_ORDER):
+    for total, shared in _count_shared_ngrams(ids, BLEU_ORDER):
         counts = total[:, None] > 0
         is_unmatched = counts & (shared == 0)
         smoothing = np.where(is_unmatched, smoothing * 2.0, smoothing)
@@ -67,9 +79,26 @@ def pairwise_bleu(lines: Sequence[str], *, tokenize: str = "13a") -> ScoreMatrix
     return score
 
 
+def tokenize_13a(line: str) -> str:
+    """Return the tokens of a line of mteval-v13a, as sacreBLEU's tokenizer `13a` makes them, with spaces between them."""
+    line = line.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
+    for entity, character in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):
+        line = line.replace(entity, character)
+    line = f" {line} "
+    for expression, replacement in STEPS_13A:
+        line = expression.sub(replacement, line)
+    return " ".join(line.split())
+
+
 @lru_cache(maxsize=4)
-def _build_bleu(tokenize: str) -> BLEU:
-    return bleu_metric(tokenize, effective_order=True)
+def _build_tokenizer(tokenize: str) -> Callable[[str], str]:
+    if tokenize == "none":
+        return str
+    if tokenize == "13a":
+        return tokenize_13a
+    with naming_missing_library(f"BLEU with the tokenizer {tokenize}"):
+        tokenizer: Callable[[str], str] = bleu_metric(tokenize).tokenizer
+    return tokenizer
 
 
 def _count_shared_ngrams(lines: Sequence[CountArray], orders: int) -> Iterator[tuple[CountArray, ScoreMatrix]]:

@@ -39,9 +39,8 @@ from dragoman.export.result import (
     unsupported,
 )
 from dragoman.export.weight_streams import stream_weight
-from dragoman.io.safetensors import save_tensors
+from dragoman.io.safetensors import TensorStream, save_tensors
 from dragoman.io.storage import atomic_dir, write_json
-from dragoman.io.torch_tensors import TensorStream
 from dragoman.tasks.inference_model import get_decoder_start_id
 
 ENGINE = "MarianMT"
@@ -112,7 +111,7 @@ def export_huggingface(
     options["decoder_start_token_id"] = get_decoder_start_id(recipe.model)
     options["bad_words_ids"] += [[index] for index in tokenizer.target.reserved_ids]
     notes = [*describe_text_format(bundle), *_describe_differences(bundle), *notes]
-    size = sum(weight.numel() * weight.element_size() for weight in weights.values())
+    size = sum(weight.nbytes for weight in weights.values())
     with atomic_dir(path, overwrite=overwrite, size=size) as folder:
         write_json(folder / "config.json", _build_config(bundle, max_positions))
         write_json(folder / "generation_config.json", options)

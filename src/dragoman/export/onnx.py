@@ -51,8 +51,8 @@ from dragoman.export.usage import (
     write_text_code,
 )
 from dragoman.export.weight_streams import stream_weight
+from dragoman.io.safetensors import TensorStream
 from dragoman.io.storage import atomic_dir, write_json
-from dragoman.io.torch_tensors import TensorStream
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding

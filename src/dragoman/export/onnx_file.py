@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 GRAPH_FIELD, WEIGHT_FIELD, BYTES_FIELD = 7, 5, 9
 MAX_EMBEDDED_BYTES = 2**31 - 2**24
@@ -25,7 +25,7 @@ MAX_EMBEDDED_BYTES = 2**31 - 2**24
 
 def count_bytes(weights: Mapping[str, TensorStream]) -> int:
     """Return the size of weights in bytes."""
-    return sum(stream.numel() * stream.element_size() for stream in weights.values())
+    return sum(stream.nbytes for stream in weights.values())
 
 
 def write_onnx(path: Path, model: Any, weights: Mapping[str, TensorStream]) -> None:
@@ -40,13 +40,13 @@ def write_onnx(path: Path, model: Any, weights: Mapping[str, TensorStream]) -> N
     data_path = path.with_name(f"{path.name}.data")
     headers, offset = {}, 0
     for name, stream in weights.items():
-        num_bytes = stream.numel() * stream.element_size()
+        num_bytes = stream.nbytes
         headers[name] = _describe_weight(name, stream, None if is_embedded else (data_path.name, offset, num_bytes))
         offset += num_bytes
     graph = model.graph.SerializeToString()
     model.ClearField("graph")
     entry_sizes = {
-        name: len(header) + (_count_field_bytes(BYTES_FIELD, _count_stream_bytes(weights[name])) if is_embedded else 0)
+        name: len(header) + (_count_field_bytes(BYTES_FIELD, weights[name].nbytes) if is_embedded else 0)
         for name, header in headers.items()
     }
     graph_size = len(graph) + sum(_count_field_bytes(WEIGHT_FIELD, size) for size in entry_sizes.values())
@@ -55,7 +55,7 @@ def write_onnx(path: Path, model: Any, weights: Mapping[str, TensorStream]) -> N
         for name, header in headers.items():
             file.write(_start_field(WEIGHT_FIELD, entry_sizes[name]) + header)
             if is_embedded:
-                file.write(_start_field(BYTES_FIELD, _count_stream_bytes(weights[name])))
+                file.write(_start_field(BYTES_FIELD, weights[name].nbytes))
                 file.writelines(_iter_bytes(weights[name]))
     if not is_embedded:
         with data_path.open("xb") as file:
@@ -83,10 +83,6 @@ def _iter_bytes(stream: TensorStream) -> Iterator[memoryview]:
     for chunk in stream.iter_chunks():
         yield chunk.cpu().contiguous().flatten().view(torch.uint8).numpy().data
         stream.release()
-
-
-def _count_stream_bytes(stream: TensorStream) -> int:
-    return stream.numel() * stream.element_size()
 
 
 def _start_field(number: int, size: int) -> bytes:

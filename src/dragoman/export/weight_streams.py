@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from dragoman.io.torch_tensors import TensorStream
+from dragoman.io.safetensors import TensorStream
 
 CHUNK_VALUES = 2**20
 """Values that are in memory at once."""

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dragoman.config import STANDARD_INPUT, CorpusConfig, Format, as_list, find_builtin_recipe
-from dragoman.errors import DataError, RecipeError
+from dragoman.errors import DataError, MissingDependencyError, RecipeError
 from dragoman.formats.jsonl import read_jsonl
 from dragoman.formats.object_store import is_url
 from dragoman.formats.pair import Pair
-from dragoman.formats.parquet import read_parquet
 from dragoman.formats.po import read_po
 from dragoman.formats.sgm import read_sgm
 from dragoman.formats.text import COMPRESSED_SUFFIXES, describe_path
@@ -216,6 +215,10 @@ def read_file(
                     f"{describe_path(stream_path)}: Parquet cannot be read from an archive or a pipe; unpack it into a file",
                     code="unknown-format",
                 )
+            try:
+                from dragoman.formats.parquet import read_parquet
+            except ModuleNotFoundError:
+                raise MissingDependencyError("pyarrow", "parquet", f"{path}: a Parquet file") from None
             return read_parquet(path, column_names, **languages)
     raise DataError(
         f"{describe_path(stream_path)}: format = {file_format!r} holds one side; give source and target", code="unknown-format"

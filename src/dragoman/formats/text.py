@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from dragoman.errors import DataError
+from dragoman.errors import DataError, MissingDependencyError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -110,7 +110,10 @@ class _ZstdReader(io.RawIOBase):
     """Reader of a zstd archive, whose errors are OSError as those of the standard library."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        import pyarrow as pa  # takes a quarter of a second, and few programs read such files
+        try:
+            import pyarrow as pa  # takes a quarter of a second, and few programs read such files
+        except ModuleNotFoundError:
+            raise MissingDependencyError("pyarrow", "parquet", "reading a zstd archive") from None
 
         self._reader, self._error = pa.CompressedInputStream(stream, "zstd"), pa.ArrowException
 

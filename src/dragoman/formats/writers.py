@@ -10,15 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Literal, TextIO, cast, get_args
 
-import pyarrow as pa
-
-from dragoman.errors import DataError
+from dragoman.errors import DataError, MissingDependencyError
 from dragoman.formats.jsonl import choose_output_keys, format_jsonl
 from dragoman.formats.pair import Pair, to_single_line
-from dragoman.formats.parquet import write_parquet
 from dragoman.formats.readers import SIDE_SUFFIX_FORMATS, SUFFIX_FORMATS, get_format_suffix
 from dragoman.formats.text import COMPRESSED_SUFFIXES
 from dragoman.formats.tmx import format_tmx
@@ -61,6 +59,8 @@ def write_pairs(
     pair's origin. Raises OutputError if a file cannot be written.
     """
     chosen_format = _choose_format(path, file_format, source_language, target_language)
+    if (chosen_format == "parquet" or path.suffix == ".zst") and find_spec("pyarrow") is None:
+        raise MissingDependencyError("pyarrow", "parquet", f"{path}: this format")
     paths = _choose_paths(path, chosen_format, choose_output_keys(source_language, target_language))
     count = 0
 
@@ -83,6 +83,8 @@ def write_pairs(
             case "tmx":
                 _write_pieces(streams, zip(format_tmx(iter_clean_pairs(), source_language, target_language)))
             case "parquet":
+                from dragoman.formats.parquet import write_parquet
+
                 write_parquet(streams[0], iter_clean_pairs(), choose_output_keys(source_language, target_language))
     return WrittenFiles(paths, count)
 
@@ -156,6 +158,8 @@ def _open_output(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
                 with bz2.BZ2File(raw_stream, "wb") as compressed_stream:
                     yield compressed_stream
             case ".zst":
+                import pyarrow as pa
+
                 # The compressor closes its stream, but atomic_write still has to flush the file to the disk.
                 with (
                     os.fdopen(os.dup(raw_stream.fileno()), "wb") as duplicate_stream,

@@ -25,10 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.conversion.checkpoint_reader import read_checkpoint
+from dragoman.conversion.checkpoint_reader import Array, read_checkpoint
+from dragoman.conversion.source_files import is_state_dict
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.evaluation.metrics import Score
 from dragoman.evaluation.pairwise_similarity import ScoreMatrix
+from dragoman.io.bfloat16 import widen
 
 HPARAMS_FILE, CHECKPOINT_FILE, ENCODER_DIR = "hparams.yaml", "checkpoints/model.ckpt", "encoder"
 SUPPORTED_CLASSES = ("regression_metric", "referenceless_regression_metric", "unified_metric")
@@ -160,7 +162,7 @@ def load_comet(path: str | Path, *, device: str = "cpu") -> CometScorer:
     model = _build_model(folder, hparams)
     content = read_checkpoint(checkpoint, inert_classes=LIGHTNING_CLASSES)
     weights = content.value.get("state_dict") if isinstance(content.value, dict) else None
-    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+    if not is_state_dict(weights):
         raise DataError(f"{checkpoint}: holds no state_dict of tensors; copy the model again", code="source-damaged")
     _load_weights(model, weights, checkpoint)
     content.release()
@@ -211,7 +213,7 @@ def _build_model(folder: Path, hparams: Mapping[str, Any]) -> Any:
         ) from None
 
 
-def _load_weights(model: Any, weights: Mapping[str, Tensor], path: Path) -> None:
+def _load_weights(model: Any, weights: Mapping[str, Array], path: Path) -> None:
     """Copy the weights into the model. Raises DataError for a missing, an unknown or a misshapen weight."""
     expected = {name: value for name, value in model.state_dict().items() if not name.endswith(OPTIONAL_BUFFER)}
     stored = {name: value for name, value in weights.items() if not name.endswith(OPTIONAL_BUFFER)}
@@ -225,4 +227,4 @@ def _load_weights(model: Any, weights: Mapping[str, Tensor], path: Path) -> None
                 "copy the model again",
                 code="source-damaged",
             )
-        value.copy_(stored[name])
+        value.copy_(torch.from_numpy(np.require(widen(stored[name]), requirements="A")))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from dragoman.io.bfloat16 import BFLOAT16, widen
 from dragoman.io.mapped_file import MappedFile
 from dragoman.io.storage import write_with_digest
 
@@ -35,24 +37,37 @@ class StoredTensor(Protocol):
     def nbytes(self) -> int: ...
 
 
-@runtime_checkable
-class ChunkedTensor(Protocol):
-    """Tensor whose parts are computed while they are written, as `dragoman.io.torch_tensors.TensorStream` does."""
+@dataclass(frozen=True)
+class TensorStream:
+    """Tensor that is computed while it is written, so that it is never in memory as a whole.
+
+    Attributes:
+        shape: its shape
+        dtype: its type, of NumPy or of PyTorch
+        iter_chunks: returns its parts, in order; together they have as many values as the shape
+        release: is called after each part was written, so that mapped memory can be released
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    iter_chunks: Callable[[], Iterator[Any]]
+    release: Callable[[], None] = lambda: None
 
     @property
-    def iter_chunks(self) -> Callable[[], Iterator[Any]]:
-        """Return the function that returns the parts, in order."""
-        ...
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
 
     @property
-    def release(self) -> Callable[[], None]:
-        """Return the function that is called after each part was written."""
-        ...
+    def nbytes(self) -> int:
+        """Size of the whole tensor in bytes."""
+        return self.size * int(self.dtype.itemsize)
 
 
 def get_dtype_name(tensor: StoredTensor) -> str:
     """Return the name of a tensor's type, such as "float32"."""
-    return str(tensor.dtype).removeprefix("torch.")
+    name = str(tensor.dtype).removeprefix("torch.")
+    return "bfloat16" if name == str(BFLOAT16) else name
 
 
 def is_floating_point(tensor: StoredTensor) -> bool:
@@ -82,7 +97,7 @@ def _serialize(tensors: Mapping[str, StoredTensor], metadata: Mapping[str, str])
     header_bytes += b" " * (-len(header_bytes) % 8)
     yield len(header_bytes).to_bytes(8, "little") + header_bytes
     for _, tensor in ordered:
-        if not isinstance(tensor, ChunkedTensor):
+        if not isinstance(tensor, TensorStream):
             yield _get_bytes(tensor)
             continue
         for chunk in tensor.iter_chunks():
@@ -131,21 +146,24 @@ class TensorFile:
 
 
 class StoredArrays(Mapping[str, NDArray[Any]]):
-    """Arrays of a mapped safetensors file. NumPy has no bfloat16, so its numbers are copied as float32."""
+    """Arrays of a mapped safetensors file. NumPy has no bfloat16, so its numbers are copied as float32.
 
-    def __init__(self, file: MappedFile) -> None:
+    keeps_bfloat16: its numbers are of the type `BFLOAT16`, without a copy
+    """
+
+    def __init__(self, file: MappedFile, *, keeps_bfloat16: bool = False) -> None:
         """Read the header; see `TensorFile`."""
         self._file = TensorFile(file)
+        self._keeps_bfloat16 = keeps_bfloat16
         self.release = self._file.release
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         dtype_name, shape, start = self._file.entries[name]
-        is_bfloat16 = dtype_name == "bfloat16"
-        dtype = np.dtype(np.uint16 if is_bfloat16 else dtype_name)
-        if 0 in shape:
-            return np.empty(shape, dtype=np.float32 if is_bfloat16 else dtype)
-        array = np.frombuffer(self._file.file.content, dtype=dtype, count=math.prod(shape), offset=start).reshape(shape)
-        return (array.astype(np.uint32) << 16).view(np.float32) if is_bfloat16 else array
+        dtype = BFLOAT16 if dtype_name == "bfloat16" else np.dtype(dtype_name)
+        count = math.prod(shape)
+        values = np.frombuffer(self._file.file.content, dtype, count, start) if count else np.empty(0, dtype)
+        array = values.reshape(shape)
+        return widen(array) if dtype == BFLOAT16 and not self._keeps_bfloat16 else array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file.entries)

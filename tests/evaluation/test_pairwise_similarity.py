@@ -1,0 +1,27 @@
+"""The tokenizer 13a and the constants of BLEU and chrF are those of sacreBLEU."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import MAX_NGRAM_ORDER
+from sacrebleu.metrics.chrf import CHRF
+
+from dragoman.evaluation.metrics import bleu_metric
+from dragoman.evaluation.pairwise_similarity import BLEU_ORDER, CHRF_BETA, CHRF_ORDER, tokenize_13a
+
+TEXTS = st.lists(
+    st.sampled_from(
+        [*map(chr, range(32, 127)), "1.5", "2,", "3-4", "&amp;", "&lt;", "<skipped>", "-\n", "\n", "\u00a0", "ß", "。"]
+    ),
+    max_size=30,
+).map("".join)
+
+
+@given(TEXTS | st.text(max_size=30))
+def test_tokens_are_those_of_sacrebleu(line: str) -> None:
+    assert tokenize_13a(line) == bleu_metric("13a").tokenizer(line)
+
+
+def test_constants_are_those_of_sacrebleu() -> None:
+    assert (CHRF_ORDER, CHRF_BETA, BLEU_ORDER) == (CHRF.CHAR_ORDER, CHRF.BETA, MAX_NGRAM_ORDER)
