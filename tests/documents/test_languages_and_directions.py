@@ -37,6 +37,11 @@ DIRECTIONS = {
     "d.html": (b"<p>It is May.<p class=x>Hi<div><p>Hi</p></div><hr>", '<p dir="rtl">|<p class=x dir="rtl">|<div dir="rtl"><p>'),
     "e.html": (b"<ul><li>It is May.<li>Hi</ul>Hi <b>you</b>", '<ul dir="rtl"><li>|<li>'),
     "h.html": (b"Hi <b>you</b><p>It is May.</p>Hi", '<span dir="rtl">|<p dir="rtl">|</p><span dir="rtl">'),
+    "i.html": (b"<li>May<ul><li>A<li>B</ul><li>Hi", '<li dir="rtl">|<ul><li>|</ul><li dir="rtl">'),
+    "j.html": (b"<dt>May<dd>Hi<dl><dt>A<dd>B</dl><dt>Hi", '<dt dir="rtl">|<dd dir="rtl">|<dl><dt>|</dl><dt dir="rtl">'),
+    "k.html": (b"<tr><td>May<td>Hi<tr><th>A", '<tr dir="rtl"><td>'),
+    "l.html": (b"<td>May<table><tr><td>A</table><td>Hi", '<td dir="rtl">|<table><tr><td>|</table><td dir="rtl">'),
+    "m.html": (b"<option>May<option>Hi<optgroup>A", '<option dir="rtl">|<optgroup dir="rtl">'),
     "f.html": (b"<p dir=ltr>It is May.</p><div/>", "<p dir=rtl>"),
     "g.html": (
         b"<html lang=en><p style='color:red; direction:ltr;margin:0' id=a>May.</p><p><b style='Direction: ltr'>Hi</b></p>",
@@ -80,6 +85,30 @@ def test_direction_is_written_and_removed(subtests: pytest.Subtests) -> None:
                 marks = ("rtl", "w:bidi/", "bidiVisual", "rl-tb", "rightToLeft")
                 assert [mark for mark in marks if mark in back] == []
                 assert [mark for mark in marks if mark in translate(name, content, "en", "de", "Mai")] == []
+
+
+def test_pages_come_back_as_they_were() -> None:
+    """A span that holds a direction alone goes with it, and the elements of the page stay."""
+    stub = make_stub(str.upper)
+    for page in (
+        "<li>A B<li>C",
+        "<p>A B</p>C D<p>E",
+        "A <b>B</b><br>C D",
+        "<span>A</span> B <span>C</span>",
+        '<span class="x">A B</span>',
+        "A<ul><li>B<li>C</ul>D<dd>E<dd>F",
+    ):
+        content = page.encode()
+        for source, target in (("en", "ar"), ("ar", "en")):
+            document = parse_document("a.html", content)
+            content = translate_document(document, get_parser("a.html"), stub, DocumentOptions(source, target)).content
+            assert content.decode().count('"rtl"') == (0 if target == "en" else content.decode().count(' dir="rtl"') or -1)
+        assert content.decode() == page
+
+
+def test_row_in_another_language_stays() -> None:
+    page = "<table><tr lang=fr><td>Un deux<td>trois<tr><td>four</table>"
+    assert translate("a.html", page.encode(), "en", "de", "vier") == page.replace("four", "vier")
 
 
 def test_direction_of_a_style_is_removed() -> None:

@@ -100,6 +100,41 @@ def test_sentence_runs_over_a_soft_break() -> None:
         assert "17. Mai" in translate(name, content).replace("\\.", "."), name
 
 
+def test_sentence_runs_over_a_break_in_an_element() -> None:
+    for text in (
+        "see {0}two<br>lines{1} here",
+        "{0}two<br>lines{1} are here",
+        "see {0}two<br>lines{1}",
+        "a {0}b<br>c{1} d<br>E",
+    ):
+        for name, form, tags in (
+            ("a.html", "<p>{}</p>", ("<b>", "</b>")),
+            ("a.md", "{}\n", ("**", "**")),
+            ("a.md", "{}\n", ("[", "](x)")),
+        ):
+            seen: list[str] = []
+
+            def remember(line: str, seen: list[str] = seen) -> str:
+                seen.append(line)
+                return line.upper()
+
+            document = parse_document(name, form.format(text.format(*tags)).encode())
+            written = translate_document(document, get_parser(name), make_stub(remember), DocumentOptions("en", "de")).content
+            expected = text.upper().replace("<BR>", "<br>").format(*tags)
+            assert written.decode() == form.format(expected), (name, text)
+            sentence = text.removesuffix("<br>E").format("", "").replace("<br>", " ")
+            assert sentence in seen, (name, text, seen)
+
+
+def test_lines_of_an_element_alone_are_texts() -> None:
+    seen: list[str] = []
+    content = b"<p><b>two<br>lines</b></p><p>see <b>Three<br>Lines</b></p>"
+    document = parse_document("a.html", content)
+    stub = make_stub(lambda line: seen.append(line) or line)  # type: ignore[func-returns-value]
+    translate_document(document, get_parser("a.html"), stub, DocumentOptions("en", "de"))
+    assert set(seen) == {"two", "lines", "see", "Three", "Lines"}
+
+
 SOFT_BREAKS: dict[str, tuple[Callable[[str], bytes], str]] = {
     "a.html": (str.encode, "<p>{}<br>{}</p><p>{}<br>{}</p>"),
     "a.md": (str.encode, "{}\\\n{}\n\n{}\\\n{}\n"),

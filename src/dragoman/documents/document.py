@@ -301,8 +301,10 @@ def _is_written(document: Document, before: Unit, after: Unit, translations: Map
             before.seconds is not None
         ):  # what stands at the ends of a cue, such as the dash of a dialogue, is outside of its text
             text, expected = ("".join(_CUE_CODE.sub("", part).split()).lstrip("-–—") for part in (text, expected))
-        if before.markup == "html" and text != expected and (directed := _DIRECTED_TEXT.fullmatch(text)):
-            text = directed[1]
+        if before.markup == "html" and text != expected:  # a text in no block gets a span with its direction, or loses it
+            text, expected = (
+                directed[1] if (directed := _DIRECTED_TEXT.fullmatch(part)) else part for part in (text, expected)
+            )
         if before.markup == "html":  # a character that the encoding does not have is written as a reference
             text, expected = (_fold(before, _LANGUAGE_ATTRIBUTE.sub("", html.unescape(part))) for part in (text, expected))
             return text == expected

@@ -202,7 +202,7 @@ class _PageReader:
         self._ends = array("q")
         self._attributes: dict[int, _Attribute] = {}
         self._tags: dict[int, Sequence[_Tag]] = {}
-        self._bare: set[int] = set()  # texts in no block
+        self._bare: dict[int, bool] = {}  # texts in no block, and whether one element with a direction holds each
         self._new_units: list[Unit] = []
         self._run: list[tuple[_HtmlToken, str | _Tag]] = []
         self._run_characters = 0
@@ -359,8 +359,9 @@ class _PageReader:
             is_one_element = depths.count(0) == 1 and depths[-1] == 0
             statements = first.statements if isinstance(first, _Tag) and is_one_element else ()
             stated = (item.value.lower() for item in statements if item.kind == "dir")
-            if self.page.outer_blocks.add_text(next(iter(stated), "")) and depths[-1] == 0:
-                self._bare.add(number)
+            direction = next(iter(stated), "")
+            if not self.page.outer_blocks.add_text(direction) and depths[-1] == 0:
+                self._bare[number] = bool(direction)
             if tags := tuple(part for _, part in run if isinstance(part, _Tag)):
                 self._tags[number] = tags
             self._new_units.append(
@@ -403,8 +404,8 @@ class _PageReader:
                 text = self._attributes[number].write(translation.text)
             else:
                 text = self._write_tags(self._tags.get(number, ()), translation, translations)
-                if number in self._bare and self.page.wraps_texts(translation.language):
-                    text = f'<span dir="rtl">{text}</span>'
+                if number in self._bare:
+                    text = self.page.direct_text(text, translation.language, is_directed=self._bare[number])
             yield self._make_edit(self._starts[number], self._ends[number], text)
 
     def _make_edit(self, start: int, end: int, text: str) -> Edit:

@@ -24,14 +24,25 @@ ROOT_TAGS = frozenset(("html", "body"))
 DIRECTION = re.compile(r"(?:^|(?<=;))\s*direction\s*:\s*(rtl|ltr)\b[^;]*(?:;|$)", re.IGNORECASE)
 """Property of an attribute `style`."""
 _OWN_DIRECTION = OPAQUE_TAGS | {"bdo", "bdi", "pre", "textarea"}
+_TABLE_PARTS = ("thead", "tbody", "tfoot")
 _CONTAINERS = {
     "li": frozenset(("ul", "ol", "menu")),
-    "dt": frozenset(("dl",)),
-    "dd": frozenset(("dl",)),
-    "option": frozenset(("select",)),
-    **dict.fromkeys(("tr", "td", "th"), frozenset(("table",))),
+    **dict.fromkeys(("dt", "dd"), frozenset(("dl",))),
+    **dict.fromkeys(("option", "optgroup"), frozenset(("select",))),
+    **dict.fromkeys((*_TABLE_PARTS, "tr", "td", "th"), frozenset(("table",))),
 }
 """Elements whose end tag may be left out, and the elements that hold them."""
+_NEXT = {
+    "p": BLOCK_TAGS,
+    "li": frozenset(("li",)),
+    **dict.fromkeys(("dt", "dd"), frozenset(("dt", "dd"))),
+    "option": frozenset(("option", "optgroup")),
+    "optgroup": frozenset(("optgroup",)),
+    **dict.fromkeys(_TABLE_PARTS, frozenset(_TABLE_PARTS)),
+    "tr": frozenset((*_TABLE_PARTS, "tr")),
+    **dict.fromkeys(("td", "th"), frozenset((*_TABLE_PARTS, "tr", "td", "th"))),
+}
+"""The same elements, and those before whose start they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +125,7 @@ class LanguageScopes:
     @staticmethod
     def _ends_before(scope: _Scope, name: str) -> bool:
         """Return whether an element, whose end tag may be left out, ends before the start of another."""
-        if scope.name == "p":
-            return name in BLOCK_TAGS
-        return not scope.depth and name in _CONTAINERS and _CONTAINERS.get(scope.name) == _CONTAINERS[name]
+        return name in _NEXT.get(scope.name, ()) and (scope.name == "p" or not scope.depth)
 
     def _end(self, place: int) -> None:
         """End an element and those inside."""
@@ -138,32 +147,34 @@ class OuterBlocks:
 
     def read_start(self, name: str, place: int, statements: Sequence[Statement]) -> None:
         """Read the start tag of a block. place: where an attribute can be added"""
-        if self._name == name != "p":
+        if name in _NEXT.get(self._name, ()) and self._depth == 1:
+            self._name = ""
+        if self._name and name in _CONTAINERS.get(self._name, (self._name,)):
             self._depth += 1
-        elif self._name in ("", "p"):
+        elif not self._name:
             value = next((statement.value.lower() for statement in statements if statement.kind == "dir"), "")
             self._name, self._depth, self._place, self._value = name, 1, place, value
 
     def read_end(self, name: str) -> None:
-        """Read an end tag."""
-        self._depth -= self._name == name
-        if not self._depth:
+        """Read an end tag. One of its own ends an element whose end tag may be left out, if none of its kind is open in it."""
+        containers = _CONTAINERS.get(self._name, ())
+        self._depth -= name in containers or (name == self._name and (not containers or self._depth == 1))
+        if self._depth <= 0:
             self._name = ""
 
     def add_text(self, value: str) -> bool:
-        """Add a text, which is in the present block. Return whether it is in no block and has no direction.
+        """Add a text, which is in the present block. Return whether it is in one.
 
         value: direction that the text states at its start; empty if it states none
         """
-        is_bare = not self._name and not value
-        self.has_bare_text |= is_bare
+        self.has_bare_text |= not self._name and not value
         if not self._name and value:
             self.values.add(value)
         elif self._name and self._value:
             self.values.add(self._value)
         elif self._name and self._place != (self.places[-1] if self.places else -1):
             self.places.append(self._place)
-        return is_bare
+        return bool(self._name)
 
 
 class PageLanguage:
@@ -197,13 +208,23 @@ class PageLanguage:
         stated = (root.value.lower() for root in self._roots if root.kind == "dir")
         return next((value for value in stated if value in ("ltr", "rtl")), "ltr")
 
-    def wraps_texts(self, language: str) -> bool:
-        """Return whether a translation that is in no block has to state its direction."""
+    def direct_text(self, text: str, language: str, *, is_directed: bool) -> str:
+        """Return a translation that is in no block, in a span with its direction, or without a span that has lost its one.
+
+        is_directed: an element with a direction holds the text
+        """
+        if self._states_directions(language):
+            return text if is_directed else f'<span dir="rtl">{text}</span>'
+        has_lost = is_directed and text.startswith("<span>") and text.endswith("</span>")
+        return text[len("<span>") : -len("</span>")] if has_lost else text
+
+    def _states_directions(self, language: str) -> bool:
+        """Return whether translations have to state their directions one by one."""
         return not self._roots and get_direction(language) == "rtl"
 
     def make_edits(self, text: EncodedText, source_language: str, language: str) -> Iterator[Edit]:
         """Yield the edits of the tags outside of texts, in order."""
-        blocks = self.outer_blocks.places if self.wraps_texts(language) else ()
+        blocks = self.outer_blocks.places if self._states_directions(language) else ()
         added = (text.make_edit(place, place, ' dir="rtl"') for place in blocks)
         return merge(self._edit_statements(text, source_language, language), added, key=lambda edit: edit.start)
 

@@ -502,7 +502,7 @@ def count_segments(text: str, options: TextOptions) -> int:
 def divide(text: str, options: TextOptions) -> Iterator[Piece]:
     """Yield the segments of a text and what stands between them; written one after the other, they are the text."""
     coded = _parse(text, options)
-    blocks: set[int] = set()
+    blocks = set(_list_breaks(coded.parts, options)) if _has_break(coded.parts) else set()
     _add_blocks(coded.parts, options, blocks)
     yield from _divide_blocks(coded.parts, options, blocks, is_escaped=coded.is_escaped)
 
@@ -524,13 +524,12 @@ def _parse(text: str, options: TextOptions) -> CodedText:
 def _divide_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int], *, is_escaped: bool) -> Iterator[Piece]:
     """Yield the pieces of a text: breaks and tags of blocks are kept, and the text between two of them is divided.
 
-    blocks: what `_add_blocks` adds
+    blocks: identities of the breaks that end a text, and what `_add_blocks` adds
     """
     run: list[Part] = []
-    breaks = _find_breaks(parts)
-    breaks |= _find_outline(parts, options)
+    outline = _find_outline(parts, options)
     for number, part in enumerate(parts):
-        if isinstance(part, str) or not (number in breaks or id(part) in blocks):
+        if isinstance(part, str) or not (number in outline or id(part) in blocks):
             run.append(part)
             continue
         yield from _divide_run(run, options, is_escaped=is_escaped)
@@ -562,17 +561,20 @@ def _add_blocks(parts: Sequence[Part], options: TextOptions, blocks: set[int]) -
 
 def _is_block(part: Point | Element, options: TextOptions, blocks: set[int]) -> bool:
     """Return whether a code is the tag of a block, or contains a break or one of the blocks."""
+    if _is_tag_of_block(part, options):
+        return True
+    if not isinstance(part, Element):
+        return False
+    if _get_tag_name(part, options) in options.non_splitting_tags:
+        return any(isinstance(child, Point) and id(child) in blocks for child in part.parts)
+    return any(id(child) in blocks for child in part.parts) or bool(_find_outline(part.parts, options, min_elements=2))
+
+
+def _is_tag_of_block(part: Point | Element, options: TextOptions) -> bool:
     name = _get_tag_name(part, options)
     if name in options.splitting_tags:
         return True
-    if name not in options.non_splitting_tags:
-        if options.markup != "xml" and name in BLOCK_TAGS:
-            return True
-        if isinstance(part, Element) and (
-            any(id(child) in blocks for child in part.parts) or _find_outline(part.parts, options, min_elements=2)
-        ):
-            return True
-    return isinstance(part, Element) and bool(_find_breaks(part.parts))
+    return name not in options.non_splitting_tags and options.markup != "xml" and name in BLOCK_TAGS
 
 
 def _get_tag_name(part: Point | Element, options: TextOptions) -> str:
@@ -601,16 +603,81 @@ def _find_outline(parts: Sequence[Part], options: TextOptions, *, min_elements: 
     return outline
 
 
-def _find_breaks(parts: Sequence[Part]) -> set[int]:
-    """Return the numbers of the breaks that end a text: all but those `<br>` that `find_boundaries` finds in a sentence."""
-    places = [number for number, part in enumerate(parts) if isinstance(part, Point) and _is_break(part)]
-    if not places:
-        return set()
-    starts, ends = [0, *(place + 1 for place in places)], [*places, len(parts)]
-    lines = ["".join(map(_get_surface, parts[first:last])) for first, last in zip(starts, ends, strict=True)]
-    hard = [number for number, place in enumerate(places) if not _has_tag(parts[place], "br")]
-    boundaries = find_boundaries(lines, hard)
-    return {place for place, is_boundary in zip(places, boundaries, strict=True) if is_boundary}
+def _has_break(parts: Sequence[Part]) -> bool:
+    return any(
+        _is_break(part) if isinstance(part, Point) else isinstance(part, Element) and _has_break(part.parts) for part in parts
+    )
+
+
+@dataclass
+class _Lines:
+    """Lines of a text between two blocks, also those that begin or end inside an element.
+
+    breaks: the break behind each line but the last
+    hard: numbers of the breaks that always end a text
+    inner: numbers of the breaks inside an element, if its line has text beside it
+    """
+
+    lines: list[list[str]]
+    breaks: list[Point]
+    hard: list[int]
+    inner: list[int]
+
+
+def _list_breaks(parts: Sequence[Part], options: TextOptions) -> Iterator[int]:
+    """Yield the identities of the breaks that end a text: all but those `<br>` that `find_boundaries` finds in a sentence."""
+    for group in _list_lines(parts, options):
+        if group.breaks:
+            boundaries = find_boundaries(["".join(line) for line in group.lines], group.hard, group.inner)
+            yield from (id(point) for point, is_boundary in zip(group.breaks, boundaries, strict=True) if is_boundary)
+
+
+def _list_lines(parts: Sequence[Part], options: TextOptions) -> list[_Lines]:
+    """Return the lines of each stretch of a text without a block."""
+    groups = [_Lines([[]], [], [], [])]
+
+    def end_stretch() -> None:
+        groups.append(_Lines([[]], [], [], []))
+
+    def read(parts: Sequence[Part], is_inside: bool) -> None:
+        is_beside_text = _find_neighbors(parts)
+        for part, is_beside in zip(parts, is_beside_text, strict=True):
+            group = groups[-1]
+            if isinstance(part, str):
+                group.lines[-1].append(part)
+            elif isinstance(part, Point) and _is_break(part):
+                if not _has_tag(part, "br"):
+                    group.hard.append(len(group.breaks))
+                if is_inside:
+                    group.inner.append(len(group.breaks))
+                group.breaks.append(part)
+                group.lines.append([])
+            elif _is_tag_of_block(part, options):
+                end_stretch()
+                read(part.parts if isinstance(part, Element) else (), is_inside=False)
+                end_stretch()
+            elif isinstance(part, Element):
+                read(part.parts, is_inside or is_beside)
+            else:
+                group.lines[-1].append(part.text)
+
+    read(parts, is_inside=False)
+    return groups
+
+
+def _find_neighbors(parts: Sequence[Part]) -> list[bool]:
+    """Return for each part whether a text stands beside it on its first or its last line."""
+    flags = [False] * len(parts)
+    for order in (range(len(parts)), range(len(parts) - 1, -1, -1)):
+        has_text = False
+        for number in order:
+            part = parts[number]
+            flags[number] |= has_text
+            if isinstance(part, Point) and _is_break(part):
+                has_text = False
+            else:
+                has_text |= CodedText((part,)).has_text
+    return flags
 
 
 def _is_break(point: Point) -> bool:

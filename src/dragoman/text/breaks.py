@@ -52,22 +52,23 @@ def repeated_boundaries(record: Sequence[bytes]) -> Iterator[None]:
         _decide.reset(token)
 
 
-def find_boundaries(lines: Sequence[str], tabs: Collection[int] = ()) -> list[bool]:
+def find_boundaries(lines: Sequence[str], tabs: Collection[int] = (), inner: Collection[int] = ()) -> list[bool]:
     """Return for each break between two lines whether it ends the text before it. A break beside an empty line does.
 
     tabs: numbers of the breaks that are tabs, which always do
+    inner: numbers of the breaks inside an element that covers a part of its line, which are in a sentence of any case
     """
-    return _decide.get()(_find_boundaries(lines, tabs))
+    return _decide.get()(_find_boundaries(lines, tabs, inner))
 
 
-def _find_boundaries(lines: Sequence[str], tabs: Collection[int]) -> list[bool]:
+def _find_boundaries(lines: Sequence[str], tabs: Collection[int], inner: Collection[int]) -> list[bool]:
     stripped = [line.strip() for line in lines]
     starts_lower = [_get_first_letter(line).islower() for line in stripped]
-    if len(starts_lower) > 1 and all(starts_lower):
-        return [True] * (len(lines) - 1)
-    tab_numbers = frozenset(tabs)
+    is_list = len(starts_lower) > 1 and all(starts_lower)
+    tab_numbers, inner_numbers = frozenset(tabs), frozenset(inner)
     return [
         number in tab_numbers
+        or (is_list and number not in inner_numbers)
         or not (before[-1:].isalnum() and is_lower and after[0].isalpha() and _PAGE_NUMBER.fullmatch(after) is None)
         for number, (before, after, is_lower) in enumerate(zip(stripped, stripped[1:], starts_lower[1:], strict=False))
     ]
