@@ -140,6 +140,11 @@ class TranslateFileOptions:
     output: Path | None = option(
         "-o", "--output", type=PATH_TYPE, metavar="DIR", help="Folder for the translated files, under the same names."
     )
+    project_names: bool = option(
+        "--project-names",
+        is_flag=True,
+        help="Write where the program of a project looks: de.json for en.json, values-de/strings.xml, locales/de/app.yml.",
+    )
     overwrite: bool = shared(overwrite_option("Complete an output that exists: its texts stay, unless --redo-all."))
     scope: Scope = shared(scope_options)
     accept: bool = option(
@@ -227,6 +232,8 @@ def translate_file(args: TranslateFileOptions) -> None:
         raise usage_error("--check uses no bundle, so it goes without KEY=VALUE, --memory, --ensemble and -o")
     if args.translation_of is not None and len(paths) != (1 if args.check else 2):
         raise usage_error("--translation-of is for one file; translate or check it alone")
+    if args.project_names and args.output is not None:
+        raise usage_error("-o names the folder of all outputs, and --project-names one for each; give one of them")
     if args.fuzzy is not None and args.memory is None:
         raise usage_error("--fuzzy looks for similar texts in a translation memory; give --memory FILE")
     console = stderr_console()
@@ -258,6 +265,7 @@ def translate_file(args: TranslateFileOptions) -> None:
             any_language=args.any_language,
             keys=args.keys,
             skip_keys=args.skip_keys,
+            project_names=args.project_names,
         )
         model = load(bundle, *args.ensemble, task="translation", **args.device_options)
         file_translator = FileTranslator(model, file_options, **decoding)
@@ -327,7 +335,7 @@ def _build_translate(
 ) -> Callable[[Path, OnProgress], FileReport]:
     """Return the function that translates a file, and writes it beside the original or into a folder."""
 
-    from dragoman.documents.translate_file import get_output_suffix
+    from dragoman.documents.output_names import get_output_suffix
 
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
         output = translator.name_output(path) if folder is None else folder / path.with_suffix(get_output_suffix(path)).name
@@ -351,17 +359,18 @@ def _check_names(files: Sequence[Path], output: Path | None) -> None:
 def _report_check(path: Path, options: DocumentOptions, original: Path | None) -> FileReport:
     """Return the report about the translations that a file has.
 
-    original: the source of a file of one language; by default en.json is that of en.de.json beside it
+    original: the source of a file of one language; by default en.json is that of en.de.json, or of de.json with --from and --to
 
     Raises DataError if a file of one language has no source to compare it with.
     """
     from dragoman.documents.formats import read_document
+    from dragoman.documents.output_names import find_original
     from dragoman.documents.translate_document import check_document, count_terms
     from dragoman.documents.unit_selection import count_texts
 
     document = read_document(path)
     if original is None and not document.is_bilingual:
-        original = _find_original(path)
+        original = find_original(path, options.source_language, options.target_language)
         if original is None and all(unit.seconds is None for unit in document.units):
             raise DataError(
                 f"{path}: holds no sources to compare its texts with; name its source with --translation-of",
@@ -378,13 +387,6 @@ def _report_check(path: Path, options: DocumentOptions, original: Path | None) -
         flagged=flagged,
         terms=None if options.glossary is None else _report_terms(count_terms(results, options.glossary)),
     )
-
-
-def _find_original(path: Path) -> Path | None:
-    """Return the file beside `name.de.json` whose name is `name.json`, if there is one."""
-    stem, dot, _ = path.stem.rpartition(".")
-    original = path.with_name(stem + path.suffix)
-    return original if dot and original.is_file() else None
 
 
 def _report_translation(translation: FileTranslation) -> FileReport:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from dragoman.documents.document import Document, add_plural_forms
 from dragoman.documents.earlier_output import EarlierTexts, match_texts
 from dragoman.documents.formats import get_parser, read_document
+from dragoman.documents.output_names import get_output_suffix, name_beside, name_in_project
 from dragoman.documents.subtitles import LINE_LENGTH, READING_SPEED, SubtitleLimits
 from dragoman.documents.translate_document import (
     DocumentOptions,
@@ -77,6 +78,7 @@ class FileOptions:
         placeholders: way to keep placeholders and tags without content, as in `Translator.translate_texts`
         any_language: also translate a file that states another language than that of the source
         keys, skip_keys: patterns of keys whose values are translated, and whose values stay, such as `app.*.title`
+        project_names: name an output as the program of the project looks for it, such as `de.json` for `en.json`
     """
 
     memory: str | Path | None = None
@@ -91,6 +93,7 @@ class FileOptions:
     any_language: bool = False
     keys: Sequence[str] = ()
     skip_keys: Sequence[str] = ()
+    project_names: bool = False
 
 
 class FileTranslator:
@@ -103,6 +106,7 @@ class FileTranslator:
         """Read the memory and the glossary. Raises the errors of `translate_file`."""
         self._translator = translator
         self._decoding = decoding
+        self._project_names = options.project_names
         config = translator.resolve_decoding(decoding)
         task = translator.recipe.task
         languages = config.source_language or task.source_language, config.target_language or task.target_language
@@ -190,16 +194,13 @@ class FileTranslator:
             ) from None
 
     def name_output(self, path: Path) -> Path:
-        """Return the name of the translation beside a file."""
-        return path.with_suffix(f".{self.options.target_language or 'translated'}{get_output_suffix(path)}")
+        """Return the name of the translation of a file: beside it, or as its project has it."""
+        languages = self.options.source_language, self.options.target_language
+        name = name_in_project(path, *languages) if self._project_names and all(languages) else None
+        return name or name_beside(path, languages[1])
 
     def _translate_lines(self, request: LineRequest) -> Sequence[Translation]:
         return self._translator.texts.answer(request, self._decoding)
-
-
-def get_output_suffix(path: Path) -> str:
-    """Return the ending of the translation of a file: that of the file, and .po for a template of catalogs."""
-    return ".po" if path.suffix.lower() == ".pot" else path.suffix
 
 
 def _is_same_file(output: Path, path: Path) -> bool:
