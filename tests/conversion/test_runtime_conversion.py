@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import dragoman
+from dragoman.bundle import load_bundle
+from dragoman.export.huggingface import export_huggingface
 
 SCRIPT = """
 import sys
@@ -54,3 +56,11 @@ def test_format_is_converted(name: str, sources: Path, converted: Path) -> None:
     assert manifest["files"]["weights.safetensors"]["sha256"] == digests[name]
     [translation] = dragoman.load(converted / name, task="translation", device="cpu").translate(["ab"], max_extra_tokens=4)
     assert len(translation.token_log_probs) >= len(translation.tokens)
+
+
+def test_exported_model_is_converted_back(sources: Path, converted: Path, tmp_path: Path) -> None:
+    export_huggingface(load_bundle(converted / "marian"), tmp_path / "exported")
+    dragoman.convert(tmp_path / "exported", tmp_path / "bundle")
+    digests = json.loads((sources / "digests.json").read_text(encoding="utf-8"))
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["files"]["weights.safetensors"]["sha256"] == digests["marian"]

@@ -90,6 +90,13 @@ def test_pairs_are_scored_and_aligned(bundle: Path) -> None:
     assert done.stdout.startswith("True [["), done.stderr
 
 
+@pytest.mark.parametrize("target_format", ["ctranslate2", "argos"])
+def test_command_exports(target_format: str, bundle: Path, tmp_path: Path) -> None:
+    done = run(COMMAND, "export", bundle, tmp_path / "out.argosmodel", "--to", target_format)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "out.argosmodel").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [

@@ -29,7 +29,6 @@ from dragoman.export.ctranslate2 import build_spec, check_exportable, count_posi
 from dragoman.export.result import ExportResult, check_is_translator, describe_text_format, unsupported
 from dragoman.io.storage import check_path_is_free, commit_file, make_dirs, sync_dir, to_write_error
 from dragoman.languages import get_language
-from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 
 ENGINE = "Argos Translate"
 SUFFIX = ".argosmodel"
@@ -91,7 +90,7 @@ def export_argos(
             f"{ENGINE} reads SentencePiece models with their own pieces only; export to ctranslate2",
         )
     num_positions = count_positions(bundle)
-    if not isinstance(bundle.model.encoder.embedding.positions, LearnedPositionalEmbedding):
+    if bundle.recipe.model.position_encoding != "learned":
         num_positions = max(num_positions, MAX_SOURCE_TOKENS + 1)
     notes = _collect_notes(bundle, num_positions)
     usage = USAGE.format(name=path.name, source=source, target=target)

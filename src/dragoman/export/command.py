@@ -61,7 +61,6 @@ def export(bundle: Path, output: Path, target_format: str, overwrite: bool, as_j
     from dragoman.export.card_writer import read_scores
     from dragoman.export.ctranslate2 import export_ctranslate2
     from dragoman.export.huggingface import export_huggingface
-    from dragoman.export.onnx import export_onnx
     from dragoman.io.json_fields import copy_fields
     from dragoman.io.storage import check_path_is_free
 
@@ -75,6 +74,8 @@ def export(bundle: Path, output: Path, target_format: str, overwrite: bool, as_j
             scores = read_scores(bundle, model.metadata)
             exported = export_huggingface(model, output, scores=scores, overwrite=overwrite)
         case "onnx":
+            from dragoman.export.onnx import export_onnx  # needs PyTorch
+
             exported = export_onnx(model, output, overwrite=overwrite)
         case _:
             exported = export_argos(model, output, scores=read_scores(bundle, model.metadata), overwrite=overwrite)

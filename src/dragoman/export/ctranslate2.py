@@ -18,9 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import pad
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, ModelConfig
@@ -50,18 +49,16 @@ from dragoman.export.usage import (
 )
 from dragoman.export.weight_streams import iter_rows
 from dragoman.io.storage import atomic_dir, write_json
-from dragoman.model.attention import Attention
-from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
-from dragoman.model.positional_encoding import LearnedPositionalEmbedding
-from dragoman.model.transformer import Decoder, Encoder
+from dragoman.model_weights import ModelWeights, Stack
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
 
+Array = NDArray[np.float32]
 # Added to the logit of a suppressed token: its exponential is 0 in every precision, and float16 can represent it.
 SUPPRESSED_LOGIT = -3e4
 # CTranslate2 ends a search after PATIENCE · beam_size outputs, dragoman when no alive hypothesis can win. Both agree from 2 on.
 PATIENCE = 2
-INT8_MAX = 127.0
+INT8_MAX = np.float32(127.0)
 SEARCH_CODE = """
 translator = ctranslate2.Translator("PATH", compute_type="float32")
 sources = [encode(text) for text in ["A sentence."]]
@@ -138,19 +135,22 @@ def build_spec(bundle: Bundle, num_positions: int, *, is_int8: bool = False) -> 
         from ctranslate2.specs.common_spec import Activation
     except ImportError:
         raise MissingDependencyError("ctranslate2", "ctranslate2", "the export to CTranslate2") from None
-    config, model = bundle.recipe.model, bundle.model
+    config, model = bundle.recipe.model, bundle.weights
+    assert model is not None  # a model with other layers has no export
     # CTranslate2 has no option for a norm at the end of a stack. Its pre-norm specification has one, for layers of both kinds.
-    has_final_norm = not isinstance(model.encoder.norm, nn.Identity)
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
-        pre_norm=has_final_norm,
+        pre_norm=config.has_final_norm,
         activation={"relu": Activation.RELU, "silu": Activation.SWISH, "gelu": Activation.GELU}[config.activation],
     )
-    _set_encoder(spec.encoder, model.encoder, config, num_positions)
-    _set_decoder(spec.decoder, model.decoder, config, num_positions)
+    spec.encoder.embeddings[0].weight = model.get_embedding("encoder")
+    spec.decoder.embeddings.weight = model.get_embedding("decoder")
+    spec.decoder.start_from_zero_embedding = config.decoder_start_token == "zero"
+    _set_stack(spec.encoder, model, "encoder", num_positions)
+    _set_stack(spec.decoder, model, "decoder", num_positions)
     spec.decoder.projection.weight = model.output
-    output_bias = torch.zeros(len(model.output)) if model.output_bias is None else model.output_bias.detach().clone()
+    output_bias = np.zeros(len(model.output), np.float32) if model.output_bias is None else model.output_bias.copy()
     output_bias[[*FORBIDDEN_IDS, *bundle.tokenizer.target.reserved_ids]] = SUPPRESSED_LOGIT
     spec.decoder.projection.bias = output_bias
     _set_vocabulary(spec, bundle)
@@ -177,13 +177,13 @@ def _quantize(spec: Any, release: Callable[[], None]) -> None:
         layer = index_spec(spec, scope)
         if hasattr(layer, f"{key}_scale"):
             rows, scales = [], []
-            for _, part in iter_rows(torch.from_numpy(variable.numpy())):
-                limits = part.abs().amax(dim=1)
-                scales.append(torch.full_like(limits, INT8_MAX) / torch.where(limits == 0, INT8_MAX, limits))
-                rows.append((part * scales[-1][:, None]).round().to(torch.int8))
+            for _, part in iter_rows(variable.numpy()):
+                limits = np.abs(part).max(axis=1)
+                scales.append(INT8_MAX / np.where(limits == 0, INT8_MAX, limits))
+                rows.append(np.rint(part * scales[-1][:, None]).astype(np.int8))
                 release()
-            setattr(layer, key, NumpyVariable(torch.cat(rows).numpy()))
-            setattr(layer, f"{key}_scale", NumpyVariable(torch.cat(scales).numpy()))
+            setattr(layer, key, NumpyVariable(np.concatenate(rows)))
+            setattr(layer, f"{key}_scale", NumpyVariable(np.concatenate(scales)))
 
 
 def _release_after(to_bytes: Callable[[], bytes], release: Callable[[], None]) -> Callable[[], bytes]:
@@ -271,90 +271,72 @@ def _describe_language_tokens(bundle: Bundle) -> list[str]:
 
 def count_positions(bundle: Bundle) -> int:
     """Return the number of rows of the position tables: the most tokens of a source or output by the recipe."""
-    decoding, positions = bundle.recipe.decoding, bundle.model.encoder.embedding.positions
-    if isinstance(positions, LearnedPositionalEmbedding):
-        return len(positions.weight)
+    decoding, config = bundle.recipe.decoding, bundle.recipe.model
+    if config.position_encoding == "learned":
+        return config.max_positions
     return decoding.max_source_tokens + decoding.max_extra_tokens
 
 
-def _set_encoder(spec: Any, encoder: Encoder, config: ModelConfig, num_positions: int) -> None:
-    position_table = encoder.embedding.positions(0, num_positions)
-    # The target space embedding is added to every token, so it can be added to the positions.
-    position_table = (
-        position_table
-        if encoder.embedding.target_space_embedding is None
-        else position_table + encoder.embedding.target_space_embedding
-    )
-    spec.embeddings[0].weight = encoder.embedding.weight
-    _set_stack(spec, encoder, position_table, config)
-    for layer_spec, layer in zip(spec.layer, encoder.layers, strict=True):
-        assert isinstance(layer, EncoderLayer)
-        _set_attention(layer_spec.self_attention, layer.attention, layer.attention_residual.norm)
-        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
-
-
-def _set_decoder(spec: Any, decoder: Decoder, config: ModelConfig, num_positions: int) -> None:
-    spec.embeddings.weight = decoder.embedding.weight
-    spec.start_from_zero_embedding = config.decoder_start_token == "zero"
-    _set_stack(spec, decoder, decoder.embedding.positions(0, num_positions), config)
-    for layer_spec, layer in zip(spec.layer, decoder.layers, strict=True):
-        assert isinstance(layer, DecoderLayer)
-        _set_attention(layer_spec.self_attention, layer.attention, layer.attention_residual.norm)
-        _set_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual.norm)
-        _set_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
-
-
-def _set_stack(spec: Any, stack: Encoder | Decoder, position_table: Tensor, config: ModelConfig) -> None:
-    """Set the parts of a stack that are not its layers."""
+def _set_stack(spec: Any, model: ModelWeights, stack: Stack, num_positions: int) -> None:
+    """Set the layers of a stack, its positions and its last norm."""
+    config = model.config
     spec.pre_norm = config.norm == "pre"
     spec.scale_embeddings = config.scale_embeddings
-    spec.position_encodings.encodings = position_table
-    if isinstance(stack.norm, nn.LayerNorm):
-        _set_norm(spec.layer_norm, stack.norm)
+    table_PD = model.compute_positions(stack, 0, num_positions)
+    space_D = model.get_target_space(stack)  # is added to every token, so it can be added to the positions
+    spec.position_encodings.encodings = table_PD if space_D is None else table_PD + space_D
+    if config.has_final_norm:
+        _set_norm(spec.layer_norm, model, f"{stack}.norm")
+    for index, layer_spec in enumerate(spec.layer):
+        layer = f"{stack}.layers.{index}"
+        _set_attention(layer_spec.self_attention, model, layer, "attention")
+        if stack == "decoder":
+            _set_attention(layer_spec.attention, model, layer, "cross_attention")
+        for linear_spec, part in ((layer_spec.ffn.linear_0, "inner"), (layer_spec.ffn.linear_1, "outer")):
+            _set_linear(linear_spec, *_get_linear(model, f"{layer}.feed_forward.{part}"))
+        _set_norm(layer_spec.ffn.layer_norm, model, f"{layer}.feed_forward_residual.norm")
 
 
-def _set_attention(spec: Any, attention: Attention, norm: nn.LayerNorm) -> None:
+def _set_attention(spec: Any, model: ModelWeights, layer: str, name: str) -> None:
     """Set an attention layer: one matrix for queries, keys and values, or a separate query matrix for cross-attention.
 
     All heads get the larger of the key and value widths.
     """
-    num_heads = attention.num_heads
-    width_k, width_v = (linear.out_features // num_heads for linear in (attention.key, attention.value))
-    width = max(width_k, width_v)
+    config = model.config
+    width = max(config.key_width, config.value_width)
     query, key, value = (
-        [_pad_heads(tensor, num_heads, width) for tensor in (linear.weight, linear.bias) if tensor is not None]
-        for linear in (attention.query, attention.key, attention.value)
+        [_pad_heads(array, config.num_heads, width) for array in _get_linear(model, f"{layer}.{name}.{projection}")]
+        for projection in ("query", "key", "value")
     )
     groups = [[query, key, value]] if len(spec.linear) == 2 else [[query], [key, value]]
     for linear_spec, group in zip(spec.linear, groups, strict=False):
-        _set_linear(linear_spec, *(torch.cat(parts) for parts in zip(*group, strict=True)))
-    output = _pad_heads(attention.output.weight.t(), num_heads, width).t().contiguous()
-    _set_linear(spec.linear[-1], output, *([] if attention.output.bias is None else [attention.output.bias]))
-    spec.queries_scale = width_k**-0.5
-    _set_norm(spec.layer_norm, norm)
+        _set_linear(linear_spec, *(np.concatenate(parts) for parts in zip(*group, strict=True)))
+    output_DI, *bias = _get_linear(model, f"{layer}.{name}.output")
+    _set_linear(spec.linear[-1], np.ascontiguousarray(_pad_heads(output_DI.T, config.num_heads, width).T), *bias)
+    spec.queries_scale = config.key_width**-0.5
+    _set_norm(spec.layer_norm, model, f"{layer}.{name}_residual.norm")
 
 
-def _pad_heads(rows: Tensor, num_heads: int, width: int) -> Tensor:
+def _pad_heads(rows: Array, num_heads: int, width: int) -> Array:
     """Return consecutive heads of rows, each padded with zeros to `width` rows. (heads · rows, …) → (heads · width, …)."""
-    by_head = rows.detach().reshape(num_heads, rows.shape[0] // num_heads, -1)
-    padded = pad(by_head, (0, 0, 0, width - by_head.shape[1]))
+    by_head = rows.reshape(num_heads, len(rows) // num_heads, -1)
+    padded = np.pad(by_head, ((0, 0), (0, width - by_head.shape[1]), (0, 0)))
     return padded.reshape(num_heads * width, *rows.shape[1:])
 
 
-def _set_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.LayerNorm) -> None:
-    for linear_spec, linear in ((spec.linear_0, feed_forward.inner), (spec.linear_1, feed_forward.outer)):
-        _set_linear(linear_spec, linear.weight, linear.bias)
-    _set_norm(spec.layer_norm, norm)
+def _get_linear(model: ModelWeights, name: str) -> list[Array]:
+    """Return the weight of a linear layer, and its bias if it has one."""
+    return [model.arrays[f"{name}.{part}"] for part in ("weight", "bias") if f"{name}.{part}" in model.arrays]
 
 
-def _set_linear(spec: Any, weight: Tensor, *bias: Tensor) -> None:
+def _set_linear(spec: Any, weight: Array, *bias: Array) -> None:
     spec.weight = weight
     if bias:
         (spec.bias,) = bias
 
 
-def _set_norm(spec: Any, norm: nn.LayerNorm) -> None:
-    spec.gamma, spec.beta = norm.weight, norm.bias
+def _set_norm(spec: Any, model: ModelWeights, name: str) -> None:
+    spec.gamma, spec.beta = (model.arrays[f"{name}.{part}"] for part in ("weight", "bias"))
 
 
 def _set_vocabulary(spec: Any, bundle: Bundle) -> None:

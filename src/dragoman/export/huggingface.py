@@ -18,8 +18,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.bundle import Bundle
 from dragoman.config import DecodingConfig, ModelConfig
@@ -39,8 +39,9 @@ from dragoman.export.result import (
     unsupported,
 )
 from dragoman.export.weight_streams import stream_weight
-from dragoman.io.safetensors import TensorStream, save_tensors
+from dragoman.io.safetensors import StoredTensor, TensorStream, save_tensors
 from dragoman.io.storage import atomic_dir, write_json
+from dragoman.model_weights import ModelWeights
 from dragoman.tasks.inference_model import get_decoder_start_id
 
 ENGINE = "MarianMT"
@@ -100,11 +101,12 @@ def export_huggingface(
         OutputError: the path exists or cannot be written.
     """
     check_exportable(bundle)
+    assert bundle.weights is not None  # a model with other layers has no export
     recipe, tokenizer = bundle.recipe, bundle.tokenizer
     source, target = list_pieces(tokenizer.source), list_pieces(tokenizer.target)
     check_unique_pieces(ENGINE, source, target)
     is_shared = recipe.model.tie_embeddings == "all"
-    weights = stream_weights(bundle)
+    weights = stream_weights(bundle.weights)
     max_positions = recipe.decoding.max_source_tokens + recipe.decoding.max_extra_tokens
     options, notes = convert_decoding_options(recipe.decoding, target, max_positions=max_positions)
     # transformers reads the start token here; without it, an output starts with bos_token_id.
@@ -180,49 +182,47 @@ def list_pieces(vocabulary: Vocabulary) -> list[str]:
     return [*SPECIAL_PIECES, *vocabulary.ids_to_pieces(range(len(SPECIAL_IDS), len(vocabulary)))]
 
 
-def get_dimension_order(config: ModelConfig) -> Tensor:
+def get_dimension_order(config: ModelConfig) -> NDArray[np.intp]:
     """Return the dimension of dragoman's vectors that each dimension of MarianMT's vectors has. → (D,)"""
-    dimensions = torch.arange(config.d_model)
+    dimensions = np.arange(config.d_model)
     if config.position_encoding == "halves":
         return dimensions
-    return torch.cat([dimensions[0::2], dimensions[1::2]])
+    return np.concatenate([dimensions[0::2], dimensions[1::2]])
 
 
-def stream_weights(bundle: Bundle) -> dict[str, Tensor | TensorStream]:
+def stream_weights(model: ModelWeights) -> dict[str, StoredTensor]:
     """Return the weights under the names of MarianMT, each shared matrix once."""
-    model, config = bundle.model, bundle.recipe.model
+    config, arrays = model.config, model.arrays
     order_D = get_dimension_order(config)
-    bias_V = torch.zeros(len(model.output)) if model.output_bias is None else model.output_bias.detach().clone()
+    bias_V = np.zeros(len(model.output), np.float32) if model.output_bias is None else model.output_bias.copy()
     starts_with_zero = config.decoder_start_token == "zero"  # the vector of padding, which is zero in MarianMT too
-    is_tied = config.tie_embeddings != "none"
-    if starts_with_zero and is_tied:
+    if starts_with_zero and config.tie_embeddings != "none":
         bias_V[PADDING_ID] = SUPPRESSED_LOGIT
 
-    def stream(matrix_VD: Tensor, *, has_zero: bool = False) -> TensorStream:
+    def stream(matrix_VD: NDArray[np.float32], *, has_zero: bool = False) -> TensorStream:
         zero_row = PADDING_ID if has_zero and starts_with_zero else None
-        return stream_weight(matrix_VD, bundle.release, columns=order_D, zero_row=zero_row)
+        return stream_weight(matrix_VD, model.release, columns=order_D, zero_row=zero_row)
 
-    weights: dict[str, Tensor | TensorStream] = {"final_logits_bias": bias_V[None]}
+    weights: dict[str, StoredTensor] = {"final_logits_bias": bias_V[None]}
     if config.tie_embeddings == "all":
         weights["model.shared.weight"] = stream(model.output, has_zero=True)
     else:
-        decoder_VD = model.output if is_tied else model.decoder.embedding.weight
-        weights["model.encoder.embed_tokens.weight"] = stream(model.encoder.embedding.weight)
-        weights["model.decoder.embed_tokens.weight"] = stream(decoder_VD, has_zero=True)
-    if not is_tied:
+        weights["model.encoder.embed_tokens.weight"] = stream(model.get_embedding("encoder"))
+        weights["model.decoder.embed_tokens.weight"] = stream(model.get_embedding("decoder"), has_zero=True)
+    if config.tie_embeddings == "none":
         weights["lm_head.weight"] = stream(model.output)
-    for stack_name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for index, layer in enumerate(stack.layers):
-            prefix = f"model.{stack_name}.layers.{index}"
-            parts = dict(layer.named_modules())
+    for stack, num_layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        for index in range(num_layers):
+            layer = f"{stack}.layers.{index}"
             for name, marian_name in (READERS | WRITERS | NORMS).items():
-                if name not in parts:  # cross-attention in the encoder
+                if f"{layer}.{name}.weight" not in arrays:  # cross-attention in the encoder
                     continue
-                weight, bias = parts[name].weight, parts[name].bias
-                bias = torch.zeros(len(weight)) if bias is None else bias
+                weight, bias = arrays[f"{layer}.{name}.weight"], arrays.get(f"{layer}.{name}.bias")
+                bias = np.zeros(len(weight), np.float32) if bias is None else bias
                 rows, columns = (None, order_D) if name in READERS else (order_D, None)
-                weights[f"{prefix}.{marian_name}.weight"] = stream_weight(weight, bundle.release, rows=rows, columns=columns)
-                weights[f"{prefix}.{marian_name}.bias"] = stream_weight(bias, bundle.release, rows=rows)
+                target = f"model.{layer}.{marian_name}"
+                weights[f"{target}.weight"] = stream_weight(weight, model.release, rows=rows, columns=columns)
+                weights[f"{target}.bias"] = stream_weight(bias, model.release, rows=rows)
     return weights
 
 

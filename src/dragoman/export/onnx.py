@@ -209,7 +209,7 @@ class GraphBuilder:
     def weight(self, name: str, values: Tensor) -> str:
         """Add a constant under a name, or return it if it exists."""
         if name not in self.weights:
-            self.weights[name] = stream_weight(values, self.release)
+            self.weights[name] = stream_weight(values.detach().numpy(), self.release)
         return name
 
     def integers(self, *values: int) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from dragoman.io.safetensors import TensorStream
 
@@ -70,7 +70,7 @@ def _describe_weight(name: str, stream: TensorStream, place: tuple[str, int, int
     weight = TensorProto(
         name=name,
         dims=list(stream.shape),
-        data_type=TensorProto.FLOAT if stream.dtype == torch.float32 else TensorProto.INT64,
+        data_type=TensorProto.FLOAT if stream.dtype == np.float32 else TensorProto.INT64,
     )
     if place is not None:
         weight.data_location = TensorProto.EXTERNAL
@@ -81,7 +81,7 @@ def _describe_weight(name: str, stream: TensorStream, place: tuple[str, int, int
 
 def _iter_bytes(stream: TensorStream) -> Iterator[memoryview]:
     for chunk in stream.iter_chunks():
-        yield chunk.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+        yield np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
         stream.release()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from torch import Tensor
+from numpy.typing import NDArray
 
 from dragoman.io.safetensors import TensorStream
 
@@ -13,11 +14,11 @@ CHUNK_VALUES = 2**20
 
 
 def stream_weight(
-    weight: Tensor,
+    weight: NDArray[Any],
     release: Callable[[], None],
     *,
-    rows: Tensor | None = None,
-    columns: Tensor | None = None,
+    rows: NDArray[Any] | None = None,
+    columns: NDArray[Any] | None = None,
     zero_row: int | None = None,
 ) -> TensorStream:
     """Return the stream of a weight.
@@ -28,25 +29,24 @@ def stream_weight(
         rows, columns: the row of the weight that each row of the stream has, and the same for columns; None keeps the order
         zero_row: row of the stream that is zero
     """
-    weight = weight.detach()
 
-    def iter_chunks() -> Iterator[Tensor]:
-        if not weight.dim():
+    def iter_chunks() -> Iterator[NDArray[Any]]:
+        if not weight.ndim:
             yield weight
             return
         for start, chunk in iter_rows(weight if rows is None else rows):
             chunk = chunk if rows is None else weight[chunk]
             chunk = chunk if columns is None else chunk[:, columns]
             if zero_row is not None and start <= zero_row < start + len(chunk):
-                chunk = chunk.clone()
+                chunk = chunk.copy()
                 chunk[zero_row - start] = 0.0
             yield chunk
 
     return TensorStream(weight.shape, weight.dtype, iter_chunks, release)
 
 
-def iter_rows(tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield the first row of each part of a tensor, and the part. A part has at most `CHUNK_VALUES` values, or one row."""
-    step = max(1, CHUNK_VALUES * len(tensor) // max(1, tensor.numel()))
-    for start in range(0, len(tensor), step):
-        yield start, tensor[start : start + step]
+def iter_rows(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the first row of each part of an array, and the part. A part has at most `CHUNK_VALUES` values, or one row."""
+    step = max(1, CHUNK_VALUES * len(array) // max(1, array.size))
+    for start in range(0, len(array), step):
+        yield start, array[start : start + step]
