@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from zip_files import make_docx, make_package, make_zip
 
 from dragoman.documents import zip_document
-from dragoman.documents.command import report_file, translate_file
+from dragoman.documents.command import translate_file
+from dragoman.documents.file_report import report_file
 
 PARAGRAPH = "<w:p><w:r><w:t>Hello there</w:t></w:r></w:p>"
 DOCX = make_docx(PARAGRAPH)

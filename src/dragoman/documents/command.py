@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 
@@ -34,80 +33,14 @@ from dragoman.console.options import (
     usage_error,
     with_options,
 )
-from dragoman.errors import DataError, DragomanError, OutOfMemoryError, is_out_of_memory
-from dragoman.io.json_fields import OPTIONAL
-from dragoman.runtime.counts import format_count
+from dragoman.io.storage import atomic_write
 
 if TYPE_CHECKING:
-    from dragoman.documents.translate_document import DocumentOptions, TermCount, UnitResult
-    from dragoman.documents.translate_file import FileTranslation, FileTranslator
+    from dragoman.documents.file_report import FileReport, OnProgress
+    from dragoman.documents.translate_file import FileTranslator
     from dragoman.documents.unit_selection import Scope
     from dragoman.inference.whole_texts import PlaceholderMethod
     from dragoman.runtime.device_options import DeviceOptions
-
-OnProgress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class FlaggedText:
-    """Text that needs a check.
-
-    id, context: place in the file
-    flags: names of the failed checks
-    note: sentence about the reason why there is no translation; empty if there is one
-    """
-
-    id: str
-    context: str
-    source: str
-    text: str
-    flags: Sequence[str]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class TermReport:
-    """Term of a glossary that translated texts have.
-
-    source, targets: the term, and the forms of its translation; without forms for a term that is not translated
-    texts: number of texts with the term
-    used: number of those whose translation has a form
-    """
-
-    source: str
-    targets: Sequence[str]
-    texts: int
-    used: int
-
-
-@dataclass(frozen=True)
-class FileReport:
-    """Output of `dragoman translate-file --json` for a file.
-
-    status: "ok", "flagged" or "refused"
-    error, code: the reason for a refusal
-    texts: number of texts in the file
-    translated, from_memory: number of new translations, and of those that the memory had
-    fuzzy_matches: number of those in the memory whose source is only similar, which a human has to check
-    terms: use of the terms of the glossary, with --glossary
-    kept: number of texts that the output had already
-    unused: keys, or sources, of the texts of the earlier output that have no place in the new one
-    """
-
-    file: str
-    status: str
-    output: str | None = None
-    format: str | None = None
-    texts: int = 0
-    translated: int = 0
-    from_memory: int = 0
-    fuzzy_matches: int = 0
-    flagged: Sequence[FlaggedText] = ()
-    terms: Annotated[Sequence[TermReport] | None, OPTIONAL] = None
-    kept: int = 0
-    unused: Sequence[str] = ()
-    error: Annotated[str | None, OPTIONAL] = None
-    code: Annotated[str | None, OPTIONAL] = None
 
 
 def scope_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -201,6 +134,9 @@ class TranslateFileOptions:
     placeholders: PlaceholderMethod = shared(placeholders_option)
     target_language: str | None = shared(to_option)
     source_language: str | None = shared(from_option)
+    report: Path | None = option(
+        "--report", type=PATH_TYPE, metavar="FILE.html", help="Write a page of the texts to check, with reasons and places."
+    )
     ensemble: tuple[Path, ...]
     device_options: DeviceOptions = shared(device_options)
     as_json: bool = shared(json_option("Print one JSON object a file, with its flagged texts."))
@@ -223,6 +159,8 @@ def translate_file(args: TranslateFileOptions) -> None:
               dragoman translate-file --check messages.po
     """
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
+    from dragoman.documents.file_report import describe, report_file
+    from dragoman.documents.review_page import render_review
 
     settings = [argument for argument in args.arguments if "=" in argument and not Path(argument).exists()]
     paths = [Path(argument) for argument in args.arguments if argument not in settings]
@@ -272,48 +210,32 @@ def translate_file(args: TranslateFileOptions) -> None:
         translate = _build_translate(
             file_translator, files, bundle, args.output, overwrite=args.overwrite, original=args.translation_of
         )
-    statuses: Counter[str] = Counter()
+    if args.report is not None:
+        check_output_paths(args.report, overwrite=True, input_paths=files)
+    reports: list[FileReport] = []
     for path in files:
         with progress_bar(console, path.name, None, unit="texts", hidden=args.check) as bar:
             report = report_file(path, translate, bar.set_done, verbose=args.verbose)
-        statuses[report.status] += 1
+        reports.append(report)
         if args.as_json:
             print_json(report)
-        for line in _describe(report):
+        for line in describe(report):
             console.print(line, markup=False)
-    if statuses["refused"]:
+    if args.report is not None:
+        with atomic_write(args.report, overwrite=True) as stream:
+            stream.write(render_review(reports))
+    statuses = {report.status for report in reports}
+    if "refused" in statuses:
         sys.exit(REFUSED_FILES)
-    if statuses["flagged"]:
+    if "flagged" in statuses:
         sys.exit(INCOMPLETE_LINES)
-
-
-def report_file(
-    path: Path, translate: Callable[[Path, OnProgress], FileReport], on_progress: OnProgress, *, verbose: bool = False
-) -> FileReport:
-    """Return the report of a file, also of one that cannot be read or written. No exception of a file costs the next ones.
-
-    verbose: print the traceback of an unexpected exception
-    """
-    try:
-        return translate(path, on_progress)
-    except DragomanError as error:
-        message = str(error) if str(path) in str(error) else f"{path}: {error}"
-        return FileReport(str(path), "refused", error=message, code=error.code)
-    except Exception as error:
-        if verbose:
-            traceback.print_exc()
-        if is_out_of_memory(error):
-            message = f"{path}: the memory does not hold it; divide it"
-            return FileReport(str(path), "refused", error=message, code=OutOfMemoryError.code)
-        hint = "report it, with the file if you can" + ("" if verbose else "; --verbose shows where it comes from")
-        message = f"{path}: an unexpected {type(error).__name__}; {hint}"
-        return FileReport(str(path), "refused", error=message, code=DragomanError.code)
 
 
 def _build_check(
     languages: tuple[str, str], line_length: int, reading_speed: float, glossary: Path | None, original: Path | None
 ) -> Callable[[Path, OnProgress], FileReport]:
     """Return the function that checks a file."""
+    from dragoman.documents.file_report import report_check
     from dragoman.documents.subtitles import SubtitleLimits
     from dragoman.documents.translate_document import DocumentOptions
     from dragoman.formats.glossary_file import resolve_glossary
@@ -321,7 +243,7 @@ def _build_check(
     options = DocumentOptions(
         *languages, subtitles=SubtitleLimits(line_length, reading_speed), glossary=resolve_glossary(glossary, *languages)
     )
-    return lambda path, on_progress: _report_check(path, options, original)
+    return lambda path, on_progress: report_check(path, options, original)
 
 
 def _build_translate(
@@ -335,13 +257,14 @@ def _build_translate(
 ) -> Callable[[Path, OnProgress], FileReport]:
     """Return the function that translates a file, and writes it beside the original or into a folder."""
 
+    from dragoman.documents.file_report import report_translation
     from dragoman.documents.output_names import get_output_suffix
 
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
         output = translator.name_output(path) if folder is None else folder / path.with_suffix(get_output_suffix(path)).name
         check_output_paths(output, overwrite=True, input_paths=[bundle, *files])
         treat_termination_as_interrupt()
-        return _report_translation(
+        return report_translation(
             translator.translate(path, output, overwrite=overwrite, original=original, on_progress=on_progress)
         )
 
@@ -354,96 +277,3 @@ def _check_names(files: Sequence[Path], output: Path | None) -> None:
     twice = [name for name, count in names.items() if count > 1]
     if output is not None and twice:
         raise usage_error(f"-o: two files have the name {twice[0]}; translate them into two folders")
-
-
-def _report_check(path: Path, options: DocumentOptions, original: Path | None) -> FileReport:
-    """Return the report about the translations that a file has.
-
-    original: the source of a file of one language; by default en.json is that of en.de.json, or of de.json with --from and --to
-
-    Raises DataError if a file of one language has no source to compare it with.
-    """
-    from dragoman.documents.formats import read_document
-    from dragoman.documents.output_names import find_original
-    from dragoman.documents.translate_document import check_document, count_terms
-    from dragoman.documents.unit_selection import count_texts
-
-    document = read_document(path)
-    if original is None and not document.is_bilingual:
-        original = find_original(path, options.source_language, options.target_language)
-        if original is None and all(unit.seconds is None for unit in document.units):
-            raise DataError(
-                f"{path}: holds no sources to compare its texts with; name its source with --translation-of",
-                code="file-not-found",
-            )
-    results = check_document(document, options, None if original is None else read_document(original))
-    flagged = _list_flagged(results)
-    return FileReport(
-        str(path),
-        "flagged" if flagged else "ok",
-        None,
-        document.format,
-        count_texts(document),
-        flagged=flagged,
-        terms=None if options.glossary is None else _report_terms(count_terms(results, options.glossary)),
-    )
-
-
-def _report_translation(translation: FileTranslation) -> FileReport:
-    matches = [result.match for result in translation.results if result.match is not None]
-    flagged = _list_flagged(translation.results)
-    return FileReport(
-        str(translation.path),
-        "flagged" if flagged else "ok",
-        str(translation.output),
-        translation.format,
-        translation.num_texts,
-        sum(1 for result in translation.results if result.text and result.origin != "file"),
-        len(matches),
-        sum(1 for match in matches if not match.is_exact),
-        flagged,
-        None if translation.terms is None else _report_terms(translation.terms),
-        translation.num_kept,
-        translation.unused,
-    )
-
-
-def _report_terms(counts: Sequence[TermCount]) -> list[TermReport]:
-    return [TermReport(count.entry.source, count.entry.targets, count.num_texts, count.num_used) for count in counts]
-
-
-def _list_flagged(results: Sequence[UnitResult]) -> list[FlaggedText]:
-    return [
-        FlaggedText(result.unit.id, result.unit.context, result.unit.source, result.text, result.flags, result.note)
-        for result in results
-        if result.flags
-    ]
-
-
-def _describe(report: FileReport) -> list[str]:
-    """Return the messages about a file."""
-    if report.error is not None:
-        return [f"{report.error} (refused)"]
-    lines = []
-    for text in report.flagged[:MAX_MESSAGES]:
-        place = f" ({text.context})" if text.context else ""
-        note = f": {text.note}" if text.note else ""
-        lines.append(f"{report.file}: {', '.join(text.flags)}: {' '.join(text.source.split())[:60]!r}{place}{note}")
-    if len(report.flagged) > MAX_MESSAGES:
-        lines.append(f"{report.file}: {len(report.flagged) - MAX_MESSAGES} more texts are flagged; --json lists them")
-    counts = format_count(report.texts, "text")
-    if report.output is not None:
-        counts = f"{report.translated} of {counts} translated into {report.output}"
-        if report.kept:
-            counts += f", {report.kept} kept"
-        if report.unused:
-            names = ", ".join(name[:40] for name in report.unused[:3])
-            counts += f", {len(report.unused)} of the earlier output left out ({names}{', …' if report.unused[3:] else ''})"
-    if report.terms is not None:
-        num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
-        counts += f", {num_used} of {format_count(num_texts, 'term')} used"
-    return [*lines, f"{report.file}: {counts}, {len(report.flagged)} flagged"]
-
-
-MAX_MESSAGES = 10
-"""Flagged texts of a file that are named on standard error."""

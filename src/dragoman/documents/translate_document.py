@@ -67,6 +67,10 @@ MAX_ATTEMPTS = 200
 UNWRITABLE_NOTE = "the file would have other texts or another structure with this translation, so the text stays as it is"
 CODE_FLAGS = frozenset(("xmltags", "printf", "variables"))
 """Flags of a translation that has other codes than its source; such a translation is not written."""
+MIN_LETTERS = 6
+"""Fewest letters beside codes whose loss is flagged."""
+MIN_LETTERS_KEPT = 1 / 3
+"""Smallest usual share of letters beside codes. Of 17,144 pairs of programs' texts with codes, 16 are below it."""
 _FAILED_STATUSES = ("truncated", "repetition", "too_long", "empty")
 
 
@@ -243,7 +247,19 @@ def _check_text(unit: Unit, translation: str, options: DocumentOptions) -> list[
     flags: list[str] = list(check_translation(plain_source, plain_text, options.target_language, options.limits.length_ratios))
     if options.glossary is not None and any(use.form is None for use in options.glossary.check(plain_source, plain_text)):
         flags.append("terminology")
+    if is_spaced_language(options.target_language) and _loses_words(codes_of_source, codes_of_text):
+        flags.append("length")
     return [*flags, *compare_codes(codes_of_source, codes_of_text).flags]
+
+
+def _loses_words(source: CodedText, translation: CodedText) -> bool:
+    """Return whether a text with codes lost most of its letters, as `in %d seconds` that became `in %d`."""
+    if all(isinstance(part, str) for part in source.parts):
+        return False
+    num_before, num_after = (
+        sum(map(str.isalpha, "".join(_list_texts(side.parts, with_codes=False)))) for side in (source, translation)
+    )
+    return num_before >= MIN_LETTERS and num_after < MIN_LETTERS_KEPT * num_before
 
 
 def count_terms(results: Sequence[UnitResult], glossary: Glossary) -> list[TermCount]:
@@ -268,16 +284,16 @@ def _parse(unit: Unit, text: str) -> CodedText:
     return mark_word_codes(read_inline(text, unit.markup, unit.rules))
 
 
-def _list_texts(parts: Sequence[Part]) -> Iterator[str]:
-    """Yield the texts and placeholders, without tags."""
+def _list_texts(parts: Sequence[Part], *, with_codes: bool = True) -> Iterator[str]:
+    """Yield the texts without tags. with_codes: also yield placeholders, and a space for a tag that stands for one"""
     for part in parts:
         if isinstance(part, str):
             yield part
         elif isinstance(part, Element):
-            yield from _list_texts(part.parts)
-        elif part.text:
+            yield from _list_texts(part.parts, with_codes=with_codes)
+        elif with_codes and part.text:
             yield part.markup
-        elif part.is_space:
+        elif with_codes and part.is_space:
             yield " "
 
 

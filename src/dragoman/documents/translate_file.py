@@ -44,7 +44,7 @@ class FileTranslation:
         num_texts: number of texts in the file
         results: one for each text that was to be translated, in order
         terms: use of the terms of the glossary; None without a glossary
-        num_kept: number of texts that an earlier output had, and that were kept
+        num_kept: number of texts whose translation, in the file or an earlier output, stays
         unused: keys, or sources, of the texts of the earlier output that have no place any more
     """
 
@@ -147,7 +147,9 @@ class FileTranslator:
             check_path_is_free(output)
         earlier = self._read_earlier(document, output, original)
         selected = list_selected(document, self.options.scope, self.options.keys, self.options.source_language)
-        total, done = sum(is_redone(unit, earlier.texts, self.options.scope) for unit in selected), 0
+        redone = {unit.id for unit in selected if is_redone(unit, earlier.texts, self.options.scope)}
+        num_kept = sum(unit.id not in redone and bool(unit.target or unit.id in earlier.texts) for unit in document.units)
+        total, done = len(redone), 0
 
         def advance(count: int) -> None:
             nonlocal done
@@ -170,7 +172,7 @@ class FileTranslator:
             count_texts(document, self.options.keys),
             result.results,
             terms,
-            0 if self.options.scope == "all" else len(earlier.texts),
+            num_kept,
             earlier.unused,
         )
 

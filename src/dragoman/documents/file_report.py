@@ -1,0 +1,207 @@
+"""Reports of `dragoman translate-file`: of a translated file, of a checked one, and of one that was refused."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from dragoman.documents.formats import read_document
+from dragoman.documents.output_names import find_original
+from dragoman.documents.reasons import describe_flags
+from dragoman.documents.translate_document import DocumentOptions, TermCount, UnitResult, check_document, count_terms
+from dragoman.documents.translate_file import FileTranslation
+from dragoman.documents.unit_selection import count_texts
+from dragoman.errors import DataError, DragomanError, OutOfMemoryError, is_out_of_memory
+from dragoman.io.json_fields import OPTIONAL
+from dragoman.runtime.counts import format_count
+
+OnProgress = Callable[[int, int], None]
+
+MAX_MESSAGES = 10
+"""Flagged texts of a file that are named on standard error."""
+
+
+@dataclass(frozen=True)
+class FlaggedText:
+    """Text that needs a check.
+
+    id, context: place in the file
+    text: the translation; empty if the source stays
+    flags: names of the failed checks
+    note: sentence about what is wrong
+    """
+
+    id: str
+    context: str
+    source: str
+    text: str
+    flags: Sequence[str]
+    note: str
+
+
+@dataclass(frozen=True)
+class TermReport:
+    """Term of a glossary that translated texts have.
+
+    source, targets: the term, and the forms of its translation; without forms for a term that is not translated
+    texts: number of texts with the term
+    used: number of those whose translation has a form
+    """
+
+    source: str
+    targets: Sequence[str]
+    texts: int
+    used: int
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """Output of `dragoman translate-file --json` for a file.
+
+    status: "ok", "flagged" or "refused"
+    error, code: the reason for a refusal
+    texts: number of texts in the file
+    translated, from_memory: number of new translations, and of those that the memory had
+    fuzzy_matches: number of those in the memory whose source is only similar, which a human has to check
+    terms: use of the terms of the glossary, with --glossary
+    kept: number of texts whose translation was there already, and stays
+    left: number of other texts that stay as they are: those without words, those of other keys, and those that fail a check
+    unused: keys, or sources, of the texts of the earlier output that have no place in the new one
+    """
+
+    file: str
+    status: str
+    output: str | None = None
+    format: str | None = None
+    texts: int = 0
+    translated: int = 0
+    from_memory: int = 0
+    fuzzy_matches: int = 0
+    flagged: Sequence[FlaggedText] = ()
+    terms: Annotated[Sequence[TermReport] | None, OPTIONAL] = None
+    kept: int = 0
+    left: int = 0
+    unused: Sequence[str] = ()
+    error: Annotated[str | None, OPTIONAL] = None
+    code: Annotated[str | None, OPTIONAL] = None
+
+
+def report_file(
+    path: Path, translate: Callable[[Path, OnProgress], FileReport], on_progress: OnProgress, *, verbose: bool = False
+) -> FileReport:
+    """Return the report of a file, also of one that cannot be read or written. No exception of a file costs the next ones.
+
+    verbose: print the traceback of an unexpected exception
+    """
+    try:
+        return translate(path, on_progress)
+    except DragomanError as error:
+        message = str(error) if str(path) in str(error) else f"{path}: {error}"
+        return FileReport(str(path), "refused", error=message, code=error.code)
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        if is_out_of_memory(error):
+            message = f"{path}: the memory does not hold it; divide it"
+            return FileReport(str(path), "refused", error=message, code=OutOfMemoryError.code)
+        hint = "report it, with the file if you can" + ("" if verbose else "; --verbose shows where it comes from")
+        message = f"{path}: an unexpected {type(error).__name__}; {hint}"
+        return FileReport(str(path), "refused", error=message, code=DragomanError.code)
+
+
+def report_check(path: Path, options: DocumentOptions, original: Path | None) -> FileReport:
+    """Return the report about the translations that a file has.
+
+    original: the source of a file of one language; by default the file that `find_original` finds
+
+    Raises DataError if a file of one language has no source to compare it with.
+    """
+    document = read_document(path)
+    if original is None and not document.is_bilingual:
+        original = find_original(path, options.source_language, options.target_language)
+        if original is None and all(unit.seconds is None for unit in document.units):
+            raise DataError(
+                f"{path}: holds no sources to compare its texts with; name its source with --translation-of",
+                code="file-not-found",
+            )
+    results = check_document(document, options, None if original is None else read_document(original))
+    flagged = _list_flagged(results)
+    return FileReport(
+        str(path),
+        "flagged" if flagged else "ok",
+        None,
+        document.format,
+        count_texts(document),
+        flagged=flagged,
+        terms=None if options.glossary is None else _report_terms(count_terms(results, options.glossary)),
+    )
+
+
+def report_translation(translation: FileTranslation) -> FileReport:
+    """Return the report of a file that was translated."""
+    num_translated = sum(1 for result in translation.results if result.text and result.origin != "file")
+    matches = [result.match for result in translation.results if result.match is not None]
+    flagged = _list_flagged(translation.results)
+    return FileReport(
+        str(translation.path),
+        "flagged" if flagged else "ok",
+        str(translation.output),
+        translation.format,
+        translation.num_texts,
+        num_translated,
+        len(matches),
+        sum(1 for match in matches if not match.is_exact),
+        flagged,
+        None if translation.terms is None else _report_terms(translation.terms),
+        translation.num_kept,
+        max(translation.num_texts - num_translated - translation.num_kept, 0),
+        translation.unused,
+    )
+
+
+def _report_terms(counts: Sequence[TermCount]) -> list[TermReport]:
+    return [TermReport(count.entry.source, count.entry.targets, count.num_texts, count.num_used) for count in counts]
+
+
+def _list_flagged(results: Sequence[UnitResult]) -> list[FlaggedText]:
+    return [
+        FlaggedText(
+            result.unit.id,
+            result.unit.context,
+            result.unit.source,
+            result.text,
+            result.flags,
+            result.note or describe_flags(result.unit, result.text, result.flags),
+        )
+        for result in results
+        if result.flags
+    ]
+
+
+def describe(report: FileReport) -> list[str]:
+    """Return the messages about a file."""
+    if report.error is not None:
+        return [f"{report.error} (refused)"]
+    lines = []
+    for text in report.flagged[:MAX_MESSAGES]:
+        place = f" ({text.context})" if text.context else ""
+        lines.append(f"{report.file}: {' '.join(text.source.split())[:60]!r}{place}: {text.note}")
+    if len(report.flagged) > MAX_MESSAGES:
+        lines.append(f"{report.file}: {len(report.flagged) - MAX_MESSAGES} more texts are flagged; --report shows them")
+    counts = format_count(report.texts, "text")
+    if report.output is not None:
+        counts = f"{report.translated} of {counts} translated into {report.output}"
+        if report.kept:
+            counts += f", {report.kept} kept"
+        if report.left:
+            counts += f", {report.left} left"
+        if report.unused:
+            names = ", ".join(name[:40] for name in report.unused[:3])
+            counts += f", {len(report.unused)} of the earlier output left out ({names}{', …' if report.unused[3:] else ''})"
+    if report.terms is not None:
+        num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
+        counts += f", {num_used} of {format_count(num_texts, 'term')} used"
+    return [*lines, f"{report.file}: {counts}, {len(report.flagged)} flagged"]
