@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -60,6 +61,18 @@ def progress_lines() -> Iterator[None]:
     """Switch the progress lines on, for tests of these lines."""
     with mock.patch.dict(LineTimer.__init__.__kwdefaults__ or {}, interval_seconds=LINE_INTERVAL_SECONDS):
         yield
+
+
+@pytest.fixture
+def charts() -> None:
+    """Let the runs of a test draw their charts."""
+
+
+@pytest.fixture(autouse=True)
+def _no_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no charts of the runs of a test, without the fixture `charts`: they take more than half of a tiny run's time."""
+    if "tiny" in request.fixturenames and "charts" not in request.fixturenames:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
 @pytest.fixture(scope="session")
