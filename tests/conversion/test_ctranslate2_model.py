@@ -19,7 +19,6 @@ import torch
 from safetensors.torch import load_file
 
 import dragoman
-from damaged_sources import damage_folder
 from dragoman.bundle import load_bundle
 from dragoman.conversion.language_codes import M2M100_LANGUAGES
 from dragoman.data.tokenization.special_tokens import END_ID
@@ -578,9 +577,3 @@ def test_false_variables_raise(change: Callable[[dict[str, Any]], object], expec
     with raises_code("source-damaged", expected, str(folder)):
         dragoman.convert(folder, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
-
-
-@pytest.mark.slow
-def test_damaged_folders_give_one_line(folder: Path, tmp_path: Path) -> None:
-    """Damage one file of the folder in 1,000 ways: the result is a bundle that loads, or one error of one line."""
-    assert damage_folder(folder, tmp_path, 1000) == 1000

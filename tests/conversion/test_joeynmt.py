@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 import dragoman
-from damaged_sources import damage_folder
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import END_ID
 from expected_errors import raises_code
@@ -336,8 +335,3 @@ def test_best_checkpoint_is_read(folder: Path, tmp_path: Path) -> None:
         dragoman.convert(folder, tmp_path / "bundle")
     (folder / "best.ckpt").symlink_to("10.ckpt")
     dragoman.convert(folder, tmp_path / "bundle")
-
-
-@pytest.mark.slow
-def test_damaged_files_give_one_line(folder: Path, tmp_path: Path) -> None:
-    assert damage_folder(folder, tmp_path, 1000) == 1000

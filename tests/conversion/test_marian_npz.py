@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 import dragoman
 import marian_folders
 from conftest import edit_config
-from damaged_sources import damage_folder
 from dragoman.bundle import load_bundle
 from dragoman.conversion.marian_yaml import parse_settings, parse_vocabulary
 from dragoman.data.tokenization.special_tokens import END_ID, UNKNOWN_ID
@@ -401,9 +400,3 @@ def test_several_models_need_a_choice(folder: Path, tmp_path: Path) -> None:
     dragoman.convert(folder, tmp_path / "bundle")
     decoding = load_bundle(tmp_path / "bundle").recipe.decoding
     assert (decoding.beam_size, decoding.length_penalty) == (12, "none")  # Marian's defaults
-
-
-@pytest.mark.slow
-def test_damaged_folders_give_one_line(folder: Path, tmp_path: Path) -> None:
-    """Damage one file of the folder in 1,000 ways: the result is a bundle that loads, or one error of one line."""
-    assert damage_folder(folder, tmp_path, 1000) == 1000

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 import dragoman
-from damaged_sources import damage_folder
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from expected_errors import raises_code
@@ -394,11 +393,3 @@ def test_false_vocabulary_raises(vocabulary: dict[str, Any], name: str, tmp_path
     code = "conversion-unsupported" if "decoder_start_token" in vocabulary else "source-damaged"
     with raises_code(code, name):
         dragoman.convert(tmp_path / "source", tmp_path / "bundle")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["version 2", "version 3", "eole"])
-def test_damaged_files_give_one_line(form: str, tmp_path: Path) -> None:
-    write_variant(tmp_path / "source", form)
-    count = 1000 if form == "eole" else 500
-    assert damage_folder(tmp_path / "source", tmp_path, count) == count

@@ -31,14 +31,10 @@ import torch
 from torch import Tensor
 
 from conftest import MakeRecipe
-from dragoman.bundle import save_bundle
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.data.dataloader import DataPosition
-from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.errors import InterruptedRun, RunError, WriteError
 from dragoman.io.storage import MANIFEST_FILE, lock_dir, verify_checksums
-from dragoman.model.factory import build_model
-from dragoman.model.weights import collect_weights
 from dragoman.training.checkpoints.checkpoint import (
     Checkpoint,
     StateTensors,
@@ -54,7 +50,7 @@ from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
 from expected_errors import raises_code
-from tiny_runs import NO_DROPOUT, WORDS
+from tiny_runs import NO_DROPOUT
 from trainers import new_trainer
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -521,91 +517,6 @@ def test_r3_power_cut_leaves_an_intact_checkpoint(values: list[int], tmp_path: P
 # --- R4: damage after the save --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def untrained_bundle(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundle of an untrained model."""
-    folder = tmp_path_factory.mktemp("bundle")
-    recipe = tiny(folder)
-    tokenizer = train_tokenizer(
-        WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=recipe.model.append_source_eos, seed=1
-    )
-    sizes = len(tokenizer.source), len(tokenizer.target)
-    weights = collect_weights(build_model(recipe.model, source_vocab_size=sizes[0], target_vocab_size=sizes[1]))
-    save_bundle(folder / "bundle", recipe=recipe, tokenizer=tokenizer, weights=weights, metadata={})
-    return folder / "bundle"
-
-
-@pytest.fixture
-def artifact(request: pytest.FixtureRequest, untrained_bundle: Path, tmp_path: Path) -> Path:
-    if request.param == "bundle":
-        return Path(shutil.copytree(untrained_bundle, tmp_path / "bundle"))
-    return save(tmp_path, 1).path
-
-
-BOTH = pytest.mark.parametrize("artifact", ["checkpoint", "bundle"], indirect=True)
-
-
-def get_checksum_error(folder: Path) -> str:
-    with pytest.raises(RunError) as caught:
-        verify_checksums(folder, RunError)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("artifact", "flips", "cuts"),
-    [
-        ("checkpoint", 300, 30),
-        ("bundle", 100, 10),
-        pytest.param("checkpoint", 10_000, 1_000, marks=SLOW),
-        pytest.param("bundle", 2_000, 200, marks=SLOW),
-    ],
-    indirect=["artifact"],
-)
-def test_r4_flips_and_truncations_are_detected(flips: int, cuts: int, artifact: Path) -> None:
-    """Flips of a bit or of a byte, at offsets drawn evenly over all bytes, and evenly over the files."""
-    rng = random.Random(4)
-    held = {path: path.read_bytes() for path in sorted(artifact.iterdir())}
-    offsets = [(path, offset) for path, content in held.items() for offset in range(len(content))]
-    for number in range(flips + cuts):
-        if number % 2:
-            path, offset = rng.choice(offsets)
-        else:
-            path = rng.choice(list(held))
-            offset = rng.randrange(len(held[path]))
-        if number < flips:
-            pattern = rng.choice([1 << rng.randrange(8), rng.randrange(1, 256)])
-            with path.open("r+b", buffering=0) as stream:
-                os.pwrite(stream.fileno(), bytes([held[path][offset] ^ pattern]), offset)
-        else:
-            os.truncate(path, offset)
-        line = get_checksum_error(artifact)
-        assert str(path) in line or path.name == MANIFEST_FILE, line
-        path.write_bytes(held[path])
-    verify_checksums(artifact, RunError)
-
-
-@BOTH
-def test_r4_missing_extra_and_swapped_files(artifact: Path) -> None:
-    held = {path: path.read_bytes() for path in sorted(artifact.iterdir())}
-    for path, content in held.items():
-        path.unlink()
-        assert path.name in get_checksum_error(artifact)
-        path.write_bytes(content)
-        (artifact / f"{path.name}.bak").write_bytes(content)
-        assert get_checksum_error(artifact) == f"{artifact}: '{path.name}.bak' does not belong to it; move it elsewhere"
-        (artifact / f"{path.name}.bak").unlink()
-        for other_path in held.keys() - {path}:
-            if held[other_path] != content:
-                path.write_bytes(held[other_path])
-                other_path.write_bytes(content)
-                assert {path.name, other_path.name, MANIFEST_FILE} & set(
-                    get_checksum_error(artifact).replace(":", "/").split("/")
-                )
-                other_path.write_bytes(held[other_path])
-                path.write_bytes(content)
-    verify_checksums(artifact, RunError)
-
-
 def test_r4_damaged_checkpoint_falls_back_to_previous(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
@@ -698,69 +609,6 @@ def test_r5_needed_space_is_checked_before_writing(tmp_path: Path, monkeypatch: 
     reason = f"the disk is full (1.3 MiB needed, 1.0 MiB free in {tmp_path}); delete files to free space"
     message = f"{tmp_path / 'step-00000002'}: {reason}"
     assert str(caught.value) == message
-
-
-MOUNT_SCRIPT = """
-import json, shutil, subprocess, sys
-from pathlib import Path
-import torch
-import dragoman.io.storage
-from dragoman.errors import OutputError, RunError
-from dragoman.io.storage import verify_checksums
-from dragoman.training.checkpoints.checkpoint import (
-    StateTensors, TrainerState, find_latest_checkpoint, prune_checkpoints, save_checkpoint
-)
-
-folder = Path(sys.argv[1])
-mount = lambda *words: subprocess.run(["mount", *words, str(folder)], check=True)
-mount("-t", "tmpfs", "-o", "size=1M", "none")
-weights = {"a": torch.zeros(50_000)}
-
-def attempt(step):
-    try:
-        save_checkpoint(folder, StateTensors(weights, {}, weights), trainer_state=TrainerState(step=step), recipe={},
-                        metric=None, data_digests={}, scheduled=True)
-        prune_checkpoints(folder, keep_last=1, keep_best=0)
-        return "saved"
-    except OutputError as error:
-        return str(error)
-
-results = [attempt(1)]
-(folder / "filler").write_bytes(bytes(350_000))
-results.append(attempt(2))
-check, dragoman.io.storage._check_free_space = dragoman.io.storage._check_free_space, lambda *_: None
-results.append(attempt(2))
-dragoman.io.storage._check_free_space = check
-(folder / "filler").unlink()
-results.append(attempt(2))
-mount("-o", "remount,ro")
-results.append(attempt(3))
-results.append(find_latest_checkpoint(folder, print).path.name)
-mount("-o", "remount,rw")
-results.append(attempt(3))
-results.append(sorted(path.name for path in folder.iterdir()))
-verify_checksums(folder / "step-00000003", RunError)
-print(json.dumps(results))
-"""
-
-
-@SLOW
-@pytest.mark.skipif(
-    shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0,
-    reason="this user may not mount a file system",
-)
-def test_r5_r6_tiny_and_read_only_file_systems(tmp_path: Path) -> None:
-    words = ["unshare", "-m", sys.executable, "-c", MOUNT_SCRIPT, str(tmp_path)]
-    results = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-    first, refused, full, second, closed, newest, third, remaining = results
-    assert first == second == third == "saved"
-    step = tmp_path / "step-00000002"
-    # 400,000 bytes and a tenth are needed; of 1 MiB, 400,000 and 350,000 bytes are used.
-    for line in (refused, full):
-        assert line == f"{step}: the disk is full (0.4 MiB needed, 0.3 MiB free in {tmp_path}); delete files to free space"
-    assert closed == f"{tmp_path / 'step-00000003'}: cannot be written: Read-only file system"
-    assert newest == step.name
-    assert remaining == ["step-00000003"]
 
 
 # --- R6: a failing disk, and other errors --------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +41,7 @@ from dragoman.data.collate import Batch, collate, iter_batches_by_length
 from dragoman.data.dataloader import DataPosition, TrainingBatches
 from dragoman.data.encoded_corpus import Corpus, list_pair_files
 from dragoman.data.tokenization.special_tokens import END_ID, PADDING_ID
-from dragoman.errors import DataError, InterruptedRun, OutputError, RecipeError, RunError
+from dragoman.errors import DataError, InterruptedRun, RecipeError, RunError
 from dragoman.evaluation.metrics import Score, bleu, chrf, compute_perplexity, exact_match
 from dragoman.formats.text import read_lines
 from dragoman.io.safetensors import save_tensors
@@ -152,13 +151,6 @@ def test_smoothed_loss_has_gradients_of_its_distribution(
                         nll, F.cross_entropy(F.linear(outputs_XD, output_VD), TARGETS_X, reduction="sum")
                     )
                     assert not nll.requires_grad
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
-def test_uniform_smoothing_equals_pytorch(epsilon: float, outputs_XD: Tensor, output_VD: Tensor) -> None:
-    loss, _ = label_smoothed_loss(outputs_XD, output_VD, TARGETS_X, epsilon=epsilon, smoothing_mode="uniform")
-    logits_XV = F.linear(outputs_XD, output_VD)
-    torch.testing.assert_close(loss, F.cross_entropy(logits_XV, TARGETS_X, label_smoothing=epsilon, reduction="sum"))
 
 
 class ShapeRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -570,13 +562,7 @@ def without_clock_keys(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [{key: value for key, value in entry.items() if key not in CLOCK_KEYS} for entry in metrics]
 
 
-STOPS = [[1], [2], [3], [4], [5], [6], [7], [8], [9], [1, 1, 2, 4], [3, 3]]
-
-
-@pytest.mark.parametrize(
-    "stops",
-    [pytest.param(stops, marks=[] if stops in ([3, 3], [8]) else pytest.mark.slow, id=str(stops)) for stops in STOPS],
-)
+@pytest.mark.parametrize("stops", [[3, 3], [8]])
 def test_resumed_run_equals_unbroken_run(stops: list[int], unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     for stop in stops:
@@ -709,9 +695,8 @@ def test_run_ends_well_without_its_text(tiny: MakeRecipe, corpus: Path, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_data_workers_make_the_same_run(num_workers: int, unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    recipe = tiny(tmp_path / "run", *LONG, f"data.num_workers={num_workers}")
+def test_data_workers_make_the_same_run(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+    recipe = tiny(tmp_path / "run", *LONG, "data.num_workers=2")
     with pytest.raises(InterruptedRun):
         train(recipe, Recorder(stop_after=4))
     train(recipe)
@@ -748,7 +733,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_signal_to_all_processes_stops_with_workers(name: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to all of its processes, and a scheduler sends its signals to all processes of a job."""
     recipe = tiny(tmp_path / "run", *LONG, "data.num_workers=1", "data.preprocessing_workers=1", "training.max_steps=1000")
@@ -820,24 +805,12 @@ def flip_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-DAMAGES: list[Callable[[Path], object]] = [
-    lambda path: flip_bit(path / "model.safetensors"),
-    lambda path: flip_bit(path / "optimizer.safetensors"),
-    lambda path: (path / "state.json").unlink(),
-    lambda path: (path / "manifest.json").write_text(""),
-    lambda path: (path / "model.safetensors").write_bytes(b""),
-]
-
-
-@pytest.mark.parametrize("damage", [DAMAGES[0], *(pytest.param(damage, marks=pytest.mark.slow) for damage in DAMAGES[1:])])
-def test_damaged_checkpoint_resumes_from_previous_one(
-    damage: Callable[[Path], object], unbroken: Path, tiny: MakeRecipe, tmp_path: Path
-) -> None:
+def test_damaged_checkpoint_resumes_from_previous_one(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     with pytest.raises(InterruptedRun):
         train(recipe, Recorder(stop_after=7))
     newest = tmp_path / "run" / "checkpoints" / "step-00000007"
-    damage(newest)
+    flip_bit(newest / "model.safetensors")
     recorder = Recorder()
     train(recipe, recorder)
     (notice,) = [text for text in recorder.notices if "resumes from the checkpoint before it" in text]
@@ -974,14 +947,6 @@ def test_full_disk_at_end_keeps_last_checkpoint(
     assert notices == []
     train(recipe)
     assert_same_run(tmp_path / "run", unbroken)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_full_disk_under_metrics_log_is_reported(tmp_path: Path) -> None:
-    metrics_log = MetricsLog(tmp_path / "metrics.jsonl")
-    metrics_log.path = Path("/dev/full")
-    with pytest.raises(OutputError, match="/dev/full: the disk is full"):
-        metrics_log.write("train", step=1)
 
 
 def test_run_folder_that_cannot_be_created(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -1142,32 +1107,6 @@ def names(*steps: int) -> list[str]:
     return [f"step-{step:08d}" for step in steps]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("keep_last", "keep_best", "expected"),
-    [
-        (1, 0, names(6)),
-        (3, 0, names(4, 5, 6)),
-        (1, 1, names(3, 6)),
-        (1, 2, names(2, 3, 6)),
-        (2, 3, names(2, 3, 5, 6)),
-        (9, 9, names(1, 2, 3, 4, 5, 6)),
-    ],
-)
-def test_newest_and_best_checkpoints_are_kept(
-    keep_last: int, keep_best: int, expected: list[str], tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_validations(monkeypatch, nll=[5, 3, 1, 4, 3.5, 9])
-    recipe = tiny(
-        tmp_path / "run", "training.validate_every_steps=1", "training.checkpoint_every_steps=1",
-        "training.checkpoint_averaging='none'",
-        "training.num_validation_translations=0", f"training.keep_last={keep_last}", f"training.keep_best={keep_best}",
-    )  # fmt: skip
-    new_trainer(recipe).run()
-    # The best in order are 3 (1.0), 2 (3.0) and 5 (3.5).
-    assert checkpoint_names(tmp_path / "run") == expected
-
-
 def test_earlier_of_equal_checkpoints_is_best(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_validations(monkeypatch, nll=[2, 2, 3])
     recipe = tiny(
@@ -1222,11 +1161,6 @@ def mean_of(run: Path, *steps: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("settings", "averaged"),
     [
-        (("training.checkpoint_averaging='last'", "training.num_averaged_checkpoints=3", "training.keep_last=3"), (4, 5, 6)),
-        (
-            ("training.checkpoint_averaging='last'", "training.num_averaged_checkpoints=20", "training.keep_last=20"),
-            (1, 2, 3, 4, 5, 6),
-        ),
         (
             (
                 "training.checkpoint_averaging='best'",
@@ -1283,19 +1217,28 @@ def test_average_run_writes_another_bundle(trained: Path, tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last"]
 
 
+def save_small(folder: Path, step: int, *, metric: float | None, scheduled: bool = True) -> None:
+    tensors, state = StateTensors({"a": torch.zeros(1)}, {}), TrainerState(step=step)
+    save_checkpoint(folder, tensors, trainer_state=state, recipe={}, metric=metric, data_digests={}, scheduled=scheduled)
+
+
 def test_unscheduled_checkpoints_are_pruned(tmp_path: Path) -> None:
     for step, scheduled, metric in ((1, True, None), (2, False, None), (3, True, -5.0), (4, False, None)):
-        save_checkpoint(
-            tmp_path,
-            StateTensors({"a": torch.zeros(1)}, {}),
-            trainer_state=TrainerState(step=step),
-            recipe={},
-            metric=metric,
-            data_digests={},
-            scheduled=scheduled,
-        )
+        save_small(tmp_path, step, metric=metric, scheduled=scheduled)
         prune_checkpoints(tmp_path, keep_last=2, keep_best=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == names(3, 4)
+
+
+def test_newest_and_best_checkpoints_are_kept(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    """The best in order are 3 (1.0), 2 (3.0) and 5 (3.5)."""
+    for keep_last, keep_best, steps in ((1, 0, (6,)), (3, 0, (4, 5, 6)), (1, 2, (2, 3, 6)), (2, 3, (2, 3, 5, 6))):
+        with subtests.test(keep_last=keep_last, keep_best=keep_best):
+            folder = tmp_path / f"{keep_last}-{keep_best}"
+            folder.mkdir()
+            for step, nll in enumerate((5, 3, 1, 4, 3.5, 9), start=1):
+                save_small(folder, step, metric=-nll)
+                prune_checkpoints(folder, keep_last=keep_last, keep_best=keep_best)
+            assert sorted(path.name for path in folder.iterdir()) == names(*steps)
 
 
 def test_unfinished_checkpoint_folders_are_removed(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -1395,30 +1338,6 @@ def test_metrics_log_is_cut_at_resumed_step(tmp_path: Path) -> None:
     assert read_strict_log(path) == [*lines[:2], {"type": "train", "step": 3, "loss": 1.5}]
 
 
-class Page(HTMLParser):
-    """Parser that checks that the tags of a page close in the right order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.seen.append(tag)
-        if tag != "meta":  # the only element of the page without an end tag
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
-        self.seen.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_report_describes_the_run(trained: Path, corpus: Path) -> None:
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"), parse_constant=_refuse)
     assert report["name"] == "tiny"
@@ -1506,18 +1425,6 @@ def test_report_scores_are_those_of_bundle(trained: Path, corpus: Path) -> None:
     for name, score in (("bleu", bleu), ("chrf", chrf), ("exact_match", exact_match)):
         assert report[name] == round(score(texts, [references]).value, 2)
     assert report["exact_match"] > 0
-
-
-def test_report_pages_are_well_formed(trained: Path) -> None:
-    for name in ("curve.svg", "attention.svg"):
-        assert ElementTree.parse(trained / name).getroot().tag.endswith("svg")
-    page = Page()
-    page.feed((trained / "report.html").read_text(encoding="utf-8"))
-    page.close()
-    assert page.open == []
-    assert page.seen.count("svg") == 2
-    assert "tiny: training report" in page.text
-    assert "zehn" in page.text
 
 
 def test_run_works_without_validation_and_test_sets(tiny: MakeRecipe, tmp_path: Path) -> None:
@@ -1628,14 +1535,6 @@ def test_bad_corpus_fails_before_training(
     assert expected in assert_fails_before_training(recipe, DataError, str(path))
 
 
-@pytest.mark.parametrize("split", ["train", "valid", "test"])
-def test_empty_corpus_fails_before_training(split: str, tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
-    for language in ("en", "de"):
-        (folder / f"{split}.{language}").write_text("")
-    assert_fails_before_training(tiny(tmp_path / "run", f"data.root='{folder}'"), DataError, "empty")
-
-
 def test_blank_references_fail_before_training(tiny: MakeRecipe, corpus: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(corpus, tmp_path / "corpus"))
     lines = (folder / "test.de").read_text(encoding="utf-8").splitlines()
@@ -1661,10 +1560,6 @@ def test_validation_sentence_beyond_positions_fails(tiny: MakeRecipe, corpus: Pa
     )
     with raises_code("invalid-recipe", "data.valid", "model.max_positions = 30"):
         train(recipe)
-
-
-def test_too_large_vocabulary_fails(tiny: MakeRecipe, tmp_path: Path) -> None:
-    assert_fails_before_training(tiny(tmp_path / "run", "tokenizer.vocab_size=5000"), RecipeError, "vocab_size = 5000")
 
 
 @pytest.fixture(autouse=True)
