@@ -8,8 +8,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import itertools
-import json
-import pickle
 import random
 import sys
 import time
@@ -29,7 +27,7 @@ from numpy.typing import NDArray
 from dragoman.cleaning import filters
 from dragoman.cleaning.cleaning_report import TABLE_HEADER, find_warnings, format_rows, render_cleaning_report
 from dragoman.cleaning.decontamination import EvaluationTexts, normalize_for_matching
-from dragoman.cleaning.deduplication import Digests, DuplicateFinder, digest_pairs, digest_sources
+from dragoman.cleaning.deduplication import Digests, DuplicateFinder, digest_pairs
 from dragoman.cleaning.enabled_filters import FILTER_KEYS, FILTER_ORDER, PairFilter, build_filters
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
 from dragoman.cleaning.statistics import MAX_EXAMPLE_CHARACTERS, MAX_EXAMPLES, CleaningStats, FilterStats, apply_filters
@@ -73,24 +71,9 @@ def test_disabled_filters_are_not_applied() -> None:
     assert [pair_filter.name for pair_filter in make_filters(CleaningConfig())] == ["empty"]
 
 
-def test_all_filters_are_in_order() -> None:
-    assert [pair_filter.name for pair_filter in make_filters()] == [
-        name for name in FILTER_ORDER if not name.startswith("duplicate")
-    ]
-
-
 def test_skipped_filter_is_not_built() -> None:
     names = [pair_filter.name for pair_filter in make_filters(ALL, "language", "script", "numbers", source="", target="")]
     assert names == [name for name in FILTER_ORDER if name not in ("language", "script", "numbers") and "duplicate" not in name]
-
-
-def test_descriptions_state_limits() -> None:
-    sentences = {pair_filter.name: pair_filter.description for pair_filter in make_filters()}
-    assert sentences["length"] == "A side has more than 100 words or 600 characters."
-    assert "more than 3 times" in sentences["ratio"]
-    assert "50 %" in sentences["script"]
-    assert "0.5" in sentences["language"]
-    assert all(sentence.endswith(".") for sentence in sentences.values())
 
 
 def test_pair_counts_under_its_filter(subtests: pytest.Subtests) -> None:
@@ -526,13 +509,6 @@ def test_ascii_path_gives_same_key(text: str) -> None:
     assert normalize_for_matching(text.upper()) == normalize_for_matching(text)
 
 
-def test_evaluation_texts_pickle_small() -> None:
-    evaluation = EvaluationTexts.from_pairs(Pair(f"sentence {number} " * 10, f"Satz {number}") for number in range(3000))
-    pickled = pickle.dumps(evaluation)
-    assert len(pickled) < 80_000
-    assert pickle.loads(pickled).contains_side("x", "satz 2999")
-
-
 # Duplicates
 
 
@@ -612,23 +588,11 @@ def test_leftover_buckets_are_cleared_and_other_files_refused(tmp_path: Path) ->
         DuplicateFinder(tmp_path / "work" / "thesis.txt")
 
 
-def test_digests_are_128_bit_blake2b() -> None:
-    assert digest_sources(["Haus", ""]).tobytes() == b"".join(
-        hashlib.blake2b(text, digest_size=16).digest() for text in (b"Haus", b"")
-    )
-    assert digest_sources([]).shape == digest_pairs([], []).shape == (0, 2)
-
-
 @given(st.lists(st.tuples(st.text("ab:1", max_size=3), st.text("ab:1", max_size=3)), max_size=30))
 def test_only_equal_pairs_have_equal_digests(pairs: list[tuple[str, str]]) -> None:
     rows = list(map(tuple, digest_pairs([source for source, _ in pairs], [target for _, target in pairs]).tolist()))
     for (pair, digest), (other_pair, other_digest) in itertools.combinations(zip(pairs, rows, strict=True), 2):
         assert (pair == other_pair) == (digest == other_digest)
-
-
-def test_digests_need_sides_of_equal_length() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        digest_pairs(["a", "b"], ["c"])
 
 
 # Statistics
@@ -679,15 +643,6 @@ def test_chunks_merge_in_any_order(cuts: list[int], rng: random.Random) -> None:
     assert parts[0].to_dict() == whole.to_dict()
 
 
-def test_merge_leaves_parts_unchanged() -> None:
-    first, second = apply_filters(make_corpus(50), TEST_FILTERS)[1], apply_filters(make_corpus(90)[50:], TEST_FILTERS)[1]
-    before = json.dumps([first.to_dict(), second.to_dict()])
-    first.merge(second)
-    assert json.dumps([first.to_dict(), second.to_dict()]) == before
-    assert CleaningStats.merge_all([]) == CleaningStats()
-    assert CleaningStats.merge_all([first, second]) == apply_filters(make_corpus(90), TEST_FILTERS)[1]
-
-
 def test_later_drop_reduces_kept_pairs() -> None:
     _, stats = apply_filters(make_corpus(17), TEST_FILTERS)
     stats.count_drop("duplicate-pair", Pair("", "", "corpus.tsv:0"))
@@ -702,11 +657,6 @@ def test_long_examples_end_with_ellipsis() -> None:
     for text in (example.source, example.target, example.origin):
         assert len(text) == MAX_EXAMPLE_CHARACTERS
         assert text.endswith("…")
-
-
-def test_statistics_round_trip_through_json() -> None:
-    _, stats = apply_filters([*make_corpus(100), Pair("\u2028<é>\x00", "", "")], TEST_FILTERS)
-    assert CleaningStats.from_dict(json.loads(json.dumps(stats.to_dict()))) == stats
 
 
 def test_invalid_statistics_are_refused(subtests: pytest.Subtests) -> None:
@@ -760,11 +710,6 @@ def test_table_rows_have_counts_and_percentages() -> None:
     ]
     assert all(len(row) == len(TABLE_HEADER) for row in format_rows(CleaningStats()))
     assert format_rows(CleaningStats())[0] == ("read", "0", "–")
-
-
-def test_table_rows_are_in_filter_order() -> None:
-    _, stats = apply_filters([], make_filters(ALL))
-    assert [name for name, *_ in format_rows(stats)][1:-1] == [name for name in FILTER_ORDER if "duplicate" not in name]
 
 
 def make_stats(num_read: int, **num_dropped: int) -> CleaningStats:
@@ -826,10 +771,6 @@ def test_report_shows_corpora_and_examples_in_turn() -> None:
     # One of the examples of the filter that dropped pairs of both corpora is from the small corpus.
     assert text.count("corpus.tsv:") == MAX_EXAMPLES - 1 + MAX_EXAMPLES
     assert "These filters dropped nothing." not in text
-
-
-def test_report_lists_filters_that_dropped_nothing() -> None:
-    assert "These filters dropped nothing." in render_cleaning_report({"none": apply_filters([], TEST_FILTERS)[1]})
 
 
 def test_report_escapes_texts() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import logging
 import os
 import re
-import resource
 import shlex
 import shutil
 import signal
@@ -28,7 +26,6 @@ from safetensors.torch import load_file
 
 import dragoman
 import dragoman.console.input_windows
-from conftest import MakeRecipe
 from dragoman import Translator
 from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus
@@ -42,7 +39,6 @@ from dragoman.evaluation.metrics import bleu, chrf, exact_match, ter, tokenized_
 from dragoman.formats.readers import read_pairs
 from dragoman.formats.text import read_lines
 from dragoman.training import quickstart_recipe
-from dragoman.training.commands.progress_bar import TrainingProgressBar
 from progress_lines import drop_progress
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -181,14 +177,6 @@ def check_example(example: str) -> None:
     assert {run.removesuffix("-2") for run in runs} <= made | {"runs/quickstart-de"}
 
 
-def test_every_command_has_examples() -> None:
-    command_lines = examples()
-    assert {line.split()[0] for line in command_lines} == set(COMMANDS)
-    recipe_counts = [text.read_text(encoding="utf-8").count("     dragoman ") for text in RECIPES.glob("*.toml")]
-    # Some commands have two or three, and the first page has two more.
-    assert len(command_lines) >= sum(recipe_counts) + len(COMMANDS) + 13
-
-
 def test_group_without_a_command_shows_its_help(run_cli: RunCli) -> None:
     for group in ("model", "tree", "paper"):
         answer = run_cli(group)
@@ -207,11 +195,7 @@ def test_help_lists_fifteen_commands_or_all(run_cli: RunCli) -> None:
         assert "Begin with:    dragoman quickstart" in answer.out
 
 
-def test_version_option_prints_the_version(run_cli: RunCli) -> None:
-    assert run_cli("--version").out == f"dragoman {dragoman.__version__}\n"
-
-
-def test_help_is_fast_and_imports_no_libraries() -> None:
+def test_help_imports_no_libraries() -> None:
     program = """
 import sys
 from dragoman.cli.main import main
@@ -221,26 +205,9 @@ finally:
     heavy = {"torch", "numpy", "sacrebleu", "pydantic", "rich", "pyarrow"}
     print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
-    seconds = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        # Processor time, because a busy machine takes longer.
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    done = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
     assert "Everyday use:" in done.stdout
-    assert min(seconds) < 1.0
-
-
-def test_score_with_references_does_not_import_torch(output: Path, corpus: Path) -> None:
-    program = (
-        "import sys\nfrom dragoman.cli.main import main\ntry: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
-    )
-    words = ["score", output, "--ref", corpus / "test.de", "--json"]
-    done = subprocess.run([sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True, check=True)
-    assert done.stderr == "False\n"
-    assert "scores" in json.loads(done.stdout)
 
 
 # Translate
@@ -443,32 +410,6 @@ def test_impossible_output_path_is_an_error(path: str, run_cli: RunCli, bundle: 
     assert list_names(tmp_path) == ["file", "folder"]
 
 
-def test_missing_write_permission_is_an_error(
-    run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The superuser may write anywhere, so the test raises the error itself.
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    assert run_cli("translate", bundle, corpus / "test.en", "-o", tmp_path / "out").line.endswith(
-        "out: cannot be written: Permission denied"
-    )
-    assert list_names(tmp_path) == []
-
-
-def test_full_disk_leaves_no_partial_output(
-    run_cli: RunCli, bundle: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    line = run_cli("translate", bundle, corpus / "test.en", "-o", tmp_path / "out").line
-    assert f"{tmp_path / 'out'}: the disk is full" in line
-    assert list_names(tmp_path) == []
-
-
 def shell(*words: object, stdout: int) -> subprocess.CompletedProcess[str]:
     """Run a command in its own process, with buffered output."""
     program = [sys.executable, "-c", "from dragoman.cli.main import main; main()", *map(str, words)]
@@ -477,10 +418,9 @@ def shell(*words: object, stdout: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("more", [["--json"], []])
-def test_full_disk_of_standard_output_is_an_error(more: list[str], output: Path, corpus: Path) -> None:
+def test_full_disk_of_standard_output_is_an_error(output: Path, corpus: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = shell("score", output, "--ref", corpus / "test.de", *more, stdout=full.fileno())
+        done = shell("score", output, "--ref", corpus / "test.de", stdout=full.fileno())
     assert done.returncode == 1
     assert done.stderr == "dragoman: standard output: the disk is full; free some space and run the command again\n"
 
@@ -519,17 +459,15 @@ def test_log_messages_appear_once_on_stderr(
     assert click.unstyle(capsys.readouterr().err).splitlines() == ["reading"]
 
 
-@pytest.mark.parametrize("closed", ["<&-", "2>&-"])
-def test_closed_stdin_and_stderr_are_accepted(closed: str) -> None:
-    program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern --json {closed}"
+def test_closed_stdin_and_stderr_are_accepted() -> None:
+    program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern --json <&- 2>&-"
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("form", [pytest.param("--json", marks=pytest.mark.slow), ""])
-def test_closed_stdout_is_an_error(form: str) -> None:
-    program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern {form} >&-"
+def test_closed_stdout_is_an_error() -> None:
+    program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern >&-"
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "dragoman: standard output: is closed; open it and run the command again\n")
 
@@ -555,9 +493,8 @@ def test_termination_leaves_no_partial_output(number: signal.Signals, bundle: Pa
     assert list_names(tmp_path) == []
 
 
-@pytest.mark.parametrize("window", [[], *(pytest.param(["--window", size], marks=pytest.mark.slow) for size in ("1", "100"))])
-def test_piped_lines_are_translated_as_they_arrive(window: list[str], bundle: Path) -> None:
-    program = [sys.executable, "-m", "dragoman", "translate", str(bundle), "--precision", "float32", *window]
+def test_piped_lines_are_translated_as_they_arrive(bundle: Path) -> None:
+    program = [sys.executable, "-m", "dragoman", "translate", str(bundle), "--precision", "float32"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -610,22 +547,17 @@ def test_run_under_nohup_ignores_sighup() -> None:
     assert subprocess.run([sys.executable, "-c", NOHUP], capture_output=True, text=True, check=True).stdout == "SIGTERM\n"
 
 
-@pytest.mark.parametrize("gone", ["reader", "disk"])
-def test_broken_stderr_does_not_end_the_work(gone: str) -> None:
+def test_broken_stderr_does_not_end_the_work() -> None:
     program = (
         "from dragoman.console.terminal import rich_console, stderr_console\n"
         "for _ in range(9): stderr_console().print('text', markup=False)\n"
         "for _ in range(9): rich_console().print('text', end='')\n"
         "print('done')"
     )
-    if gone == "disk":
-        with open("/dev/full", "wb") as full:
-            done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=False)
-    else:
-        reader, writer = os.pipe()
-        os.close(reader)
-        with open(writer, "wb") as broken:
-            done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=broken, check=False)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as broken:
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=broken, check=False)
     assert (done.returncode, done.stdout) == (0, b"done\n")
 
 
@@ -640,8 +572,7 @@ def test_output_is_utf_8_in_every_locale(bundle: Path, monkeypatch: pytest.Monke
     assert written.getvalue() == f"{expected.text}\n".encode()
 
 
-@pytest.mark.parametrize("place", ["file", "standard input"])
-@pytest.mark.parametrize("to", ["output", "screen"])
+@pytest.mark.parametrize(("place", "to"), [("file", "output"), ("standard input", "screen")])
 def test_invalid_utf_8_is_named_with_its_line(
     place: str, to: str, run_cli: RunCli, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -660,11 +591,10 @@ def test_invalid_utf_8_is_named_with_its_line(
     assert list_names(tmp_path) == ["in"]
 
 
-@pytest.mark.parametrize("name", ["in.gz", "in.xz", "in.bz2", "in.zst"])
-def test_broken_archive_is_named(name: str, run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"\x1f\x8b\x08\x00 this is none of them")
-    assert name in run_cli("translate", bundle, tmp_path / name, "-o", tmp_path / "out").line
-    assert list_names(tmp_path) == [name]
+def test_broken_archive_is_named(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.gz").write_bytes(b"\x1f\x8b\x08\x00 this is none of them")
+    assert "in.gz" in run_cli("translate", bundle, tmp_path / "in.gz", "-o", tmp_path / "out").line
+    assert list_names(tmp_path) == ["in.gz"]
 
 
 def test_ctrl_c_in_translate_prints_one_line(
@@ -1066,35 +996,6 @@ def test_prepare_train_and_average_write_their_outputs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_training_names_checkpoint_and_resumes(
-    number: signal.Signals, run_cli: RunCli, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
-    advance = TrainingProgressBar.advance
-    steps: list[float] = []
-
-    def stop_at_the_third(self: TrainingProgressBar, progress: float, step: int) -> None:
-        advance(self, progress, step)
-        steps.append(progress)
-        if len(steps) == 3:
-            os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(TrainingProgressBar, "advance", stop_at_the_third)
-    answer = run_cli("train", recipe)
-    assert answer.code == 130
-    assert answer.out == ""
-    kept = tmp_path / "run" / "checkpoints" / "step-00000003"
-    message = f"dragoman: {number.name}: stopped after step 3; {kept} is saved, and the same command resumes from there"
-    assert [line for line in answer.err.splitlines() if line.startswith("dragoman:")] == [message]
-    assert answer.err.endswith(f"{message}\n")
-    assert "Traceback" not in answer.err
-    assert kept.is_dir()
-    assert run_cli("train", recipe, "--json").json["steps"] == 6
-    assert len(steps) == 6
-
-
-@pytest.mark.slow
 def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
     recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
     program = "from dragoman.cli.main import main; main()"
@@ -1108,36 +1009,6 @@ def test_ctrl_c_stops_a_training_process(corpus: Path, tmp_path: Path) -> None:
         assert process.wait(timeout=60) == 130
     assert lines[-1].startswith("dragoman: SIGINT: stopped after step ")
     assert lines[-1].endswith(" is saved, and the same command resumes from there\n")
-
-
-def test_recipe_errors_are_one_line(
-    subtests: pytest.Subtests, run_cli: RunCli, corpus: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    cases: list[tuple[str, int, str]] = [
-        ("training.max_step=5", 2, "training.max_step is not a key; did you mean max_steps?"),
-        ("training.max_steps", 2, "'training.max_steps' is not a setting: write key=value"),
-        ("training.max_steps=many", 2, "training.max_steps = 'many'"),
-        ("model.num_heads=3", 2, "d_model = 16 is not divisible by num_heads = 3"),
-        ("model.d_model=10000000000", 2, "model.d_model = 10000000000"),
-        ("tokenizer.vocab_size=4000", 2, "tokenizer.vocab_size = 4000"),
-        ("preset='odd'", 2, "preset = 'odd'"),
-        ("data.root='nowhere'", 1, "nowhere/train.en"),
-        ("data.train.target='valid.de'", 1, "10 lines but"),
-        ("data.test.target='valid.de'", 1, "has 10: line n of one"),
-    ]
-    for change, code, message in cases:
-        with subtests.test(change=change, code=code, message=message):
-            tmp_path = tmp_path_factory.mktemp("case")
-            recipe = recipe_file(tmp_path, corpus, tmp_path / "run")
-            answer = run_cli("train", recipe, change)
-            assert answer.code == code
-            assert answer.out == ""
-            mistakes = [line for line in answer.err.splitlines() if line.startswith("dragoman:")]
-            assert len(mistakes) == 1
-            assert message in mistakes[0]
-            assert answer.err.endswith(f"{mistakes[0]}\n")
-            assert "Traceback" not in answer.err
-            assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_run_folder_stands_for_its_bundle(run_cli: RunCli, bundle: Path, tmp_path: Path) -> None:
@@ -1270,11 +1141,3 @@ def test_programming_error_shows_its_traceback(run_cli: RunCli, bundle: Path, mo
     monkeypatch.setattr(Translator, "translate", broken)
     with pytest.raises(ZeroDivisionError):
         run_cli("translate", bundle, stdin=b"one\n")
-
-
-def test_recipe_fixture_equals_the_recipe_file(corpus: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    from dragoman.config import read_recipe
-
-    written = read_recipe(recipe_file(tmp_path, corpus, tmp_path / "run"))
-    assert written.model == tiny(tmp_path / "run").model
-    assert written.data == tiny(tmp_path / "run").data

@@ -10,12 +10,9 @@ from functools import cache
 
 import pytest
 
-import dragoman.data.synthetic_corpus
-from dragoman.data.synthetic_corpus import _KINDS, LANGUAGES, PhraseSplit, _iter_pairs, _PhraseKind, make_phrases
+from dragoman.data.synthetic_corpus import _KINDS, PhraseSplit, _iter_pairs, make_phrases
 from dragoman.formats.pair import Pair
 from expected_errors import raises_code
-
-KINDS = {"date", "time", "moment", "duration", "relative", "price", "measure", "number"}
 
 
 @cache
@@ -106,41 +103,6 @@ def test_every_source_is_unique() -> None:
     assert len({pair.source for pair in pairs}) == len(pairs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", _KINDS, ids=lambda kind: kind.name)
-def test_forms_give_different_english_texts(kind: _PhraseKind) -> None:
-    from babel import Locale
-
-    english = Locale("en")
-    values = kind.values[:: max(1, len(kind.values) // 2_000)]
-    texts = [form(value, english) for form in kind.forms for value in values]
-    assert len(set(texts)) == len(texts)
-
-
-def test_kinds_alternate_until_exhausted() -> None:
-    first = make_phrases("de", seed=2, train=80, valid=16, test=8)
-    for pairs in (first.train, first.valid, first.test):
-        counts = [[get_kind(pair) for pair in pairs].count(kind) for kind in KINDS]
-        assert counts == [len(pairs) // 8] * 8
-    # A day has 1,440 minutes; each one outside valid and test occurs once.
-    assert [get_kind(pair) for pair in make_german().train].count("time") == 1_152
-
-
-@pytest.mark.slow
-def test_every_language_has_every_kind(subtests: pytest.Subtests) -> None:
-    for language in LANGUAGES:
-        with subtests.test(language=language):
-            pairs = make_phrases(language, seed=3, train=1_600, valid=0, test=0).train
-            assert {get_kind(pair) for pair in pairs} == KINDS
-            for pair in pairs:
-                for text in (pair.source, pair.target):
-                    assert text
-                    # No special spaces, no unit code such as length-meter, and no open pattern such as {0} remain.
-                    assert not re.search(r"[^\S ]|^ | $|  |length-|mass-|volume-|temperature-|speed-|[{}]", text), pair
-                    assert len(text.split()) <= 15
-            assert any(pair.source != pair.target for pair in pairs)
-
-
 def list_forms(kind: str, value: int, language: str) -> set[tuple[str, str]]:
     """Return the English and the target text of a value in each form of its kind."""
     from babel import Locale
@@ -200,15 +162,6 @@ def test_unknown_language_error_lists_languages() -> None:
 def test_too_large_size_error_names_limit(sizes: dict[str, int], message: str) -> None:
     with raises_code("invalid-argument", message):
         make_phrases("de", seed=1, **sizes)
-
-
-def test_size_limit_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dragoman.data.synthetic_corpus, "_MAX_VALUES", 20)
-    # Eight kinds of 20 values, 16 of them for train, with 4 + 1 + 3 + 2 + 14 + 7 + 13 + 1 = 45 forms.
-    split = make_phrases("de", seed=1, train=16 * 45, valid=2 * 45, test=2 * 45)
-    assert len({pair.source for pair in list_pairs(split)}) == 20 * 45
-    with raises_code("invalid-argument", f"0 to {16 * 45}"):
-        make_phrases("de", seed=1, train=16 * 45 + 1, valid=0, test=0)
 
 
 @pytest.mark.parametrize("missing", ["babel", "num2words"])

@@ -8,15 +8,12 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 
 from attention_page_reader import Page, vectors_of
 from dragoman.viz.attention_page import MAX_OPTIONAL_PAGE_BYTES, MAX_TOKENS, embed_in_iframe, render_attention_page
-from dragoman.viz.attention_svg import DARK_HEAD_COLORS, HEAD_COLORS, render_word_matrix
 from dragoman.viz.explanation import (
     ATTENTION_KINDS,
     AttentionKind,
@@ -27,7 +24,6 @@ from dragoman.viz.explanation import (
 from dragoman.viz.explanation_figures import list_figure_names, render_figures, svg_to_png
 from dragoman.viz.html_report import parse_drawing_width
 from dragoman.viz.png import encode_palette_png, interpolate_colors
-from dragoman.viz.svg import DARK, LIGHT
 from random_explanations import HOSTILE, random_explanation
 
 
@@ -204,48 +200,9 @@ def test_line_connects_tokens_with_weight_as_opacity() -> None:
     assert drawn_lines == [(0.38, y["q"][1], y["k"][2]), (1.0, y["q"][0], y["k"][1])]  # 0.26 in steps of an eighth: 3/8
 
 
-def test_word_matrix_has_sixteen_shades() -> None:
-    explanation = random_explanation(source_length=2, output_length=2, layers=1, heads=1)
-    explanation.cross.weights_LHTS[0, 0] = [[0.75, 0.25], [0.0, 1.0]]
-    assert re.findall(r'class="cell" fill-opacity="([\d.]+)"', render_word_matrix(explanation)) == ["0.25", "0.75", "1"]
-
-
 def test_svg_to_png_scales(small: Explanation) -> None:
     pytest.importorskip("resvg_py", reason="needs resvg-py (the png extra)")
     svg = render_figures(small)["words"]
     png = svg_to_png(svg, scale=2)
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(png[16:20], "big") == pytest.approx(2 * parse_drawing_width(svg), abs=2)
-
-
-# Simulation of color blindness in linear sRGB: Machado, Oliveira and Fernandes (2009), severity 1.
-VISION_MATRICES = {
-    "all cones": np.eye(3),
-    "protanopia": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    "deuteranopia": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]),
-    "tritanopia": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]]),
-}
-XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-
-
-def linear(hue: str) -> Any:
-    """Return the linear sRGB value of a color (IEC 61966-2-1)."""
-    value = np.array([int(hue[start : start + 2], 16) for start in (1, 3, 5)]) / 255
-    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
-
-
-def lab(rgb: Any) -> Any:
-    """Return the CIELAB value under daylight (CIE 15)."""
-    share = XYZ @ np.clip(rgb, 0, 1) / (XYZ @ np.ones(3))
-    x, y, z = np.where(share > (6 / 29) ** 3, np.cbrt(share), share / (3 * (6 / 29) ** 2) + 4 / 29)
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-@pytest.mark.parametrize(("hues", "paper"), [(HEAD_COLORS, LIGHT.paper), (DARK_HEAD_COLORS, DARK.paper)], ids=["light", "dark"])
-def test_head_colors_differ_for_color_blind_readers(hues: Sequence[str], paper: str) -> None:
-    """A difference of 2.3 is just visible; WCAG 2 requires a contrast of 3 for graphics (1.4.11)."""
-    for matrix in VISION_MATRICES.values():
-        colors = [lab(matrix @ linear(hue)) for hue in hues]
-        assert min(np.linalg.norm(color - other) for index, color in enumerate(colors) for other in colors[:index]) > 15
-    luminances = [float((XYZ @ linear(hue))[1]) + 0.05 for hue in (paper, *hues)]
-    assert min(max(luminances[0], value) / min(luminances[0], value) for value in luminances[1:]) >= 3

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import os
 import pickle
 import random
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -198,24 +194,6 @@ def samples() -> list[list[int]]:
         for model_type in MODEL_TYPES
         for index, text in enumerate([*random_sentences(100, 5), *OTHER_SCRIPTS])
     ]
-
-
-def digest() -> str:
-    return hashlib.sha256(repr(samples()).encode()).hexdigest()
-
-
-@pytest.mark.slow
-def test_another_process_samples_the_same() -> None:
-    command = "import sys; sys.path += sys.argv[1:]; import test_sentencepiece; print(test_sentencepiece.digest())"
-    folder = Path(__file__).parent
-    process = subprocess.run(
-        [sys.executable, "-c", command, str(folder), str(folder.parents[1])],
-        env=os.environ | {"PYTHONHASHSEED": "12345"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert process.stdout.strip() == digest()
 
 
 def test_threads_and_order_change_no_sample() -> None:
