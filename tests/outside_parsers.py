@@ -39,10 +39,12 @@ from dragoman.cleaning.language_id import make_language_filter, make_script_filt
 from dragoman.data.tokenization.added_tokens import AddedToken, AddedTokenSplitter
 from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS, ByteScheme
 from dragoman.data.tokenization.characters import CharacterScheme
+from dragoman.data.tokenization.grapheme_normalization import GraphemeNormalizer
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
+from dragoman.data.tokenization.sentencepiece_proto import read_charsmap
 from dragoman.data.tokenization.subword_nmt import SubwordNmtScheme
 from dragoman.data.tokenization.subword_sampling import build_sampler
 from dragoman.data.tokenization.token_list import TokenListTokenizer
@@ -289,6 +291,9 @@ CALLS: dict[str, Parse] = {
     "documents.xml_spans.set_attribute": lambda text: set_attribute(f"<a {text}>", "b", "c"),
     "data.tokenization.added_tokens.AddedTokenSplitter": split_added,
     "text.unicode_forms.normalize_form": partial(normalize_form, "NFKC"),
+    "data.tokenization.grapheme_normalization.GraphemeNormalizer": lambda text: GraphemeNormalizer(
+        read_charsmap(train_pieces("unigram")), str
+    ).normalize(text),
     "data.tokenization.normalization.normalize": lambda text: normalize(text, "nfkc"),
     "data.tokenization.language_tokens.LanguageTokens": lambda text: LanguageTokens(">>{}<<", "source").split_source(
         SentencePieceTokenizer(train_pieces("unigram")), text
@@ -339,8 +344,11 @@ NO_PARSERS = {
     "documents.encoded_text.EncodedText": "is made for each format of text",
     "documents.flowing_text.add_flowing_text": "is called by the readers of ODT and EPUB",
     "documents.formats.parse_document": "is called for each format",
+    "documents.html_languages.PageLanguage": "is made by the readers of HTML",
     "documents.icu_message.pair_sentences": "reads messages",
     "documents.office_languages.state_run": "is called by the writer of DOCX",
+    "documents.output_names.find_original": "reads the name of a file",
+    "documents.output_names.name_in_project": "reads the name of a file",
     "documents.plural_forms.NumberedText": "is made by insert_number",
     "documents.script_languages.ScriptCounts": "counts letters",
     "documents.script_languages.ScriptLanguages": "counts letters",

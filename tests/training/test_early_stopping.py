@@ -203,7 +203,3 @@ def test_failure_at_end_is_reported_and_logged(
     assert read_run_status(tmp_path / "run").state == state
     assert signal.getsignal(signal.SIGTERM) == before
     assert train(recipe)["steps"] == 6
-
-
-def test_learning_curve_names_the_run(ended: Path) -> None:
-    assert "tiny: learning curve" in (ended / "curve.svg").read_text(encoding="utf-8")
