@@ -67,10 +67,19 @@ def test_strings_are_written_with_escapes() -> None:
     assert written == expected.replace(b">Monday<", rb">\@lundi \"1\"\\\n<")
 
 
-@given(st.text(st.sampled_from("ab \\\"'@?\n\t\r\xa0u0n<&😀"), min_size=1, max_size=12).filter(str.strip))
+@given(st.text(st.sampled_from("ab \\\"'@?\n\t\r\xa0u0n<&😀>"), min_size=1, max_size=12).filter(str.strip))
 def test_every_text_is_read_back(text: str) -> None:
     document = parse_android_strings(make_string("Text"))
     assert parse_android_strings(write_document(document, {"a": UnitTranslation(text)})).units[0].source == text
+
+
+def test_tags_keep_their_quotation_marks() -> None:
+    for tag in ('<a href="x?a=1&b=2">', r"<a href=\"x\">", "<font color='#fff'>"):
+        content = make_string(f"<![CDATA[It\\'s {tag}here</a> & now]]>")
+        document = parse_android_strings(content)
+        text = document.units[0].source.replace("It's", "C'est").replace("now", '"ici"')
+        expected = content.replace(b"It\\'s", b"C\\'est").replace(b"now", rb"\"ici\"")
+        assert write_document(document, {"a": UnitTranslation(text)}) == expected
 
 
 @pytest.mark.parametrize("content", [b"<a/>", b"<resources>", b"", b"PK\x03\x04"])

@@ -7,6 +7,7 @@ The rules are those of https://developer.android.com/guide/topics/resources/stri
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
@@ -26,7 +27,9 @@ from dragoman.documents.xml_units import (
 )
 from dragoman.errors import DataError
 
-_TOKEN = re.compile(r'\\u([0-9A-Fa-f]{4})|\\(.)|(")|([ \t\r\n]+)|([^\\" \t\r\n]+)|(\\)', re.DOTALL)
+_TAG = r"""<[A-Za-z][^<>"'\\]*["'][^<>\\]*>"""  # of HTML, with quotation marks that need no backslash
+_MARK = re.compile(rf"""{_TAG}|[\\'"]""")
+_TOKEN = re.compile(rf"""({_TAG})|\\u([0-9A-Fa-f]{{4}})|\\(.)|(")|([ \t\r\n]+)|([^\\" \t\r\n<]+|<)|(\\)""", re.DOTALL)
 _CHARACTERS = {"n": "\n", "t": "\t"}
 _REFERENCE = re.compile(r"[ \t\r\n]*[@?][\w.+*:/-]+[ \t\r\n]*")
 
@@ -84,7 +87,9 @@ def _add_items(source: XmlSource, plurals: XmlElement, language: str) -> list[Ed
 
 
 def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: str, quantity: str) -> None:
-    text = name_codes(_decode(_read(source, element)))
+    pieces = _read(source, element)
+    text = name_codes(_decode(pieces))
+    tags = frozenset(tag for piece in pieces if isinstance(piece, str) for tag in re.findall(_TAG, piece))
     if not text.text.strip() or _REFERENCE.fullmatch(element.text):
         return
 
@@ -94,13 +99,13 @@ def _add_string(units: UnitList, source: XmlSource, element: XmlElement, name: s
             written = [
                 piece.markup
                 if isinstance(piece, Code)
-                else escape_xml(_encode(piece, is_first=index == 0, is_last=index == last))
+                else escape_xml(_encode(piece, tags, is_first=index == 0, is_last=index == last))
                 for index, piece in enumerate(pieces)
                 for last in [len(pieces) - 1]
             ]
             markup = "".join(written)
         else:
-            markup = write_content(source, element, _encode(translation.text, is_first=True, is_last=True))
+            markup = write_content(source, element, _encode(translation.text, tags, is_first=True, is_last=True))
         return [Edit(element.content_start, element.content_end, source.encode(markup))]
 
     units.add(Unit(name, text.text, text.markup, context=name, plural_form=quantity, key=name), write)
@@ -130,8 +135,11 @@ def _decode(pieces: list[Piece]) -> list[Piece]:
             is_after_space = False
             continue
         characters = []
-        for code, escaped, quote, spaces, other, _ in _TOKEN.findall(piece):
-            if quote:
+        for tag, code, escaped, quote, spaces, other, _ in _TOKEN.findall(piece):
+            if tag:
+                characters.append(tag)
+                is_after_space = False
+            elif quote:
                 is_quoted = not is_quoted
             elif spaces and not is_quoted:
                 characters += [] if is_after_space else [" "]
@@ -150,9 +158,16 @@ def _join_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _encode(text: str, *, is_first: bool, is_last: bool) -> str:
-    """Return a text with the escapes of Android. Spaces that would be lost are written as their code."""
-    text = re.sub(r"""([\\'"])""", r"\\\1", text)
+def _encode(text: str, tags: Collection[str], *, is_first: bool, is_last: bool) -> str:
+    """Return a text with the escapes of Android. Spaces that would be lost are written as their code.
+
+    tags: tags that get none
+    """
+
+    def escape(match: re.Match[str]) -> str:
+        return match[0] if match[0] in tags else re.sub(r"""[\\'"]""", r"\\\g<0>", match[0])
+
+    text = _MARK.sub(escape, text)
     text = re.sub("^([@?])", r"\\\1", text) if is_first else text
     text = re.sub(" (?= )|^ " if is_first else " (?= )", r"\\u0020", text)
     text = re.sub(" $", r"\\u0020", text) if is_last else text
