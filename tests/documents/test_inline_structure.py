@@ -42,6 +42,8 @@ STYLES += [
     "\\V[1]",
     "\\ref{a:b}",
 ]
+STYLES += ["--help", "--color=auto", "*.txt", "*.tar.gz", "foo()", "a.b()", "f(x)", "max(a, b)", "getName(the value)"]
+STYLES += ["List<T>", "Map<String, Integer>", "std::vector<int>", "x->y", "a[i]", "data[0][1]", 'row["key"]', "Foo::bar()"]
 STYLES += ["${HOME}/x/y.txt", "$HOME/x", "$BUILD_DIR/a.txt", "%APPDATA%\\x\\y.txt"]
 PAIRS = (
     ("<b>", "</b>"), ("<0>", "</0>"), ("<bold>", "</bold>"), ('<a href="x?a=1&amp;b=%s">', "</a>"), ("**", "**"), ("*", "*"),
@@ -50,7 +52,7 @@ PAIRS = (
     ("~~", "~~"), ("<color=red>", "</color>"), ("<size=20>", "</size>"),
 )  # fmt: skip
 LOOK_ALIKES = (
-    "100 % sure", "50% discount", "a < b", "x<y and y>z", "<3 you", "List<int> here", "a:b and c", "at 10:30",
+    "100 % sure", "50% discount", "a < b", "x<y and y>z", "<3 you", "a:b and c", "at 10:30",
     "this [sic] word",
     "pay $PRICE/night now", "if a<b=c we stop when d>e",
     "user@host", "5 $ only", "R&D works", "snake_case names", "2 * 3 * 4", "see <your name>", "rock 'n' roll",
@@ -59,6 +61,8 @@ LOOK_ALIKES = (
     "AT&T", "C# code", "note:this", "meet @home", "see :this", "wow !great",
     "my #tag",
     "run __main__ now", "the <none> item", "rock&roll; x", "some [words]", "ASP.NET", "end.Next one", "one//two", "a ~ b",
+    "word(s) here", "see[1] and it[2]", "a*b and c", "either--or", "he said --but no", "2 -1 = 1", "Open (the) door",
+    "Tools->Options", "no -I am", "x<y>z", "a :: b", "*one* day", "5.*", "f (x)", "Hi<there", "friend(in)", "well--known",
     "a <= b", "x [= y]", "see @ (here)", "the [a = b] box",
 )  # fmt: skip
 FORMATS: dict[str, Callable[[str], str]] = {

@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+from document_checks import make_stub
 from document_laws import check_laws
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from dragoman.documents import markdown
 from dragoman.documents.document import UnitTranslation, check_written, write_document
+from dragoman.documents.translate_document import DocumentOptions, translate_document
 from dragoman.errors import DataError
 
 PAGE = r"""---
@@ -179,3 +181,11 @@ def test_link_keeps_its_label_when_its_text_changes(end: str) -> None:
         check_written(document, translations, written, markdown.parse)
         expected = expected or content.replace(f"[red cat]{end}", "[blue cat][red cat]", 1)
         assert written.decode() == expected
+
+
+def test_code_of_programs_is_written_as_it_is() -> None:
+    text = "Delete *.txt with --all, call a[i] or Map<String, List<T>> in C:\\dir"
+    written = translate_document(
+        markdown.parse(text.encode()), markdown.parse, make_stub(str.swapcase), DocumentOptions("en", "de")
+    ).content
+    assert written.decode() == "dELETE *.txt WITH --all, CALL a[i] OR Map<String, List<T>> IN C:\\dir"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 import time
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any, cast, get_args
+from xml.etree import ElementTree
 
 import pytest
 from fastapi import FastAPI
@@ -145,8 +147,11 @@ def test_deepl_options_for_xml_divide_texts(client: TestClient, translator: Capi
         translation = translate_deepl(client, text, tag_handling="xml", **fields)
         assert re.sub("<[^<>]*>| ", "", translation) == "ONEDAYTWONIGHTSMORE", fields
         assert set(list_lines(translator)) == set(lines), fields
-    section = "<a><![CDATA[one day]]> two</a><b><![CDATA[<i>one</i>]]></b>"
-    assert translate_deepl(client, section, tag_handling="xml") == "<a>ONE DAY TWO</a><b><![CDATA[<i>one</i>]]></b>"
+    section = "<t><![CDATA[one day]]> two</t><u><![CDATA[<p>One & <w>two</w>.</p><p>Three&nbsp;%s<!-- x --></p>]]></u>"
+    expected = "<t>ONE DAY TWO</t><u><p>ONE & <w>TWO</w>.</p><p>THREE&nbsp;%s<!-- x --></p></u>"
+    translation = translate_deepl(client, section, tag_handling="xml")
+    assert html.unescape(translation) == expected
+    assert "".join(ElementTree.fromstring(f"<r>{translation}</r>").itertext()) == re.sub("</?[tu]>", "", expected)
     laid_out = "<a>\n  <b>one day</b>\n  <i>two <b>nights</b></i>\n</a>"
     translator.calls.clear()
     assert translate_deepl(client, laid_out, tag_handling="xml") == laid_out.replace("one day", "ONE DAY").replace(

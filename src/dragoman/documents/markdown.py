@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
@@ -21,6 +22,8 @@ from dragoman.documents.front_matter import FrontText, read_front_matter
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup
+from dragoman.text.inline_tokens import KNOWN_TAGS
+from dragoman.text.placeholders import find_placeholders
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -57,6 +60,7 @@ _BRACKET = re.compile(r"[\[\]]")
 _AUTOLINK = re.compile(r"<[^<>\s]*>")
 _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
+_CLOSED = re.compile(r"</([^\s<>]++)")
 _HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -80,6 +84,7 @@ class _PlaceInMarkdown:
     start, end: its characters in the file
     codes: what the file has for each tag
     full_ends: what it gets for the end tag of a link whose text is its label, if the text changes
+    plain_codes: codes of programs that the file has without backslashes, such as `*.txt`
     is_cell: the text is a cell of a table
     width: columns of the longest line, or 0 for a text in one line
     prefix: what stands before the second line and those after it
@@ -89,6 +94,7 @@ class _PlaceInMarkdown:
     end: int
     codes: dict[str, str]
     full_ends: dict[str, str]
+    plain_codes: frozenset[str]
     is_cell: bool
     width: int
     prefix: str
@@ -203,7 +209,9 @@ class _BlockReader:
             width = max(MIN_WRAP_WIDTH, *(end - self._get_line_start(start) for start, end in spans))
         name = str(len(self._places))
         self.units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
-        self._places[name] = _PlaceInMarkdown(spans[0][0], spans[-1][1], reader.codes, reader.full_ends, is_cell, width, prefix)
+        self._places[name] = _PlaceInMarkdown(
+            spans[0][0], spans[-1][1], reader.codes, reader.full_ends, reader.plain_codes, is_cell, width, prefix
+        )
 
     def add_front_matter(self, texts: Sequence[FrontText]) -> None:
         """Add the units of the front matter, which are named by their keys."""
@@ -256,7 +264,7 @@ class _BlockReader:
             following = codes.get(pieces[index + 1], "") if index + 1 < len(pieces) else ""
             is_line_start = not written or (place.width > 0 and written.endswith(f"\n{place.prefix}"))
             plain = html.unescape(piece).replace("\n", " ")
-            escaped = _escape(plain, is_line_start=is_line_start, following=following)
+            escaped = _escape(plain, place.plain_codes, is_line_start=is_line_start, following=following)
             first, *rest = _BREAK.split(escaped) if place.width else [escaped]
             words[-1].append(first)
             words += ([word] for word in rest)
@@ -291,12 +299,19 @@ def _wrap(words: Sequence[str], place: _PlaceInMarkdown) -> list[str]:
 
 
 class _InlineReader:
-    """Reader of one text. It follows the tokens of markdown-it-py through the characters. codes: what each tag stands for"""
+    """Reader of one text. It follows the tokens of markdown-it-py through the characters.
+
+    codes: what each tag stands for
+    full_ends, plain_codes: as in `_PlaceInMarkdown`
+    """
 
     def __init__(self, content: str) -> None:
         self.content = content
         self.codes: dict[str, str] = {}
         self.full_ends: dict[str, str] = {}
+        self._spans = find_placeholders(content) if _SPECIAL.search(content) else []
+        self.plain_codes = frozenset(content[start:end] for start, end in self._spans)
+        self._closed = frozenset(_CLOSED.findall(content))
         self._position = 0
         self._output: list[str] = []
         self._open_tags: list[int] = []
@@ -321,8 +336,11 @@ class _InlineReader:
                     self._add_point_to(self._find_code_end(len(token.markup)))
                 case "html_inline":
                     self._expect(token.content)
-                    kind = "br" if _HTML_BREAK.fullmatch(token.content) else "x"
-                    self._add_point(token.content, self._position + len(token.content), kind)
+                    if self._is_in_type(token.content):
+                        self._read_text(token.content)
+                    else:
+                        kind = "br" if _HTML_BREAK.fullmatch(token.content) else "x"
+                        self._add_point(token.content, self._position + len(token.content), kind)
                 case "image":
                     self._add_point_to(self._find_image_end(token))
                 case "link_open" if token.markup == "autolink":
@@ -398,6 +416,13 @@ class _InlineReader:
         self._position = start
         return end
 
+    def _is_in_type(self, tag: str) -> bool:
+        """Return whether a tag is a part of a type of a program, such as `List<T>`."""
+        number = bisect_right(self._spans, self._position, key=itemgetter(0)) - 1
+        start, end = self._spans[number] if number >= 0 else (0, 0)
+        is_inside = start < self._position and self._position + len(tag) <= end
+        return is_inside and tag[1:-1].lower() not in KNOWN_TAGS and tag[1:-1] not in self._closed
+
     def _read_text(self, text: str) -> None:
         """Add a text. The file may have an escape or a reference for each of its characters."""
         done = 0
@@ -424,13 +449,20 @@ class _InlineReader:
         self._output.append(html.escape(plain, quote=False))
 
 
-def _escape(text: str, *, is_line_start: bool, following: str) -> str:
+def _escape(text: str, plain_codes: Collection[str], *, is_line_start: bool, following: str) -> str:
     """Return a text with backslashes before the characters that Markdown would read as marks.
 
+    plain_codes: codes that get none
     is_line_start: a block could begin with the text
     following: what the file has behind the text
     """
-    escaped = _SPECIAL.sub(r"\\\g<0>", text)
+    spans = [span for span in find_placeholders(text) if text[slice(*span)] in plain_codes] if plain_codes else []
+
+    def write(mark: re.Match[str]) -> str:
+        number = bisect_right(spans, mark.start(), key=itemgetter(0)) - 1
+        return mark[0] if number >= 0 and mark.start() < spans[number][1] else f"\\{mark[0]}"
+
+    escaped = _SPECIAL.sub(write, text)
     if following.startswith("["):
         escaped = re.sub(r"!$", r"\\!", escaped)
     if is_line_start:

@@ -574,12 +574,17 @@ def _is_tag_of_block(part: Point | Element, options: TextOptions) -> bool:
     name = _get_tag_name(part, options)
     if name in options.splitting_tags:
         return True
-    return name not in options.non_splitting_tags and options.markup != "xml" and name in BLOCK_TAGS
+    is_html = options.markup != "xml" or _get_tag(part).startswith("&lt;")  # so has a section CDATA of XML
+    return is_html and name in BLOCK_TAGS and name not in options.non_splitting_tags
+
+
+def _get_tag(part: Point | Element) -> str:
+    return part.markup if isinstance(part, Point) else part.start_tag
 
 
 def _get_tag_name(part: Point | Element, options: TextOptions) -> str:
     """Return the name of a tag; in lower case, unless it is of XML. Other codes have none."""
-    match = _TAG_NAME.match(part.markup if isinstance(part, Point) else part.start_tag)
+    match = _TAG_NAME.match(_get_tag(part))
     name = match[1] if match else ""
     return name if options.markup == "xml" else name.lower()
 

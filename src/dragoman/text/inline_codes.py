@@ -231,8 +231,10 @@ class _PartTreeBuilder:
         index = start
         while index < stop:
             token, end = self._tokens[index], self._partners.get(index)
-            if token.kind == "text":
-                yield from self._build_escaped(token.markup) if self._is_escaped else (token.markup,)
+            if self._is_escaped and (token.kind == "text" or (end is None and token.is_text_alone)):
+                yield from self._build_escaped(token.markup)
+            elif token.kind == "text":
+                yield token.markup
             elif end is None and token.is_text_alone:
                 yield from self._build_codes(token.markup)
             elif token.plain and self._spells_word(index):

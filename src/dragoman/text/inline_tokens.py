@@ -65,7 +65,7 @@ KNOWN_TAGS = VOID_TAGS | BLOCK_TAGS | OPAQUE_TAGS | INLINE_TAGS
 _ESCAPED_TAG = rf"&lt;/?(?i:{'|'.join(sorted(KNOWN_TAGS - XLIFF_TAGS))})(?![\w-])(?:[^<>&]|&(?!lt;|gt;))*+&gt;"
 _ESCAPED_TAGS = re.compile(_ESCAPED_TAG)
 _ESCAPED_NAME = re.compile(r"&lt;/?(\w+)")
-_PLAIN_CDATA = re.compile(r"<!\[CDATA\[([^\]<>&]++)\]\]>")  # the same text as without the section
+_CDATA = re.compile(r"<!\[CDATA\[(.*)\]\]>", re.DOTALL)
 _COMMENT_OR_CDATA = r"<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->|<!\[CDATA\[(?:[^<\]]++|<(?!!\[)|\](?!\]>))*+\]\]>"
 # Neither < nor > stands inside a tag, and no part gives characters back, so a search takes time in proportion to the text.
 _MARKUP = re.compile(
@@ -76,8 +76,9 @@ _MARKUP = re.compile(
 # In a text, a tag has the form of one, and a value in quotation marks may hold >.
 _TAG = re.compile(
     r"<(?P<slash>/?)(?P<name>[A-Za-z][\w:.-]*+|\d{1,3})"
-    r"""(?P<attributes>(?:=(?:"[^"<>]*+"|'[^'<>]*+'|[^\s"'<>=`/]++))?+(?:\s++[\w:@.-]++(?:\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++(?<!/)))?)*+)\s*+(?P<end>/?)>"""
+    r"""(?P<attributes>(?:=(?:"[^"<>]*+"|'[^'<>]*+'|[^\s"'<>=`/]++))?+(?:\s++[\w:@.-]++(?:\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`][^\s"'<>`]*+(?<!/)))?)*+)\s*+(?P<end>/?)>"""
 )
+_END_TAG = re.compile(r"</([A-Za-z][\w:.-]*+|\d{1,3})")
 _COMMENT = re.compile(rf"{_COMMENT_OR_CDATA}|<!(?i:doctype)[^<>]*+>")
 _POD_LITERAL = re.compile(r"(?:^|\W)[BCEFLXZ]<[^<>\s]++>$")
 _BARE_ATTRIBUTE = re.compile(r"\s[\w:@.-]++(?=\s++[\w:@.-]|\s*+$)")
@@ -133,8 +134,8 @@ def tokenize_markup(text: str, *, is_html: bool) -> Iterator[Token]:
         if match[0][0] == "&":
             yield _make_escaped_tag(match[0])
             continue
-        if not is_html and (section := _PLAIN_CDATA.fullmatch(match[0])):
-            yield Token(section[1])
+        if not is_html and (section := _CDATA.fullmatch(match[0])):
+            yield from _tokenize_section(section[1])
             continue
         name = match["name"] or ""
         name = name.lower() if is_html else name
@@ -144,6 +145,15 @@ def tokenize_markup(text: str, *, is_html: bool) -> Iterator[Token]:
             yield Token(match[0], name, "end" if match["slash"] else "start")
     if position < len(text):
         yield Token(text[position:])
+
+
+def _tokenize_section(text: str) -> Iterator[Token]:
+    """Yield the tokens of a section CDATA, as the same text without one: with character references."""
+    for token in tokenize_text(text, COMMON_RULES.disable("markdown")):
+        markup = html.escape(token.markup, quote=False)
+        name = f"escaped {token.name}" if token.name else ""
+        plain = token.markup if markup != token.markup and token.kind == "point" and not name else token.plain
+        yield replace(token, markup=markup, name=name, plain=plain)
 
 
 def _make_escaped_tag(markup: str) -> Token:
@@ -199,6 +209,7 @@ class _TextReader:
         self._styles = select_styles(text, rules)
         has_ends = "[/" in text or "{/" in text
         self._closed = {name for match in _BRACKET_END.finditer(text) for name in match.groups()} if has_ends else set()
+        self._closed_tags = {name.lower() for name in _END_TAG.findall(text)} if "</" in text else set()
 
     def add_text(self, end: int) -> None:
         """Add the text up to a position."""
@@ -233,6 +244,10 @@ class _TextReader:
         self.add(match.start(), Token(match[0], "", "point", is_break=True))
         return True
 
+    def _is_joined(self, start: int) -> bool:
+        """Return whether a letter or a digit stands before a place."""
+        return start > 0 and self.text[start - 1].isalnum()
+
     def _read_tag(self, start: int) -> bool:
         if tag := _ESCAPED_TAGS.match(self.text, start):
             self.add(start, _make_escaped_tag(tag[0]))
@@ -245,13 +260,15 @@ class _TextReader:
             return False
         name = match["name"].lower()
         is_known = name in KNOWN_TAGS
+        is_joined = self._is_joined(start)
+        if is_joined and not is_known and not match["end"] and name not in self._closed_tags:
+            return False  # as in `List<int>`
         if not is_known and _POD_LITERAL.match(self.text, max(start - 2, 0), match.end()):
             return False
         if match["end"] or (name in VOID_TAGS and not match["slash"]):
             self.add(start, Token(match[0], name, "point", is_break=name in BREAK_TAGS))
             return True
-        # `<Ctrl>` and `<port>` are codes. `List<int>`, `<your name>` and `<none>` are texts, unless they have an end tag.
-        is_joined = self.text[start - 1 : start].isalnum() and start > 0
+        # `<Ctrl>` and `<port>` are codes. `<your name>` and `<none>` are texts, unless they have an end tag.
         is_word = not is_known and (is_joined or name in EDITOR_WORDS or name.isdecimal())
         is_text_alone = is_word or _BARE_ATTRIBUTE.search(match["attributes"]) is not None
         self.add(start, Token(match[0], name, "end" if match["slash"] else "start", is_text_alone=is_text_alone))
@@ -264,6 +281,8 @@ class _TextReader:
                 break
         else:
             return False
+        if pattern is _LINK and match[3][1] == "[" and self._is_joined(start):
+            return False  # as in `a[0][1]`
         if pattern in (_LINK, _RST_LINK, _ROLE) and match[1]:
             name = f"link {start}"
             inner = tokenize_text(match[2], self.rules)

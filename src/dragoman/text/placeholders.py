@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Literal
 
 from dragoman.text.inline_rules import BRACKET, COMMON_RULES, InlineRules
+from dragoman.text.program_codes import OPTION, PROGRAM_CODES, PROGRAM_FIRST
 
 Span = tuple[int, int]
 
@@ -162,7 +163,11 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
         _style(rf"(?<![\w&#])#(?:{_IDENTIFIER}#?(?!\w)|[A-Za-z]\w*+#(?!\w))", "name"),
         _style(r"(?<![\w&#])#[A-Za-z_]\w*+", "name", option="#name"),
     ),
-    "*": (_style(r"\*\|[^|\n]*+\|\*"), _style(r"\*#\d+#|\*\d+(?:\*\d+)*+#", "address")),
+    "*": (
+        _style(r"(?<![\w*])\*(?:\.(?:[A-Za-z0-9]{1,8}+|\*))++(?![\w*])", "address"),
+        _style(r"\*\|[^|\n]*+\|\*"),
+        _style(r"\*#\d+#|\*\d+(?:\*\d+)*+#", "address"),
+    ),
     ":": (
         _style(r"(?<![\w:])::?[a-z0-9][a-z0-9_+-]++:(?![\w`:])", "name"),
         _style(rf"(?<![\w:/\\.)\]}}%])::?{_NAME}(?:-\w++)*+(?![\w:])", "name"),
@@ -186,7 +191,7 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
     ),
     "&": (_style(r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});", "reference"),),
     "<": (
-        _style(r"<%[^<>]*+(?<=%)>|<\?[^<>]*+(?<=\?)>"),
+        _style(r"<%[^<>]*+(?<=%)>|<\?[^<>]*+(?<=\?)>|<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->"),
         _style(r"<(?:https?://|mailto:)[^<>\s]++>|<[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}>", "address"),
         _style(r"<<[\w.-]+>>|</?[#@][A-Za-z][^<>]*+>"),
         _style(
@@ -222,7 +227,7 @@ _EMOJI_STYLE = _style(
 )
 _ADDRESS_END = r"[^\s<>\"'”»]*[^\s<>\"'”».,;:!?)\]}]"
 _WWW_STYLE = _style(rf"(?<!\w)www\.{_ADDRESS_END}", "address")
-_OTHER_STYLES: dict[str, tuple[_Style, ...]] = {"w": (_WWW_STYLE,), ".": ()}
+_OTHER_STYLES: dict[str, tuple[_Style, ...]] = {"w": (_WWW_STYLE,), ".": (), "(": (), "-": (_Style(OPTION, "option"),)}
 _URL_REST = re.compile(rf"://{_ADDRESS_END}")
 _DRIVE_REST = re.compile(r":\\(?:[\w.$ -]+(?=\\)\\)*+(?:[\w$-]|\.(?=\w))*+")
 _EMAIL_REST = re.compile(r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}(?::[\w~-]++(?:/(?:[\w~-]|\.(?=\w))++)++)?")
@@ -242,17 +247,25 @@ _EMAIL_NAME = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}$")
 _LOOK_BACK = 65
 _LOOK_AHEAD = 500
 _ADDRESSES = {
-    ":": ((_SCHEME, _URL_REST), (_DRIVE, _DRIVE_REST), (_OTHER_SCHEME, _OTHER_SCHEME_REST), (_HOST, _PORT_REST)),
+    **PROGRAM_CODES,
+    ":": (
+        (_SCHEME, _URL_REST),
+        (_DRIVE, _DRIVE_REST),
+        (_OTHER_SCHEME, _OTHER_SCHEME_REST),
+        (_HOST, _PORT_REST),
+        *PROGRAM_CODES[":"],
+    ),
     "@": ((_EMAIL_NAME, _EMAIL_REST),),
     "/": ((_DOTS, _RELATIVE_REST),),
     ".": ((_DOMAIN, _DOMAIN_REST),),
-    "<": ((_POD_LETTER, _POD_REST),),
+    "<": ((_POD_LETTER, _POD_REST), *PROGRAM_CODES["<"]),
 }
-"""Patterns of what stands before a character of an address or a literal, and of the character with what follows."""
+"""Patterns of what stands before a character of an address or of a program, and of the character with what follows."""
 _FIRST_CHARACTER = rf"[{''.join(map(re.escape, _STYLES))}{_EMOJI[1:]}"
-_FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\.|\.(?=com|org|net|edu|gov)"
+_FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\.|\.(?=com|org|net|edu|gov)|{PROGRAM_FIRST}"
 _HAS_FIRST = re.compile(_FIRST_CHARACTER)  # one set of characters is looked for faster
 _DOMAIN_MARK = re.compile(r"\.(?:com|org|net|edu|gov)")
+_HAS_PROGRAM_FIRST = re.compile(PROGRAM_FIRST)
 _DOLLAR_ONE = re.compile(r"\$1(?!\d|[.,]\d)")
 
 
@@ -282,6 +295,7 @@ def may_have_codes(text: str) -> bool:
     return (
         _HAS_FIRST.search(text) is not None
         or "www." in text
+        or (("-" in text or "(" in text) and _HAS_PROGRAM_FIRST.search(text) is not None)
         or ("." in text[:-1] and _DOMAIN_MARK.search(text) is not None)  # most texts have no full stop but at their end
     )
 
