@@ -163,6 +163,12 @@ def test_missing_file_raises(name: str, folder: Path, tmp_path: Path) -> None:
         dragoman.convert(folder, tmp_path / "bundle")
 
 
+def test_added_token_raises(folder: Path, tmp_path: Path) -> None:
+    (folder / "added_tokens.json").write_text('{"<sep>": 122}', encoding="utf-8")
+    with raises_code("conversion-unsupported", "<sep>"):
+        dragoman.convert(folder, tmp_path / "bundle")
+
+
 def test_false_merges_raise(folder: Path, tmp_path: Path) -> None:
     (folder / "merges.txt").write_text("a b c d\n")
     with raises_code("invalid-format", "merges.txt", "line 1"):

@@ -6,6 +6,7 @@ import copy
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ def make_map(vocabulary: Any, tokenizer: Any, side: str = "encoder") -> Callable
     assert isinstance(vocabulary, PieceVocabulary)
     added = {token.text: token.id for token in vocabulary.piece_list.added}
     names = {index: piece for piece, index in getattr(tokenizer, side, {}).items()}
+    if not names:  # the library tokenizers names an added token by its normalized text
+        names = {index: token.content for index, token in tokenizer.added_tokens_decoder.items()}
     special = SPECIAL_IDS | ({"<pad>": 2} if tokenizer.bos_token is None else {"<pad>": 0, "<s>": 2})
 
     def map_id(index: int) -> int:
@@ -183,6 +186,24 @@ def test_nllb_with_a_new_language(keep_sentencepiece: bool, tmp_path: Path) -> N
     )
     check_ids(convert(tmp_path / "source").source, tokenizer)
     check_outputs(tmp_path / "source", model, tokenizer, source_language="eng_Latn", target_language="xyz_Latn")
+
+
+def test_added_tokens_are_normalized(tmp_path: Path) -> None:
+    """The library tokenizers finds either of two equal tokens at random, and fails on some texts with an empty one."""
+    tokens = ["\u3000", "½", AddedToken("ﬁne", normalized=True), AddedToken("fine", normalized=False), "m²", "<a b>"]
+    _, tokenizer = write_nllb(tmp_path / "source", lambda tokenizer: tokenizer.add_tokens(tokens))
+    check_ids(convert(tmp_path / "source").source, tokenizer)
+    for added, name in ((["<a>", "\x01"], r"'\x01' is no text"), (["\u3000", "\u00a0"], r"'\xa0' is equal to '\u3000'")):
+        folder = tmp_path / str(len(name))
+        write_nllb(folder, partial(transformers.NllbTokenizer.add_tokens, new_tokens=added))
+        with raises_code("conversion-unsupported", name, "normalized=False"):
+            dragoman.convert(folder, tmp_path / "bundle")
+
+
+def test_adapter_of_peft_raises(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with raises_code("conversion-unsupported", "adapter_config.json", "merge_and_unload"):
+        dragoman.convert(tmp_path, tmp_path / "bundle")
 
 
 def test_m2m100_with_a_new_language(tmp_path: Path) -> None:

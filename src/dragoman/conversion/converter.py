@@ -37,6 +37,9 @@ from dragoman.io.storage import check_path_is_free
 from dragoman.model_weights import list_shapes
 from dragoman.version import __version__
 
+ADAPTER_FILE = "adapter_config.json"
+"""File that PEFT writes beside the weights of an adapter."""
+
 
 class SourceFormat(Protocol):
     """Module that reads the models of one format."""
@@ -164,6 +167,12 @@ def _find_files(source: str, revision: str | None) -> tuple[SourceFiles, str]:
 
 
 def _detect_format(files: SourceFiles) -> SourceFormat:
+    if ADAPTER_FILE in files:
+        raise BundleError(
+            f"{files.folder}: has an adapter of PEFT ({ADAPTER_FILE}), whose weights are not those of its model; merge it with "
+            "merge_and_unload(), and save the model in another folder",
+            code="conversion-unsupported",
+        )
     for source_format in FORMATS:
         if source_format.detect(files):
             return source_format

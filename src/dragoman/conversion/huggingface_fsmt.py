@@ -16,6 +16,7 @@ from dragoman.conversion.generation_options import convert_generation_options
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
+from dragoman.conversion.stated_tokens import list_stated_texts
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
@@ -23,6 +24,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES
 from dragoman.data.tokenization.subword_nmt import CONTINUATION, END_OF_WORD, SubwordNmtScheme, parse_codes
 from dragoman.data.tokenization.token_list import TokenListTokenizer
+from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-fsmt"
@@ -49,6 +51,12 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         BundleError: the model has a feature that dragoman does not have.
     """
     settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    if added := sorted(list_stated_texts(files) - {"<unk>", *SPECIAL_TOKENS.values()}):
+        raise BundleError(
+            f"{files.folder}: its tokenizer has the added token {added[0][:40]!r}; dragoman has no added tokens of FSMT, so "
+            "this model cannot be converted",
+            code="conversion-unsupported",
+        )
     source_order = _read_order(files, settings, SOURCE_VOCABULARY, "src_vocab_size")
     target_order = _read_order(files, settings, TARGET_VOCABULARY, "tgt_vocab_size")
     is_joint = source_order == target_order

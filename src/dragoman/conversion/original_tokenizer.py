@@ -62,7 +62,11 @@ def open_tokenizer_json(path: Path) -> EncodeRows | None:
 
 
 def check_token_ids(vocabulary: PieceVocabulary, order: VocabularyOrder, encode: EncodeRows | None, folder: Path) -> None:
-    """Raise BundleError if an odd text has other ids than in the original tokenizer, which None leaves unchecked."""
+    """Raise BundleError if an odd text has other ids than in the original tokenizer, or if that one has no fixed ids.
+
+    encode: the original tokenizer; None leaves the ids unchecked
+    """
+    _check_added_tokens(vocabulary, folder)
     if encode is None:
         return
     ids = {row: index for index, row in enumerate(order.rows)}
@@ -72,6 +76,24 @@ def check_token_ids(vocabulary: PieceVocabulary, order: VocabularyOrder, encode:
             raise BundleError(
                 f"{folder}: the text {text[:60]!r} has the tokens {vocabulary.ids_to_pieces(actual)[:12]} in dragoman, but "
                 f"{[order.pieces[index] for index in expected if index is not None][:12]} in the original one; report this",
+                code="conversion-unsupported",
+            )
+
+
+def _check_added_tokens(vocabulary: PieceVocabulary, folder: Path) -> None:
+    """Raise BundleError for an added token that is empty when it is normalized, or equal to another one.
+
+    The library `tokenizers` fails on some texts with the first, and finds either of two equal ones at random.
+    """
+    tokens: dict[tuple[str, bool], str] = {}
+    for token in vocabulary.piece_list.added:
+        text = vocabulary.added_texts.get(token.id, token.text)
+        other = tokens.setdefault((text, token.normalized), token.text)
+        if not text or other != token.text:
+            problem = f"equal to {other[:40]!r}" if text else "no text"
+            raise BundleError(
+                f"{folder}: the added token {token.text[:40]!r} is {problem} when it is normalized, so the original tokenizer "
+                "does not find it in each text; add it with normalized=False, or remove it",
                 code="conversion-unsupported",
             )
 

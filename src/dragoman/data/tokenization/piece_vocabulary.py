@@ -193,18 +193,19 @@ class PieceVocabulary:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids as one line; line breaks from byte pieces become spaces."""
-        pieces = [self._texts.get(index, self.pieces[index]) for index in ids if index not in self._silent_ids]
+        pieces = [self.added_texts.get(index, self.pieces[index]) for index in ids if index not in self._silent_ids]
         text: str = self._processor.decode_pieces(pieces)
         return re.sub(r"[\r\n]", " ", text.replace(METASPACE, " ")).strip()
 
     @cached_property
     def _silent_ids(self) -> frozenset[int]:
         """Ids that decode to no text. The unknown token is none of them, although it is special."""
-        special = {token.id for token in self.piece_list.added if token.special and self._texts.get(token.id) == token.text}
+        texts = self.added_texts
+        special = {token.id for token in self.piece_list.added if token.special and texts.get(token.id) == token.text}
         return frozenset({*CONTROL_IDS, *special} - {UNKNOWN_ID})
 
     @cached_property
-    def _texts(self) -> dict[int, str]:
+    def added_texts(self) -> dict[int, str]:
         """Texts of the added tokens by id; the library tokenizers writes some as it finds them, in normalized text."""
         tokens = [token for token in self.piece_list.added if token.id != UNKNOWN_ID]
         is_found_late = [self._has_tokenizers_rules and token.normalized for token in tokens]
