@@ -16,15 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.viz import (
+    MetricTile,
     Panel,
     ReportTable,
+    SentenceHistory,
     Series,
     VerticalMarker,
     render_attention_heatmap,
     render_learning_curve,
     render_report,
+    render_run_page,
 )
 from dragoman.viz.charts import Bar, BarGroup, render_bar_chart
+from dragoman.viz.html_report import render_figure
 from dragoman.viz.svg import escape_hidden, escape_text, estimate_text_width, truncate_text
 from expected_errors import raises_code
 
@@ -376,12 +380,15 @@ class PageReader(HTMLParser):
 
 
 def hostile_page() -> str:
-    return render_report(
+    return render_run_page(
         HOSTILE[0],
-        facts=[(text, text) for text in HOSTILE],
+        state="running",
+        state_detail=HOSTILE[0],
+        progress=0.5,
+        tiles=[MetricTile(text, text, text) for text in HOSTILE],
         figures=[(text, svg) for text, svg in zip(HOSTILE, hostile_drawings(), strict=False)],
+        sentences=[SentenceHistory(text, text, [(text, text)]) for text in HOSTILE],
         tables=[ReportTable(text, HOSTILE, [HOSTILE]) for text in HOSTILE],
-        notes=HOSTILE,
     )
 
 
@@ -420,19 +427,21 @@ def test_hostile_text_in_a_page_is_escaped() -> None:
 
 
 def test_page_holds_its_content_in_order() -> None:
-    drawing = curve(Series("train", [(0, 1), (1, 2)]))
     page = render_report(
         "Report",
         facts=[("BLEU", "27.3")],
-        figures=[("Loss", drawing), ("Loss again", drawing)],
         tables=[ReportTable("Scores", ["system", "BLEU"], [["ours", "27.3"]])],
         notes=["First\nsecond"],
     )
-    assert page.count(drawing) == 2
-    pieces = ["<h1", "<dt>BLEU</dt>", ">27.3</dd>", drawing, ">Loss</figcaption>", ">Loss again</figcaption>"]
-    pieces += [">Scores</caption>", ">ours</td>", "First<br>second"]
+    pieces = ["<h1", "<dt>BLEU</dt>", ">27.3</dd>", ">Scores</caption>", ">ours</td>", "First<br>second"]
     offsets = [page.index(piece) for piece in pieces]
     assert offsets == sorted(offsets)
+
+
+def test_figure_shrinks_to_two_thirds_at_most() -> None:
+    figure = render_figure("Loss", curve())
+    assert '<div style="min-width:480px">' in figure
+    assert ">Loss</figcaption>" in figure
 
 
 def test_table_rejects_rows_of_different_lengths() -> None:
@@ -455,12 +464,12 @@ def test_figure_with_active_content_is_rejected(subtests: pytest.Subtests) -> No
     ]:
         with subtests.test(content=content, message=message):
             frame = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">{}</svg>'
-            render_report("Report", figures=[("fine", frame.format('<rect width="9"/>'))])
+            render_figure("fine", frame.format('<rect width="9"/>'))
             with pytest.raises(ValueError, match=message):
-                render_report("Report", figures=[("bad", frame.format(content))])
+                render_figure("bad", frame.format(content))
 
 
 @pytest.mark.parametrize("svg", ["", "text", "<b width='1'/>", '<svg xmlns="http://www.w3.org/2000/svg"/>'])
 def test_figure_must_be_an_svg(svg: str) -> None:
     with pytest.raises(ValueError, match="a figure must be"):
-        render_report("Report", figures=[("bad", svg)])
+        render_figure("bad", svg)

@@ -1,4 +1,4 @@
-"""Report of a run: scores on the test set, learning curve and attention, as `report.json` and as a page."""
+"""Report of a run: scores on the test sets as `report.json`, learning curve and attention as drawings."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from pydantic import ConfigDict
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.config import INITIAL_DIR, Recipe
 from dragoman.errors import MissingDependencyError
-from dragoman.evaluation.bootstrap import SMALL_TEST_SET
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.io.storage import write_json, write_lines
 from dragoman.parsing.sentence_parser import encode_words, get_labels
 from dragoman.parsing.trees.ptb import read_tree
-from dragoman.runtime.facts import format_facts
 from dragoman.tasks.forced_decoding import compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.torch_engine.inference_model import get_max_positions
 from dragoman.training.monitoring.events import Callback, Notice, PreparationProgress, Sample
 from dragoman.training.monitoring.metrics_log import read_metrics_log
+from dragoman.training.monitoring.run_page import ATTENTION_FILE
 from dragoman.training.test_sets import TestSetReport, build_test_set_report
 from dragoman.training.validation import EvaluationResult, evaluate
-from dragoman.viz import Panel, ReportTable, Series, render_attention_heatmap, render_learning_curve, render_report
+from dragoman.viz import Panel, Series, render_attention_heatmap, render_learning_curve
 
 NUM_REPORT_SAMPLES = 10
 TRANSLATIONS_FILE = "translations.txt"
@@ -97,13 +96,13 @@ def write_report(
     attention_source: str | None,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Score the test sets, and write `report.json`, `curve.svg` and `report.html`. Return the report as JSON.
+    """Score the test sets, and write `report.json`, `curve.svg` and `attention.svg`. Return the report as JSON.
 
     The scores at the top level of the report are those of the first test set. A fine-tuned model is compared with the initial
-    one on each set. Without matplotlib there is no `curve.svg`, and the page says so.
+    one on each set. Without matplotlib there are no drawings.
     """
     log_entries = read_metrics_log(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
-    evaluation = attention_sample = None
+    attention_sample = None
     test_values: dict[str, Any] = {}
     if test_sets:
         bundle = load_bundle(folder / "bundle")
@@ -117,67 +116,21 @@ def write_report(
         bundle = _select_languages(bundle, next(iter(test_sets.values())))
         attention_sample = _select_attention_sample(bundle, evaluation.samples, attention_source)
     metadata_values = {field.name: getattr(metadata, field.name) for field in fields(BundleMetadata)}
-    training_report = TrainingReport(
+    report = TrainingReport(
         name=recipe.name,
         bundle=str(folder / "bundle"),
         valid=_summarize_last_validation(log_entries),
         **metadata_values,
         **test_values,
-    )
-    report = training_report.to_dict()
-    figures: list[tuple[str, str]] = []
-    notes: list[str] = []
+    ).to_dict()
     try:
-        curve = draw_curve(log_entries, recipe.name)
-        write_lines(folder / "curve.svg", [curve], overwrite=True)
-        figures.append(("Learning curve", curve))
+        write_lines(folder / "curve.svg", [draw_curve(log_entries, recipe.name)], overwrite=True)
         if attention_sample is not None and recipe.model.num_cross_attentions:
-            heatmap = draw_attention(bundle, attention_sample)
-            write_lines(folder / "attention.svg", [heatmap], overwrite=True)
-            figures.append(("Cross-attention (mean of all heads, last layer)", heatmap))
+            write_lines(folder / ATTENTION_FILE, [draw_attention(bundle, attention_sample)], overwrite=True)
     except MissingDependencyError as error:
-        notes.append(f"This page has no curves: {error}")
         callback(Notice(f"report.html has no curves: {error}"))
-    page = render_report(
-        f"{recipe.name}: training report",
-        facts=format_facts(report),
-        figures=figures,
-        tables=_build_tables(evaluation, training_report.test_sets, metadata),
-        notes=notes,
-    )
-    write_lines(folder / "report.html", [page], overwrite=True)
     write_json(folder / "report.json", report, overwrite=True)
     return report
-
-
-def _build_test_set_table(test_sets: Mapping[str, TestSetReport]) -> ReportTable:
-    """Return the scores on each test set, before and after fine-tuning if there is an initial model."""
-    if all(test_set.changes is None for test_set in test_sets.values()):
-        metrics = list(next(iter(test_sets.values())).scores)
-        rows = [
-            (name, f"{test_set.sentences:,}", *(f"{test_set.scores[metric]:.2f}" for metric in metrics))
-            for name, test_set in test_sets.items()
-        ]
-        return ReportTable("Scores on each test set", ["test set", "sentences", *metrics], rows)
-    rows = [
-        (
-            name,
-            f"{test_set.sentences:,}",
-            metric,
-            f"{change.before:.2f}",
-            f"{change.after:.2f}",
-            f"{change.difference:+.2f}",
-            f"{change.low:+.2f} to {change.high:+.2f}",
-            f"{change.p_value:.3f}",
-        )
-        for name, test_set in test_sets.items()
-        for metric, change in (test_set.changes or {}).items()
-    ]
-    caption = "Scores before and after fine-tuning, by paired bootstrap"
-    if any(test_set.is_small for test_set in test_sets.values()):
-        caption += f"; p-values are too small for sets of fewer than {SMALL_TEST_SET} sentences"
-    header = ["test set", "sentences", "metric", "before", "after", "difference", "95 % interval", "p"]
-    return ReportTable(caption, header, rows)
 
 
 def _summarize_last_validation(log_entries: Sequence[dict[str, Any]]) -> ValidationSummary | None:
@@ -316,21 +269,3 @@ def draw_curve(log_entries: Sequence[dict[str, Any]], name: str) -> str:
         if score_points := points("valid", key):
             panels.append(Panel(score, [Series("validation", score_points)]))
     return render_learning_curve(panels, title=f"{name}: learning curve", x_label="step")
-
-
-def _build_tables(
-    evaluation: EvaluationResult | None, test_sets: Mapping[str, TestSetReport] | None, metadata: BundleMetadata
-) -> list[ReportTable]:
-    tables = []
-    if test_sets is not None:
-        tables.append(_build_test_set_table(test_sets))
-    if evaluation is not None:
-        scores = [(score.name, f"{score.value:.2f}", score.signature) for score in evaluation.scores.values()]
-        tables.append(ReportTable("Scores on the test set", ["metric", "value", "signature"], scores))
-        samples = [(sample.source, sample.reference, sample.translation) for sample in evaluation.samples[:NUM_REPORT_SAMPLES]]
-        output_name = "parse" if "f1" in evaluation.scores else "translation"
-        tables.append(ReportTable("The first lines of the test set", ["source", "reference", output_name], samples))
-    if metadata.paper_deviations:
-        rows = [(sentence,) for sentence in metadata.paper_deviations]
-        tables.append(ReportTable("Deviations from the paper", ["setting"], rows))
-    return tables

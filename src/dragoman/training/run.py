@@ -17,8 +17,9 @@ from dragoman.training.checkpoints.upload import with_uploads
 from dragoman.training.distributed.process_group import context_from_environment, init_process_group
 from dragoman.training.distributed.signals import interrupt_on_signals
 from dragoman.training.finalize import finalize
-from dragoman.training.monitoring.events import Callback, RunClosed, RunFinished, ignore_event
+from dragoman.training.monitoring.events import Callback, CallbackList, RunClosed, RunFinished, ignore_event
 from dragoman.training.monitoring.loggers import with_loggers
+from dragoman.training.monitoring.run_page import PAGE_FILE, RunPage
 from dragoman.training.setup import (
     build_trainer,
     check_same_recipe,
@@ -52,6 +53,7 @@ def train(
                 test_sets = read_test_sets(recipe)
                 exit_stack.enter_context(lock_run_folder(recipe.run))
                 run = Path(recipe.run)
+                callback = CallbackList(callback, {PAGE_FILE: RunPage(run)})
                 callback = with_loggers(run, recipe.training.loggers, callback)
                 callback = with_uploads(run, recipe.training.checkpoint_url, callback)
         check_same_recipe(recipe, distributed)

@@ -5,7 +5,7 @@ Each function returns text (SVG or HTML) and writes nothing. Equal arguments giv
 
 from dragoman.viz.charts import Panel, Series, VerticalMarker, render_attention_heatmap, render_learning_curve
 from dragoman.viz.html_report import ReportTable, render_report
-from dragoman.viz.run_dashboard import MetricTile, SentenceHistory, render_dashboard
+from dragoman.viz.run_page import MetricTile, SentenceHistory, render_run_page
 from dragoman.viz.tree_diagram import render_tree
 
 __all__ = [
@@ -16,8 +16,8 @@ __all__ = [
     "Series",
     "VerticalMarker",
     "render_attention_heatmap",
-    "render_dashboard",
     "render_learning_curve",
     "render_report",
+    "render_run_page",
     "render_tree",
 ]

@@ -60,20 +60,17 @@ def render_report(
     title: str,
     *,
     facts: Sequence[tuple[str, str]] = (),
-    figures: Sequence[tuple[str, str]] = (),
     tables: Sequence[ReportTable] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """Return a whole page: `facts` as (name, value), `figures` as (caption, svg), then `tables` and `notes`.
+    """Return a whole page: `facts` as (name, value), then `tables` and `notes`. All texts are escaped.
 
-    All texts are escaped; figures are not. Raises `ValueError` for a figure that is more than a plain drawing, and for a table
-    whose rows differ in length.
+    Raises `ValueError` for a table whose rows differ in length.
     """
     parts = [f'<h1 dir="auto">{text_to_html(title)}</h1>']
     if facts:
         entries = "\n".join(f'<dt>{text_to_html(name)}</dt><dd dir="auto">{text_to_html(value)}</dd>' for name, value in facts)
         parts.append(f"<dl>\n{entries}\n</dl>")
-    parts += [_render_figure(caption, svg) for caption, svg in figures]
     parts += [render_table(table) for table in tables]
     if notes:
         paragraphs = "\n".join(f'<p dir="auto">{text_to_html(note)}</p>' for note in notes)
@@ -102,7 +99,8 @@ def wrap_scrollable(name: str, content: str) -> str:
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape_text(name)}">{content}</div>'
 
 
-def _render_figure(caption: str, svg: str) -> str:
+def render_figure(caption: str, svg: str) -> str:
+    """Return a figure that scrolls on a narrow screen. Raises `ValueError` if the SVG is more than a plain drawing."""
     # Below two thirds of its width, text is too small to read, so the figure scrolls.
     min_width = round(parse_drawing_width(svg) * 2 / 3)
     drawing = wrap_scrollable(caption, f'<div style="min-width:{min_width}px">\n{svg}</div>')

@@ -29,7 +29,6 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
-import dragoman.training.monitoring.run_page
 from conftest import MakeRecipe
 from dragoman.cli.info import diagnose as diagnose_command
 from dragoman.config import ModelConfig, Recipe, make_recipe
@@ -72,11 +71,11 @@ from dragoman.training.monitoring.flops import (
 )
 from dragoman.training.monitoring.loggers import with_loggers
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
-from dragoman.training.monitoring.run_page import render_run_page
+from dragoman.training.monitoring.run_page import RunPage, build_run_page
 from dragoman.training.monitoring.run_status import EventValues, RunStatus, read_run_status, summarize_run
 from dragoman.training.monitoring.training_macs import count_training_macs
 from dragoman.training.run import train
-from dragoman.viz.run_dashboard import diff_text
+from dragoman.viz.run_page import diff_text
 from expected_errors import raises_code
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -613,7 +612,7 @@ def test_run_at_end_of_budget_is_not_stalled(tmp_path: Path) -> None:
     assert status.state == "running"
     assert diagnose(status) == []
     assert (summarize_run(status).progress, summarize_run(status).minutes_left) == (1.0, 0.0)
-    page = render_run_page(status, timestamp="now")
+    page = build_run_page(status, timestamp="now")
     assert "step 940 · training is complete; the bundle and the report are still to be written" in page
     assert "killed" not in page
     age(run, 200)
@@ -622,7 +621,7 @@ def test_run_at_end_of_budget_is_not_stalled(tmp_path: Path) -> None:
     assert diagnosis.name == "stalled after training"
     assert "the same command writes the bundle and the report" in diagnosis.remedy
     (run / "report.json").write_text("{}")
-    assert "killed" not in render_run_page(read_run_status(run), timestamp="now")
+    assert "killed" not in build_run_page(read_run_status(run), timestamp="now")
 
 
 def test_run_summary_is_json_for_any_log(tmp_path: Path) -> None:
@@ -651,8 +650,8 @@ def test_folder_without_run_is_one_line_error(damage: str, tmp_path: Path) -> No
 # Dashboard
 
 
-def render_page(entries: Sequence[Mapping[str, Any]], folder: Path, **settings: Any) -> str:
-    return render_run_page(read_run_status(written(folder, entries)), timestamp="now", **settings)
+def render_page(entries: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    return build_run_page(read_run_status(written(folder, entries)), timestamp="now")
 
 
 def test_page_shows_curves_events_and_sentences_as_text(tmp_path: Path) -> None:
@@ -675,7 +674,6 @@ def test_page_shows_curves_events_and_sentences_as_text(tmp_path: Path) -> None:
     assert all(f"<small>step {200 * number:,}</small>" in page for number in (2, 3, 4, 5))
     assert "eins <mark>und</mark> zwei" in page
     assert "default-src 'none'" in page
-    assert 'http-equiv="refresh"' not in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
 
 
@@ -700,8 +698,8 @@ def test_page_of_diverged_run_has_short_words(tmp_path: Path) -> None:
 
 
 def test_page_of_empty_log_is_complete(tmp_path: Path) -> None:
-    page = render_page([], tmp_path / "run", refresh=5)
-    assert '<meta http-equiv="refresh" content="5">' in page
+    page = render_page([], tmp_path / "run")
+    assert '<meta http-equiv="refresh" content="30">' in page
     assert "no step is logged yet" in page
     assert page.count("<svg") == 1
 
@@ -718,36 +716,22 @@ def test_page_of_failed_run_shows_the_error(tmp_path: Path) -> None:
     assert '<span class="failed">failed</span> · no step is logged yet · disk &lt;full&gt;</p>' in page
 
 
-@pytest.mark.slow
-def test_page_is_written_until_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pause is the interval, or five times the processor time of a page that takes longer."""
-    run = written(tmp_path / "run", lines(10))
-    pauses: list[float] = []
-    clock = iter([10.0, 11.0, 20.0, 22.0, 30.0, 30.0, 40.0])
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        assert '<meta http-equiv="refresh" content="7">' in (run / "dashboard.html").read_text()
-        if len(pauses) == 3:
-            (run / "report.json").write_text("{}")
-
-    monkeypatch.setattr(
-        dragoman.training.monitoring.run_page, "time", types.SimpleNamespace(sleep=sleep, thread_time=lambda: next(clock))
-    )
-    result = CliRunner().invoke(dashboard, [str(run), "--interval", "7"])
-    assert result.exit_code == 0
-    assert pauses == [7, 10, 7]
-    page = (run / "dashboard.html").read_text()
+def test_run_writes_page_at_its_end(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", [*lines(10), event("stopped", 250)])
+    write_page = RunPage(run)
+    write_page(StepDone(250, 0.5))
+    assert not (run / "report.html").exists()
+    write_page(RunClosed())
+    page = (run / "report.html").read_text()
+    assert '<span class="stopped">' in page
     assert "refresh" not in page
-    assert '<span class="finished">' in page
-    assert sorted(path.name for path in run.iterdir()) == ["dashboard.html", "metrics.jsonl", "recipe.json", "report.json"]
 
 
 def test_dashboard_replaces_only_pages(tmp_path: Path) -> None:
     run = written(tmp_path / "run", lines(10))
     before = (run / "metrics.jsonl").read_bytes()
     for output in (run / "metrics.jsonl", run):
-        result = CliRunner().invoke(dashboard, [str(run), "--once", "-o", str(output)])
+        result = CliRunner().invoke(dashboard, [str(run), "-o", str(output)])
         assert isinstance(result.exception, OutputError)
         assert "\n" not in str(result.exception)
     assert (run / "metrics.jsonl").read_bytes() == before
@@ -755,24 +739,25 @@ def test_dashboard_replaces_only_pages(tmp_path: Path) -> None:
 
 def test_dashboard_writes_no_page_into_bundle(trained: Path) -> None:
     page = trained / "bundle" / "page.html"
-    result = CliRunner().invoke(dashboard, [str(trained), "--once", "-o", str(page)])
+    result = CliRunner().invoke(dashboard, [str(trained), "-o", str(page)])
     assert isinstance(result.exception, OutputError)
     assert "is an input of this command" in str(result.exception)
     assert not page.exists()
 
 
-def test_dashboard_once_and_as_json(tmp_path: Path) -> None:
+def test_dashboard_writes_page_or_json(tmp_path: Path) -> None:
     run = written(tmp_path / "run", lines(10))
-    assert CliRunner().invoke(dashboard, [str(run), "--once", "-o", str(tmp_path / "page.html")]).exit_code == 0
-    assert "refresh" not in (tmp_path / "page.html").read_text()
-    assert not (run / "dashboard.html").exists()
+    assert CliRunner().invoke(dashboard, [str(run), "-o", str(tmp_path / "page.html")]).exit_code == 0
+    assert 'http-equiv="refresh"' in (tmp_path / "page.html").read_text()
     result = CliRunner().invoke(dashboard, [str(run), "--json"])
     assert json.loads(result.stdout)["step"] == 250
-    assert not (run / "dashboard.html").exists()
+    assert not (run / "report.html").exists()
+    assert CliRunner().invoke(dashboard, [str(run)]).exit_code == 0
+    assert (run / "report.html").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["dashboard RUN --once", "diagnose RUN"])
+@pytest.mark.parametrize("command", ["dashboard RUN", "diagnose RUN"])
 def test_status_commands_import_no_torch(command: str, tmp_path: Path) -> None:
     """Torch takes seconds to import, and a quarter of a gigabyte beside the run."""
     run = written(tmp_path / "run", lines(10))

@@ -1,19 +1,22 @@
-"""HTML dashboard of a run, as `dragoman dashboard` writes it: tiles, curves, diagnoses and sample translations."""
+"""Page `report.html` of a run: numbers, curves, translations and diagnoses, and at the end the scores on the test sets."""
 
 from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from dragoman.errors import MissingDependencyError, OutputError
-from dragoman.io.storage import to_write_error, write_lines
+from dragoman.errors import MissingDependencyError
+from dragoman.evaluation.bootstrap import SMALL_TEST_SET
+from dragoman.io.storage import write_lines
+from dragoman.runtime.facts import format_facts
 from dragoman.runtime.progress import format_duration
 from dragoman.training.monitoring.diagnostics import diagnose
-from dragoman.training.monitoring.events import EventKind
-from dragoman.training.monitoring.run_status import LogEntry, RunState, RunStatus, RunSummary, read_run_status, summarize_run
+from dragoman.training.monitoring.events import EventKind, RunClosed, TrainingEvent, ValidationReport
+from dragoman.training.monitoring.run_status import LogEntry, RunStatus, RunSummary, read_report, read_run_status, summarize_run
 from dragoman.viz import (
     MetricTile,
     Panel,
@@ -21,10 +24,13 @@ from dragoman.viz import (
     SentenceHistory,
     Series,
     VerticalMarker,
-    render_dashboard,
     render_learning_curve,
+    render_run_page,
 )
 
+PAGE_FILE, ATTENTION_FILE = "report.html", "attention.svg"
+# Seconds after which browsers reload the page of a running run, and between two pages that a run writes.
+_REFRESH_SECONDS, _MIN_SECONDS_BETWEEN_PAGES = 30, 60.0
 _MAX_VERSIONS, _MAX_SENTENCES, _MAX_EVENTS = 4, 8, 30
 # Characters of a text that are shown.
 _MAX_TEXT_LENGTH = 300
@@ -34,29 +40,54 @@ _MARKED_EVENTS: tuple[EventKind, ...] = (
 )  # fmt: skip
 
 
-def render_run_page(status: RunStatus, *, timestamp: str, refresh: int | None = None) -> str:
-    """Return the page as HTML.
+class RunPage:
+    """Callback that writes the page of a run at its validations and at its end."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._next_time = time.monotonic() + _MIN_SECONDS_BETWEEN_PAGES
+
+    def __call__(self, event: TrainingEvent) -> None:
+        is_due = isinstance(event, ValidationReport) and time.monotonic() >= self._next_time
+        if is_due or isinstance(event, RunClosed):
+            write_run_page(self.run_dir, self.run_dir / PAGE_FILE)
+            self._next_time = time.monotonic() + _MIN_SECONDS_BETWEEN_PAGES
+
+
+def write_run_page(run_dir: Path, page: Path) -> None:
+    """Write the page of a run. Raise RunError if `run_dir` is no run, and OutputError if the page cannot be written."""
+    timestamp = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    write_lines(page, [build_run_page(read_run_status(run_dir), timestamp=timestamp)], overwrite=True)
+
+
+def build_run_page(status: RunStatus, *, timestamp: str) -> str:
+    """Return the page as HTML. Browsers reload it while the run is running.
 
     timestamp: time of writing, as text
-    refresh: seconds after which browsers reload the page; None for a page that stays as it is
     """
     summary = summarize_run(status)
+    report = read_report(status.folder) if status.is_finished else {}
+    figures = []
+    if status.is_finished and (attention_file := status.folder / ATTENTION_FILE).is_file():
+        figures.append(("Cross-attention (mean of all heads, last layer)", attention_file.read_text(encoding="utf-8")))
     charts: list[str] = []
     chart_note = ""
     try:
         charts = _build_charts(status)
     except MissingDependencyError as error:
-        chart_note = f"; {error}"
+        chart_note = f"; this page has no curves: {error}"
+    refresh = _REFRESH_SECONDS if summary.state == "running" else None
     refresh_note = f"; reloads every {refresh} seconds" if refresh is not None else ""
-    return render_dashboard(
+    return render_run_page(
         status.recipe.name,
         state=summary.state,
         state_detail=_format_headline(status, summary),
         progress=summary.progress or 0.0,
         tiles=_build_tiles(status, summary),
         charts=charts,
+        figures=figures,
         sentences=_build_sentences(status),
-        tables=_build_tables(status),
+        tables=[*_build_result_tables(report), *_build_run_tables(status, report)],
         footer=f"{status.folder}, as of {timestamp}{refresh_note}{chart_note}",
         refresh_seconds=refresh,
     )
@@ -179,7 +210,56 @@ def _get_samples(entry: LogEntry) -> list[LogEntry]:
     return [sample for sample in samples if isinstance(sample, dict)] if isinstance(samples, list) else []
 
 
-def _build_tables(status: RunStatus) -> list[ReportTable]:
+def _build_result_tables(report: Mapping[str, Any]) -> list[ReportTable]:
+    """Return the scores on the test sets, the first lines of the first one, and the deviations from the paper."""
+    tables = []
+    if test_sets := report.get("test_sets"):
+        tables.append(_build_test_set_table(test_sets))
+    if signatures := report.get("signatures"):
+        scores = [(name, f"{report[name]:.2f}", signature) for name, signature in signatures.items()]
+        tables.append(ReportTable("Scores on the test set", ["metric", "value", "signature"], scores))
+    if samples := report.get("samples"):
+        rows = [(sample["source"], sample["reference"], sample["translation"]) for sample in samples]
+        output_name = "parse" if "f1" in report else "translation"
+        tables.append(ReportTable("The first lines of the test set", ["source", "reference", output_name], rows))
+    if deviations := report.get("paper_deviations"):
+        tables.append(ReportTable("Deviations from the paper", ["setting"], [(sentence,) for sentence in deviations]))
+    return tables
+
+
+def _build_test_set_table(test_sets: Mapping[str, Any]) -> ReportTable:
+    """Return the scores on each test set, before and after fine-tuning if there is an initial model."""
+    if all(test_set.get("changes") is None for test_set in test_sets.values()):
+        metrics = list(next(iter(test_sets.values()))["scores"])
+        rows = [
+            (name, f"{test_set['sentences']:,}", *(f"{test_set['scores'][metric]:.2f}" for metric in metrics))
+            for name, test_set in test_sets.items()
+        ]
+        return ReportTable("Scores on each test set", ["test set", "sentences", *metrics], rows)
+    rows = [
+        (
+            name,
+            f"{test_set['sentences']:,}",
+            metric,
+            f"{change['before']:.2f}",
+            f"{change['after']:.2f}",
+            f"{change['difference']:+.2f}",
+            f"{change['low']:+.2f} to {change['high']:+.2f}",
+            f"{change['p_value']:.3f}",
+        )
+        for name, test_set in test_sets.items()
+        for metric, change in (test_set.get("changes") or {}).items()
+    ]
+    caption = "Scores before and after fine-tuning, by paired bootstrap"
+    if any(test_set["is_small"] for test_set in test_sets.values()):
+        caption += f"; p-values are too small for sets of fewer than {SMALL_TEST_SET} sentences"
+    return ReportTable(
+        caption, ["test set", "sentences", "metric", "before", "after", "difference", "95 % interval", "p"], rows
+    )
+
+
+def _build_run_tables(status: RunStatus, report: dict[str, Any]) -> list[ReportTable]:
+    """Return the diagnoses, the newest events, and facts about the run."""
     diagnoses = [
         (diagnosis.name, f"{diagnosis.evidence}. Probably {diagnosis.cause}.", diagnosis.remedy)
         for diagnosis in diagnose(status)
@@ -192,50 +272,9 @@ def _build_tables(status: RunStatus) -> list[ReportTable]:
     count_note = f" (the newest {_MAX_EVENTS} of {len(recent_events):,})" if len(recent_events) > _MAX_EVENTS else ""
     tables += [ReportTable(f"Events{count_note}", ["step", "event", ""], rows)] if rows else []
     run_info = status.run_info
-    facts: list[tuple[str, str]] = []
-    for name in ("machine", "parameters", "devices"):
-        if name in run_info:
-            facts.append((name, f"{run_info[name]:,}" if isinstance(run_info[name], int) else str(run_info[name])))
+    facts = format_facts(report or {name: run_info[name] for name in ("machine", "parameters", "devices") if name in run_info})
     if isinstance(peak_flops := run_info.get("peak_flops_per_second"), int | float):
         facts.append(("peak FLOP/s", f"{peak_flops / 1e12:,.2f} TFLOP/s in matrix products"))
     if checkpoint_events := status.events_of_kind("checkpoint"):
         facts.append(("newest checkpoint", str(checkpoint_events[-1].get("text", ""))))
     return [*tables, ReportTable("The run", ["", ""], facts)] if facts else tables
-
-
-def update_dashboard(run_dir: Path, page: Path, *, interval_seconds: int | None) -> Iterator[RunState]:
-    """Write the page and yield the run's state, again and again while the run is running.
-
-    interval_seconds: pause between two pages; None to write the page once
-
-    Raises RunError if `run_dir` is not a run, and OutputError if the page cannot be written or would replace another file.
-    """
-    _check_replaceable(page)
-    while True:
-        started = time.thread_time()
-        status = read_run_status(run_dir)
-        is_running = status.state == "running" and interval_seconds is not None
-        timestamp = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        write_lines(
-            page,
-            [render_run_page(status, timestamp=timestamp, refresh=interval_seconds if is_running else None)],
-            overwrite=True,
-        )
-        yield status.state
-        if interval_seconds is None or not is_running:
-            return
-        # Reading a long metrics log and drawing take CPU time, which the run needs.
-        time.sleep(max(float(interval_seconds), 5.0 * (time.thread_time() - started)))
-
-
-def _check_replaceable(page: Path) -> None:
-    """Raise OutputError if the path is a file but not a page."""
-    doctype = "<!DOCTYPE html>"
-    try:
-        with page.open(encoding="utf-8", errors="replace") as stream:
-            if stream.read(len(doctype)) != doctype:
-                raise OutputError(f"{page}: is not a dashboard page, so it is not replaced; give another name with -o")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise to_write_error(page, error) from None

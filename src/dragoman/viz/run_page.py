@@ -1,4 +1,4 @@
-"""Dashboard of a run: one HTML file without scripts, which browsers reload while the run is running."""
+"""Page of a run: one HTML file without scripts, which browsers reload while the run is running."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from dragoman.viz.html_report import ReportTable, parse_drawing_width, render_page, render_table, text_to_html
+from dragoman.viz.html_report import ReportTable, parse_drawing_width, render_figure, render_page, render_table, text_to_html
 
 _STYLE = """
 :root{--good:#1a7f37;--alarm:#cf222e;--card:#f6f8fa}
@@ -58,7 +58,7 @@ class SentenceHistory:
     versions: Sequence[tuple[str, str]]
 
 
-def render_dashboard(
+def render_run_page(
     title: str,
     *,
     state: str,
@@ -66,6 +66,7 @@ def render_dashboard(
     progress: float,
     tiles: Sequence[MetricTile] = (),
     charts: Sequence[str] = (),
+    figures: Sequence[tuple[str, str]] = (),
     sentences: Sequence[SentenceHistory] = (),
     tables: Sequence[ReportTable] = (),
     footer: str = "",
@@ -76,6 +77,7 @@ def render_dashboard(
     state: running, finished, stopped, failed or stalled
     state_detail: text after the state
     progress: share of the budget that is spent, from 0 to 1
+    figures: drawings as (caption, svg)
     refresh_seconds: seconds until a browser reloads the page; None for never
     """
     percent = f"{100.0 * min(max(progress, 0.0), 1.0):.1f}"
@@ -88,6 +90,7 @@ def render_dashboard(
         parts += ['<dl class="tiles">', *map(_render_tile, tiles), "</dl>"]
     if charts:
         parts += ['<div class="charts">', *map(_render_chart, charts), "</div>"]
+    parts += [render_figure(caption, svg) for caption, svg in figures]
     if sentences:
         parts += ["<section>", "<h2>Translations</h2>", *map(_render_sentence, sentences), "</section>"]
     parts += [render_table(table) for table in tables]
