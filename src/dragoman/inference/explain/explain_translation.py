@@ -24,7 +24,7 @@ from dragoman.inference.explain.search_trace import trace_search
 from dragoman.inference.translation_result import Translation
 from dragoman.model.attention import Attention, AttentionObserver, KeyValue, observe_attention
 from dragoman.model.local_attention import Mask
-from dragoman.model.transformer import Transformer, check_predicts_by_steps
+from dragoman.model.transformer import Transformer
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
@@ -78,7 +78,6 @@ def explain(
     predicts all tokens at once.
     """
     model = translator.bundle.model
-    check_predicts_by_steps(model, "explain")
     config = translator.resolve_decoding(decoding)
     tokenizer = translator.bundle.tokenizer.select_languages(
         config.source_language, config.target_language, zero_shot=config.zero_shot

@@ -224,9 +224,9 @@ def _find_following_words(actions: Sequence[Action]) -> list[str | None]:
     """Return for each token the next word that a later token contains, or None."""
     following: list[str | None] = []
     word: str | None = None
-    for action in reversed(actions):
+    for kind, _, contained_word in reversed(actions):
         following.append(word)
-        if action.kind == "word":
-            word = action.word
+        if kind == "word":
+            word = contained_word
     following.reverse()
     return following
