@@ -772,6 +772,7 @@ def test_page_of_finished_run_shows_its_charts(trained: Path, tmp_path: Path) ->
     page = (tmp_path / "page.html").read_text()
     assert '<span class="finished">' in page
     assert page.count("<svg") >= 6
+    assert "Scores on the test set" in page
 
 
 @pytest.mark.parametrize(
