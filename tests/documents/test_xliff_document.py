@@ -7,6 +7,7 @@ from document_checks import check_document
 
 from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.translation_memory import MemoryMatch
+from dragoman.documents.unit_selection import list_selected
 from dragoman.documents.xliff_document import parse_xliff
 from expected_errors import raises_code
 
@@ -174,3 +175,23 @@ def test_match_of_a_similar_text_stands_in_the_module_for_matches(prefix: str) -
     again = write_document(parse_xliff(written), {"u": similar})
     assert again == written
     assert b"mtc:" not in write_document(parse_xliff(written), {"u": UnitTranslation("Öffne es")})
+
+
+def test_each_file_has_its_own_languages() -> None:
+    """A file into another language stays, with its language. One without a language gets that of the translation."""
+    head = '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">'
+    names = {"a": 'target-language="de-DE"', "b": 'target-language="fr"', "c": "", "d": 'target-language="de"'}
+    languages = {"d": "es"}
+    files = "".join(
+        f'<file original="{name}" source-language="{languages.get(name, "en")}" {target} datatype="plaintext"><body>'
+        f'<trans-unit id="1"><source>Text {name}</source></trans-unit></body></file>'
+        for name, target in names.items()
+    )
+    document = parse_xliff(f"{head}{files}</xliff>".encode())
+    assert (document.source_language, document.target_language) == ("", "")
+    selected = list_selected(document, "empty", source_language="en", target_language="de")
+    assert [unit.source for unit in selected] == ["Text a", "Text c"]
+    content = write_document(document, {unit.id: UnitTranslation("Wort") for unit in selected}, "de").decode()
+    assert content.count("Wort") == 2
+    assert [f'target-language="{code}"' in content for code in ("de-DE", "fr", "de")] == [True, True, True]
+    assert content.count("target-language") == 4

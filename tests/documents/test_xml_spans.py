@@ -74,6 +74,13 @@ def test_declared_entities_are_refused(declaration: str) -> None:
         read_element(f"<!DOCTYPE a [{declaration}]><a><b>&a;</b></a>".encode())
 
 
+@pytest.mark.parametrize("value", ["aaaa&#38;b;", "<i/>", "a" * 101, "%b;"])
+def test_entities_are_short_texts(value: str) -> None:
+    source = XmlSource(f'<!DOCTYPE a [<!ENTITY a "{value}">]><a><b>&a;</b></a>'.encode(), has_entities=True)
+    with raises_code("invalid-format"):
+        list(source.iter_elements(("b",)))
+
+
 @pytest.mark.parametrize("content", [b"", b"text", b"<a>", b"<a><b></a></b>", b"<a>&nbsp;</a>", b"<a>\xff</a>", b"<a/><b/>"])
 def test_other_files_are_refused(content: bytes) -> None:
     with raises_code("invalid-format"):

@@ -36,7 +36,7 @@ _REFERENCE = re.compile(r"[ \t\r\n]*[@?][\w.+*:/-]+[ \t\r\n]*")
 
 def parse_android_strings(content: bytes) -> Document:
     """Return the document of a resource file. Raises DataError for other files."""
-    source = XmlSource(content)
+    source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
     plurals: list[XmlPlace] = []
     is_resources = False

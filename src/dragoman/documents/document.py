@@ -57,6 +57,7 @@ class Unit:
         lines: a subtitle as the file breaks it into lines
         plural_form: plural form that the text is, by a category such as `few` or a number such as `=2`; empty for other texts
         language: code of the language that a part of the document states for the text; empty if only the document states one
+        target_language: the same for the translation
         rules: rules for the codes of the text that its format, or a declaration of the file, adds
         key: keys of a value, joined by dots; empty in formats without keys
     """
@@ -73,6 +74,7 @@ class Unit:
     lines: str = ""
     plural_form: str = ""
     language: str = ""
+    target_language: str = ""
     rules: InlineRules = COMMON_RULES
     key: str = ""
 

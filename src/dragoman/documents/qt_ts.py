@@ -30,7 +30,7 @@ _COMMENT_START = "dragoman: "
 
 def parse_qt_ts(content: bytes) -> Document:
     """Return the document of a TS file. Raises DataError for other files."""
-    source = XmlSource(content)
+    source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
     root: XmlElement | None = None
     context = ""

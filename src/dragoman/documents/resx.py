@@ -17,7 +17,7 @@ _QUOTED = re.compile(r'"([^"]*+)"')
 
 def parse_resx(content: bytes) -> Document:
     """Return the document of a RESX file. Raises DataError for other files."""
-    source = XmlSource(content)
+    source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
     is_root = False
 

@@ -164,7 +164,7 @@ def translate_document(
     """
     _check_languages(document, options)
     document = add_common_rules(add_plural_forms(document, parse, options.target_language))
-    selected = list_selected(document, options.scope, options.keys, options.source_language)
+    selected = list_selected(document, options.scope, options.keys, options.source_language, options.target_language)
     redone = {unit.id for unit in selected if is_redone(unit, earlier, options.scope)}
     selected = [unit for unit in selected if unit.id in redone]
     results: dict[str, UnitResult] = {}

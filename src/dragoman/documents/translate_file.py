@@ -146,8 +146,9 @@ class FileTranslator:
         if not overwrite:
             check_path_is_free(output)
         earlier = self._read_earlier(document, output, original)
-        selected = list_selected(document, self.options.scope, self.options.keys, self.options.source_language)
-        redone = {unit.id for unit in selected if is_redone(unit, earlier.texts, self.options.scope)}
+        options = self.options
+        selected = list_selected(document, options.scope, options.keys, options.source_language, options.target_language)
+        redone = {unit.id for unit in selected if is_redone(unit, earlier.texts, options.scope)}
         num_kept = sum(unit.id not in redone and bool(unit.target or unit.id in earlier.texts) for unit in document.units)
         total, done = len(redone), 0
 

@@ -52,9 +52,9 @@ def _matches(key: str, globs: tuple[str, ...]) -> bool:
     return bool(key) and any(fnmatchcase(key, glob) for glob in globs)
 
 
-def is_selected(unit: Unit, scope: Scope, source_language: str = "") -> bool:
-    """Return whether the state of a unit is one of a scope. A unit that states another language than the source's is not."""
-    if is_foreign(unit.language, source_language):
+def is_selected(unit: Unit, scope: Scope, source_language: str = "", target_language: str = "") -> bool:
+    """Return whether the state of a unit is one of a scope. A unit that states other languages than these is not."""
+    if is_foreign(unit.language, source_language) or is_foreign(unit.target_language, target_language):
         return False
     match scope:
         case "empty":
@@ -65,12 +65,14 @@ def is_selected(unit: Unit, scope: Scope, source_language: str = "") -> bool:
             return unit.state != "locked"
 
 
-def list_selected(document: Document, scope: Scope, keys: KeyGlobs = ALL_KEYS, source_language: str = "") -> list[Unit]:
+def list_selected(
+    document: Document, scope: Scope, keys: KeyGlobs = ALL_KEYS, source_language: str = "", target_language: str = ""
+) -> list[Unit]:
     """Return the units to translate. A unit without language stays, unless its file has a place for a translation."""
     return [
         unit
         for unit in document.units
-        if is_selected(unit, scope, source_language)
+        if is_selected(unit, scope, source_language, target_language)
         and keys.selects(unit)
         and (document.is_bilingual or unit_has_language(unit))
     ]

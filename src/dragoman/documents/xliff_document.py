@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
@@ -30,7 +30,7 @@ from dragoman.documents.xml_units import (
 )
 from dragoman.errors import DataError
 from dragoman.formats.xliff import find_version
-from dragoman.languages import is_same_language
+from dragoman.languages import get_language, is_same_language
 
 TOOL = "dragoman"
 MATCHES = "urn:oasis:names:tc:xliff:matches:2.0"
@@ -65,7 +65,7 @@ class _XliffPlace:
 
 def parse_xliff(content: bytes) -> Document:
     """Return the document of an XLIFF file. Raises DataError for other files and other versions."""
-    source = XmlSource(content)
+    source = XmlSource(content, has_entities=True)
     root: XmlElement | None = None
     version = ""
     files: list[XmlElement] = []
@@ -81,6 +81,8 @@ def parse_xliff(content: bytes) -> Document:
     def add(units: UnitList, element: XmlElement) -> None:
         add_units = _add_trans_unit if element.name == "trans-unit" else _add_segments
         add_units(source, _get_file_name(files), units, element)
+        languages = _get_languages(files[-1]) if files else ("", "")
+        units.units = [replace(unit, language=languages[0], target_language=languages[1]) for unit in units.units]
 
     units = UnitList(len(content))
     segments: dict[str, tuple[XmlPlace, int]] = {}
@@ -95,16 +97,29 @@ def parse_xliff(content: bytes) -> Document:
     assert root is not None  # a file without an element is not XML
     languages = [root.attributes.get(name, "") for name in ("srcLang", "trgLang")]
     if not any(languages) and files:
-        languages = [files[0].attributes.get(name, "") for name in ("source-language", "target-language")]
+        # Files of several languages in one have no common one, and each text states its own.
+        stated = zip(*map(_get_languages, files), strict=True)
+        languages = [codes[0] if len(set(map(get_language, codes))) == 1 else "" for codes in stated]
 
     def edit_file(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
         holders, name = (files, "target-language") if version.startswith("1.") else ([root], "trgLang")
-        edits = [edit for holder in holders for edit in _edit_language(source, holder, name, language)]
+        is_mixed = len({get_language(code) for file in files if (code := _get_languages(file)[1])}) > 1
+        edits = [
+            edit
+            for holder in holders
+            if not is_mixed or not holder.attributes.get(name)
+            for edit in _edit_language(source, holder, name, language)
+        ]
         return edits + _write_matches(source, segments, translations)
 
     return units.make_document(
         content, "xliff", source_language=languages[0], target_language=languages[1], make_document_edits=edit_file
     )
+
+
+def _get_languages(file: XmlElement) -> tuple[str, str]:
+    """Return the languages that an element `file` of XLIFF 1.2 states for its sources and its translations."""
+    return file.attributes.get("source-language", ""), file.attributes.get("target-language", "")
 
 
 def _edit_language(source: XmlSource, element: XmlElement, name: str, language: str) -> list[Edit]:

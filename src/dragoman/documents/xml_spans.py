@@ -1,7 +1,7 @@
 """Reader of XML that gives the place of every element and text in the original bytes.
 
-It opens no external entity, and refuses a file that declares entities or default values of attributes. So a file never unpacks
-to more than it has.
+It opens no external entity, and refuses a file that declares default values of attributes, or entities where the format has
+none. A short entity stays a reference. So a file never unpacks to much more than it has.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ MAX_DEPTH = 256
 """Depth of elements in elements."""
 MAX_DECLARED_ATTRIBUTES = 64
 """Attributes that a document type inside the file declares."""
+MAX_ENTITY = 100
+"""Characters of the text of a declared entity, which expat inserts in values of attributes."""
 MAX_NAMES = 20_000
 """Most names of elements, attributes and namespaces, which stay in memory until the file is read."""
 MAX_ELEMENT_BYTES = 2**23
@@ -62,7 +64,7 @@ class XmlText:
 
 @dataclass(slots=True)
 class XmlMarkup:
-    """Comment, processing instruction, or border of a CDATA section."""
+    """Comment, processing instruction, reference to a declared entity, or border of a CDATA section."""
 
     start: int
     end: int
@@ -136,16 +138,19 @@ class XmlElement:
 class XmlSource:
     """Bytes of an XML file and their encoding.
 
+    has_entities: whether the file may declare short texts as entities; a reference to one in a text is an `XmlMarkup`
+
     Raises DataError for an unknown encoding and for a file above MAX_BYTES.
     """
 
-    def __init__(self, content: Sliceable) -> None:
+    def __init__(self, content: Sliceable, *, has_entities: bool = False) -> None:
         if len(content) > MAX_BYTES:
             raise DataError(
                 f"the XML file has {len(content):,} bytes, more than {MAX_BYTES:,}; divide it into smaller ones",
                 code="input-too-long",
             )
         self.content = content
+        self._has_entities = has_entities
         start = content[:_CHUNK_BYTES]
         self.encoding = _detect_encoding(start)
         self._parent_start = -1
@@ -191,7 +196,7 @@ class XmlSource:
         Memory holds one such element at a time. Raises DataError for a file that is not well formed, declares entities, has
         elements deeper than MAX_DEPTH, or has more names or parts of an element than the limits allow.
         """
-        reader = _TreeReader(self.encoding, names, on_start, max_parts)
+        reader = _TreeReader(self.encoding, names, on_start, max_parts, has_entities=self._has_entities)
         start = 0
         while start < len(self.content):
             check_goes_on()
@@ -306,6 +311,8 @@ class _TreeReader:
         names: Collection[str],
         on_start: Callable[[XmlElement], None] | None = None,
         max_parts: int = MAX_PARTS,
+        *,
+        has_entities: bool = False,
     ) -> None:
         # expat reads the order of the bytes of UTF-16 itself.
         self.parser = expat.ParserCreate(None if encoding.startswith("utf-16-") else encoding, " ")
@@ -313,6 +320,7 @@ class _TreeReader:
         self.offset = 0  # of the place in the file from the place in what the parser was given
         self._on_start = on_start
         self._max_parts = max_parts
+        self._has_entities = has_entities
         self._open: list[tuple[XmlElement, list[XmlElement | XmlText | XmlMarkup]]] = []
         self._outermost: XmlElement | None = None
         self._num_parts = 0
@@ -331,7 +339,7 @@ class _TreeReader:
         self.parser.CommentHandler = lambda text: self._add_markup()
         self.parser.DefaultHandler = self._read_other
         self.parser.ProcessingInstructionHandler = lambda target, text: self._add_markup()
-        self.parser.EntityDeclHandler = self._refuse_entity
+        self.parser.EntityDeclHandler = self._read_entity
         self.parser.AttlistDeclHandler = self._read_declaration
         self._num_declared = 0
         self._names: dict[str, tuple[str, str]] = {}
@@ -442,11 +450,19 @@ class _TreeReader:
         else:
             self._add_markup()
 
-    def _refuse_entity(self, name: str, *rest: object) -> None:
-        raise DataError(
-            f"the XML file declares the entity {name[:40]!r}, and is not read: write the text itself in its place",
-            code="invalid-format",
-        )
+    def _read_entity(self, name: str, is_parameter: bool, value: str | None, *rest: object) -> None:
+        """Refuse an entity, but for a short text without references where the format has such entities."""
+        if not self._has_entities:
+            raise DataError(
+                f"the XML file declares the entity {name[:40]!r}, and is not read: write the text itself in its place",
+                code="invalid-format",
+            )
+        if is_parameter or value is None or len(value) > MAX_ENTITY or re.search("[&%<]", value):
+            raise DataError(
+                f"the XML file declares the entity {name[:40]!r}, which is no text of at most {MAX_ENTITY} characters without "
+                "tags and references: write the text itself in its place",
+                code="invalid-format",
+            )
 
     def _read_declaration(self, element: str, name: str, kind: str, default: str | None, required: bool) -> None:
         """Refuse more declared attributes than documents have, and values that each element would get."""

@@ -352,7 +352,7 @@ class FileJobs:
         route = self._service.models.find_route(source, request.target)
         if not route:
             raise DataError(f"the file is in {source} already; choose another target language", code="unsupported-language")
-        selected = list_selected(document, request.scope, source_language=source)
+        selected = list_selected(document, request.scope, source_language=source, target_language=request.target)
         state = replace(
             state,
             source=source,
