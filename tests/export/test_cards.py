@@ -30,13 +30,14 @@ from dragoman.export.argos import export_argos
 from dragoman.export.ctranslate2 import export_ctranslate2
 from dragoman.export.huggingface import export_huggingface
 from dragoman.export.onnx import export_onnx
+from dragoman.export.usage import list_tokens
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
 from fairseq_checkpoints import list_merges, list_subwords, make_args, make_state
 from fairseq_checkpoints import write_folder as write_fairseq_folder
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_tensors
 from marian_folders import make_lines as make_random_lines
-from odd_texts import PLAIN
+from odd_texts import ODD, PLAIN
 from tiny_runs import WORDS
 from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
 
@@ -254,6 +255,20 @@ def test_huggingface_card(origin: str, tmp_path: Path) -> None:
 def test_ctranslate2_card(origin: str, tmp_path: Path) -> None:
     bundle, lines = prepare(origin, tmp_path)
     check_card("ctranslate2", bundle, lines, tmp_path / "out", has_language=origin in ("M2M-100", "NLLB"))
+
+
+@pytest.mark.parametrize("origin", mark_slow(["MarianMT, padding starts", "MarianMT, languages", "M2M-100", "fairseq"]))
+def test_card_splits_odd_texts(origin: str, tmp_path: Path) -> None:
+    """Texts with special tokens, codes of languages and all kinds of spaces have the tokens of the bundle."""
+    bundle = load_bundle(prepare(origin, tmp_path)[0])
+    export_ctranslate2(bundle, tmp_path / "out")
+    (code,) = re.findall(r"```python\n(.*?)\ntranslator =", (tmp_path / "out/README.md").read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("PATH", str(tmp_path / "out")), names)
+    tokens = list_tokens(bundle.tokenizer.source)
+    for text in [*PLAIN, *ODD, "</s> a", ">>a b<< c", ">>", "a <unk>b"]:
+        expected = [tokens[index] for index in bundle.tokenizer.source.encode(text)]
+        assert [token if token in tokens else tokens[UNKNOWN_ID] for token in names["encode"](text)] == expected, text
 
 
 @pytest.mark.parametrize("origin", mark_slow(ONNX_ORIGINS))

@@ -41,9 +41,9 @@ target = sentencepiece.SentencePieceProcessor(str(folder / "{target}"))
 
 def encode(text):
     pieces = []
-    for part in re.split(tokens["pattern"], text{lower}):
-        name = part.strip()
-        pieces += [tokens["whole"][name]] if name in tokens["whole"] else source.encode(part, out_type=str){last}
+    for index, part in enumerate(re.split(tokens["pattern"], text{lower})):
+        is_token = index % 2
+        pieces += [tokens["whole"].get(part.strip(), part)] if is_token else source.encode(part, out_type=str){last}
     return pieces
 
 
@@ -51,7 +51,7 @@ def decode(pieces):
     texts = [tokens["texts"].get(piece, piece) for piece in pieces if piece not in tokens["silent"]]
     return target.decode_pieces(texts).replace("▁", " ").strip()
 """
-LAST_SPACE = ' + ["▁"] * part.endswith(" ")'
+LAST_SPACE = ' + ["▁"] * part[-1:].isspace()'
 """Code that adds the piece of a space at the end of a part, which SentencePiece drops."""
 SUBWORD_CODE = """
 codes = json.loads((folder / "{source}").read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ def split_word(word):
 
 
 def encode(text):
-    words = text{lower}.split()
+    words = re.findall("[^ ]+", text{lower})
     return words if codes["merges"] is None else [token for word in words for token in split_word(word)]
 
 
@@ -149,14 +149,12 @@ def describe_text_tokens(bundle: Bundle) -> dict[str, Any]:
     target that are no text, and `texts` has the text of a piece that differs from its name.
     """
     source, target = bundle.tokenizer.source, bundle.tokenizer.target
-    added = [token for token in _list_added(source) if token.id not in SPECIAL_IDS]
+    added = _list_added(source)
     patterns = [_build_pattern(token) for token in sorted(added, key=lambda token: -len(token.text))]
     names = list_tokens(source)
     whole = {token.text: names[token.id] for token in added}
     if isinstance(source, PieceVocabulary) and source.piece_list.rules == "marian":
-        codes = [name for name in names if name.startswith(">>") and name.endswith("<<")]
-        patterns += [f"^{re.escape(code)}" for code in codes]
-        whole |= {code: code for code in codes}
+        patterns.append("^(?s:>>.*?<<)")  # a code that the vocabulary does not have is unknown
     target_names = list_tokens(target)
     silent = {*SPECIAL_IDS, *(token.id for token in _list_added(target) if token.special)} - {UNKNOWN_ID}
     texts = {target_names[token.id]: token.text for token in _list_added(target) if token.id not in SPECIAL_IDS}
