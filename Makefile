@@ -7,6 +7,8 @@ RUNTIME ?= .venv-runtime
 # Processes that tests start find what the first of them has compiled.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 RUNTIME_TESTS := $(wildcard $(addprefix tests/,conversion documents inference parsing serving tasks))
+# Folders of them whose tests need nothing else, so that they run once.
+RUNTIME_ONLY := $(addprefix tests/,documents serving)
 
 .PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
 
@@ -19,7 +21,7 @@ serve-demo: $(VENV)/.core
 	$(BIN)/dragoman serve en-de
 
 test: $(VENV)/.dev $(RUNTIME)/.ready
-	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu"
+	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu" $(addprefix --ignore=,$(RUNTIME_ONLY))
 	$(MAKE) test-runtime
 
 # The fast tests of what translates, parses, serves and converts, without PyTorch. The other environment trains their model.

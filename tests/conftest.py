@@ -29,11 +29,10 @@ from tiny_runs import make_tiny_recipe, on_one_core, train_tiny_run, write_corpu
 
 RUN_VARIABLE = "DRAGOMAN_TEST_RUN"
 """Environment variable with the run folder of `trained`, for an environment without PyTorch."""
-MAX_EXAMPLES = 10 if RUN_VARIABLE in os.environ else 50
 settings.register_profile(
     "dragoman",
     deadline=None,
-    max_examples=MAX_EXAMPLES,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow],  # of a busy machine
 )
 settings.load_profile("dragoman")

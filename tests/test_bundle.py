@@ -351,11 +351,13 @@ def test_no_source_file_executes_data() -> None:
     files = sorted(Path(dragoman.__file__).parent.rglob("*.py"))
     assert len(files) > 40
     violations = []
+    last_names = {name.rpartition(".")[2] for name in NEVER_CALLED}
     for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in NEVER_CALLED:
+            name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+            if isinstance(node, ast.Call) and name in last_names and ast.unparse(node.func) in NEVER_CALLED:
                 violations.append(f"{path}:{node.lineno}: {ast.unparse(node.func)}")
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "yaml" and node.attr not in SAFE_YAML:
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "yaml" and node.attr not in SAFE_YAML:
                 violations.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
             imported = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -146,20 +146,6 @@ def test_translation_with_three_killed_workers_is_that_of_one_machine(bundle: Pa
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_cleaning_with_three_killed_workers_is_that_of_one_machine(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    write_pairs(tmp_path / "pairs.tsv", 150_000)
-    arguments = ["clean", write_recipe(tmp_path), f"data.root={tmp_path}", "data.train.file=pairs.tsv", *SETTINGS]
-    cli.main([*arguments, "-o", str(tmp_path / "one")], standalone_mode=False)
-    started = run_and_kill_workers([*arguments, "-o", str(tmp_path / "many")], tmp_path / "many.shards", kills=3)
-    expected = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
-    assert expected["train.tsv"].count(b"\n") > 100_000
-    assert {path.name: path.read_bytes() for path in (tmp_path / "many").iterdir()} == expected
-    assert_all_ended(started)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_preparation_with_three_killed_workers_is_that_of_one_machine(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     write_pairs(tmp_path / "pairs.tsv", 250_000)
@@ -171,22 +157,6 @@ def test_preparation_with_three_killed_workers_is_that_of_one_machine(tmp_path: 
     expected = {path.name: path.read_bytes() for path in (tmp_path / "one" / "data").iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "many" / "data").iterdir()} == expected
     assert any(name.startswith("train-") for name in expected)
-    assert_all_ended(started)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_synthesis_with_three_killed_workers_is_that_of_one_machine(bundle: Path, corpus: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
-    text = "".join(lines[number % len(lines)] + "\n" for number in range(NUM_LINES))
-    (tmp_path / "text.en").write_text(text, encoding="utf-8")
-    arguments = ["augment", "self-train", str(bundle), str(tmp_path / "text.en"), "--precision", "float32", "method=sample"]
-    cli.main([*arguments, "-o", str(tmp_path / "one.jsonl")], standalone_mode=False)
-    output = tmp_path / "many.jsonl"
-    started = run_and_kill_workers([*arguments, "-o", str(output)], output.with_name("many.jsonl.shards"), kills=3)
-    assert output.read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-    assert not output.with_name("many.jsonl.shards").exists()
     assert_all_ended(started)
 
 

@@ -18,7 +18,7 @@ from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.vocabulary import Vocabulary
 from expected_errors import raises_code
 from fsmt_folders import list_fsmt_tokens, write_folder
-from generation_parity import SEARCHES, Peer, map_ids
+from generation_parity import Peer, map_ids
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_lines
 
 transformers: Any = pytest.importorskip("transformers", reason="parity with FSMT needs transformers: dragoman[test]")
@@ -74,12 +74,6 @@ def test_logits_are_equal(peer: Peer) -> None:
 @pytest.mark.parametrize("search", ["greedy", pytest.param("beam", marks=pytest.mark.slow)])
 def test_outputs_are_equal(search: str, peer: Peer) -> None:
     assert peer.check_outputs(LINES[:20], search) >= 12
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("search", SEARCHES)
-def test_200_outputs_are_equal(search: str, peer: Peer) -> None:
-    assert peer.check_outputs(LINES, search) >= 200
 
 
 @pytest.fixture

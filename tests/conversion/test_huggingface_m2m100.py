@@ -17,7 +17,7 @@ from torch import Tensor
 import dragoman
 from dragoman.bundle import load_bundle
 from expected_errors import raises_code
-from generation_parity import SEARCHES, Peer, map_ids, shrink_and_favor_end
+from generation_parity import Peer, map_ids, shrink_and_favor_end
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_lines, train_model
 
 transformers: Any = pytest.importorskip("transformers", reason="parity with M2M-100 needs transformers: dragoman[test]")
@@ -130,12 +130,6 @@ def test_logits_are_equal(peer: Peer) -> None:
 @pytest.mark.parametrize("search", ["greedy", pytest.param("beam", marks=pytest.mark.slow)])
 def test_outputs_are_equal(search: str, peer: Peer) -> None:
     assert peer.check_outputs(LINES[:20], search) >= 12
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("search", SEARCHES)
-def test_200_outputs_are_equal(search: str, peer: Peer) -> None:
-    assert peer.check_outputs(LINES, search) >= 200
 
 
 def test_target_language_changes_the_output(peer: Peer) -> None:

@@ -586,13 +586,12 @@ CHANGES = [
 
 
 def test_changed_settings_are_detected(subtests: pytest.Subtests, text: Path) -> None:
+    more = ["model.tie_embeddings=decoder"]
+    prepare_text(text, *more)
+    before = read_files(text.parent / "data")
     for change in CHANGES:
         with subtests.test(change=change):
-            more = ["model.tie_embeddings=decoder"]
-            prepare_text(text, *more)
-            before = read_files(text.parent / "data")
             assert prepare_text(text, *more, change).is_new
-            assert not prepare_text(text, *more, change).is_new
             assert prepare_text(text, *more).is_new
             assert read_files(text.parent / "data") == before
 

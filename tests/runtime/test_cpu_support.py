@@ -18,6 +18,7 @@ print(supports_bf16_matmul(), has_bf16_matmul())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["AVX2", None])
 def test_bf16_follows_the_instructions_of_onednn(isa: str | None) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}

@@ -616,9 +616,7 @@ def test_r5_needed_space_is_checked_before_writing(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize(
-    "name", ["EIO", *(pytest.param(name, marks=SLOW) for name in ("EROFS", "EACCES", "EINTR", "ESTALE", "EMFILE", "ENOSPC"))]
-)
+@pytest.mark.parametrize("name", ["EIO", "EINTR", "ENOSPC"])
 def test_r6_error_at_any_operation_is_one_line(name: str, for_good: bool, tmp_path: Path) -> None:
     code = getattr(errno, name)
     save(tmp_path, 1)
@@ -775,8 +773,8 @@ def test_trainer_state_is_restored_exactly(tmp_path: Path) -> None:
 # Settings with dropout, three batches in a step, and an epoch that ends in the middle of a step.
 EVENTFUL = (
     "model.residual_dropout=0.1", "model.attention_dropout=0.1", "model.activation_dropout=0.1", "model.embedding_dropout=0.1",
-    "training.batch_tokens=40", "training.batches_per_update=3", "training.ema_decay=0.9", "training.max_steps=200",
-    "training.validate_every_steps=40", "training.num_validation_translations=0", "training.log_every_steps=3",
+    "training.batch_tokens=40", "training.batches_per_update=3", "training.ema_decay=0.9", "training.max_steps=60",
+    "training.validate_every_steps=12", "training.num_validation_translations=0", "training.log_every_steps=3",
     "training.checkpoint_every_steps=1000000",
 )  # fmt: skip
 CLOCK_KEYS = {
@@ -848,22 +846,22 @@ def resume(recipe: Recipe, *, stop_after: int | None = None) -> list[str]:
 
 @SLOW
 def test_r1_run_stopped_after_every_step_is_exact(tiny: MakeRecipe, tmp_path: Path) -> None:
-    """A run is stopped and resumed 199 times, and resumed to its end from 8 of these steps.
+    """A run is stopped and resumed 59 times, and resumed to its end from 4 of these steps.
 
     A run never stops within a step: requests are checked between steps, and a kill leaves the state of the last checkpoint.
     """
     unbroken = resume(tiny(tmp_path / "unbroken", *EVENTFUL))
-    assert len(set(unbroken)) == 200
+    assert len(set(unbroken)) == 60
     recipe = tiny(tmp_path / "run", *EVENTFUL)
-    copied_steps = sorted(random.Random(1).sample(range(1, 200), 8))
-    for step in range(1, 200):
+    copied_steps = sorted(random.Random(1).sample(range(1, 60), 4))
+    for step in range(1, 60):
         assert resume(recipe, stop_after=1) == unbroken[step - 1 : step]
         checkpoint = newest(recipe)
         assert (checkpoint.step, digest_of(checkpoint)) == (step, unbroken[step - 1])
         if step in copied_steps:
             shutil.copytree(tmp_path / "run", tmp_path / f"from-{step}")
     assert resume(recipe) == unbroken[-1:]
-    assert newest(recipe).trainer_state.data_position.epoch > 20
+    assert newest(recipe).trainer_state.data_position.epoch > 5
     expected = read_metrics(tmp_path / "unbroken")
     assert [entry["type"] for entry in expected].count("valid") == 5
     assert read_metrics(tmp_path / "run") == expected
@@ -1005,13 +1003,12 @@ def kill_often(recipe: Recipe, kills: int) -> dict[str, int]:
 
 
 @SLOW
-def test_r2_200_kills_lose_at_most_one_step(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_r2_60_kills_lose_at_most_one_step(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.checkpoint_every_steps=1", "training.max_steps=1000000", "training.validate_every_steps=1000000")
-    result = run_in_process(kill_often, tiny(tmp_path / "run", *EVENTFUL, *settings), 200)
-    assert result["saving"] >= 100
-    assert result["elsewhere"] >= 100
+    result = run_in_process(kill_often, tiny(tmp_path / "run", *EVENTFUL, *settings), 60)
+    assert min(result["saving"], result["elsewhere"]) >= 30
     assert result["lost"] <= 1
-    assert result["steps"] > 20  # the run made progress between the kills
+    assert result["steps"] > 5  # the run made progress between the kills
 
 
 @SLOW
@@ -1055,10 +1052,10 @@ def stop_often(recipe: Recipe, stops: int) -> dict[str, float]:
 
 
 @SLOW
-def test_r14_100_stop_requests_save_a_checkpoint_each(tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_r14_30_stop_requests_save_a_checkpoint_each(tiny: MakeRecipe, tmp_path: Path) -> None:
     settings = ("training.max_steps=1000000", "training.validate_every_steps=1000000")
-    result = run_in_process(stop_often, tiny(tmp_path / "run", *EVENTFUL, *settings), 100)
-    assert result["steps"] >= 100
+    result = run_in_process(stop_often, tiny(tmp_path / "run", *EVENTFUL, *settings), 30)
+    assert result["steps"] >= 30
     assert result["slowest"] < 60.0  # seconds; a step and a save take a thousandth of that
 
 

@@ -12,13 +12,14 @@ import httpx
 import pytest
 
 import dragoman
-from conftest import MakeRecipe
+from conftest import TRAINING_MODULES, MakeRecipe
 from dragoman import load
 from dragoman.bundle import save_bundle
 from dragoman.data.tokenization.pair_tokenizer import train_tokenizer
 from dragoman.errors import TRAINING_LIBRARIES
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights
+from python_imports import TESTS, find_imports
 from tiny_runs import WORDS
 from toy_treebank import save_toy_parser
 
@@ -70,24 +71,6 @@ def test_searches_translate_as_with_pytorch(bundle: Path, options: list[str]) ->
     results = [run(program, "translate", bundle, *options, text="one two three\n") for program in (COMMAND, WITH_PYTORCH)]
     assert [done.returncode for done in results] == [0, 0], results[0].stderr
     assert results[0].stdout == results[1].stdout != ""
-
-
-def test_command_translates_files(bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text("<p>one <b>two</b> three</p>", encoding="utf-8")
-    done = run(COMMAND, "translate-file", bundle, tmp_path / "page.html", "-o", tmp_path / "out")
-    assert "page.html" in done.stdout + done.stderr
-    assert done.returncode in (0, 3), done.stderr
-    assert (tmp_path / "out" / "page.html").read_text(encoding="utf-8").startswith("<p>")
-
-
-def test_pairs_are_scored_and_aligned(bundle: Path) -> None:
-    program = BLOCKED + (
-        "import dragoman\n"
-        "translator = dragoman.load(sys.argv[1], task='translation', device='cpu')\n"
-        "print(translator.score(['one two'], ['eins zwei'])[0].score < 0, translator.align(['one two'], ['eins zwei']))\n"
-    )
-    done = run(program, bundle)
-    assert done.stdout.startswith("True [["), done.stderr
 
 
 @pytest.mark.parametrize("target_format", ["ctranslate2", "argos"])
@@ -193,3 +176,12 @@ def test_training_names_the_extra(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.endswith(", which is not installed: pip install 'dragoman[train]'\n")
+
+
+def test_folders_that_run_once_need_no_training() -> None:
+    """`make test` runs them in the environment without PyTorch only."""
+    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
+    folders = re.findall(r"^RUNTIME_ONLY := \$\(addprefix tests/,(.*)\)$", makefile, re.MULTILINE)[0].split()
+    modules = [path for folder in folders for path in (TESTS / folder).rglob("test_*.py")]
+    assert modules
+    assert [path for path in modules if any(name.startswith(TRAINING_MODULES) for name in find_imports(path))] == []

@@ -562,15 +562,14 @@ def without_clock_keys(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [{key: value for key, value in entry.items() if key not in CLOCK_KEYS} for entry in metrics]
 
 
-@pytest.mark.parametrize("stops", [[3, 3], [8]])
-def test_resumed_run_equals_unbroken_run(stops: list[int], unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_resumed_run_equals_unbroken_run(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
-    for stop in stops:
+    for stop in (3, 3):
         with raises_code("interrupted", "SIGTERM: stopped after step", " is saved"):
             train(recipe, Recorder(stop_after=stop))
     recorder = Recorder()
     train(recipe, recorder)
-    assert recorder.num_steps == 9 - sum(stops)
+    assert recorder.num_steps == 3
     assert_same_run(tmp_path / "run", unbroken)
 
 

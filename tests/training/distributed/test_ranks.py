@@ -461,13 +461,10 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world_size", "message", "output"),
-    [
-        (2, "gloo: closed by peer", "reported\n"),
-        pytest.param(2, "another", "", marks=pytest.mark.slow),
-        pytest.param(1, "gloo: closed by peer", "", marks=pytest.mark.slow),
-    ],
+    [(2, "gloo: closed by peer", "reported\n"), (2, "another", ""), (1, "gloo: closed by peer", "")],
 )
 def test_disconnected_rank_reports_before_it_ends(world_size: int, message: str, output: str) -> None:
     """The launcher may send SIGTERM after the loop's handlers are removed and before the error is reported."""

@@ -331,7 +331,7 @@ def pack_linear(packer: WeightPacker, weight: Tensor, bias: Tensor | None, epilo
 def test_products_equal_their_definition(subtests: pytest.Subtests) -> None:
     """Vectors and tiles agree to the last bit, and sums in 64 bits agree up to float32's rounding."""
     shapes, epilogues = [(16, 16), (80, 100), (128, 321), (512, 64)], [STORE, RELU, ADD_RESIDUAL, ADD_RESIDUAL_U8]
-    for number, (rows, (inputs, outputs)) in enumerate(product([1, 3, 4, 7, 16, 17, 33, 70], shapes)):
+    for number, (rows, (inputs, outputs)) in enumerate(product([1, 4, 7, 17, 70], shapes)):
         epilogue = epilogues[(number + number // 4) % 4]  # each with all rows and all shapes
         with subtests.test(rows=rows, inputs=inputs, outputs=outputs, epilogue=epilogue):
             numbers = torch.Generator().manual_seed(rows)
