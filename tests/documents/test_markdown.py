@@ -76,7 +76,7 @@ def test_units_are_blocks_with_codes() -> None:
         "Setext heading",
         "First<x1/> © 5 * 3",
         "Second <x1/>html<x2/>",
-        "<x1/>The note.",
+        "The note.",
     ]
 
 
@@ -108,6 +108,8 @@ def test_translation_keeps_codes_and_wraps() -> None:
     ("front", "written"),
     [
         ("---\ntitle: 'It''s'  # note\ntags: [title]\nother: {title: x}\n---\n", ("'It''s'", "'An \"é\"'")),
+        ('{\n  "title": "A \\"b\\"",\n  "other": {"summary": 3}\n}\n', ('"A \\"b\\""', '"An \\"é\\""')),
+        ("---\ntitle: 'It'\n...\n", ("'It'", "'An \"é\"'")),
         ('+++\r\ntitle = "A \\"b\\""\r\n[other]\r\ntitle = "x"\r\n+++\r\n', ('"A \\"b\\""', '"An \\"é\\""')),
     ],
 )

@@ -15,8 +15,8 @@ MAX_FILE_BYTES = 2**28
 """Largest size of a file."""
 
 SUFFIXES = (
-    ".po", ".pot", ".xlf", ".xliff", ".tmx", ".html", ".htm", ".xhtml", ".md", ".markdown", ".srt", ".vtt", ".json", ".arb",
-    ".yaml", ".yml", ".properties", ".strings", ".xml", ".resx", ".resw", ".ts", ".docx", ".pptx", ".xlsx",
+    ".po", ".pot", ".xlf", ".xliff", ".tmx", ".html", ".htm", ".xhtml", ".md", ".markdown", ".mdx", ".srt", ".vtt",
+    ".json", ".arb", ".yaml", ".yml", ".properties", ".strings", ".xml", ".resx", ".resw", ".ts", ".docx", ".pptx", ".xlsx",
     ".odt", ".epub", ".txt",
 )  # fmt: skip
 """Endings of the names of files that can be translated."""
@@ -85,6 +85,8 @@ def get_parser(name: str) -> Callable[[bytes], Document]:
             from dragoman.documents.html_file import parse
         case ".md" | ".markdown":
             from dragoman.documents.markdown import parse
+        case ".mdx":
+            from dragoman.documents.markdown import parse_mdx as parse
         case ".srt":
             from dragoman.documents.subtitles import parse_srt as parse
         case ".vtt":

@@ -1,4 +1,4 @@
-"""Front matter of a Markdown file, in YAML or TOML: titles and descriptions are texts, and everything else is kept."""
+"""Front matter of a Markdown file, in YAML, TOML or JSON: titles and descriptions are texts, and everything else is kept."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ KEYS = (
 """Keys of the outermost level whose values are texts, as Hugo, Jekyll, Docusaurus and MkDocs have them."""
 
 _TOML_VALUE = re.compile(rf"""^({"|".join(KEYS)})[ \t]*=[ \t]*("(?!"")(?:[^"\\\n]++|\\.)*+"|'(?!'')[^'\n]*')""", re.MULTILINE)
+_JSON_VALUE = re.compile(rf"""^[ \t]*"({"|".join(KEYS)})"[ \t]*:[ \t]*("(?:[^"\\\n]++|\\.)*+")""", re.MULTILINE)
 _TOML_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
 
@@ -40,7 +41,13 @@ def read_front_matter(text: EncodedText, end: int) -> list[FrontText]:
     """
     content = text.text[:end].rstrip()
     try:
-        return _read_toml(content[:-3]) if content.startswith("+++") else _read_yaml(text, content[:-3])
+        match content[0]:
+            case "+":
+                return _read_toml(content[:-3])
+            case "{":
+                return _read_json(content)
+            case _:
+                return _read_yaml(text, content[:-3])
     except DataError:
         return []
 
@@ -73,6 +80,21 @@ def _read_toml(content: str) -> list[FrontText]:
         for match in _TOML_VALUE.finditer(content, 0, table.start() if table else len(content))
         # A line inside a string of several lines looks the same, so the value has to be that of the key.
         if values.get(match[1]) == _read_string(match[2]) and values[match[1]].strip()
+    ]
+
+
+def _read_json(content: str) -> list[FrontText]:
+    try:
+        values = json.loads(content)
+    except (json.JSONDecodeError, RecursionError):
+        return []
+    matches = list(_JSON_VALUE.finditer(content))
+    counts = Counter(match[1] for match in matches)
+    return [
+        FrontText(match[1], values[match[1]], *match.span(2), lambda value: json.dumps(value, ensure_ascii=False))
+        for match in matches
+        # The key can also be that of an object in the object.
+        if counts[match[1]] == 1 and values.get(match[1]) == json.loads(match[2], strict=False) and values[match[1]].strip()
     ]
 
 

@@ -1,8 +1,8 @@
 """Markdown files: the text of each paragraph, heading, list item and table cell.
 
-markdown-it-py finds the blocks and what is in them. Emphasis and links become numbered elements `<g1>…</g1>` of a text. Code,
-images, addresses, HTML and line breaks become `<x1/>`. Code blocks, HTML blocks and link definitions are kept, and so is front
-matter, but for its titles and descriptions.
+markdown-it-py finds the blocks and what is in them, with the rules of `markdown_dialects`. Emphasis and links become numbered
+elements `<g1>…</g1>` of a text. Code, images, addresses, HTML and line breaks become `<x1/>`. Code blocks, HTML blocks and link
+definitions are kept, and so is front matter, but for its titles and descriptions.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.front_matter import FrontText, read_front_matter
+from dragoman.documents.heading_anchors import find_linked, list_anchors
+from dragoman.documents.markdown_dialects import add_dialects
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup
@@ -43,14 +46,11 @@ MAX_BLOCK_TEXT = 500_000
 MAX_OPEN_BRACKETS = 300
 """Most opening brackets in a text that are not closed yet. markdown-it-py reads on from each of them."""
 
-_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
-_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
-# The box of a task, the label of a footnote, a reference to one, and the attributes of a heading.
-_MARK = re.compile(
-    r"(?:(?<!.)\[[ xX]\][ \t]++|(?<!.)\[\^[^\[\]\s]++\]:[ \t]*+|\[\^[^\[\]\s]++\]|(?<![ \t])[ \t]++\{[#.:][^{}\n]*+\}$)",
+_FRONT_MATTER = re.compile(
+    r"(?:---[ \t]*\r?\n(?:.*?\r?\n)?(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?:.*?\r?\n)?\+\+\+|\{[ \t]*\r?\n.*?\n\})[ \t]*(?:\r?\n|$)",
     re.DOTALL,
 )
-_DIRECTIVE = re.compile(r"[ \t]*(?::::|!!!|\?\?\?|\{%|\{\{<|\[TOC\])")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 _LINK_END = re.compile(
     r"""\]\([ \t\n]*(?:<[^<>\n]*>|(?:\\.|[^\s()\\]|\((?:\\.|[^\s()\\]|\([^\s()]*\))*\))*)"""
     r"""(?:[ \t\n]+(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\)))?[ \t\n]*\)"""
@@ -58,6 +58,7 @@ _LINK_END = re.compile(
 _REFERENCE_END = re.compile(r"\](?:\[(?:\\.|[^\[\]\\])*\])?")
 _BRACKET = re.compile(r"[\[\]]")
 _AUTOLINK = re.compile(r"<[^<>\s]*>")
+_OWN_ANCHOR = re.compile(r"\{#|\sid=|<a\s")
 _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
 _CLOSED = re.compile(r"</([^\s<>]++)")
@@ -65,12 +66,16 @@ _HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _SPECIAL = re.compile(
-    r"[\\`\[\]]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|~(?=~)|(?<=~)~|&(?=#?\w+;)|(?<=[ \t])\{(?=[#.:])"
+    r"[\\`\[\]$]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|~(?=~)|(?<=~)~|&(?=#?\w+;)"
+    r"|\{(?=[#.:/{%\w\t ])|=(?==)|%(?=%)|\+(?=\+)|(?<!\S)#(?=[a-zA-Z])|\^(?=\[|[\w-]+$)"
 )
-# The place of a backslash in a text that would begin a list, a heading, a quotation, a table or a directive.
-_BLOCK_START = re.compile(r"^(\d{0,9})(?=[-+*=#>:!?|{~.)])")
-_BREAK = re.compile(r"(?<! ) (?=[^\W\d_])")
-"""Space at which a line can end: no block begins with a letter."""
+# The place of a backslash in a text that would begin another block than a paragraph.
+_BLOCK_START = re.compile(
+    r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[-+*:](?:\s|$)|[-=_*][-=_* \t]*$|#{1,6}(?:\s|$)|[>|<]|~~~|```|:::|!!!|\?\?\?|==="
+    r"|///|%%|\$\$|\{[{%:#./]|\[[!^]|\[[^\[\]]*\]:|\*\[|--8|\+[-=]))"
+)
+_BREAK = re.compile(r"(?<![ \\]) (?=[^\W\d_])")
+"""Space at which a line can end: no block begins with a letter, and a backslash before a line break is a break, too."""
 
 
 class _UnreadableInlineError(Exception):
@@ -84,8 +89,8 @@ class _PlaceInMarkdown:
     start, end: its characters in the file
     codes: what the file has for each tag
     full_ends: what it gets for the end tag of a link whose text is its label, if the text changes
-    plain_codes: codes of programs that the file has without backslashes, such as `*.txt`
     is_cell: the text is a cell of a table
+    is_block: another block could begin with the text
     width: columns of the longest line, or 0 for a text in one line
     prefix: what stands before the second line and those after it
     """
@@ -94,14 +99,21 @@ class _PlaceInMarkdown:
     end: int
     codes: dict[str, str]
     full_ends: dict[str, str]
-    plain_codes: frozenset[str]
     is_cell: bool
+    is_block: bool
     width: int
     prefix: str
 
 
-def parse(content: bytes) -> Document:
+def parse_mdx(content: bytes) -> Document:
+    """Return the document of an MDX file, as `parse` does. Expressions in braces are codes."""
+    return parse(content, is_mdx=True)
+
+
+def parse(content: bytes, *, is_mdx: bool = False) -> Document:
     """Return the document of a Markdown file.
+
+    is_mdx: it is MDX, also without imports and components, which tell it otherwise
 
     Raises MissingDependencyError without markdown-it-py, and DataError for bytes that are no text.
     """
@@ -116,13 +128,14 @@ def parse(content: bytes) -> Document:
     front = _FRONT_MATTER.match(text.text)
     body = text.text if front is None else "\n" * front[0].count("\n") + text.text[front.end() :]
     parser = MarkdownIt("commonmark", {"store_labels": True}).enable(["table", "strikethrough"])
+    add_dialects(parser)
     _limit_blocks(parser)
-    env: dict[str, Any] = {}
+    env: dict[str, Any] = {"is_mdx": is_mdx}
     tokens = _LimitedTokens()
     body = body.replace("\r\n", "\n").replace("\r", " ").replace("\0", "\ufffd")
     check_lines(body.count("\n"), len(body), min_lines=MIN_BLOCK_LINES)
     parser.block.parse(body, parser, env, tokens)
-    reader = _BlockReader(text)
+    reader = _BlockReader(text, parser, env)
     if front is not None:
         reader.add_front_matter(read_front_matter(text, front.end()))
     for before, token in pairwise(tokens):
@@ -133,8 +146,9 @@ def parse(content: bytes) -> Document:
             state = StateCore("", parser, env, [token])  # memory holds what is in one block
             inline(state)
             text_join(state)
-            reader.add(token, is_cell=before.type in ("td_open", "th_open"))
+            reader.add(token, before)
             token.children = None
+    reader.find_anchors()
     texts, others = divide_units(reader.units)
     return Document(content, texts, "markdown", make_edits=reader.make_edits, other_units=others)
 
@@ -181,8 +195,14 @@ def _limit_blocks(parser: MarkdownIt) -> None:
 class _BlockReader:
     """Reader of the units, and writer of their edits."""
 
-    def __init__(self, text: EncodedText) -> None:
+    def __init__(self, text: EncodedText, parser: MarkdownIt, env: dict[str, Any]) -> None:
         self.text = text
+        self._parser = parser
+        self._env = env  # of the parser, with the definitions of links
+        self._headings: list[tuple[str, str]] = []  # the id of each, if it is a unit without an anchor of its own, and its text
+        self._fragments: set[str] = set()
+        self._anchors: dict[str, tuple[str, ...]] = {}
+        self._has_attributes = False
         self.units: list[Unit] = []
         self._places: dict[str, _PlaceInMarkdown] = {}
         self._front_texts: dict[str, FrontText] = {}
@@ -190,10 +210,15 @@ class _BlockReader:
         self._line_starts = list(accumulate(map(len, self._lines), initial=0))
         self._cell_end = 0
 
-    def add(self, token: Token, *, is_cell: bool) -> None:
-        """Add the unit of an inline token. A text whose place or codes are in doubt stays as it is."""
+    def add(self, token: Token, opening: Token) -> None:
+        """Add the unit of an inline token. A text whose place or codes are in doubt stays as it is.
+
+        opening: token of the block whose text it is
+        """
+        is_cell = opening.type in ("td_open", "th_open")
+        self._note_links(token, opening)
         spans = self._find_cell(token) if is_cell else self._find_lines(token)
-        if not spans or _DIRECTIVE.match(token.content):
+        if not spans:
             return
         reader = _InlineReader(token.content)
         try:
@@ -209,9 +234,27 @@ class _BlockReader:
             width = max(MIN_WRAP_WIDTH, *(end - self._get_line_start(start) for start, end in spans))
         name = str(len(self._places))
         self.units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
+        is_block = not is_cell and opening.type != "dialect_title_open" and not opening.markup.startswith("#")
         self._places[name] = _PlaceInMarkdown(
-            spans[0][0], spans[-1][1], reader.codes, reader.full_ends, reader.plain_codes, is_cell, width, prefix
+            spans[0][0], spans[-1][1], reader.codes, reader.full_ends, is_cell, is_block, width, prefix
         )
+        if opening.type == "heading_open" and not _OWN_ANCHOR.search(token.content):
+            self._headings[-1] = name, self._headings[-1][1]
+
+    def _note_links(self, token: Token, opening: Token) -> None:
+        """Note the anchors that a text links to, and the text itself if it is a heading."""
+        children = token.children or []
+        hrefs = (str(child.attrs.get("href", "")) for child in children if child.type == "link_open")
+        self._fragments |= {unquote(href[1:]) for href in hrefs if href.startswith("#")}
+        if opening.type == "heading_open":
+            plain = "".join(child.content for child in children if child.type in ("text", "code_inline"))
+            self._headings.append(("", plain))
+            self._has_attributes |= "{#" in token.content
+
+    def find_anchors(self) -> None:
+        """Find the anchors that headings have to keep because the file links to them. Called when all texts are added."""
+        for number, names in find_linked([text for _, text in self._headings], self._fragments).items():
+            self._anchors[self._headings[number][0]] = tuple(names)
 
     def add_front_matter(self, texts: Sequence[FrontText]) -> None:
         """Add the units of the front matter, which are named by their keys."""
@@ -253,26 +296,74 @@ class _BlockReader:
         place = self._places[unit.id]
         old, new = (_read_insides(text, place.full_ends) for text in (unit.source, translation.text))
         codes = place.codes | {tag: end for tag, end in place.full_ends.items() if new.get(tag) != old.get(tag)}
-        words: list[list[str]] = [[]]
-        written = ""  # last piece that is not empty
         pieces = _TAG.split(translation.text.strip())
-        for index, piece in enumerate(pieces):
+        if not self._reads_as(pieces, codes, escaped := self._write_pieces(pieces, codes, place, is_escaped=False)):
+            escaped = self._write_pieces(pieces, codes, place, is_escaped=True)
+        words: list[list[str]] = [[]]
+        for index, piece in enumerate(escaped):
             if index % 2:
-                words[-1].append(codes.get(piece, "").replace("\n", f"{self.text.newline}{place.prefix}"))
-                written = words[-1][-1] or written
+                words[-1].append(piece.replace("\n", f"{self.text.newline}{place.prefix}"))
                 continue
-            following = codes.get(pieces[index + 1], "") if index + 1 < len(pieces) else ""
-            is_line_start = not written or (place.width > 0 and written.endswith(f"\n{place.prefix}"))
-            plain = html.unescape(piece).replace("\n", " ")
-            escaped = _escape(plain, place.plain_codes, is_line_start=is_line_start, following=following)
-            first, *rest = _BREAK.split(escaped) if place.width else [escaped]
+            first, *rest = _BREAK.split(piece) if place.width else [piece]
             words[-1].append(first)
             words += ([word] for word in rest)
-            written = words[-1][-1] or written
         text = f"{self.text.newline}{place.prefix}".join(_wrap(["".join(word) for word in words], place))
         if place.is_cell:
             text = text.replace("|", "\\|")
-        return [self.text.make_edit(place.start, place.end, text)]
+        return [self.text.make_edit(place.start, place.end, self._add_anchors(unit, translation, text))]
+
+    def _write_pieces(
+        self, pieces: Sequence[str], codes: Mapping[str, str], place: _PlaceInMarkdown, *, is_escaped: bool
+    ) -> list[str]:
+        """Return what the file gets for texts and tags in turn.
+
+        is_escaped: give a backslash to all characters that can be marks, and not only to those at which blocks begin
+        """
+        output: list[str] = []
+        written = ""  # last piece that is not empty
+        for index, piece in enumerate(pieces):
+            if index % 2:
+                output.append(codes.get(piece, ""))
+            else:
+                following = codes.get(pieces[index + 1], "") if index + 1 < len(pieces) else ""
+                is_line_start = place.is_block and (not written or (place.width > 0 and written.endswith("\n")))
+                plain = html.unescape(piece).replace("\n", " ")
+                escape = _escape if is_escaped else _escape_ends
+                output.append(escape(plain, is_line_start=is_line_start, following=following))
+            written = output[-1] or written
+        return output
+
+    def _reads_as(self, pieces: Sequence[str], codes: Mapping[str, str], written: Sequence[str]) -> bool:
+        """Return whether written texts and codes are read as they are meant."""
+        if not any(_SPECIAL.search(piece) for piece in written[::2]):
+            return True
+        check_goes_on()
+        text = "".join(written)
+        try:
+            _check_block_text(text)
+            self._env["num_tries"] = 0
+            reader = _InlineReader(text)
+            read = _TAG.split(reader.read(self._parser.parseInline(text, self._env)[0].children or ()))
+        except (DataError, _UnreadableInlineError):
+            return False
+        meant, actual = (
+            [
+                texts[tag] if number % 2 and tag in texts else " ".join(html.unescape(tag).split())
+                for number, tag in enumerate(parts)
+            ]
+            for parts, texts in ((pieces, codes), (read, reader.codes))
+        )
+        return meant == actual
+
+    def _add_anchors(self, unit: Unit, translation: UnitTranslation, text: str) -> str:
+        """Return the text of a heading with the anchors that it had, if other texts link to them."""
+        plain = html.unescape(_TAG.sub("", translation.text))
+        names = [name for name in self._anchors.get(unit.id, ()) if name not in list_anchors(plain)]
+        if not names or translation.text == unit.source:
+            return text
+        if self._has_attributes:
+            return f"{text} {{#{names[0]}}}"
+        return "".join(f'<a id="{html.escape(name)}"></a>' for name in names) + text
 
 
 def _read_insides(text: str, end_tags: Collection[str]) -> dict[str, str]:
@@ -302,7 +393,7 @@ class _InlineReader:
     """Reader of one text. It follows the tokens of markdown-it-py through the characters.
 
     codes: what each tag stands for
-    full_ends, plain_codes: as in `_PlaceInMarkdown`
+    full_ends: as in `_PlaceInMarkdown`
     """
 
     def __init__(self, content: str) -> None:
@@ -310,7 +401,6 @@ class _InlineReader:
         self.codes: dict[str, str] = {}
         self.full_ends: dict[str, str] = {}
         self._spans = find_placeholders(content) if _SPECIAL.search(content) else []
-        self.plain_codes = frozenset(content[start:end] for start, end in self._spans)
         self._closed = frozenset(_CLOSED.findall(content))
         self._position = 0
         self._output: list[str] = []
@@ -334,7 +424,7 @@ class _InlineReader:
                     self._add_point(f"{match_[1]}\n", match_.end(), "br")
                 case "code_inline":
                     self._add_point_to(self._find_code_end(len(token.markup)))
-                case "html_inline":
+                case "html_inline" | "dialect_code":
                     self._expect(token.content)
                     if self._is_in_type(token.content):
                         self._read_text(token.content)
@@ -357,10 +447,10 @@ class _InlineReader:
                         label = " ".join(self.content[label_start : self._position].split())
                         self.full_ends[f"</g{self._open_tags[-1]}>"] = f"][{label}]"
                     self._close(end)
-                case "strong_open" | "em_open" | "s_open":
+                case "strong_open" | "dialect_open" | "em_open" | "s_open":
                     self._expect(token.markup)
                     self._open(token.markup)
-                case "strong_close" | "em_close" | "s_close":
+                case "strong_close" | "dialect_close" | "em_close" | "s_close":
                     self._expect(token.markup)
                     self._close(token.markup)
                 case _:
@@ -429,12 +519,6 @@ class _InlineReader:
         plain = ""
         while done < len(text):
             position = self._position
-            if (mark := _MARK.match(self.content, position)) and text.startswith(mark[0], done):
-                self._output.append(html.escape(plain, quote=False))
-                plain = ""
-                self._add_point_to(mark.end())
-                done += len(mark[0])
-                continue
             character, length = self.content[position : position + 1], 1
             entity = _ENTITY.match(self.content, position) if character == "&" else None
             if entity and html.unescape(entity[0]) != entity[0] and text.startswith(html.unescape(entity[0]), done):
@@ -449,22 +533,19 @@ class _InlineReader:
         self._output.append(html.escape(plain, quote=False))
 
 
-def _escape(text: str, plain_codes: Collection[str], *, is_line_start: bool, following: str) -> str:
+def _escape(text: str, *, is_line_start: bool, following: str) -> str:
     """Return a text with backslashes before the characters that Markdown would read as marks.
 
-    plain_codes: codes that get none
     is_line_start: a block could begin with the text
     following: what the file has behind the text
     """
-    spans = [span for span in find_placeholders(text) if text[slice(*span)] in plain_codes] if plain_codes else []
+    return _escape_ends(_SPECIAL.sub(r"\\\g<0>", text), is_line_start=is_line_start, following=following)
 
-    def write(mark: re.Match[str]) -> str:
-        number = bisect_right(spans, mark.start(), key=itemgetter(0)) - 1
-        return mark[0] if number >= 0 and mark.start() < spans[number][1] else f"\\{mark[0]}"
 
-    escaped = _SPECIAL.sub(write, text)
+def _escape_ends(text: str, *, is_line_start: bool, following: str) -> str:
+    """Return a text with backslashes where Markdown would read the start of a block or the end of a heading."""
     if following.startswith("["):
-        escaped = re.sub(r"!$", r"\\!", escaped)
+        text = re.sub(r"!$", r"\\!", text)
     if is_line_start:
-        escaped = _BLOCK_START.sub(r"\1\\", escaped.lstrip(" \t"))
-    return escaped if following else re.sub(r"(?<!\\)#$", r"\\#", escaped)
+        text = _BLOCK_START.sub(r"\1\\", text.lstrip(" \t"))
+    return text if following else re.sub(r"(?<!\\)#$", r"\\#", text)

@@ -1,0 +1,308 @@
+"""Rules for markdown-it-py that read the blocks and codes of GitHub, MDX, MkDocs, Hugo, Jekyll, Pandoc, Obsidian and DocFX.
+
+A line of structure, such as `:::note`, is kept, and so are math, comments, imports and the code in shortcodes for it. What
+stands inside a directive, a definition or a footnote is read as Markdown. Codes within a text are tokens `dialect_code`, and
+pairs around a text are tokens `dialect_open` and `dialect_close`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.ruler import RuleOptionsType
+    from markdown_it.rules_block import StateBlock
+    from markdown_it.rules_inline import StateInline
+
+MAX_CODE = 500
+"""Most characters of a code within a text."""
+
+_TEMPLATE_TAG = (
+    r"(?:\{%(?:[^%\n]|%(?!\})){0,500}+%\}|\{\{<(?:[^>\n]|>(?!\}\})){0,500}+>\}\}|\{\{%(?:[^%\n]|%(?!\}\})){0,500}+%\}\}"
+    r"|\{\{(?![<%])(?:[^{}\n]|\}(?!\})){0,500}+\}\})"
+)
+_ATTRIBUTES = r"\{[ \t]*+(?:[:#.][^{}\n]*+|[\w-]++=[^{}\n]*+)\}"
+_BRACES = r"\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\}){0,60}+\}){0,60}+\}"
+_COMPONENT = rf"""<(?:/?[A-Z][\w.]{{0,80}}+(?=[\s/>])(?:[^<>{{}}"']++|"[^"]*+"|'[^']*+'|{_BRACES}){{0,60}}+|/?)>"""
+
+# Lines that are structure as a whole.
+_KEPT_LINE = re.compile(
+    rf"(?:(?:{_TEMPLATE_TAG}[ \t]*+)++|{_ATTRIBUTES}|\[\[?_?(?:TOC|toc)_?\]?\]|--8<--.*|:::image .*"
+    r"|\[!(?i:include|code|video)\b.*|\[![a-z]+ .*\]|\\[a-z]+(?:\{.*\})?|\([\w-]+\)=|%[ \t].*|:{3,}|/{3,})[ \t]*"
+)
+# Starts of lines of structure, and what follows a title in them.
+_TITLED_LINES = (
+    (re.compile(r":{3,}[ \t]*+\{?[\w-]++\}?(?:\{[^{}\n]*+\})?\[(?=[^\]\n])"), "]"),
+    (re.compile(r":{3,}[ \t]*+(?:\{[\w-]++\}|[\w-]++)[ \t]++(?!\{|[\w-]++=)"), ":"),
+    (re.compile(r":{3,}[ \t]*+(?:\{[^{}\n]*+\}|[\w-]++)"), ""),
+    (re.compile(r'(?:!!!|\?\?\?\+?)(?:[ \t]++[\w-]++)++[ \t]*+(?:"(?=.*"$)|$)'), '"'),
+    (re.compile(r'===[!+]?[ \t]++"(?=.*"$)'), '"'),
+    (re.compile(r"/{3,}[ \t]++[\w-]++(?:[ \t]++\|[ \t]*+|$)"), " "),
+    (re.compile(r"\*\[[^\[\]]++\]:[ \t]*+"), " "),
+    (re.compile(r"\[![\w-]++(?:\|[^\]\n]*+)?\][+-]?[ \t]*+"), " "),
+)
+_OPTION_LINE = re.compile(r":[\w-]+:(?:[ \t].*)?$")
+# Blocks that are kept from the first sign to the second, which ends a line.
+_KEPT_BLOCKS = (
+    (re.compile(r"\$\$"), "$$"),
+    (re.compile(r"%%(?!.*%%.*\S)"), "%%"),
+    (re.compile(r"\{/\*"), "*/}"),
+    (re.compile(r"\\begin\{"), "\\end{"),
+    (re.compile(r"\{%-?[ \t]*highlight\b"), "endhighlight"),
+    (re.compile(r"\{%-?[ \t]*comment\b"), "endcomment"),
+    (re.compile(r"\{\{[<%][ \t]*highlight\b"), "/highlight"),
+    (re.compile(r"\{\{[<%][ \t]*mermaid\b"), "/mermaid"),
+    (re.compile(r"\{\{[<%](?!.*[>%]\}\})"), "}}"),
+    (re.compile(r"\+(?:[-=:]{2,}\+){2,}[ \t]*$"), "\n\n"),
+)
+# Directives of MyST around Markdown. The first ones have a text behind their name.
+_PROSE_FENCE = re.compile(
+    r"(`{3,})\{(?:(note|tip|hint|warning|caution|attention|important|danger|error|seealso|admonition|dropdown|margin|sidebar|topic)"
+    r"|figure|versionadded|versionchanged|deprecated)\}[ \t]*"
+)
+_SCRIPT = re.compile(
+    r"import[ \t]+(?:.*[ \t]from[ \t]*)?['\"]|import[ \t]*\{|export[ \t]*[{*]|export[ \t]+(?:const|let|var)[ \t].*=|"
+    r"export[ \t]+(?:default[ \t]+)?(?:async[ \t]+)?(?:function|class)\b|export[ \t]+default[ \t].*[;({\[>}\])][ \t]*$"
+)
+_COMPONENT_START = re.compile(_COMPONENT)
+_LABEL = re.compile(r"\[\^[^\[\]\s]{1,200}\]:[ \t]*|[:|][ \t]+(?=\S)")
+
+# Codes within a text, by their first character.
+_CODES = {
+    "$": re.compile(
+        rf"\$\$(?:[^$\n]|\n(?!\n)){{1,{MAX_CODE}}}\$\$|\$(?![\s$])(?:[^$\n\\`]|\\.){{1,{MAX_CODE}}}(?<!\s)\$(?![\w$])",
+        re.DOTALL,
+    ),
+    "{": re.compile(rf"{_TEMPLATE_TAG}|\{{/\*[^*\n]{{0,{MAX_CODE}}}\*/\}}|{_ATTRIBUTES}|\{{[a-z][\w:-]{{0,60}}+\}}(?=`)"),
+    "[": re.compile(r"\[\^[^\[\]\s]{1,200}\]|\[\[[^\[\]|\n]{1,300}\]\]|\[-?@[^\[\]\n]{1,300}\](?![(\[])|\[[ xX/-]\][ \t]++"),
+    "!": re.compile(r"!\[\[[^\[\]\n]{1,300}\]\]"),
+    "%": re.compile(rf"%%(?:[^%\n]|%(?!%)){{1,{MAX_CODE}}}%%"),
+    "^": re.compile(r"(?<=[ \t])\^[\w-]++$"),
+    "<": re.compile(_COMPONENT),
+    "+": re.compile(r"\+\+[a-z][\w+-]*?\+\+"),
+    "#": re.compile(r"(?<!\S)#[a-zA-Z][\w/-]*+(?!\S)"),
+}
+_EXPRESSION = re.compile(rf"{_TEMPLATE_TAG}|{_BRACES}")
+# Pairs around a text, by their first character: the start, the text, and the end.
+_PAIRS = {
+    "[": re.compile(
+        rf"(\[\[[^\[\]|\n]{{1,300}}\|)([^\[\]\n]{{1,300}})(\]\])|(\[)([^\[\]\n]{{1,300}})(\](?:{_ATTRIBUTES}|\({_TEMPLATE_TAG}[^()\n]{{0,300}}\)))"
+    ),
+    "^": re.compile(r"(\^\[)([^\[\]\n]{1,500})(\])"),
+    "=": re.compile(r"(==)(?=[^\s=])([^=\n]{1,500})(?<!\s)(==)(?!=)"),
+}
+
+
+def add_dialects(parser: MarkdownIt) -> None:
+    """Let a parser read the dialects. What is no structure of any of them is read as by CommonMark."""
+    parsers = parser.block.ruler
+    interrupting: RuleOptionsType = {"alt": ["paragraph", "reference", "blockquote", "list"]}
+    parsers.before("table", "dialect_block", _read_kept_block, interrupting)
+    parsers.before("table", "dialect_line", _read_line, interrupting)
+    parsers.after("table", "dialect_label", _read_label, {"alt": ["paragraph", "reference"]})
+    parsers.before("table", "dialect_script", _read_script)
+    parser.inline.ruler.before("escape", "dialect_codes", _read_code)
+
+
+def _read_kept_block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Read math, a comment, code in a shortcode, or a table of lines, none of which has texts."""
+    if state.is_code_block(start_line):
+        return False
+    line = _get_line(state, start_line)
+    for start, end in _KEPT_BLOCKS:
+        match = start.match(line)
+        if match is None or start_line >= state.env.get(f"last {end}", end_line):
+            continue
+        place = state.src.find(end, state.bMarks[start_line] + state.tShift[start_line] + match.end())
+        last = bisect_left(state.eMarks, place + len(end.rstrip("\n"))) if place >= 0 else end_line
+        if last >= end_line:
+            state.env[f"last {end}"] = start_line  # no later one has an end, either
+            continue
+        if state.src[place + len(end) : state.eMarks[last]].strip(" \t-%}>{") and not end.endswith("{"):
+            continue
+        return _keep(state, last + 1, silent)
+    return False
+
+
+def _read_script(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Read imports and exports of MDX, up to a blank line outside of brackets."""
+    if silent or state.sCount[start_line] or _SCRIPT.match(_get_line(state, start_line)) is None:
+        return False
+    depth = 0
+    first_blank = next((number for number in range(start_line, end_line) if not _get_line(state, number)), end_line)
+    state.env["is_mdx"] = True
+    for number in range(start_line, end_line if start_line >= state.env.get("open script", 0) else start_line):
+        line = _get_line(state, number)
+        if not line and depth <= 0:
+            return _keep(state, number, silent)
+        depth += sum(map(line.count, "([{")) - sum(map(line.count, ")]}"))
+    state.env["open script"] = end_line  # brackets stay open, so that scripts end at a blank line
+    return _keep(state, end_line if depth <= 0 else first_blank, silent)
+
+
+def _read_line(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Read a line of structure. Its title is a text. What is indented behind it is Markdown, and so is what is in a fence."""
+    if state.is_code_block(start_line):
+        return False
+    line = _get_line(state, start_line)
+    if not line or line[0] not in ":!?=/[{\\-<`*(%":
+        return False
+    if fence := _PROSE_FENCE.match(line):
+        return _read_prose_fence(state, start_line, end_line, fence, silent)
+    if line[0] == "<":
+        return _read_component(state, start_line, end_line, silent)
+    if _KEPT_LINE.fullmatch(line):
+        return _keep(state, start_line + 1, silent)
+    for start, end in _TITLED_LINES:
+        if (match := start.match(line)) is None:
+            continue
+        if line[0] == "[" and state.parentType != "blockquote":
+            return False
+        if not silent:
+            _add_text(state, start_line, _cut_title(line[match.end() :], end))
+            first = start_line + 1
+            while line[0] == ":" and first < end_line and _OPTION_LINE.match(_get_line(state, first)):
+                first += 1
+            _read_indented(state, first, end_line)
+        return True
+    return False
+
+
+def _cut_title(text: str, end: str) -> str:
+    """Return a title in front of what ends it, and of attributes."""
+    if end in ("", "]"):
+        return text[: text.rfind("]")] if end else ""
+    if end == ":" and text.endswith("}"):
+        text = text[: max(text.rfind("{"), 0)]
+    return text.rstrip(f"{end} \t")
+
+
+def _read_indented(state: StateBlock, first_line: int, end_line: int) -> None:
+    """Read lines that are indented behind a line of structure as Markdown."""
+    state.line = first_line
+    following = first_line
+    while following < end_line and state.isEmpty(following):
+        following += 1
+    if following >= end_line or state.sCount[following] < state.blkIndent + 2:
+        return
+    indent, parent = state.blkIndent, state.parentType
+    state.blkIndent = state.sCount[following]
+    state.push("dialect_block_open", "", 1)
+    state.md.block.tokenize(state, following, end_line)
+    state.push("dialect_block_close", "", -1)
+    state.blkIndent, state.parentType = indent, parent
+
+
+def _read_prose_fence(state: StateBlock, start_line: int, end_line: int, fence: re.Match[str], silent: bool) -> bool:
+    """Read a directive of MyST, whose fence encloses Markdown."""
+    name = f"last {fence[1]}"
+    lines = range(start_line + 1, end_line if start_line < state.env.get(name, end_line) else 0)
+    last = next((number for number in lines if _get_line(state, number) == fence[1]), 0)
+    if not last:
+        state.env[name] = min(start_line, state.env.get(name, start_line))  # no later one has an end, either
+        return False
+    if silent:
+        return True
+    _add_text(state, start_line, _get_line(state, start_line)[fence.end() :] if fence[2] else "")
+    first = start_line + 1
+    while first < last and _OPTION_LINE.match(_get_line(state, first)):
+        first += 1
+    line_max = state.lineMax
+    state.lineMax = last
+    state.push("dialect_block_open", "", 1)
+    state.md.block.tokenize(state, first, last)
+    state.push("dialect_block_close", "", -1)
+    state.lineMax = line_max
+    state.line = last + 1
+    return True
+
+
+def _read_component(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Read a tag of a component of MDX that ends its line."""
+    start = state.bMarks[start_line] + state.tShift[start_line]
+    match = _COMPONENT_START.match(state.src, start)
+    if match is None:
+        return False
+    last = bisect_left(state.eMarks, match.end())
+    if last >= end_line or state.src[match.end() : state.eMarks[last]].strip():
+        return False
+    if not silent:
+        state.env["is_mdx"] = True
+        _read_indented(state, last + 1, end_line)
+    return True
+
+
+def _read_label(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Read a footnote or a definition: what is behind its label, and indented lines, as Markdown."""
+    if state.is_code_block(start_line):
+        return False
+    start = state.bMarks[start_line] + state.tShift[start_line]
+    match = _LABEL.match(state.src, start, state.eMarks[start_line])
+    if match is None:
+        return False
+    if silent:
+        return True
+    old = state.bMarks[start_line], state.tShift[start_line], state.sCount[start_line], state.blkIndent, state.parentType
+    state.bMarks[start_line], state.tShift[start_line] = match.end(), 0
+    state.blkIndent += 4
+    state.sCount[start_line] = state.blkIndent
+    state.parentType = "footnote"
+    state.push("dialect_block_open", "", 1)
+    state.md.block.tokenize(state, start_line, end_line)
+    state.push("dialect_block_close", "", -1)
+    state.line = max(state.line, start_line + 1)
+    state.bMarks[start_line], state.tShift[start_line], state.sCount[start_line], state.blkIndent, state.parentType = old
+    return True
+
+
+def _get_line(state: StateBlock, number: int) -> str:
+    """Return the text of a line in its container."""
+    return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]].rstrip()
+
+
+def _keep(state: StateBlock, next_line: int, silent: bool) -> bool:
+    if not silent:
+        state.line = next_line
+    return True
+
+
+def _add_text(state: StateBlock, number: int, text: str) -> None:
+    """Add the title of a line of structure."""
+    state.push("dialect_title_open", "", 1)
+    if text.strip():
+        token = state.push("inline", "", 0)
+        token.content, token.map, token.children = text.strip(), [number, number + 1], []
+    state.push("dialect_title_close", "", -1)
+
+
+def _read_code(state: StateInline, silent: bool) -> bool:
+    """Read a code, or a pair around a text."""
+    first = state.src[state.pos]
+    pattern = _EXPRESSION if first == "{" and state.env.get("is_mdx") else _CODES.get(first)
+    if pattern and (match := pattern.match(state.src, state.pos, state.posMax)):
+        if state.pos and match[0][2:3] == "]":
+            return False  # the box of a task begins its text
+        if not silent:
+            spaces = (
+                len(state.pending) - len(state.pending.rstrip(" \t")) if match[0].lstrip("{ ")[:1] in ("#", ".", ":") else 0
+            )
+            state.pending = state.pending[: len(state.pending) - spaces]
+            token = state.push("dialect_code", "", 0)
+            token.content = state.src[state.pos - spaces : match.end()]
+        state.pos = match.end()
+        return True
+    if (pattern := _PAIRS.get(first)) is None or (match := pattern.match(state.src, state.pos, state.posMax)) is None:
+        return False
+    content = 2 if match[2] is not None else 5
+    if not silent:
+        end = state.posMax
+        state.push("dialect_open", "", 1).markup = match[content - 1]
+        state.pos, state.posMax = match.span(content)
+        state.md.inline.tokenize(state)
+        state.push("dialect_close", "", -1).markup = match[content + 1]
+        state.posMax = end
+    state.pos = match.end()
+    return True

@@ -1,0 +1,302 @@
+"""Pages of sites and programs that extend Markdown. Their documentation says what is structure."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dragoman.documents import markdown
+from dragoman.documents.document import UnitTranslation, check_written, write_document
+from dragoman.documents.heading_anchors import list_anchors
+
+# Pages in which words in capital letters, and no others, are texts.
+PAGES = {
+    "GitHub": """\
+> [!WARNING]
+> KEEP THE *DOOR* CLOSED.
+
+| KEY \\| NAME | COSTS $5 AND $6 |
+| :--- | ------: |
+| `a \\| b` | $a_1 + b_2$ |
+
+- [x] FEED THE DOG[^a] NOW
+
+$$
+x = \\text{area}
+$$
+
+[^a]: NOTE ONE.
+
+    MORE OF IT.
+[^2]: NOTE TWO.
+""",
+    "Docusaurus": """\
+import Tabs from '@theme/Tabs';
+import T from './t.mdx';
+
+export const Mark = ({children}) => (
+  <b>
+
+    {children}
+  </b>
+);
+
+:::note
+
+TEXT
+
+:::
+
+:::tip[THE TITLE]{.red}
+MORE TEXT
+:::
+::::danger TAKE CARE
+:::info
+NESTED
+:::
+::::
+
+<Tabs values={[{label: 'Windows', value: {a: 'win'}}]}>
+  <TabItem value="win">
+
+OPEN {props.x} IT {1 + 1} NOW
+
+  </TabItem>
+  <TabItem label={<b>Mac</b>}>CLOSE IT</TabItem>
+</Tabs>
+
+{/* a comment */}
+
+<MyComponent
+  title="Hello"
+/>
+""",
+    "MkDocs": """\
+[TOC]
+
+!!! note
+
+    TEXT
+
+    - ITEM
+
+        !!! warning inline end "THE TITLE"
+            NESTED
+
+??? tip
+    FOLDED
+=== "TAB"
+
+    ``` c
+    int main(void);
+    ```
+
+    IN THE TAB
+
+APPLE
+:   A FRUIT.
+
+    MORE OF IT.
+
+*[HTML]: HYPER 1. TEXT
+
+![](a.png){ align=left width=300 } [SUBSCRIBE](#){ .md-button } AND ==MARK IT== ++ctrl+alt++
+
+--8<-- "includes/abbr.md"
+
+/// details | SUMMARY
+CONTENT
+///
+""",
+    "Hugo": """\
+{{% notice note %}}
+TEXT
+{{% /notice %}}
+
+{{< highlight go "linenos=table" >}}
+package main
+{{< /highlight >}}
+READ [THE PAGE]({{< ref "next.md" >}}) OR {{< youtube a_b_c >}}
+
+{{< figure
+  src="x.png"
+  caption="kept"
+>}}
+
+TERM
+: DEFINITION
+""",
+    "Jekyll": """\
+{:toc}
+
+{% raw %}
+USE {{ page.title }} HERE
+{% endraw %}
+
+{% highlight ruby %}
+puts "text"
+{% endhighlight %}
+
+{% if x %}TEXT{% endif %} [LINK](x.html){:target="_blank"}
+{: .warning #warn}
+
+{% comment %}
+not for readers
+{% endcomment %}
+""",
+    "Pandoc": """\
+# CHAPTER {#sec:one .unnumbered}
+
+AS IN [@doe99, pp. 33-35], IT WORKS.^[AN INLINE NOTE.]
+
+::: {.warning}
+[SMALL]{.smallcaps} TEXT
+:::
+
+\\newpage
+
+\\begin{tabular}{ll}
+word & other \\\\
+\\end{tabular}
+
++---------+-------+
+| Fruit   | Price |
++=========+=======+
+| Bananas | $1.34 |
++---------+-------+
+
+| LINE
+| BLOCK
+""",
+    "Obsidian": """\
+SEE [[Other page|THE PAGE]] AND [[Plain page]] ![[image.png|100]] #tag/sub
+
+> [!info]- FOLDED
+> TEXT
+> > [!todo] NESTED
+> > TEXT
+
+%%
+hidden
+%%
+
+- [-] CANCELLED %%hidden%% ITEM ^abc123
+
+| A | B |
+| --- | --- |
+| [[Page\\|TEXT]] | WORD |
+""",
+    "mdBook": """\
+{{#include file.rs:2:10}}
+
+<div class="warning">
+
+TEXT {{#playground example.rs}}
+
+</div>
+
+<!-- ANCHOR: all -->
+""",
+    "MyST": """\
+(label-target)=
+# GUIDE
+
+```{note}
+SEE {ref}`label-target`.
+```
+
+````{admonition} THE TITLE
+:class: tip
+
+```{figure} a.png
+:alt: kept
+
+CAPTION
+```
+````
+
+:::{tip}
+:class: dropdown
+TEXT
+:::
+
+% a comment
+""",
+    "DocFX": """\
+[!INCLUDE[may](../includes/may.md)]
+
+:::image type="content" source="a.png" alt-text="kept":::
+
+:::row:::
+   :::column span="2":::
+      TEXT
+   :::column-end:::
+:::row-end:::
+
+> [!div class="nextstepaction"]
+> [LINK](a.md)
+""",
+}
+_CODES = re.compile(r"<[^<>]*>")
+
+
+def test_structure_of_each_dialect_stays(subtests: pytest.Subtests) -> None:
+    for name, page in PAGES.items():
+        with subtests.test(name):
+            document = markdown.parse(page.encode())
+            sources = [_CODES.sub("", unit.source) for unit in document.units]
+            assert not [source for source in sources if source.upper() != source and not source.count("{")]
+            translations = {
+                unit.id: UnitTranslation(re.sub(r"[A-Z]{2,}", lambda match: "ü" + match[0].lower(), unit.source))
+                for unit in document.units
+            }
+            written = write_document(document, translations)
+            check_written(document, translations, written, markdown.parse)
+            # What differs is that each word in capital letters is in small ones.
+            restored = re.sub(r"ü(\w+)", lambda match: match[1].upper(), written.decode())
+            assert restored.split() == page.split()
+
+
+def test_characters_without_a_meaning_get_no_escapes(subtests: pytest.Subtests) -> None:
+    for page, texts in (
+        ("# A\n", ["17. Mai 2031", "5:21", "[so] (da)", "a * b", "a_b", "C# und F", "50 % > 3 & 4 < 5", "US$ 5 und 6 $"]),
+        ("A\n", ["5:21 Uhr", "[so] (da)", "(a) b", "a = b", "17.5", "-5 Grad", "{so}", "!wichtig"]),
+        ("|A|\n|-|\n", ["17. Mai", "- 5", "# 3", "> 4"]),
+    ):
+        document = markdown.parse(page.encode())
+        for text in texts:
+            with subtests.test(page + text):
+                source = text.replace("&", "&amp;").replace("<", "&lt;")
+                written = write_document(document, {"0": UnitTranslation(source)}).decode()
+                assert written == page.replace("A", text)
+
+
+def test_text_that_would_be_structure_is_escaped(subtests: pytest.Subtests) -> None:
+    document = markdown.parse(b"A\n")
+    texts = (
+        "17. Mai", "- 5", "# A", "> a", ":::note", "!!! note", "*a*", "[a](b)", "$a$", "{{ a }}", "{.a}", "%% a", "[[a]]",
+        "x #a", "| a", ": a", "[a]: b", "~~~", "***", "[^a]", "==a==", "{% a %}", "^[a]", "<b>", "`a`", "a[^1]", "++a++",
+    )  # fmt: skip
+    for text in texts:
+        with subtests.test(text):
+            translations = {"0": UnitTranslation(f"{text} b".replace("<", "&lt;"))}
+            check_written(document, translations, write_document(document, translations), markdown.parse)
+
+
+def test_linked_headings_keep_their_anchors() -> None:
+    page = "# A b\n\n## C & d\n\n# A b\n\n## E {0}\n\n[one](#a-b), [two](#c--d), [three](#a-b-1) and [four](#e)\n"
+    for attributes, expected in (
+        ("", '# <a id="a-b"></a>X\n\n## <a id="c--d"></a>X\n\n# <a id="a-b-1"></a>X\n\n## <a id="e"></a>X \n'),
+        ("{#e}", "# X {#a-b}\n\n## X {#c--d}\n\n# X {#a-b-1}\n\n## X {#e}\n"),
+    ):
+        document = markdown.parse(page.replace("{0}", attributes).encode())
+        translations = {unit.id: UnitTranslation(f"X{''.join(_CODES.findall(unit.source))}") for unit in document.units[:-1]}
+        written = write_document(document, translations)
+        assert written.decode().startswith(expected)
+        check_written(document, translations, written, markdown.parse)
+
+
+def test_anchors_are_those_of_the_sites() -> None:
+    # github-slugger, markdown.extensions.toc.slugify, and Pandoc's manual, "Extension: auto_identifiers"
+    assert list_anchors("Über 3 C++ & Q. A") == ["über-3-c--q-a", "uber-3-c-q-a", "ber-3-c-q.-a"]
