@@ -30,7 +30,6 @@ from dragoman.experiments.normalization.layers import BatchNorm, ScaledPostNorm,
 from dragoman.model.attention import Attention, KeyValue, observe_attention, record_attention
 from dragoman.model.factory import build_model
 from dragoman.model.layers import FeedForward
-from dragoman.model.local_attention import LocalMask
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.masks import causal_mask
 from dragoman.model.transformer import Transformer
@@ -96,8 +95,6 @@ def test_attention_uses_its_score(name: str) -> None:
     weights = score(query, key_value.key).masked_fill(~mask, float("-inf")).softmax(-1)
     expected = attention.output((weights @ key_value.value).transpose(1, 2).flatten(-2))
     torch.testing.assert_close(attention.attend(query, key_value, mask), expected, rtol=0, atol=1e-6)
-    local = attention.attend(query, key_value, LocalMask(9, causal=True))
-    torch.testing.assert_close(local, expected, rtol=0, atol=1e-6)
 
 
 def test_scaled_dot_score_is_dot_score_over_sqrt_d_k() -> None:

@@ -42,7 +42,6 @@ from dragoman.model.linear import (
     round_up_rows,
     torch_matmul,
 )
-from dragoman.model.local_attention import Mask
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 from dragoman.model.transformer import Embedding, Transformer, set_matmul_impl
@@ -322,7 +321,7 @@ def test_set_attention_impl_reaches_every_attention() -> None:
     model = small_model()
     calls: list[float] = []
 
-    def counting(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+    def counting(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
         calls.append(dropout_p)
         return fused_attention(query, key, value, mask, dropout_p)
 
@@ -749,7 +748,7 @@ def test_attention_dropout_acts_in_training_only() -> None:
     model = small_model(attention_dropout=0.3)
     probabilities: list[float] = []
 
-    def recording_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+    def recording_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
         probabilities.append(dropout_p)
         return explicit_attention(query, key, value, mask, dropout_p)
 

@@ -33,7 +33,7 @@ from dragoman.config.presets import PRESETS, SIZES
 from dragoman.errors import DataError, DragomanError, RecipeError, RunError
 from dragoman.evaluation.bootstrap import ResampledScore
 from dragoman.evaluation.metrics import Score
-from dragoman.model.local_attention import local_attention
+from dragoman.experiments.local_attention.blocks import local_attention
 from dragoman.paper import parallel_runs, table1
 from dragoman.paper.commands.outputs import describe_table3
 from dragoman.paper.differences import PAPER_ITEMS, find_differences

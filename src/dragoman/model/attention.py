@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from dragoman.model.dropout import apply_keep_mask, compute_threshold, draw_keep_mask, dropout
 from dragoman.model.linear import Linear, fused_linear
-from dragoman.model.local_attention import LocalMask, Mask, local_attention
 
 # Values in a SIMD register. PyTorch computes a softmax over fewer keys without SIMD, which takes ten times as long.
 SIMD_LANES = 16
@@ -27,9 +26,9 @@ FUSED_MIN_KEYS = 256
 
 ALL_HEADS = slice(None)
 
-AttentionImpl = Callable[[Tensor, Tensor, Tensor, Mask | None, float], Tensor]
+AttentionImpl = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """(query_BHTK, key_BHSK, value_BHSU, mask, dropout probability) → heads_BHTU."""
-AttentionObserver = Callable[[Tensor, "KeyValue", Mask | None], None]
+AttentionObserver = Callable[[Tensor, "KeyValue", Tensor | None], None]
 """Function (query_BHTK, keys and values, mask) that an attention calls before it runs."""
 
 
@@ -53,7 +52,7 @@ class KeyValue(NamedTuple):
         return KeyValue(self.key.index_select(0, rows_N), self.value.index_select(0, rows_N))
 
 
-def attention_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
+def attention_weights(query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor | None) -> Tensor:
     """Return softmax(Q·Kᵀ/√d_k), the weights of equation 1. → (B, H, T, S)"""
     return mask_scores(scaled_dot_scores(query_BHTK, key_BHSK), mask).softmax(dim=-1)
 
@@ -63,46 +62,36 @@ def scaled_dot_scores(query_BHTK: Tensor, key_BHSK: Tensor) -> Tensor:
     return torch.matmul(query_BHTK / math.sqrt(query_BHTK.shape[-1]), key_BHSK.transpose(-2, -1))
 
 
-def mask_scores(scores_BHTS: Tensor, mask: Mask | None) -> Tensor:
+def mask_scores(scores_BHTS: Tensor, mask: Tensor | None) -> Tensor:
     """Return the scores with −∞ where the mask allows no attention. → (B, H, T, S)"""
-    if isinstance(mask, LocalMask):
-        mask = mask.to_tensor(scores_BHTS.shape[2], device=scores_BHTS.device)
     return scores_BHTS if mask is None else scores_BHTS.masked_fill(~mask, float("-inf"))
 
 
-def explicit_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+def explicit_attention(
+    query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float
+) -> Tensor:
     """Return Attention(Q, K, V) = softmax(Q·Kᵀ/√d_k)·V (equation 1), with dropout on the weights. → (B, H, T, U)"""
     weights_BHTS = dropout(attention_weights(query_BHTK, key_BHSK, mask), dropout_p)
     return torch.matmul(weights_BHTS.to(value_BHSU.dtype), value_BHSU)
 
 
-def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
-    """Return equation 1 from PyTorch's kernel, or from blocks for a local mask. → (B, H, T, U)
+def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
+    """Return equation 1 from PyTorch's kernel. → (B, H, T, U)
 
     The kernel has no dropout on a CPU. `cpu_attention` draws it there, so that both implementations have the same draws.
     """
-    if isinstance(mask, LocalMask):
-        return local_attention(
-            query_BHTK,
-            key_BHSK,
-            value_BHSU,
-            mask.radius,
-            token_mask_BT=mask.token_mask_BT,
-            causal=mask.causal,
-            dropout_p=dropout_p,
-        )
     is_short = key_BHSK.shape[2] < FUSED_MIN_KEYS and not torch.compiler.is_compiling()
     if dropout_p and is_short and query_BHTK.device.type == "cpu":
         return cpu_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSU, attn_mask=mask, dropout_p=dropout_p)
 
 
-def cpu_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Mask | None, dropout_p: float) -> Tensor:
+def cpu_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
     """Return equation 1 in few passes over the scores, on a CPU. → (B, H, T, U)
 
     Long sentences use PyTorch's kernel, which is faster there and never stores all scores.
     """
-    if isinstance(mask, LocalMask) or key_BHSK.shape[2] >= FUSED_MIN_KEYS:
+    if key_BHSK.shape[2] >= FUSED_MIN_KEYS:
         return fused_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     if torch.compiler.is_compiling():  # the compiler fuses the passes itself
         return explicit_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
@@ -197,11 +186,11 @@ class Attention(nn.Module):
         query_BTX, key_BTX, value_BTX = fused_linear([self.query, self.key, self.value], x_BTD)
         return self._split_heads(query_BTX), KeyValue(self._split_heads(key_BTX), self._split_heads(value_BTX))
 
-    def forward(self, x_BTD: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, key_value: KeyValue, mask: Tensor | None) -> Tensor:
         """Return the attention of the queries of x to these keys and values. → (B, T, D)"""
         return self.attend(self._split_heads(self.query(x_BTD)), key_value, mask)
 
-    def attend(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None) -> Tensor:
+    def attend(self, query_BHTK: Tensor, key_value: KeyValue, mask: Tensor | None) -> Tensor:
         """Return Concat(head₁, …, head_h)·W^O for these queries. → (B, T, D)"""
         if self.observer is not None:
             self.observer(query_BHTK, key_value, mask)
@@ -209,7 +198,7 @@ class Attention(nn.Module):
         result: Tensor = self.output(heads_BHTU.transpose(1, 2).flatten(-2))
         return result
 
-    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None, dropout_p: float) -> Tensor:
+    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Tensor | None, dropout_p: float) -> Tensor:
         """Return head₁, …, head_h of these queries. → (B, H, T, U)"""
         return self.attention_impl(query_BHTK, key_value.key, key_value.value, mask, dropout_p)
 
@@ -217,7 +206,7 @@ class Attention(nn.Module):
         """Return the score of each query and key before the mask, for some heads alone. → (B, H, T, S)"""
         return scaled_dot_scores(query_BHTK[:, heads], key_BHSK[:, heads])
 
-    def compute_weights(self, query_BHTK: Tensor, key_BHSK: Tensor, mask: Mask | None) -> Tensor:
+    def compute_weights(self, query_BHTK: Tensor, key_BHSK: Tensor, mask: Tensor | None) -> Tensor:
         """Return the attention weights before dropout. → (B, H, T, S)"""
         return mask_scores(self.compute_scores(query_BHTK, key_BHSK), mask).softmax(dim=-1)
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
-from dragoman.model.local_attention import Mask
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
 """Activations of feed-forward networks by their name in the recipe."""
@@ -86,7 +85,7 @@ class EncoderLayer(nn.Module):
         self.attention_residual = attention_residual
         self.feed_forward_residual = feed_forward_residual
 
-    def forward(self, x_BSD: Tensor, mask: Mask | None) -> Tensor:
+    def forward(self, x_BSD: Tensor, mask: Tensor | None) -> Tensor:
         """Return the layer's output. → (B, S, D)
 
         mask: positions that a query attends to
@@ -121,7 +120,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = feed_forward_residual
 
     def forward(
-        self, x_NTD: Tensor, past_kv: KeyValue | None, cross_kv: KeyValue, mask: Mask | None, memory_mask: Tensor | None
+        self, x_NTD: Tensor, past_kv: KeyValue | None, cross_kv: KeyValue, mask: Tensor | None, memory_mask: Tensor | None
     ) -> tuple[Tensor, KeyValue]:
         """Return the layer's output (N, T, D) and the keys and values of all positions so far.
 

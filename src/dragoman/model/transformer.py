@@ -14,8 +14,7 @@ from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.linear import Linear, MatMul, torch_matmul
-from dragoman.model.local_attention import LocalMask, Mask
-from dragoman.model.masks import causal_mask, padding_mask, window_mask
+from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.pointer import Pointer, PointerState, TagHead, WordTables
 from dragoman.model.positional_encoding import (
     LearnedPositionalEmbedding,
@@ -107,12 +106,12 @@ class Encoder(nn.Module):
             x_BSD = layer(x_BSD, mask)
         return cast(Tensor, self.norm(x_BSD))
 
-    def _build_mask(self, source_BS: Tensor) -> Mask:
+    def _build_mask(self, source_BS: Tensor) -> Tensor:
         """Return which positions each position attends to: all tokens, or those within the window."""
         token_mask_BS = source_BS != self.embedding.padding_id
         if self.window is None:
             return padding_mask(token_mask_BS)
-        return LocalMask(self.window, token_mask_BS).choose(source_BS.shape[1], device=source_BS.device)
+        return windowed_padding_mask(token_mask_BS, self.window)
 
 
 class Decoder(nn.Module):
@@ -155,10 +154,8 @@ class Decoder(nn.Module):
             self_kv.append(layer_kv if self.window is None else layer_kv.tail(self.window))
         return self.norm(x_NTD), replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
 
-    def _build_mask(self, length: int, past_length: int, device: torch.device) -> Mask:
+    def _build_mask(self, length: int, past_length: int, device: torch.device) -> Tensor:
         """Return which of the past and new positions each of `length` new positions attends to."""
-        if self.window is not None and past_length == 0:
-            return LocalMask(self.window, causal=True).choose(length, device=device)
         mask = causal_mask(length, past_length + length, device=device)
         if self.window is not None:
             mask = mask & window_mask(length, past_length + length, self.window, device=device)

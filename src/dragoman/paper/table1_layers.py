@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.experiments.local_attention.blocks import local_attention
 from dragoman.model.attention import explicit_attention
-from dragoman.model.local_attention import local_attention
 
 LayerKind = Literal[
     "self-attention", "restricted self-attention", "recurrent (LSTM)", "convolution", "dilated convolution",

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import ALL_HEADS, Attention, KeyValue
 from dragoman.model.dropout import dropout
-from dragoman.model.local_attention import Mask
 
 
 class DotScore(nn.Module):
@@ -78,7 +77,7 @@ class ScoredAttention(Attention):
         super().__init__(d_model=d_model, num_heads=num_heads, d_k=d_k, d_v=d_v, bias=bias, dropout=dropout)
         self.score = score
 
-    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Mask | None, dropout_p: float) -> Tensor:
+    def compute_heads(self, query_BHTK: Tensor, key_value: KeyValue, mask: Tensor | None, dropout_p: float) -> Tensor:
         """Return head₁, …, head_h of these queries. → (B, H, T, U)"""
         weights_BHTS = dropout(self.compute_weights(query_BHTK, key_value.key, mask), dropout_p)
         return torch.matmul(weights_BHTS.to(key_value.value.dtype), key_value.value)

@@ -8,47 +8,15 @@ X counts blocks, C the positions of one block, W the positions of three.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.model.dropout import dropout
-from dragoman.model.masks import causal_mask, window_mask, windowed_padding_mask
 
 # Minimum number of positions in a block; smaller blocks are mostly overhead.
 MIN_BLOCK_SIZE = 16
-# Blocks are faster than a mask over all pairs from this many positions, and from this many radii, on.
-MIN_LENGTH, MIN_WINDOWS = 160, 4
-
-
-@dataclass(frozen=True)
-class LocalMask:
-    """Compact form of `window_mask`, without its n² pairs, for self-attention over all positions.
-
-    radius: positions that a query attends to on each side, or on the left side only if `causal`
-    token_mask_BT: true for tokens, false for padding; None if there is no padding
-    """
-
-    radius: int
-    token_mask_BT: Tensor | None = None
-    causal: bool = False
-
-    def to_tensor(self, length: int, *, device: torch.device) -> Tensor:
-        """Return the mask over all pairs. → (T, T) or (B, 1, T, T)"""
-        if self.token_mask_BT is not None:
-            mask = windowed_padding_mask(self.token_mask_BT, self.radius)
-        else:
-            mask = window_mask(length, length, self.radius, device=device)
-        return mask & causal_mask(length, length, device=device) if self.causal else mask
-
-    def choose(self, length: int, *, device: torch.device) -> LocalMask | Tensor:
-        """Return this object for long sentences, and the mask over all pairs for short ones, whichever is faster."""
-        return self if length >= max(MIN_LENGTH, MIN_WINDOWS * self.radius) else self.to_tensor(length, device=device)
-
-
-Mask = Tensor | LocalMask
 
 
 def local_attention(
