@@ -14,7 +14,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,18 @@ HOOKS: Mapping[str, str] = {
 """What an entry of each hook is."""
 
 
-@cache
 def list_entries(hook: str) -> tuple[EntryPoint, ...]:
     """Return the entries of a hook: those of dragoman, and then those of other distributions in the order of their names."""
+    return (*list_own_entries(hook), *list_other_entries(hook))
+
+
+@cache
+def list_other_entries(hook: str) -> tuple[EntryPoint, ...]:
+    """Return the entries of other distributions. It reads the metadata of each distribution that is installed."""
     assert hook in HOOKS, f"{hook} is no hook"
     group = f"{DISTRIBUTION}.{hook}"
     others = [entry for entry in entry_points(group=group) if entry.dist is None or entry.dist.name != DISTRIBUTION]
-    return (*list_own_entries(hook), *sorted(others, key=lambda entry: entry.name))
+    return tuple(sorted(others, key=lambda entry: entry.name))
 
 
 @cache
@@ -60,7 +65,10 @@ def list_own_entries(hook: str) -> tuple[EntryPoint, ...]:
     if project_file.is_file():
         entries = tomllib.loads(project_file.read_text(encoding="utf-8"))["project"]["entry-points"].get(group, {})
         return tuple(EntryPoint(name, value, group) for name, value in entries.items())
-    return tuple(entry for entry in entry_points(group=group) if entry.dist is not None and entry.dist.name == DISTRIBUTION)
+    try:
+        return tuple(distribution(DISTRIBUTION).entry_points.select(group=group))
+    except PackageNotFoundError:
+        return ()
 
 
 def load_entry(entry: EntryPoint) -> Any:
@@ -90,12 +98,16 @@ def load_task(name: str) -> Any:
 
 
 def iter_entries(hook: str) -> Iterator[tuple[EntryPoint, Any]]:
-    """Yield each entry of a hook that can be imported, with its object; `find_broken_entries` names the others."""
-    for entry in list_entries(hook):
-        try:
-            yield entry, load_entry(entry)
-        except HookError:
-            continue
+    """Yield each entry of a hook that can be imported, with its object; `find_broken_entries` names the others.
+
+    Entries of other distributions come last, and are searched for then.
+    """
+    for list_part in (list_own_entries, list_other_entries):
+        for entry in list_part(hook):
+            try:
+                yield entry, load_entry(entry)
+            except HookError:
+                continue
 
 
 def find_broken_entries(hook: str) -> list[str]:

@@ -50,9 +50,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     modules = set(sys.modules)
-    hooks.list_entries.cache_clear()
+    hooks.list_other_entries.cache_clear()
     yield folder
-    hooks.list_entries.cache_clear()
+    hooks.list_other_entries.cache_clear()
     for module in set(sys.modules) - modules:
         if not module.startswith(("dragoman", "torch")):
             del sys.modules[module]
