@@ -15,15 +15,13 @@ from dragoman.bundle import read_config
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 
 from .ceiling import SpeedLimit, compute_limits
-from .harness import GRACE_SECONDS, Candidate, CellResult, compare_systems, list_notes
+from .harness import Candidate, CellResult, compare_systems, list_notes
 from .models import BASE, BIG, ONE_SENTENCE_TARGET_RATIO, OPUS, TARGET_RATIO, ModelFormats, RandomModel
 from .serve import SOURCE_TOKENS, TARGET_TOKENS
-from .systems import COMPUTE_TYPES, CT2, DRAGOMAN, HF, PRECISIONS, Systems, model_path
+from .systems import COMPUTE_TYPES, CORES, CT2, DRAGOMAN, HF, PRECISIONS, Systems, model_path
 
-LIMIT_SECONDS = {"quick": 0.0, "full": 0.05}
-"""Seconds of each product of the speed limit. 0 stands for three calls."""
-LIMIT_SHARE, LOAD_SHARE = 0.15, 0.3
-"""Largest shares of a quick run's time for the speed limit, and for the start of all systems."""
+LOAD_SHARE = 0.3
+"""Largest share of a quick run's time for the start of all systems."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,6 @@ class FixedCell:
     """Batch and beam size of one measurement.
 
     In `throughput`, two batches run at once with one thread each; dragoman may also run one after the other with two.
-
-    is_quick: a quick run measures it
     """
 
     name: str
@@ -40,7 +36,6 @@ class FixedCell:
     beam: int
     throughput: bool = False
     model: RandomModel = BASE
-    is_quick: bool = True
 
     @property
     def target_ratio(self) -> float:
@@ -49,14 +44,14 @@ class FixedCell:
 
 
 CELLS = [
-    # A quick run leaves out 32x4, because its throughput cell has the same batches.
-    *(FixedCell(f"{batch}x{beam}", batch, beam, is_quick=(batch, beam) != (32, 4)) for batch in (1, 8, 32) for beam in (1, 4)),
+    *(FixedCell(f"{batch}x{beam}", batch, beam) for batch in (1, 8, 32) for beam in (1, 4)),
     FixedCell("throughput_greedy", 256, 1, throughput=True),
     FixedCell("throughput_beam4", 256, 4, throughput=True),
-    *(FixedCell(f"opus_{batch}x{beam}", batch, beam, model=OPUS, is_quick=batch == 1) for batch in (1, 32) for beam in (1, 4)),
+    *(FixedCell(f"opus_{batch}x{beam}", batch, beam, model=OPUS) for batch in (1, 32) for beam in (1, 4)),
     FixedCell("opus_throughput_beam4", 256, 4, throughput=True, model=OPUS),
-    *(FixedCell(f"big_{batch}x{beam}", batch, beam, model=BIG, is_quick=False) for batch in (1, 32) for beam in (1, 4)),
+    *(FixedCell(f"big_{batch}x{beam}", batch, beam, model=BIG) for batch in (1, 32) for beam in (1, 4)),
 ]
+QUICK_CELLS = ("1x1", "8x4", "32x1", "throughput_beam4")
 
 
 def make_sources(count: int, vocabulary: int = BASE.vocabulary) -> list[list[int]]:
@@ -132,10 +127,21 @@ def measure_fixed(
     section = Section()
     if quick:
         cells = [replace(cell, batch=cell.batch // 4) if cell.throughput else cell for cell in cells]
-    limits, limit_notes = _compute_limits(build_forms, cells, quick=quick, budget=budget.take_share(LIMIT_SHARE))
+    limits, limit_notes = _compute_limits(build_forms, cells)
     table = Table(
         f"Random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens per second",
-        ["batch x beam", DRAGOMAN, "numbers", CT2, "best setting", HF, f"ratio over {CT2}", "limit", "share of limit"],
+        [
+            "batch x beam",
+            DRAGOMAN,
+            "numbers",
+            CT2,
+            "best setting",
+            HF,
+            f"ratio over {CT2}",
+            "least to most",
+            "limit",
+            "share of limit",
+        ],
     )
     notes = [*limit_notes]
     if quick:
@@ -150,7 +156,7 @@ def measure_fixed(
             trial_seconds=0.0,
             seconds=seconds,
             rounds=rounds,
-            keep={DRAGOMAN: 2, CT2: 2, HF: 1} if quick else {DRAGOMAN: 3, CT2: 3, HF: 2},
+            keep={DRAGOMAN: 1, CT2: 2, HF: 1} if quick else {DRAGOMAN: 3, CT2: 3, HF: 2},
             first=[CT2],
             budget=budget.take_share(1 / (len(cells) - number)),
         )
@@ -168,7 +174,7 @@ def measure_fixed(
     section.tables.append(table)
     section.notes += notes
     section.notes.append("numbers: precision of dragoman")
-    section.notes.append("limit: time to read the weights (batch 1) or to multiply by them, in the fastest precision")
+    section.notes.append("limit: time to read the weights or to multiply by them in int8, whichever is longer in each step")
     return section
 
 
@@ -187,7 +193,7 @@ def _start_systems(systems: Systems, forms: ModelFormats, budget: TimeBudget) ->
 
 
 def _compute_limits(
-    build_forms: Callable[[RandomModel], ModelFormats], cells: list[FixedCell], *, quick: bool, budget: TimeBudget
+    build_forms: Callable[[RandomModel], ModelFormats], cells: list[FixedCell]
 ) -> tuple[dict[tuple[str, int, int], SpeedLimit], list[str]]:
     """Return the limits by model, batch and beam size, and the reasons for missing ones."""
     limits: dict[tuple[str, int, int], SpeedLimit] = {}
@@ -196,14 +202,7 @@ def _compute_limits(
         shapes = [(cell.batch, cell.beam) for cell in cells if cell.model == model]
         recipe, _, _ = read_config(build_forms(model).bundle)
         try:
-            model_limits = compute_limits(
-                recipe.model,
-                model.vocabulary,
-                shapes,
-                threads=2,
-                seconds=LIMIT_SECONDS["quick" if quick else "full"],
-                limit_seconds=budget.seconds_left + GRACE_SECONDS,
-            )
+            model_limits = compute_limits(recipe.model, model.vocabulary, shapes, threads=CORES)
         except CommandError as error:
             notes.append(f"{model.name}: no limit: {error}")
             continue
@@ -218,10 +217,14 @@ def _report_cell(
     dragoman_best, ctranslate2_best, transformers_best = (best.get(name) for name in (DRAGOMAN, CT2, HF))
     limit_text, share_text = "-", "-"
     if limit is not None:
-        binding, bound = limit.best
-        limit_text = f"{bound:,.0f} ({limit.bound_by}, {binding})"
-        share_text = f"{dragoman_best[1] / bound:.0%}" if dragoman_best else "-"
-    ratio = dragoman_best[1] / ctranslate2_best[1] if dragoman_best and ctranslate2_best else None
+        limit_text = f"{limit.rate:,.0f} ({limit.bound_by})"
+        share_text = f"{dragoman_best[1] / limit.rate:.0%}" if dragoman_best else "-"
+    ratio, spread = None, "-"
+    if dragoman_best and ctranslate2_best:
+        ratio = dragoman_best[1] / ctranslate2_best[1]
+        rates = (outcomes[name].rates[label] for name, label in ((DRAGOMAN, dragoman_best[0]), (CT2, ctranslate2_best[0])))
+        ratios = [own / peer for own, peer in zip(*rates, strict=False)]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} rounds"
     table.rows.append(
         [
             cell.name,
@@ -229,6 +232,7 @@ def _report_cell(
             *([f"{ctranslate2_best[1]:,.0f}", ctranslate2_best[0]] if ctranslate2_best else ["-", "-"]),
             f"{transformers_best[1]:,.0f}" if transformers_best else "-",
             f"{ratio:.2f}" if ratio else "-",
+            spread,
             limit_text,
             share_text,
         ]
@@ -239,7 +243,7 @@ def _report_cell(
         section.ratios.append(Ratio(f"fixed_{cell.name}_over_transformers", dragoman_best[1] / transformers_best[1]))
     section.figures[cell.name] = {
         "rates": {name: outcome.rates for name, outcome in outcomes.items()},
-        "limit": None if limit is None else limit.rates,
+        "limit": None if limit is None else limit.rate,
         "binds": None if limit is None else limit.bound_by,
     }
 
