@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import gc
 
 import pytest
 from hypothesis import given
@@ -49,9 +50,20 @@ def test_texts_are_read_back_from_their_places(texts: list[str]) -> None:
     body = "".join(f"<b>{escape_xml(text)}</b>" for text in texts)
     for encoding in ("utf-8", "utf-16"):
         source = XmlSource(f"<a>{body}</a>".encode(encoding))
-        elements = list(source.iter_elements(("b",)))
-        assert [element.text for element in elements] == texts
-        assert [source.get_markup(item.content_start, item.content_end) for item in elements] == list(map(escape_xml, texts))
+        elements = [(item.text, item.content_start, item.content_end) for item in source.iter_elements(("b",))]
+        assert [text for text, *_ in elements] == texts
+        assert [source.get_markup(start, end) for _, start, end in elements] == list(map(escape_xml, texts))
+
+
+def test_elements_leave_memory_without_a_collection() -> None:
+    """A collection over those of a large file would hold the interpreter for a second."""
+    gc.collect()
+    gc.disable()
+    try:
+        for element in XmlSource(b"<a>" + (b"<b>" + b"<i/>" * 20_000 + b"</b>") * 5 + b"</a>").iter_elements(("b",)):
+            assert sum(type(item) is XmlElement for item in gc.get_objects()) < 40_000, element.start
+    finally:
+        gc.enable()
 
 
 def test_long_text_crosses_chunks() -> None:

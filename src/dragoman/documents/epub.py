@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from urllib.parse import unquote
 
@@ -136,7 +136,7 @@ def _read_package(members: ZipMembers) -> _Package:
             path = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
             texts[path] = element.attributes.get("media-type", "")
         else:
-            elements[element.name].append(element)
+            elements[element.name].append(replace(element))  # the copy keeps its parts
     spine = elements["spine"][0] if elements["spine"] else None
     return _Package(name, source, texts, elements["language"], elements["title"], spine, starts[0] if starts else None)
 

@@ -81,7 +81,7 @@ class XmlElement:
         start, end: place of the whole element, in bytes
         content_start, content_end: place of what is between its tags; both are `end` if it is one empty tag
         parent: element around it
-        parts: its content; only for an element that `iter_elements` yields, and inside one
+        parts: its content; only for an element that `iter_elements` yields, until it yields the next one, and inside one
     """
 
     name: str
@@ -124,6 +124,11 @@ class XmlElement:
             element = waiting.pop()
             yield element
             waiting += reversed(list(element.children))
+
+    def release(self) -> None:
+        """Drop the content of this element and of all inside, which a full garbage collection would otherwise have to find."""
+        for element in list(self.descend()):
+            element.parts = ()
 
     def get_inherited(self, attribute: str) -> str:
         """Return the attribute of this element or of the nearest element around it that has it, or an empty text."""
@@ -193,7 +198,7 @@ class XmlSource:
         on_start: function that reads the attributes of every element, in the order of the file
         max_parts: most elements, attributes and texts within such an element
 
-        Memory holds one such element at a time. Raises DataError for a file that is not well formed, declares entities, has
+        Memory holds one such element at a time: its content goes when the next one is asked for. Raises DataError for a file that is not well formed, declares entities, has
         elements deeper than MAX_DEPTH, or has more names or parts of an element than the limits allow.
         """
         reader = _TreeReader(self.encoding, names, on_start, max_parts, has_entities=self._has_entities)
@@ -210,7 +215,9 @@ class XmlSource:
             end = min(start + max(_CHUNK_BYTES, start - reader.get_token_start()), limit + 1)
             reader.read(self.content[start:end])
             check_elements(reader.num_elements, len(self.content))
-            yield from reader.take_complete()
+            for element in reader.take_complete():
+                yield element
+                element.release()
             start = end
         reader.read(b"", is_last=True)
         reader.end_last(len(self.content))
