@@ -24,12 +24,12 @@ UNIT = "<trans-unit><source>{}</source></trans-unit>"
 
 TOO_LARGE: dict[str, tuple[str, str]] = {
     "elements.xlf": (XLIFF.format(UNIT.format("<x/>" * MAX_PARTS)), "200,000 elements"),
-    "codes.xlf": (XLIFF.format(UNIT.format("a<x/>" * (MAX_CODES + 1))), "20,000 tags"),
+    "codes.xlf": (XLIFF.format(UNIT.format("a<x/>" * (MAX_CODES + 1))), "10,000 tags"),
     "attributes.xlf": (XLIFF.format("<trans-unit " + " ".join(f'a{i}=""' for i in range(MAX_NAMES)) + "/>"), "different names"),
     "names.xlf": (XLIFF.format("".join(f"<a{i}/>" for i in range(MAX_NAMES))), "20,000 different names"),
-    "breaks.html": ("<p>one" + "<br>" * (MAX_CODES + 2) + "two</p>", "20,000 tags"),
-    "attributes.html": ("<p " + "a " * 50_000 + ">one</p>", "20,000 tags"),
-    "hidden_attributes.html": ("<p title='>' " + "a " * 50_000 + ">one</p>", "20,000 tags"),
+    "breaks.html": ("<p>one" + "<br>" * (MAX_CODES + 2) + "two</p>", "10,000 tags"),
+    "attributes.html": ("<p " + "a " * 50_000 + ">one</p>", "10,000 tags"),
+    "hidden_attributes.html": ("<p title='>' " + "a " * 50_000 + ">one</p>", "10,000 tags"),
     "strings.json": ("[" + '"a",' * (MIN_TEXTS + 1) + "1]", "100,000 texts"),
     "text.txt": ("one " * 500_001, "2,000,000 characters"),
     "comment.xlf": (XLIFF.format("<!--" + "a" * (MAX_ELEMENT_BYTES + 2**17) + "-->"), "8 MiB"),
@@ -48,7 +48,7 @@ TOO_LARGE: dict[str, tuple[str, str]] = {
     "labels.md": ("".join(f"[a{number}]: /b\n" for number in range(MAX_PARTS + 2)), "200,000 elements"),
     "text.md": ("one " * 125_001, "500,000 characters"),
     "brackets.md": ("a [b " * 301, "300 opening brackets"),
-    "references.md": ("&" * 100_001, "20,000 tags or other codes"),
+    "references.md": ("&" * 100_001, "10,000 tags or other codes"),
 }
 
 

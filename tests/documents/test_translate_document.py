@@ -300,3 +300,11 @@ def test_each_plural_form_is_translated_with_a_number_of_its_own(name: str, text
 def test_languages_with_two_forms_get_no_others() -> None:
     text = '{"f_one": "{{count}} file", "f_other": "{{count}} files"}'
     assert translate("a.json", text)[0].count("f_") == 2
+
+
+def test_long_texts_are_translated_a_few_at_a_time() -> None:
+    """The texts that are translated together have 100,000 characters at most, because memory holds all of their parts."""
+    document = parse_document("a.txt", "\n\n".join(f"{number} {'ab' * 15_000}" for number in range(10)).encode())
+    counts: list[int] = []
+    translate_document(document, get_parser("a.txt"), StubModel(), OPTIONS, counts.append)
+    assert [count for count in counts if count] == [3, 3, 3, 1]

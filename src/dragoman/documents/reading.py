@@ -32,8 +32,8 @@ MAX_PARTS = 200_000
 """Most elements, attributes and texts within an element that is read as a whole, such as a paragraph or a chapter."""
 MAX_CHAPTER_PARTS = 80_000
 """Most of these within a chapter of a book, whose texts take more memory."""
-MAX_CODES = 20_000
-"""Most tags and other codes in one text."""
+MAX_CODES = 10_000
+"""Most tags and other codes in one text. The translation of a text takes some 13 KB for each."""
 MAX_CODE_TRIES = 100_000
 """Most places of one text at which a reader looks for a code, those that it looks at again counted each time."""
 MAX_TEXT = 2_000_000

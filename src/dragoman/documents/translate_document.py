@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
-from typing import Literal
+from typing import Literal, TypeVar
 
 from dragoman.documents.cue_text import split_for_cues
 from dragoman.documents.document import (
@@ -55,9 +55,12 @@ from dragoman.text.word_codes import mark_word_codes
 
 Origin = Literal["model", "memory", "file"]
 """Origin of a translation; "file" for one that the file had already, and for a unit without one."""
+_T = TypeVar("_T")
 
 WINDOW = 256
-"""Texts that are translated between two reports of progress."""
+"""Most texts that are translated between two reports of progress."""
+WINDOW_CHARACTERS = 100_000
+"""Most characters of these texts, unless one text is longer. A text of short tags takes 500 bytes of memory for each."""
 MAX_CACHED_BYTES = 2**24
 """Size of the results of the model that are kept for equal lines."""
 MAX_ROUNDS = 20
@@ -408,8 +411,7 @@ def _translate_units(
             group = [waiting.pop(name) for name in names]
             groups_by_options.setdefault(_get_text_options(group[0], options, attention=True), []).append(group)
     for text_options, groups in groups_by_options.items():
-        for start in range(0, len(groups), WINDOW):
-            window = groups[start : start + WINDOW]
+        for window in _iter_windows(groups, lambda group: sum(len(unit.source) for unit in group)):
             sources = [_join_sources(group, options) for group in window]
             results = translate_texts(sources, text_options, translate)
             for group, source, result in zip(window, sources, results, strict=True):
@@ -423,13 +425,27 @@ def _translate_units(
     for unit in waiting.values():
         by_options.setdefault(_get_text_options(unit, options), {}).setdefault(unit.source, []).append(unit)
     for text_options, units_by_text in by_options.items():
-        remaining = iter(units_by_text)
-        while texts := list(islice(remaining, WINDOW)):
+        for texts in _iter_windows(units_by_text, len):
             results = translate_texts(texts, text_options, translate)
             for text, result in zip(texts, results, strict=True):
                 failures = _list_failures(result)
                 yield from ((unit, result.text, failures) for unit in units_by_text[text])
             on_progress(sum(len(units_by_text[text]) for text in texts))
+
+
+def _iter_windows(items: Iterable[_T], count_characters: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Yield the items in order, as many at a time as `WINDOW` and `WINDOW_CHARACTERS` allow, and one at least."""
+    window: list[_T] = []
+    num_characters = 0
+    for item in items:
+        count = count_characters(item)
+        if window and (len(window) == WINDOW or num_characters + count > WINDOW_CHARACTERS):
+            yield window
+            window, num_characters = [], 0
+        window.append(item)
+        num_characters += count
+    if window:
+        yield window
 
 
 def _translate_with_numbers(units: Sequence[Unit], translate: TranslateLines, options: DocumentOptions) -> Iterator[UnitText]:
@@ -439,8 +455,7 @@ def _translate_with_numbers(units: Sequence[Unit], translate: TranslateLines, op
         for unit in units
         if unit.plural_form and (text := insert_number(unit.source, unit.plural_form, options.target_language)) is not None
     ]
-    for start in range(0, len(numbered), WINDOW):
-        window = numbered[start : start + WINDOW]
+    for window in _iter_windows(numbered, lambda item: len(item[1].text)):
         results = translate_texts([text.text for _, text in window], _get_text_options(window[0][0], options), translate)
         for (unit, text), result in zip(window, results, strict=True):
             restored = text.restore(result.text)
@@ -452,8 +467,7 @@ def _translate_messages(
     units: Sequence[Unit], translate: TranslateLines, options: DocumentOptions, on_progress: Callable[[int], None]
 ) -> Iterator[UnitText]:
     """Yield the translation of each message, sentence by sentence; an empty one for a message that cannot be written."""
-    for start in range(0, len(units), WINDOW):
-        window = units[start : start + WINDOW]
+    for window in _iter_windows(units, lambda unit: len(unit.source)):
         messages = [_read_message(unit, options) for unit in window]
         sentences = [
             Unit("", sentence, unit.markup, plural_form=form, rules=unit.rules)
