@@ -95,6 +95,9 @@ def test_wrong_files_are_refused_in_the_shape_of_each_api(client: TestClient) ->
     pair: dict[str, Any] = {"source": "en", "target": "de"}
     no_boundary = client.post("/translate_file", content=b"x", headers={"Content-Type": "multipart/form-data"})
     assert (no_boundary.status_code, list(no_boundary.json())) == (400, ["error"])
+    assert (
+        client.post("/v1/files", data=pair).json()["error"]["message"].startswith("the body is no form of the type multipart")
+    )
     assert client.post("/translate_file", files={"x": b""}, data=pair).json() == {
         "error": "Invalid request: missing file parameter"
     }
@@ -117,6 +120,17 @@ def test_wrong_files_are_refused_in_the_shape_of_each_api(client: TestClient) ->
     assert client.get("/v1/files/..%2f..%2fetc").status_code == 404
     statuses = [post("/v1/files", **pair)[0] for _ in range(4)]
     assert statuses[-1] == 429, "the number of files of a client is bounded"
+
+
+@pytest.mark.parametrize("charset", ["punycode", "undefined", "rot13", "utf-16"])
+def test_forms_are_read_in_utf8_only(client: TestClient, charset: str) -> None:
+    """Python's codec of Punycode would hold the server for minutes with a field of 1 MiB."""
+    form = b'--x\r\nContent-Disposition: form-data; name="target"\r\n\r\nde\r\n--x--\r\n'
+    for path in ("/v1/files", "/v1/translate"):
+        answer = client.post(
+            path, content=form, headers={"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+        )
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the body is no form in UTF-8")
 
 
 def test_files_expire_and_a_removed_job_ends(tmp_path: Path) -> None:

@@ -108,6 +108,8 @@ def make_requests() -> dict[str, Sent]:
         "form of many fields": Sent("/translate", b"a=b&" * (MIB // 4 - 100), FORM),
         "form of one field": Sent("/v2/translate", b"text=" + b"%20" * (MIB // 3 - 100), FORM),
         "file of many fields": send_file("/v1/files", "a.txt", "a", **{f"a{number}": "a" for number in range(MIB // 64)}),
+        "file of near limits": send_file("/v1/files", "a.txt", "\r\n--limitx" * (14 * MIB // 10), **pair),
+        "file as a form of empty fields": Sent("/v1/files", b"&" * 14 * MIB, FORM),
         "file of nested JSON": send_file("/v1/files", "a.json", '{"a":' * 200_000, **pair),
         "file of nested XML": send_file("/v1/files", "a.xlf", "<xliff>" + "<a>" * 200_000, **pair),
     }

@@ -17,7 +17,7 @@ from dragoman.serving.deepl_api import Formality
 from dragoman.serving.file_jobs import FileJobs, FileRequest, JobState
 from dragoman.serving.http_errors import HttpError
 from dragoman.serving.libretranslate_api import admit_body_key
-from dragoman.serving.request_fields import MAX_FIELDS, FieldsT, OwnFields, RequestFields, check_fields, read_fields
+from dragoman.serving.request_fields import FieldsT, OwnFields, RequestFields, check_fields, open_form, read_fields
 from dragoman.serving.settings import ServerSettings
 
 DOCUMENT_ID_LENGTH = 16
@@ -251,7 +251,7 @@ class _Upload:
 async def _read_upload(request: Request) -> _Upload:
     """Return the form of a request, whose other fields may be in the query. Raises HttpError for another body."""
     try:
-        async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
+        async with open_form(request) as form:
             fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
             file = form.get("file")
             name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else (None, b"")

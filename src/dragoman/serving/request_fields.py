@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
 
 from dragoman.serving.http_errors import HttpError
+from dragoman.text.encodings import find_codec
 
 MAX_FIELDS = 2000
 """Fields of a form."""
@@ -87,7 +92,7 @@ async def read_fields(request: Request, *, list_fields: frozenset[str] = frozens
     if content_type == "multipart/form-data":
         if not _is_utf8(body):  # Starlette reads it as Latin-1
             raise HttpError(400, "the body is no form in UTF-8")
-        async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
+        async with open_form(request) as form:
             pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         return fields | _collect(pairs, list_fields)
     if content_type == "application/x-www-form-urlencoded":
@@ -102,6 +107,22 @@ async def read_fields(request: Request, *, list_fields: frozenset[str] = frozens
     if not isinstance(content, dict):
         raise HttpError(400, "the body is no JSON object")
     return fields | content
+
+
+@asynccontextmanager
+async def open_form(request: Request) -> AsyncIterator[FormData]:
+    """Give a form of the type multipart/form-data, without fields if the request has no body of a form.
+
+    Raises HTTPException for a damaged form and one of the other type, and HttpError for another encoding than UTF-8.
+    """
+    content_type, options = parse_options_header(request.headers.get("content-type"))
+    if content_type == b"application/x-www-form-urlencoded":
+        raise HTTPException(400)
+    # Starlette decodes with any codec of Python. Punycode takes time by the square of the length.
+    if find_codec(options.get(b"charset", b"utf-8").decode("latin-1")) != "utf-8":
+        raise HttpError(400, "the body is no form in UTF-8")
+    async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
+        yield form
 
 
 def _parse_form(content: bytes, place: str) -> list[tuple[str, str]]:
