@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from types import ModuleType
@@ -95,7 +94,6 @@ def test_time_is_linear_in_common_runs(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("DRAGOMAN_TEST_ALL_TEXTS"), reason="takes an hour; DRAGOMAN_TEST_ALL_TEXTS=1 runs it")
 @pytest.mark.parametrize("name", PARSERS)
 def test_time_is_linear_in_all_texts(name: str) -> None:
     length = choose_length(PARSERS[name])

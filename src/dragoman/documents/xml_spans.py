@@ -198,8 +198,9 @@ class XmlSource:
         on_start: function that reads the attributes of every element, in the order of the file
         max_parts: most elements, attributes and texts within such an element
 
-        Memory holds one such element at a time: its content goes when the next one is asked for. Raises DataError for a file that is not well formed, declares entities, has
-        elements deeper than MAX_DEPTH, or has more names or parts of an element than the limits allow.
+        Memory holds one such element at a time: its content goes when the next one is asked for. Raises DataError for a file
+        that is not well formed, declares entities, has elements deeper than MAX_DEPTH, or has more names or parts of an element
+        than the limits allow.
         """
         reader = _TreeReader(self.encoding, names, on_start, max_parts, has_entities=self._has_entities)
         start = 0

@@ -290,7 +290,7 @@ def read_header_key(scope: Scope) -> str | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a function that gives the body that was read in parts, between which others have their turn, and then what arrives."""
+    """Return a function that gives the parts of a body, between which others have their turn, and then what arrives."""
     starts = iter(range(0, max(1, len(body)), REPLAYED_BYTES))
 
     async def replay() -> Message:
