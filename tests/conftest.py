@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -59,6 +60,17 @@ def _no_progress_lines() -> Iterator[None]:
 def progress_lines() -> Iterator[None]:
     """Switch the progress lines on, for tests of these lines."""
     with mock.patch.dict(LineTimer.__init__.__kwdefaults__ or {}, interval_seconds=LINE_INTERVAL_SECONDS):
+        yield
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Ignore what transformers deprecates of its own, and switch its messages off."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if transformers := sys.modules.get("transformers"):
+            transformers.logging.set_verbosity_error()
+            transformers.logging.disable_progress_bar()
         yield
 
 

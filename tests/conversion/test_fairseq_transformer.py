@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 import dragoman
 import fsmt_folders
+from damaged_sources import RunsCode
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import END_ID
 from expected_errors import raises_code
@@ -310,11 +310,6 @@ def test_file_of_another_program_raises(value: Any, folder: Path, tmp_path: Path
     torch.save(value, folder / "model.pt")
     with raises_code("source-damaged", "neither args nor cfg"):
         dragoman.convert(folder, tmp_path / "bundle")
-
-
-class RunsCode:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return sys.exit, (3,)
 
 
 def test_checkpoint_with_code_is_refused(folder: Path, tmp_path: Path) -> None:

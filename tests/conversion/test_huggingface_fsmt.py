@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,8 @@ from generation_parity import Peer, map_ids
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_lines
 
 transformers: Any = pytest.importorskip("transformers", reason="parity with FSMT needs transformers: dragoman[test]")
+pytestmark = pytest.mark.usefixtures("quiet")
 LINES = ["xyz abc", "a", "abc, de &apos;s", *make_lines(SOURCE_LETTERS, 430, 2)]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
-        transformers.logging.set_verbosity_error()
-        yield
 
 
 def make_finder(vocabulary: Vocabulary) -> Callable[[str], int | None]:

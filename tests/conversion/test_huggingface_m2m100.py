@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,11 @@ from generation_parity import Peer, map_ids, shrink_and_favor_end
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, make_lines, train_model
 
 transformers: Any = pytest.importorskip("transformers", reason="parity with M2M-100 needs transformers: dragoman[test]")
+pytestmark = pytest.mark.usefixtures("quiet")
 LETTERS = SOURCE_LETTERS + TARGET_LETTERS
 LINES = ["xyz ä nop 🙂 abc", "  a   b ", "ä", *make_lines(SOURCE_LETTERS, 430, 2)]
 FIRST_PIECES = ["<s>", "<pad>", "</s>", "<unk>"]
 NUM_MADEUP_WORDS = 8
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
-        transformers.logging.set_verbosity_error()
-        yield
 
 
 def list_tokens(kind: str) -> list[str]:

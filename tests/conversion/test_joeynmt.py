@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 import dragoman
+from damaged_sources import RunsCode
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import END_ID
 from expected_errors import raises_code
@@ -316,11 +316,6 @@ def test_missing_library_is_named(folder: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(builtins, "__import__", refuse)
     with raises_code("missing-dependency", "dragoman[joeynmt]"):
         dragoman.convert(folder, tmp_path / "bundle")
-
-
-class RunsCode:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return sys.exit, (3,)
 
 
 def test_checkpoint_with_code_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from dragoman.torch_engine.inference_model import as_inference_model
 from marian_folders import SOURCE_LETTERS, TARGET_LETTERS, list_pieces, make_config, make_lines, train_model
 
 transformers: Any = pytest.importorskip("transformers", reason="parity with MarianMT needs transformers: dragoman[test]")
+pytestmark = pytest.mark.usefixtures("quiet")
 NUM_SENTENCES = 200
 """Sentences of the first variant whose outputs are compared; the other variants have fewer."""
 MAX_EXTRA_TOKENS = 24
@@ -48,14 +48,6 @@ class Peer:
     lines: list[str]
     ids: list[int]
     num_sentences: int
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
-        transformers.logging.set_verbosity_error()
-        yield
 
 
 def write_peer(folder: Path, *, end_bias: float = 13.0, **changes: Any) -> Any:

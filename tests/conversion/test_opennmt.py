@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 import dragoman
+from damaged_sources import RunsCode
 from dragoman.bundle import load_bundle
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from expected_errors import raises_code
@@ -320,11 +320,6 @@ def test_file_of_another_program_raises(value: Any, folder: Path, tmp_path: Path
     torch.save(value, folder / "model_step_10.pt")
     with raises_code("source-damaged", "opt and vocab"):
         dragoman.convert(folder, tmp_path / "bundle")
-
-
-class RunsCode:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return sys.exit, (3,)
 
 
 def test_checkpoint_with_code_is_refused(folder: Path, tmp_path: Path) -> None:

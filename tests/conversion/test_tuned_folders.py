@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from odd_texts import PLAIN, make_odd_texts
 from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
 
 transformers: Any = pytest.importorskip("transformers", reason="folders are saved by transformers: dragoman[test]")
+pytestmark = pytest.mark.usefixtures("quiet")
 AddedToken = transformers.AddedToken
 WRITERS: dict[str, Callable[..., tuple[Any, Any]]] = {"marian": write_marian, "nllb": write_nllb, "m2m100": write_m2m100}
 SPECIAL_IDS = {"<unk>": 1, "</s>": 3}
@@ -53,15 +53,6 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "special": lambda tokenizer: tokenizer.add_tokens(["<s1>", "<s2>"], special_tokens=True),
     "flags": add_flags,
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
-        yield
 
 
 def convert(folder: Path) -> PairTokenizer:

@@ -6,8 +6,7 @@ import contextlib
 import io
 import json
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -41,17 +40,10 @@ from odd_texts import ODD, PLAIN
 from tiny_runs import WORDS
 from tuned_folders import LANGUAGES, write_m2m100, write_marian, write_nllb
 
-pytestmark = pytest.mark.usefixtures("one_core")
+pytestmark = pytest.mark.usefixtures("one_core", "quiet")
 SENTENCE = "A sentence."
 NUM_LINES = 50
 MAX_TOKENS = 12
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
-        yield
 
 
 def make_lines(tokens: Sequence[str] = ()) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from dragoman.tasks.inference_model import get_decoder_start_id
 from expected_errors import raises_code
 
 transformers: Any = pytest.importorskip("transformers", reason="compares with transformers, which is not installed")
-pytestmark = pytest.mark.usefixtures("one_core")
+pytestmark = pytest.mark.usefixtures("one_core", "quiet")
 
 SMALL = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 16, "d_ff": 24, "num_heads": 2, "norm_epsilon": 1e-5}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -38,14 +36,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "untied": {"tie_embeddings": "none", "scale_embeddings": False},
     "starts with the end token": {"decoder_start_token": "eos"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers deprecates parts of its own
-        transformers.logging.set_verbosity_error()
-        yield
 
 
 @pytest.fixture(scope="module")
