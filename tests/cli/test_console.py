@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +18,8 @@ from rich.console import Console
 from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, LazyGroup, cli
 from dragoman.console.options import EXIT_STATUSES, USAGE_ERROR
-from dragoman.console.terminal import PreparationProgressBar, print_json, print_table, progress_bar
+from dragoman.console.terminal import PreparationProgressBar, print_table, progress_bar
 from dragoman.errors import DataError, InterruptedRun, RecipeError
-from dragoman.evaluation.metrics import Score
 from dragoman.inference.commands.evaluate import ScoreOutput
 from dragoman.inference.translation_result import Translation
 from dragoman.io.json_fields import to_json_fields
@@ -90,11 +88,6 @@ def test_optional_fields_without_value_are_left_out() -> None:
     )
     assert to_json_fields(ScoreOutput(scores=[])) == {"scores": []}
     assert to_json_fields({"nested": (alternative,)})["nested"][0]["text"] == "eins"
-
-
-def test_print_json_accepts_dataclasses(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json(ScoreOutput(scores=[Score("BLEU", 27.3, "sig")]))
-    assert json.loads(capsys.readouterr().out) == {"scores": [{"name": "BLEU", "value": 27.3, "signature": "sig"}]}
 
 
 def test_table_in_a_pipe_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -799,22 +799,6 @@ def test_code_preset_deviates_like_the_code() -> None:
     assert different_from_code == ["model.target_space_embedding"]
 
 
-def test_deviation_reads_as_sentence() -> None:
-    changes: dict[str, dict[str, Any]] = {
-        "model": {"final_norm": True, "attention_window": 3, "target_space_embedding": True, "append_source_eos": False},
-        "training": {"clip_norm": 1.0, "weight_decay": 0.1},
-    }
-    recipe = make_recipe({"preset": "paper", **changes}).model_dump(mode="json")
-    sentences = [deviation.describe() for deviation in find_deviations(recipe)]
-    assert len(sentences) == sum(len(section) for section in changes.values())
-    for section, values in changes.items():
-        for name in values:
-            [sentence] = [line for line in sentences if line.startswith(f"{section}.{name} = ")]
-            assert "the text" in sentence
-            assert "None" not in sentence
-            assert "not stated" not in sentence
-
-
 # --- imports ----------------------------------------------------------------------------------------------------------
 
 

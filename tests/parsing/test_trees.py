@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import random
 import re
@@ -74,19 +73,6 @@ linearizations = st.sampled_from(LINEARIZATION_NAMES).map(linearization)
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
-
-
-def test_trees_are_immutable_values() -> None:
-    tree, same = ptb.read_tree(CAT), ptb.read_tree(CAT)
-    assert tree == same
-    assert hash(tree) == hash(same)
-    assert tree != ptb.read_tree(CAT.replace("sat", "lay"))
-    assert tree != ptb.read_tree(CAT.replace("VP", "NP"))
-    assert tree != CAT
-    assert repr(tree) == f"<Tree {CAT}>"
-    assert pickle.loads(pickle.dumps(tree)) == tree == copy.deepcopy(tree)
-    with pytest.raises(AttributeError):
-        tree.label = "X"  # type: ignore[misc]
 
 
 def test_tree_accessors_return_words_and_brackets() -> None:

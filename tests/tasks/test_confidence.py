@@ -23,7 +23,6 @@ from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import (
     MIN_CALIBRATION_SENTENCES,
     QUANTILE_LEVELS,
-    ConfidenceCalibration,
     OutputSignals,
     SignalQuantiles,
     _compute_coverage,
@@ -229,15 +228,3 @@ def test_spearman_correlation(subtests: pytest.Subtests) -> None:
     for first, second, expected in cases:
         with subtests.test(first=first, second=second, expected=expected):
             assert spearman_correlation(first, second) == pytest.approx(expected)
-
-
-def test_lists_of_different_lengths_have_no_correlation() -> None:
-    with pytest.raises(DataError) as error:
-        spearman_correlation([1.0, 2.0], [1.0])
-    assert error.value.code == "length-mismatch"
-
-
-def test_calibration_dataclass_has_all_signals() -> None:
-    calibration = calibrate(EVEN)
-    assert isinstance(calibration, ConfidenceCalibration)
-    assert calibration.sentences == 101

@@ -47,7 +47,6 @@ from dragoman.formats.text import read_lines
 from dragoman.io.safetensors import save_tensors
 from dragoman.model.factory import build_model
 from dragoman.model.weights import collect_weights, load_weights
-from dragoman.runtime.facts import format_facts, format_flops
 from dragoman.training.checkpoints.checkpoint import (
     StateTensors,
     TrainerState,
@@ -61,7 +60,7 @@ from dragoman.training.finalize import average_run
 from dragoman.training.losses.function import build_validation_loss
 from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_loss
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
-from dragoman.training.monitoring.events import LogLine, RunEvent, Sample, StepDone
+from dragoman.training.monitoring.events import Sample, StepDone
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
 from dragoman.training.report import TrainingReport
 from dragoman.training.run import train
@@ -1373,28 +1372,6 @@ def test_report_validates_against_its_schema(trained: Path) -> None:
     assert set(json.loads(text)) <= set(schema["properties"])
     with pytest.raises(ValidationError):
         adapter.validate_python({**json.loads(text), "unknown": 1})
-
-
-def test_metrics_log_of_run_validates(trained: Path) -> None:
-    adapter: TypeAdapter[LogLine] = TypeAdapter(LogLine)
-    entries = read_metrics_log(trained / "metrics.jsonl")
-    lines = [adapter.validate_json(json.dumps(entry)) for entry in entries]
-    assert [line.type for line in lines] == [entry["type"] for entry in entries]
-    assert {"run", "train", "valid", "samples", "event"} == {line.type for line in lines}
-    assert lines[-1] == RunEvent("budget_spent", 200, "the budget is spent after step 200")
-
-
-def test_report_facts_are_for_people() -> None:
-    report = {"flops": 13058177141760.0, "seconds": 210.2, "mfu": 0.1234, "bleu": 31.5, "steps": 12000, "machine": "cpu"}
-    assert format_facts(report) == [
-        ("floating-point operations", "13.1 TFLOP"),
-        ("training time", "3 min 30 s"),
-        ("MFU (share of the peak FLOP/s)", "12.3 %"),
-        ("bleu", "31.50"),
-        ("steps", "12,000"),
-        ("machine", "cpu"),
-    ]
-    assert [format_flops(flops) for flops in (12.0, 999_900.0, 3.3e24)] == ["12.0 FLOP", "999.9 kFLOP", "3,300.0 ZFLOP"]
 
 
 @pytest.mark.slow

@@ -951,15 +951,6 @@ def get_output(console: Console) -> str:
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-def test_step_line_shows_norm_and_mfu(console: Console) -> None:
-    bar = TrainingProgressBar(console)
-    bar(step_report(50, gradient_norm=1.234, mfu=0.637))
-    bar(step_report(100))
-    first, second = get_output(console).splitlines()
-    assert "loss 2.000  perplexity     7.40  norm 1.23  lr 1.00e-03  900 tokens/s (64% MFU)  3 min left" in first
-    assert "900 tokens/s  3 min left" in second
-
-
 @pytest.mark.parametrize(
     ("width", "expected"),
     [
