@@ -33,6 +33,7 @@ from dragoman.errors import RecipeError
 
 RETIRED_KEYS: Mapping[str, tuple[str, ...]] = {
     "model": ("decoder", "ctc_upsampling"),
+    "training": ("sequence_loss",),
     "decoding": ("speculative", "typical_threshold"),
 }
 """Keys that stored recipes of older versions hold, by section."""

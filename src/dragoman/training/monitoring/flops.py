@@ -77,7 +77,7 @@ def compute_batch_cost(
     num_forward_passes: passes of the trained model, each with a backward pass
     has_teacher: whether a model of equal size makes one forward pass as well, as for `training.kl_to_init`
     training_macs: operations of a forward and a backward pass, if some parameters are frozen or have adapters
-    num_candidates: outputs of each sentence that are decoded and trained on, as for `training.sequence_loss`; each counts as
+    num_candidates: outputs of each sentence that are decoded and trained on, as for `training.minimum_risk`; each counts as
         long as the reference
     """
     sources = np.count_nonzero(batch.source_BS.numpy() != PADDING_ID, axis=1)
