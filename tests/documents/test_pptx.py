@@ -11,6 +11,7 @@ from expected_errors import raises_code
 
 A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
 SLIDE, NOTES = "ppt/slides/slide1.xml", "ppt/notesSlides/notesSlide1.xml"
+MASTER = "ppt/slideMasters/slideMaster1.xml"
 PLAIN = '<a:rPr lang="en-US" dirty="0"/>'
 BOLD = '<a:rPr lang="en-US" b="1" dirty="0"/>'
 
@@ -25,7 +26,7 @@ def make_pptx(body: str) -> bytes:
             "ppt/presentation.xml": ("presentationml.presentation.main", "<a/>"),
             SLIDE: ("presentationml.slide", f"<sld {A}>{body}</sld>"),
             NOTES: ("presentationml.notesSlide", f"<sld {A}><a:p>{run('Say hello')}</a:p></sld>"),
-            "ppt/slideMasters/slideMaster1.xml": ("presentationml.slideMaster", f"<sld {A}><a:p>{run('Master')}</a:p></sld>"),
+            MASTER: ("presentationml.slideMaster", f"<sld {A}><a:p>{run('Master')}</a:p></sld>"),
         }
     )
 
@@ -35,8 +36,8 @@ def test_slides_and_notes_are_translated() -> None:
     body = f"<a:p><a:pPr lvl='1'/>{''.join(runs)}<a:endParaRPr/></a:p>"
     content = make_pptx(body)
     document = check_document(parse_pptx, content, is_bilingual=False)
-    assert [unit.source for unit in document.units] == ["A <g1>bold</g1> word<br2/>next", "Say hello"]
-    check_other_members(parse_pptx, content, {SLIDE, NOTES})
+    assert [unit.source for unit in document.units] == ["A <g1>bold</g1> word<br2/>next", "Say hello", "Master"]
+    check_other_members(parse_pptx, content, {SLIDE, NOTES, MASTER})
     written = write_document(document, {document.units[0].id: UnitTranslation("Ein<br2/><g1>fettes</g1> ")})
     expected = (
         "<a:p><a:pPr lvl='1'/>" + run("Ein") + "<a:br/>" + run("fettes", '<a:rPr b="1"/>') + run(" ") + "<a:endParaRPr/></a:p>"

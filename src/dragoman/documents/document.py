@@ -178,6 +178,7 @@ class Document:
             then needs less memory; None for all others
         is_written: function from new bytes and all translations to whether the bytes have them, for formats whose units may be
             others when they are read again; None for all others
+        skipped: numbers of texts that are no units although readers see them, by what they are, such as "names of sheets"
         boundaries: which line breaks end a text, as `recorded_boundaries` gives it
     """
 
@@ -196,6 +197,7 @@ class Document:
     iter_units: Callable[[bytes], Iterable[Unit]] | None = field(default=None, repr=False)
     is_written: Callable[[bytes, Mapping[str, UnitTranslation]], bool] | None = field(default=None, repr=False)
     other_units: Sequence[Unit] = field(default=(), repr=False)
+    skipped: Mapping[str, int] = field(default_factory=dict, repr=False)
     boundaries: Sequence[bytes] = field(default=(), repr=False)
 
     @property

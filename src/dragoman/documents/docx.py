@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles
 from dragoman.documents.document import Document
 from dragoman.documents.office_languages import CORE_TYPE, edit_stated, find_languages, read_core_language
 from dragoman.documents.office_package import list_parts
+from dragoman.documents.office_texts import CHART_DATA, CHART_TYPE, add_properties, count_chart_data
 from dragoman.documents.reading import check_parts
 from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.script_languages import ScriptLanguages
@@ -32,6 +34,9 @@ def parse_docx(content: bytes) -> Document:
     units = UnitList()
     for name in names:
         add_paragraphs(units, members, name, styles)
+    for name in list_parts(members, (CHART_TYPE,)):
+        add_paragraphs(units, members, name, styles)
+    add_properties(units, members)
     stating: dict[str, tuple[str, ...]] = dict.fromkeys(_PART_TYPES, ("sectPr", "tblPr"))
     stating |= {_STYLES_TYPE: ("lang",), _SETTINGS_TYPE: ("themeFontLang",), CORE_TYPE: ("language",)}
     return units.make_document(
@@ -40,6 +45,7 @@ def parse_docx(content: bytes) -> Document:
         source_language=units.settle_language(styles.language or read_core_language(members)),
         make_document_edits=lambda translations, language: edit_stated(stating, members, translations, language),
         assemble=members.assemble,
+        skipped={CHART_DATA: count_chart_data(members), "choices of lists": _count_choices(members, names)},
     )
 
 
@@ -59,6 +65,15 @@ def _read_styles(members: ZipMembers) -> FontStyles:
             if element.attributes.get(":type") == "paragraph" and element.attributes.get(":default") in ("1", "true", "on"):
                 default = style_id
     return FontStyles(styles, default, font, languages)
+
+
+def _count_choices(members: ZipMembers, names: Iterable[str]) -> int:
+    """Return the number of choices of lists in forms, which stay."""
+    return sum(
+        any(map(str.isalpha, element.attributes.get(":displayText", "")))
+        for name in names
+        for element in members.read_xml(name).iter_elements(("listItem",))
+    )
 
 
 def _get_value(element: XmlElement, name: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -70,6 +70,7 @@ class FileReport:
     kept: number of texts whose translation was there already, and stays
     left: number of other texts that stay as they are: those without words, those of other keys, and those that fail a check
     unused: keys, or sources, of the texts of the earlier output that have no place in the new one
+    skipped: numbers of texts that readers see and that are not among the texts, by what they are, such as "names of sheets"
     """
 
     file: str
@@ -85,6 +86,7 @@ class FileReport:
     kept: int = 0
     left: int = 0
     unused: Sequence[str] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
     error: Annotated[str | None, OPTIONAL] = None
     code: Annotated[str | None, OPTIONAL] = None
 
@@ -159,6 +161,7 @@ def report_translation(translation: FileTranslation) -> FileReport:
         translation.num_kept,
         max(translation.num_texts - num_translated - translation.num_kept, 0),
         translation.unused,
+        translation.skipped,
     )
 
 
@@ -204,4 +207,6 @@ def describe(report: FileReport) -> list[str]:
     if report.terms is not None:
         num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
         counts += f", {num_used} of {format_count(num_texts, 'term')} used"
+    if report.skipped:
+        counts += f", not translated: {', '.join(f'{number} {name}' for name, number in report.skipped.items())}"
     return [*lines, f"{report.file}: {counts}, {len(report.flagged)} flagged"]

@@ -11,6 +11,7 @@ from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import add_flowing_text, split_at_breaks
 from dragoman.documents.odt_languages import edit_languages, read_languages
 from dragoman.documents.office_languages import StatedProperty
+from dragoman.documents.office_texts import add_elements
 from dragoman.documents.reading import check_parts
 from dragoman.documents.script_languages import ScriptCounts, ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
@@ -26,6 +27,7 @@ _STYLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
 _PARAGRAPHS = frozenset(("p", "h"))
 _BREAKS = frozenset(("line-break", "tab"))
 _PAIRS = frozenset(("span", "a", "meta", "meta-field"))
+_SVG_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
 
 
 def parse_odt(content: bytes) -> Document:
@@ -48,6 +50,7 @@ def parse_odt(content: bytes) -> Document:
     language = scripts.select(styles_of_members[-1].languages)
     for name, styles in zip(names, styles_of_members, strict=True):
         _add_member(units, members, name, replace(styles, language=language))
+    add_elements(units, members, members.members.keys() & {_META_MEMBER}, ("title", "subject", "description"))
     return units.make_document(
         content,
         "odt",
@@ -56,7 +59,14 @@ def parse_odt(content: bytes) -> Document:
             edit_languages(names, members, translations, language), _edit_metadata(members, translations, language)
         ),
         assemble=members.assemble,
+        skipped={"alternative texts": _count_alternative_texts(members, names)},
     )
+
+
+def _count_alternative_texts(members: ZipMembers, names: Sequence[str]) -> int:
+    """Return the number of titles and descriptions of pictures and shapes, which stay."""
+    frames = (element for name in names for element in members.read_xml(name).iter_elements(("title", "desc")))
+    return sum(element.namespace == _SVG_NAMESPACE and any(map(str.isalpha, element.text)) for element in frames)
 
 
 def _edit_metadata(members: ZipMembers, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:

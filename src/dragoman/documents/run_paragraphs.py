@@ -18,6 +18,7 @@ from typing import Literal
 from dragoman.documents.code_formatting import FontStyles, is_monospaced
 from dragoman.documents.document import Edit, Unit, UnitTranslation
 from dragoman.documents.office_languages import read_run_languages, state_run, turn_paragraph
+from dragoman.documents.office_texts import ALTERNATIVE_TEXTS, add_attributes_of
 from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlSource, escape_xml, get_tag_name
 from dragoman.documents.xml_units import Code, Piece, UnitList, name_codes, write_pieces
 from dragoman.documents.zip_document import ZipMembers
@@ -109,6 +110,9 @@ def _add_paragraphs_of(
             continue
         _add_paragraph(units, members, unit_id, name, reader, styles, cap)
         cap = None
+    for properties in _list_alternative_texts(outermost):
+        if id(properties) in holders:
+            add_attributes_of(units, members, source, name, properties, ALTERNATIVE_TEXTS)
     return cap
 
 
@@ -120,7 +124,28 @@ def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Co
         while element is not None and element is not outermost and id(element) not in holders:
             holders.add(id(element))
             element = element.parent
+    for properties in _list_alternative_texts(outermost):
+        parents = list(_list_parents(properties, outermost))
+        # The text of a run in which a picture stays is not translated, so the picture has to have its own.
+        if not any(parent.name in _CONTAINERS or _TEXTS & {child.name for child in parent.children} for parent in parents):
+            holders |= {id(properties), *map(id, parents)}
     return holders
+
+
+def _list_alternative_texts(outermost: XmlElement) -> list[XmlElement]:
+    """Return the elements of Word with an alternative text."""
+    return [
+        element
+        for element in outermost.descend()
+        if element.name == "docPr" and any(map(element.attributes.get, ALTERNATIVE_TEXTS))
+    ]
+
+
+def _list_parents(element: XmlElement, outermost: XmlElement) -> Iterator[XmlElement]:
+    parent = element.parent
+    while parent is not None and parent is not outermost:
+        yield parent
+        parent = parent.parent
 
 
 def _read_drop_cap(reader: _ParagraphReader) -> _Item | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -46,6 +46,7 @@ class FileTranslation:
         terms: use of the terms of the glossary; None without a glossary
         num_kept: number of texts whose translation, in the file or an earlier output, stays
         unused: keys, or sources, of the texts of the earlier output that have no place any more
+        skipped: numbers of texts that readers see and that stay, by what they are, such as "names of sheets"
     """
 
     path: Path
@@ -56,6 +57,7 @@ class FileTranslation:
     terms: Sequence[TermCount] | None = None
     num_kept: int = 0
     unused: Sequence[str] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def flagged(self) -> list[UnitResult]:
@@ -175,6 +177,7 @@ class FileTranslator:
             terms,
             num_kept,
             earlier.unused,
+            document.skipped,
         )
 
     def _read_earlier(self, document: Document, output: Path, original: Path | None) -> EarlierTexts:

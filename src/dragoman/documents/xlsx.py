@@ -1,19 +1,25 @@
-"""XLSX files: texts in the cells of a workbook. Numbers, formulas, and names that formulas refer to stay.
+"""XLSX files: texts in the cells of a workbook, its notes, charts, headers and prompts. Numbers, formulas and names stay.
 
-A table names its columns by the texts of its header. So a text that is the name of a column is not translated.
+A text with which a formula, a list, a filter, a format or a table compares is not translated, because it would no longer be
+equal.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
+from dragoman.documents.code_formatting import FontStyles
+from dragoman.documents.compared_texts import COMPARED, ComparedTexts
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation
 from dragoman.documents.office_languages import CORE_TYPE, edit_stated, read_core_language
 from dragoman.documents.office_package import list_parts
-from dragoman.documents.reading import check_parts
+from dragoman.documents.office_texts import ALTERNATIVE_TEXTS, CHART_TYPE, add_attributes, add_elements, add_properties
+from dragoman.documents.run_paragraphs import add_paragraphs
 from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, get_tag_name, set_attribute
 from dragoman.documents.xml_units import Code, Piece, TaggedText, UnitList, name_codes
 from dragoman.documents.zip_document import ZipMembers
@@ -22,23 +28,36 @@ from dragoman.languages import is_right_to_left
 _STRINGS_TYPE = "spreadsheetml.sharedStrings+xml"
 _SHEET_TYPE = "spreadsheetml.worksheet+xml"
 _NAMESPACE = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-_TABLE_TYPE = "spreadsheetml.table+xml"
+_WORKBOOK_TYPE = "spreadsheetml.sheet.main+xml"
+_DRAWING_TYPE = "officedocument.drawing+xml"
+_PROMPTS = {"promptTitle": 32, "prompt": 255, "errorTitle": 32, "error": 255}
+_HEADERS = ("oddHeader", "oddFooter", "evenHeader", "evenFooter", "firstHeader", "firstFooter")
+# Codes of headers and footers: the left, middle or right part, a font, a size, a color, and a field such as a number of pages.
+_HEADER_CODE = re.compile(r'&(?:([LCR])|"[^"]*+"|\d++|K[0-9A-Fa-f]{6}|.)', re.DOTALL)
 
 
 def parse_xlsx(content: bytes) -> Document:
     """Return the document of an XLSX file. Raises DataError for another, a damaged, encrypted or signed one, and macros."""
     members = ZipMembers(content, "xlsx")
-    columns = set()
-    for name in list_parts(members, [_TABLE_TYPE]):
-        tables = members.read_xml(name).iter_elements(("tableColumn",))
-        columns |= {element.attributes.get("name", "") for element in tables}
-        check_parts(len(columns))
+    compared = ComparedTexts.read(members, (_SHEET_TYPE, _WORKBOOK_TYPE))
+    skipped: Counter[str] = Counter({"texts in formulas": compared.num_literals})
     units = UnitList()
-    for name in list_parts(members, [_STRINGS_TYPE, _SHEET_TYPE]):
+    for name in list_parts(members, [_STRINGS_TYPE, _SHEET_TYPE, "spreadsheetml.comments+xml"]):
         source = members.read_xml(name)
-        add = partial(_add_string, members, source, name, count(1), columns)
-        for element in source.iter_elements(("si", "is")):
-            units.read(source, element, add)
+        add = partial(_add_string, members, source, name, count(1), compared, skipped)
+        add_header = partial(_add_header, members, source, name)
+        for element in source.iter_elements(("si", "is", "text", *_HEADERS)):
+            units.read(source, element, add_header if element.name in _HEADERS else add)
+    add_elements(units, members, list_parts(members, ["threadedcomments+xml"]), ("text",))
+    add_attributes(units, members, list_parts(members, [_SHEET_TYPE]), {"dataValidation": _PROMPTS})
+    drawings = list_parts(members, [_DRAWING_TYPE])
+    for name in (*drawings, *list_parts(members, [CHART_TYPE])):
+        add_paragraphs(units, members, name, FontStyles())
+    add_attributes(units, members, drawings, {"cNvPr": ALTERNATIVE_TEXTS})
+    add_properties(units, members)
+    workbooks = map(members.read_xml, list_parts(members, [_WORKBOOK_TYPE]))
+    sheets = [element.attributes.get("name", "") for source in workbooks for element in source.iter_elements(("sheet",))]
+    skipped["names of sheets"] = sum(any(map(str.isalpha, name)) for name in sheets)
 
     def edit_languages(translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         yield from edit_stated({CORE_TYPE: ("language",)}, members, translations, language)
@@ -51,6 +70,7 @@ def parse_xlsx(content: bytes) -> Document:
         source_language=read_core_language(members),
         make_document_edits=edit_languages,
         assemble=members.assemble,
+        skipped=skipped,
     )
 
 
@@ -100,7 +120,8 @@ def _add_string(
     source: XmlSource,
     name: str,
     numbers: Iterator[int],
-    columns: set[str],
+    compared: ComparedTexts,
+    skipped: Counter[str],
     units: UnitList,
     element: XmlElement,
 ) -> None:
@@ -110,7 +131,10 @@ def _add_string(
     texts = element.find_all("t")
     parts = runs or texts
     plain = "".join(text.text for part in parts for text in (part.find_all("t") if runs else [part]))
-    if not plain.strip() or plain in columns or any(part.is_empty_tag for part in parts):
+    if not plain.strip() or any(part.is_empty_tag for part in parts):
+        return
+    if element.name != "text" and compared.has(plain):
+        skipped[COMPARED] += any(map(str.isalpha, plain))
         return
     prefix = get_tag_name(source.get_markup(element.start, element.content_start)).rpartition(":")[0]
     prefix = f"{prefix}:" if prefix else ""
@@ -135,6 +159,27 @@ def _add_string(
         return [Edit(*span, source.encode(markup))]
 
     units.add(Unit(f"{name}/{number}", text.text, text.markup), members.shift(name, write))
+
+
+def _add_header(members: ZipMembers, source: XmlSource, name: str, units: UnitList, element: XmlElement) -> None:
+    """Add the texts of a header or footer, each part of which is one."""
+    pieces: list[Piece] = []
+    position = 0
+    for match in _HEADER_CODE.finditer(element.text):
+        pieces.append(element.text[position : match.start()])
+        code = Code("point", escape_xml(match[0]), separator="br" if match[1] else "")
+        pieces.append("&" if match[0] == "&&" else code)
+        position = match.end()
+    text = name_codes([piece for piece in (*pieces, element.text[position:]) if piece])
+    span = element.content_start, element.content_end
+
+    def write(translation: UnitTranslation) -> list[Edit]:
+        pieces = text.split(translation.text)
+        written = (piece.markup if isinstance(piece, Code) else escape_xml(piece.replace("&", "&&")) for piece in pieces)
+        return [Edit(*span, source.encode("".join(written)))]
+
+    if text.text.strip() and not element.is_empty_tag:
+        units.add(Unit(f"{name}/{element.name}", text.text, text.markup, context=element.name), members.shift(name, write))
 
 
 def _read_properties(source: XmlSource, run: XmlElement) -> str:

@@ -517,6 +517,14 @@ def get_attribute(start_tag: str, name: str) -> str:
     return next((match[2][1:-1] for match in _ATTRIBUTE.finditer(start_tag) if match[1] == name), "")
 
 
+def find_attribute(start_tag: str, name: str) -> tuple[int, int]:
+    """Return the place of the value of an attribute in a start tag, with its quotation marks. Raises KeyError without one."""
+    for match in _ATTRIBUTE.finditer(start_tag):
+        if match[1] == name:
+            return match.span(2)
+    raise KeyError(name)
+
+
 def set_attribute(start_tag: str, name: str, value: str) -> str:
     """Return a start tag with this attribute; an empty value removes it.
 

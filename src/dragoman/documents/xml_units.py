@@ -407,6 +407,7 @@ class UnitList:
         make_document_edits: Callable[[Mapping[str, UnitTranslation], str], Iterable[Edit]] = make_no_edits,
         make_plural_edits: Callable[[str], Sequence[Edit]] = add_no_plural_forms,
         assemble: Callable[[bytes, Iterable[Edit]], bytes] = apply_edits,
+        skipped: Mapping[str, int] | None = None,
     ) -> Document:
         """Return the document with these units."""
         texts, others = (self.units, []) if format_name in _NAMED_FORMATS else divide_units(self.units)
@@ -421,4 +422,5 @@ class UnitList:
             make_plural_edits=make_plural_edits,
             assemble=assemble,
             other_units=others,
+            skipped={name: number for name, number in (skipped or {}).items() if number},
         )

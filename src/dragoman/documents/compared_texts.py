@@ -1,0 +1,86 @@
+"""Texts that a workbook compares with those of cells: in formulas, lists, filters, formats, tables and pivot tables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from dragoman.documents.office_package import list_parts
+from dragoman.documents.reading import check_parts
+from dragoman.documents.xml_spans import XmlElement
+from dragoman.documents.zip_document import ZipMembers
+
+_LITERAL = re.compile(r'(\b(?:SEARCH|FIND|SEARCHB|FINDB)\(\s*+)?"((?:[^"]|"")*+)"', re.IGNORECASE)
+_SHEET_ELEMENTS = ("f", "cfRule", "filter", "customFilter", "formula1", "formula2")
+# Elements of other parts, with the attribute that holds the text.
+_NAMING_PARTS = {
+    "spreadsheetml.table+xml": {"tableColumn": "name"},
+    "spreadsheetml.pivotCacheDefinition+xml": {"cacheField": "name", "s": "v"},
+}
+MAX_PATTERNS = 100
+"""Most texts that a cell may contain, or patterns with `*` and `?`, that are looked for."""
+COMPARED = "texts that formulas, lists, filters or tables compare with"
+
+
+@dataclass
+class ComparedTexts:
+    """Texts that stay because something compares with them. Case does not count, as in a spreadsheet.
+
+    texts: whole texts of cells
+    parts, patterns: texts in cells, and patterns of texts
+    num_literals: number of texts in formulas with a letter
+    """
+
+    texts: set[str] = field(default_factory=set)
+    parts: set[str] = field(default_factory=set)
+    patterns: set[str] = field(default_factory=set)
+    num_literals: int = 0
+
+    @classmethod
+    def read(cls, members: ZipMembers, sheet_types: tuple[str, ...]) -> ComparedTexts:
+        """Return those of a workbook."""
+        compared = cls()
+        for part_type, attributes in _NAMING_PARTS.items():
+            for name in list_parts(members, (part_type,)):
+                for element in members.read_xml(name).iter_elements(("tableColumn", "cacheField")):
+                    for inner in element.descend():
+                        compared._add(inner.attributes.get(attributes.get(inner.name, ""), ""))
+        for name in list_parts(members, sheet_types):
+            for element in members.read_xml(name).iter_elements((*_SHEET_ELEMENTS, "definedName")):
+                compared._add_element(element)
+        return compared
+
+    def _add_element(self, element: XmlElement) -> None:
+        for inner in element.descend():
+            if inner.name in ("filter", "customFilter"):
+                self._add(inner.attributes.get("val", ""))
+            elif inner.name == "cfRule":
+                self.parts |= {inner.attributes.get("text", "").casefold()} - {""}
+            else:
+                self._add_formula(inner.text, is_list=inner.name == "formula1")
+
+    def _add_formula(self, formula: str, *, is_list: bool) -> None:
+        for match in _LITERAL.finditer(formula):
+            text = match[2].replace('""', '"')
+            self.num_literals += any(map(str.isalpha, text))
+            if match[1] and text:
+                self.parts.add(text.casefold())
+            self._add(text)
+            for item in text.split(",") if is_list else ():
+                self._add(item)
+
+    def _add(self, text: str) -> None:
+        folded = text.strip().casefold()
+        if folded:
+            (self.patterns if "*" in folded or "?" in folded else self.texts).add(folded)
+            check_parts(len(self.texts) + len(self.patterns))
+
+    def has(self, text: str) -> bool:
+        """Return whether something compares with the text of a cell."""
+        folded = text.strip().casefold()
+        return (
+            folded in self.texts
+            or any(part in folded for part in sorted(self.parts)[:MAX_PATTERNS])
+            or any(fnmatchcase(folded, pattern) for pattern in sorted(self.patterns)[:MAX_PATTERNS])
+        )

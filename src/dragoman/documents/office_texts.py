@@ -1,0 +1,101 @@
+"""Texts of office packages outside of paragraphs: in attributes, such as alternative texts, and in elements, such as titles."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import count
+
+from dragoman.documents.document import Edit, Unit, UnitTranslation
+from dragoman.documents.office_languages import CORE_TYPE
+from dragoman.documents.office_package import list_parts
+from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, find_attribute
+from dragoman.documents.xml_units import UnitList, write_element_content
+from dragoman.documents.zip_document import ZipMembers
+from dragoman.text.no_language import is_data
+
+CHART_TYPE = "drawingml.chart+xml"
+ALTERNATIVE_TEXTS = {"descr": 0, "title": 0}
+"""Attributes with the alternative text of a picture or a shape. They have no limit."""
+CHART_DATA = "texts in the data of charts"
+
+
+def add_attributes(
+    units: UnitList, members: ZipMembers, names: Iterable[str], attributes: Mapping[str, Mapping[str, int]]
+) -> None:
+    """Add the texts of attributes of elements in members.
+
+    attributes: by the name of their element, the attributes and their most characters, or 0 without a limit
+    """
+    for name in names:
+        source = members.read_xml(name)
+        for element in source.iter_elements(attributes):
+            units.read(source, element, partial(_add_of_element, members, source, name, attributes))
+
+
+def _add_of_element(
+    members: ZipMembers,
+    source: XmlSource,
+    name: str,
+    attributes: Mapping[str, Mapping[str, int]],
+    units: UnitList,
+    element: XmlElement,
+) -> None:
+    add_attributes_of(units, members, source, name, element, attributes[element.name])
+
+
+def add_attributes_of(
+    units: UnitList,
+    members: ZipMembers,
+    source: XmlSource,
+    name: str,
+    element: XmlElement,
+    attributes: Mapping[str, int],
+) -> None:
+    """Add the texts of attributes of one element. A value for programs, such as the name of a file, is none."""
+    for attribute, max_length in attributes.items():
+        value = element.attributes.get(attribute, "")
+        if value.strip() and not is_data(value):
+            unit = Unit(f"{name}/{attribute}", value, context=attribute, max_length=max_length or None, keep_line_breaks=False)
+            units.add(unit, members.shift(name, partial(_write_attribute, source, element, attribute)))
+
+
+def _write_attribute(source: XmlSource, element: XmlElement, attribute: str, translation: UnitTranslation) -> list[Edit]:
+    tag = source.get_markup(element.start, element.content_start)
+    start, end = find_attribute(tag, attribute)
+    first = element.start + len(source.encode(tag[:start]))
+    value = escape_xml(translation.text).replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")
+    return [Edit(first, first + len(source.encode(tag[start:end])), source.encode(f'"{value}"'))]
+
+
+def add_elements(units: UnitList, members: ZipMembers, names: Iterable[str], elements: Collection[str]) -> None:
+    """Add the texts of elements that hold nothing else, in members."""
+    for name in names:
+        source = members.read_xml(name)
+        add = partial(_add_element, members, source, name, count(1))
+        for element in source.iter_elements(elements):
+            units.read(source, element, add)
+
+
+def _add_element(
+    members: ZipMembers, source: XmlSource, name: str, numbers: Iterator[int], units: UnitList, element: XmlElement
+) -> None:
+    number = next(numbers)
+    if element.text.strip() and not any(element.children):
+        unit = Unit(f"{name}/{element.name}/{number}", element.text, context=element.name, keep_line_breaks=False)
+        units.add(unit, members.shift(name, lambda translation: write_element_content(source, element, translation.text)))
+
+
+def add_properties(units: UnitList, members: ZipMembers) -> None:
+    """Add the title, the subject and the description of a package."""
+    add_elements(units, members, list_parts(members, (CORE_TYPE,)), ("title", "subject", "description"))
+
+
+def count_chart_data(members: ZipMembers) -> int:
+    """Return the number of texts that charts show and copy from their own table, which stays."""
+    return sum(
+        any(map(str.isalpha, element.text))
+        for name in list_parts(members, (CHART_TYPE,))
+        for cache in members.read_xml(name).iter_elements(("strCache",))
+        for element in cache.find_all("pt")
+    )
