@@ -56,6 +56,19 @@ def to_marian(tensors: dict[str, Tensor], *, is_pre_norm: bool = False) -> dict[
     return arrays
 
 
+def use_ssru(arrays: dict[str, Any]) -> None:
+    """Replace the decoder's self-attention by an SSRU, with the values of its matrices."""
+    for layer in range(1, NUM_LAYERS + 1):
+        old, new = f"decoder_l{layer}_self_", f"decoder_l{layer}_rnn_"
+        removed = {name: arrays.pop(name) for name in list(arrays) if name.startswith(old)}
+        arrays |= {new + "W": removed[old + "Wq"], new + "Wf": removed[old + "Wk"], new + "bf": removed[old + "bk"]}
+        norm = old + "Wo_ln"
+        arrays |= {name.replace(norm, new + "ffn_ln"): removed[name] for name in removed if name.startswith(norm)}
+
+
+SSRU_SETTINGS = {"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}
+
+
 def make_settings(**changes: Any) -> dict[str, Any]:
     """Return the settings of the architecture as Marian writes them; None removes one."""
     size = len(list_vocabulary())
@@ -161,6 +174,14 @@ def compute_logits(arrays: dict[str, Any], settings: dict[str, Any], source_S: l
     def feed_forward(x: Tensor, name: str) -> Tensor:
         return project(activation(project(x, name, "1")), name, "2")
 
+    def run_ssru(x: Tensor, name: str) -> Tensor:
+        cell, outputs = torch.zeros(width, dtype=torch.float64), []
+        for x_t in x:
+            forget = torch.sigmoid(x_t @ weights[f"{name}_Wf"] + weights[f"{name}_bf"][0])
+            cell = forget * cell + (1 - forget) * (x_t @ weights[f"{name}_W"])
+            outputs.append(cell.relu())
+        return torch.stack(outputs)
+
     def finish(x: Tensor, stack: str) -> Tensor:
         return normalize(x, f"{stack}_top", "") if settings["transformer-postprocess-top"] else x
 
@@ -174,7 +195,10 @@ def compute_logits(arrays: dict[str, Any], settings: dict[str, Any], source_S: l
     mask = torch.full((len(x), len(x)), -torch.inf, dtype=torch.float64).triu(1)
     for layer in range(1, settings["dec-depth"] + 1):
         name = f"decoder_l{layer}"
-        x = connect(x, f"{name}_self_Wo", lambda x, name=name: attend(x, x, f"{name}_self", mask))
+        if settings["transformer-decoder-autoreg"] == "rnn":
+            x = connect(x, f"{name}_rnn_ffn", lambda x, name=name: run_ssru(x, f"{name}_rnn"))
+        else:
+            x = connect(x, f"{name}_self_Wo", lambda x, name=name: attend(x, x, f"{name}_self", mask))
         x = connect(x, f"{name}_context_Wo", lambda x, name=name: attend(x, memory, f"{name}_context", None))
         x = connect(x, f"{name}_ffn_ffn", lambda x, name=name: feed_forward(x, f"{name}_ffn"))
     output = weights.get("decoder_ff_logit_out_Wt", weights[target_name])

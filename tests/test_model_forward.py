@@ -46,6 +46,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "target space": {"target_space_embedding": True},
     "window": {"attention_window": 2},
     "window of one": {"attention_window": 1, "norm": "pre", "attention_bias": True},
+    "SSRU": {"decoder_autoregression": "ssru"},
+    "SSRU with pre-norm": {"decoder_autoregression": "ssru", "norm": "pre", "attention_window": 2},
     "one layer a stack": {"encoder_layers": 1, "decoder_layers": 1},
     "parser": {"pointer": True},
     "parser without a pointer": {"pointer": False},

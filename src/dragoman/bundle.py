@@ -35,6 +35,7 @@ from dragoman.io.safetensors import StoredArrays, StoredTensor, save_tensors
 from dragoman.io.storage import MANIFEST_FILE, atomic_dir, read_digests, to_write_error, verify_checksums
 from dragoman.model_weights import OUTPUT, ModelWeights, check_weights, list_shapes
 from dragoman.runtime.tensor_files import check_again, open_tensor_files
+from dragoman.shortlist import SHORTLIST_FILE, Shortlist
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import ConfidenceCalibration
 from dragoman.text.length_ratios import LengthRatios
@@ -212,6 +213,7 @@ def save_bundle(
     weights: Mapping[str, StoredTensor],
     metadata: BundleMetadata | Mapping[str, Any],
     overwrite: bool = False,
+    shortlist: Shortlist | None = None,
 ) -> None:
     """Write a bundle completely or not at all.
 
@@ -222,6 +224,7 @@ def save_bundle(
         weights: an array or a tensor for each name of `list_shapes`
         metadata: the origin of the model, or a mapping that fits the schema of `BundleMetadata`
         overwrite: replace another bundle; any other folder is never replaced
+        shortlist: likely target tokens, which the caller of a search may use
 
     Raises:
         OutputError: the path exists, or the system refuses to write.
@@ -235,6 +238,8 @@ def save_bundle(
     with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
         _write_config(folder, recipe, (len(tokenizer.source), len(tokenizer.target)), metadata)
         digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
+        if shortlist is not None:
+            digests[SHORTLIST_FILE] = save_tensors(folder / SHORTLIST_FILE, shortlist.tables)
         write_tokenizer(folder, tokenizer)
 
 

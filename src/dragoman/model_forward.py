@@ -62,11 +62,18 @@ def relu(x: FloatArray) -> FloatArray:
     return np.maximum(x, 0, out=x)
 
 
-def silu(x: FloatArray) -> FloatArray:
-    """Return x·σ(x)."""
+def sigmoid(x: FloatArray) -> FloatArray:
+    """Return σ(x) = 1/(1 + exp(−x))."""
     y: FloatArray = np.tanh(x * 0.5)  # because exp(−x) overflows
     y += 1
-    y *= x * 0.5
+    y *= 0.5
+    return y
+
+
+def silu(x: FloatArray) -> FloatArray:
+    """Return x·σ(x)."""
+    y = sigmoid(x)
+    y *= x
     return y
 
 
@@ -148,7 +155,8 @@ class NumpyTransformer:
             x_BTD += self._point_to_words(inputs_BT, memory_BSD, source_BS)
         for index in range(self.weights.config.decoder_layers):
             layer = f"decoder.layers.{index}"
-            x_BTD = self._add_and_norm(x_BTD, f"{layer}.attention", lambda y, name: self._attend(y, y, mask, name))
+            first = self._run_ssru if self.weights.config.has_ssru else lambda y, name: self._attend(y, y, mask, name)
+            x_BTD = self._add_and_norm(x_BTD, f"{layer}.attention", first)
             x_BTD = self._add_and_norm(
                 x_BTD,
                 f"{layer}.cross_attention",
@@ -236,6 +244,14 @@ class NumpyTransformer:
         if record is not None and weights_BHTS is not None:
             record.append(weights_BHTS)
         return self._linear(heads_BTHU.reshape(batch, length, -1), f"{name}.output")
+
+    def _run_ssru(self, x_BTD: FloatArray, name: str) -> FloatArray:
+        """Return ReLU(c) with c_t = f_t ∘ c_{t−1} + (1 − f_t) ∘ W·x_t and f = σ(W_f·x + b_f) (Kim et al. 2019). → (B, T, D)"""
+        forget_BTD = sigmoid(self._linear(x_BTD, f"{name}.forget"))
+        cells_BTD = (1 - forget_BTD) * self._linear(x_BTD, f"{name}.candidate")
+        for position in range(1, cells_BTD.shape[1]):
+            cells_BTD[:, position] += forget_BTD[:, position] * cells_BTD[:, position - 1]
+        return relu(cells_BTD)
 
     def _split_heads(self, x_BTX: FloatArray) -> FloatArray:
         """Return x with one dimension for the heads. → (B, H, T, X / H)"""

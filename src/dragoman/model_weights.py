@@ -78,6 +78,10 @@ class ModelWeights:
         """Return a matrix as integers (O, I) and the step (O) of each row, or None if it is stored in float32."""
         return self.arrays.quantized.get(name) if isinstance(self.arrays, DequantizedArrays) else None
 
+    def get_input_step(self, name: str) -> float | None:
+        """Return the step of a matrix's inputs in int8 that is stored with it, or None if each input has its own."""
+        return self.arrays.input_steps.get(name) if isinstance(self.arrays, DequantizedArrays) else None
+
     def get_word_table(self, name: Literal["begins_V", "shifts_V", "hidden_V"]) -> NDArray[np.float32]:
         """Return a word table of a parser; see `dragoman.model.pointer.WordTables`."""
         return self.arrays[f"{POINTER_WORDS if self.config.pointer else WORDS}.{name}"]
@@ -149,7 +153,7 @@ def check_weights(
             )
         if name not in quantized:
             checked[name] = array.astype(np.float32, copy=False)
-    return DequantizedArrays(checked, quantized) if quantized else checked
+    return DequantizedArrays(checked, quantized, arrays.input_steps) if isinstance(arrays, DequantizedArrays) else checked
 
 
 def restore_arrays(arrays: Mapping[str, NDArray[Any]], *, location: Path) -> Mapping[str, NDArray[Any]]:
@@ -216,7 +220,8 @@ def list_shapes(
         for index in range(num_layers):
             layer = f"{stack}.layers.{index}"
             for attention in attentions:
-                shapes |= _list_attention_shapes(config, f"{layer}.{attention}")
+                is_ssru = config.has_ssru and stack == "decoder" and attention == "attention"
+                shapes |= (_list_ssru_shapes if is_ssru else _list_attention_shapes)(config, f"{layer}.{attention}")
                 shapes |= _list_norm_shapes(config, f"{layer}.{attention}_residual.norm")
             shapes |= _list_linear_shapes(f"{layer}.feed_forward.inner", width, config.d_ff)
             shapes |= _list_linear_shapes(f"{layer}.feed_forward.outer", config.d_ff, width)
@@ -241,6 +246,12 @@ def _list_attention_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:
     for projection, width in (("query", key_width), ("key", key_width), ("value", value_width)):
         shapes |= _list_linear_shapes(f"{name}.{projection}", config.d_model, width, bias=config.attention_bias)
     return shapes | _list_linear_shapes(f"{name}.output", value_width, config.d_model, bias=config.attention_bias)
+
+
+def _list_ssru_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:
+    """Return the shapes of the two projections of an SSRU."""
+    shape = config.d_model, config.d_model
+    return _list_linear_shapes(f"{name}.candidate", *shape, bias=False) | _list_linear_shapes(f"{name}.forget", *shape)
 
 
 def _list_linear_shapes(name: str, inputs: int, outputs: int, *, bias: bool = True) -> dict[str, Shape]:

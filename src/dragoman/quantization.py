@@ -8,6 +8,7 @@ from pathlib import Path
 from dragoman.bundle import load_bundle, save_bundle
 from dragoman.bundle_parts import inherit_parts, without_parts
 from dragoman.io.int8_tensors import quantize_matrices
+from dragoman.shortlist import SHORTLIST_FILE, read_shortlist
 
 
 def quantize_bundle(
@@ -28,6 +29,7 @@ def quantize_bundle(
         weights=quantize_matrices(bundle.arrays),
         metadata=metadata,
         overwrite=overwrite,
+        shortlist=read_shortlist(path, bundle.tokenizer) if (path / SHORTLIST_FILE).exists() else None,
     )
     for sentence in sentences:
         notify(sentence)

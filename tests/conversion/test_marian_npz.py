@@ -26,11 +26,13 @@ from expected_errors import raises_code
 from marian_folders import D_MODEL, SOURCE_LETTERS, make_lines, make_tensors
 from marian_npz_folders import (
     MODEL,
+    SSRU_SETTINGS,
     VOCABULARY,
     compute_logits,
     list_vocabulary,
     make_settings,
     to_marian,
+    use_ssru,
     write_folder,
 )
 
@@ -68,6 +70,11 @@ def add_top(arrays: dict[str, Any]) -> None:
         arrays[f"{stack}_top_ln_bias"] = arrays["encoder_l1_ffn_b2"]
 
 
+def use_ssru_and_top(arrays: dict[str, Any]) -> None:
+    use_ssru(arrays)
+    add_top(arrays)
+
+
 def add_positions(arrays: dict[str, Any]) -> None:
     arrays["Wpos"] = np.random.default_rng(2).standard_normal((80, D_MODEL)).astype(np.float32)
 
@@ -87,6 +94,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], object], st
     "pre-norm": (PRE_NORM, add_top, "all"),
     "ReLU": ({"transformer-ffn-activation": "relu"}, lambda arrays: None, "all"),
     "learned positions": ({"transformer-train-position-embeddings": True}, add_positions, "all"),
+    "SSRU": (SSRU_SETTINGS, use_ssru, "all"),
+    "SSRU with pre-norm": ({**SSRU_SETTINGS, **PRE_NORM}, use_ssru_and_top, "all"),
     "no output bias": ({"output-omit-bias": True}, lambda arrays: arrays.pop("decoder_ff_logit_out_b"), "all"),
 }
 

@@ -276,6 +276,7 @@ MODEL_CHANGES: list[dict[str, Any]] = [
     {"attention_window": 2},
     {"position_encoding": "learned", "max_positions": 12},
     {"position_encoding": "concatenated", "d_k": 5, "d_v": 3},
+    {"decoder_autoregression": "ssru"},
 ]
 
 

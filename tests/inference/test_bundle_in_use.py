@@ -13,12 +13,13 @@ from dragoman.bundle import load_bundle
 from dragoman.errors import BundleError
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.forced_decoder import build_forced_decoder
-from dragoman.inference.lexical_shortlist import build_shortlist, read_shortlist
+from dragoman.inference.lexical_shortlist import build_shortlist
 from dragoman.inference.load import load
 from dragoman.inference.translator import Translator
 from dragoman.io.mapped_file import MappedFile
 from dragoman.runtime.shared_weights import share_weights
 from dragoman.serving.bundle_copies import BundleCopies
+from dragoman.shortlist import read_shortlist
 
 TEXTS = ["one red two", "big blue three four", "ten small nine"]
 REFERENCES = ["eins rot zwei", "groß", "zehn"]
@@ -56,7 +57,7 @@ def test_shortlist_stays_when_its_folder_changes(bundle: Path, tmp_path: Path) -
         opened, build_forced_decoder(TrainedModel.from_bundle(opened)), TEXTS, REFERENCES, per_token=3, num_frequent=4
     )
     shortlist.save(tmp_path / "shortlist")
-    present = read_shortlist(tmp_path / "shortlist", opened)
+    present = read_shortlist(tmp_path / "shortlist", opened.tokenizer)
     overwrite(tmp_path / "shortlist")
     assert np.array_equal(present.candidates_VK, shortlist.candidates_VK)
     assert np.array_equal(present.frequent_F, shortlist.frequent_F)

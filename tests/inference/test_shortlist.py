@@ -16,8 +16,9 @@ from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError
 from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.forced_decoder import build_forced_decoder
-from dragoman.inference.lexical_shortlist import NUM_SPECIAL_TOKENS, Shortlist, build_shortlist, read_shortlist
+from dragoman.inference.lexical_shortlist import build_shortlist
 from dragoman.inference.translation_constraints import TranslationConstraints
+from dragoman.shortlist import NUM_SPECIAL_TOKENS, Shortlist, read_shortlist
 from dragoman.tasks.forced_decoding import ForcedDecoder
 from expected_errors import raises_code
 from tiny_runs import WORDS
@@ -113,16 +114,16 @@ def test_read_shortlist_checks_vocabulary_and_checksums(bundle: Path, shortlist:
     loaded = load_bundle(bundle)
     replace(shortlist, vocabulary_digest=bytes(32)).save(tmp_path / "other")
     with pytest.raises(BundleError, match="other: was built with other tokenizers"):
-        read_shortlist(tmp_path / "other", loaded)
+        read_shortlist(tmp_path / "other", loaded.tokenizer)
     shortlist.save(tmp_path / "cut")
     with raises_code("output-exists", "cut"):
         shortlist.save(tmp_path / "cut")
     with (tmp_path / "cut" / "shortlist.safetensors").open("r+b") as file:
         file.truncate(50)
     with raises_code("bundle-damaged", "cut"):
-        read_shortlist(tmp_path / "cut", loaded)
+        read_shortlist(tmp_path / "cut", loaded.tokenizer)
     with raises_code("bundle-not-found", "nowhere"):
-        read_shortlist(tmp_path / "nowhere", loaded)
+        read_shortlist(tmp_path / "nowhere", loaded.tokenizer)
     with pytest.raises(DataError, match="there are no sentence pairs"):
         build_shortlist(loaded, make_decoder(loaded), [], [], per_token=1, num_frequent=1)
 

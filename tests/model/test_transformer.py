@@ -793,6 +793,7 @@ def test_later_target_tokens_do_not_affect_earlier_logits(subtests: pytest.Subte
         {},
         {"norm": "pre"},
         {"attention_window": 2},
+        {"decoder_autoregression": "ssru"},
         {"position_encoding": "learned", "max_positions": 8},
     ]
     for attend in ATTENTIONS:

@@ -102,6 +102,9 @@ class ModelConfig(ExtensibleSection):
     """Whether one learned vector is added to the encoder's input, as in tensor2tensor."""
     pointer: bool = False
     """Parsing: whether each decoder input includes the encoder output of the next word (deterministic attention)."""
+    decoder_autoregression: Literal["self-attention", "ssru"] = "self-attention"
+    """First sub-layer of a decoder layer: self-attention, or the simpler simple recurrent unit (SSRU) of Marian's students,
+    which keeps one vector instead of keys and values."""
     attention_window: PositiveInt | None = None
     """Neighbors on each side that a position attends to, r of restricted self-attention (section 4), by default all."""
 
@@ -124,6 +127,11 @@ class ModelConfig(ExtensibleSection):
     def has_final_norm(self) -> bool:
         """Return whether each stack ends with a normalization."""
         return self.final_norm if self.final_norm is not None else self.norm == "pre"
+
+    @property
+    def has_ssru(self) -> bool:
+        """Return whether decoder layers have an SSRU in the place of self-attention."""
+        return self.decoder_autoregression == "ssru"
 
     @property
     def num_cross_attentions(self) -> int:

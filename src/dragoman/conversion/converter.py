@@ -32,6 +32,7 @@ from dragoman.conversion.source_files import CHECKPOINT_SUFFIX, SETTINGS_FILE, S
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 from dragoman.errors import BundleError, DataError
 from dragoman.io.bfloat16 import widen
+from dragoman.io.int8_tensors import INPUT_STEP_SUFFIX, STEP_SUFFIX
 from dragoman.io.safetensors import TensorStream, get_dtype_name, is_floating_point
 from dragoman.io.storage import check_path_is_free
 from dragoman.model_weights import list_shapes
@@ -55,6 +56,7 @@ class SourceFormat(Protocol):
         """Function that returns the model of a folder."""
 
 
+STEP_SUFFIXES = STEP_SUFFIX, INPUT_STEP_SUFFIX
 FORMATS: tuple[SourceFormat, ...] = (
     argos_package,
     huggingface_marian,
@@ -121,8 +123,9 @@ def convert(
     model = source_format.read(files, ConversionOptions(name, source_language, target_language))
     weights = _check_weights(model, files.folder)
     metadata = BundleMetadata(
-        parameters=sum(stream.size for stream in weights.values()),
+        parameters=sum(stream.size for name, stream in weights.items() if not name.endswith(STEP_SUFFIXES)),
         origin=model.origin,
+        alignment=model.alignment,
         dragoman=__version__,
     )
     save_bundle(
@@ -131,6 +134,7 @@ def convert(
         tokenizer=model.tokenizer,
         weights=_report_progress(weights, on_progress),
         metadata=metadata,
+        shortlist=model.shortlist,
     )
     return ConversionResult(
         output,
@@ -193,17 +197,19 @@ def _check_weights(model: ConvertedModel, folder: Path) -> dict[str, TensorStrea
     """
     source_size, target_size = len(model.tokenizer.source), len(model.tokenizer.target)
     expected = list_shapes(model.recipe.model, source_vocab_size=source_size, target_vocab_size=target_size)
-    if different := sorted(expected.keys() ^ model.weights.keys()):
+    matrices = {name for name in model.weights if not name.endswith(STEP_SUFFIXES)}
+    if different := sorted(expected.keys() ^ matrices):
         raise BundleError(f"{folder}: weight {different[0]} has no counterpart; report this", code="conversion-unsupported")
     for name, shape in expected.items():
         stream = model.weights[name]
-        if stream.shape != shape or not is_floating_point(stream):
+        is_int8 = get_dtype_name(stream) == "int8" and name + STEP_SUFFIX in model.weights
+        if stream.shape != shape or not (is_floating_point(stream) or is_int8):
             raise DataError(
                 f"{folder}: the weights for {name} have the shape {stream.shape} and the type {get_dtype_name(stream)}, but "
                 f"the settings describe {shape}; copy the files again",
                 code="source-damaged",
             )
-    return {name: _check_values(name, model.weights[name], folder) for name in expected}
+    return {name: _check_values(name, stream, folder) for name, stream in model.weights.items()}
 
 
 def _check_values(name: str, stream: TensorStream, folder: Path) -> TensorStream:

@@ -1,7 +1,8 @@
-"""Models of Marian: `model.npz` with its vocabularies, as Marian writes it and as OPUS-MT publishes it.
+"""Models of Marian: `model.npz` as OPUS-MT publishes it, or `model.bin` as Firefox uses it, with its vocabularies.
 
-- `*.npz` has the weights, and the settings of the architecture as the entry `special:model.yml`.
-- `decoder.yml` or `model.npz.decoder.yml` names the model and its vocabularies, and has the search options.
+- `*.npz` or `model*.bin` has the weights, and the settings of the architecture as the entry `special:model.yml`.
+- `decoder.yml`, `model.npz.decoder.yml` or `config.*.yml` names the model and its vocabularies, and has the search options.
+- `lex*.bin` is the lexical shortlist.
 - A vocabulary is a SentencePiece model (`.spm`), which also splits the text, or a list of tokens (`.yml`, `.json` or `.txt`).
 - `source.spm` and `target.spm`, or the codes `source.bpe` and `target.bpe`, split the text of a list of tokens.
 - `README.md` and `LICENSE` state languages and license of the OPUS-MT models.
@@ -18,7 +19,8 @@ import numpy as np
 
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import damaged
-from dragoman.conversion.mapped_arrays import MappedArrays
+from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays
+from dragoman.conversion.marian_binary import Int8Array, is_binary, open_binary, read_lexical_table
 from dragoman.conversion.marian_yaml import parse_settings, parse_vocabulary
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.npz_file import open_npz
@@ -27,16 +29,24 @@ from dragoman.conversion.target import ConversionOptions, ConvertedModel, Weight
 from dragoman.conversion.text_tokenizers import build_pair_tokenizer, describe_text, describe_tokenizer, find_segmenters
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.language_tokens import list_languages
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.sentencepiece_proto import CONTROL, UNKNOWN, read_pieces
 from dragoman.errors import BundleError, DataError
-from dragoman.io.safetensors import TensorStream
+from dragoman.io.int8_tensors import INPUT_STEP_SUFFIX, STEP_SUFFIX
+from dragoman.io.safetensors import TensorStream, is_floating_point
+from dragoman.shortlist import Shortlist, compute_vocabulary_digest
+from dragoman.tasks.attention_alignment import AlignmentHead
 
-NAME = "marian-npz"
+NAME, BINARY_NAME = "marian-npz", "marian-bin"
 SETTINGS_ENTRY = "special:model.yml"
-DECODER_FILE, DECODER_SUFFIX = "decoder.yml", ".decoder.yml"
+DECODER_FILE, DECODER_NAME = "decoder.yml", re.compile(r"[^/]+\.decoder\.yml|config\.intgemm[^/]*\.yml")
 VOCABULARIES = ("vocab.spm", "vocab.yml")
 """Vocabularies of both sides in a folder without settings of the decoder."""
+VOCABULARY_NAME = re.compile(r"(src|trg)?vocab\.[\w-]{1,20}\.spm")
+"""Vocabularies of Firefox's models, with the languages in their names."""
+MODEL_LANGUAGES = re.compile(r"model\.([a-z]{2})([a-z]{2})\.[\w.]{1,100}")
+"""Name of a model of Firefox, with its languages."""
 SEGMENTER_PAIRS, CODES = (("source.spm", "target.spm"), ("source.bpe", "target.bpe")), ("source.bpe", "target.bpe")
 LANGUAGE_TOKEN = ">>{}<<"
 END_TOKENS, UNKNOWN_TOKENS = ("</s>", "eos"), ("<unk>", "UNK")
@@ -47,7 +57,7 @@ PROJECTIONS = {"q": "query", "k": "key", "v": "value", "o": "output"}
 # Settings with the only values that dragoman has; a setting that is missing has the first one.
 FIXED_SETTINGS: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
-    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-decoder-autoreg": ("self-attention", "rnn"),
     "transformer-no-projection": (False,),
     "transformer-no-bias": (False,),
     "transformer-no-affine": (False,),
@@ -82,7 +92,21 @@ class _Vocabulary:
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds a model of Marian."""
-    return DECODER_FILE in files or any(name.endswith(".npz") for name in files.names)
+    return DECODER_FILE in files or bool(_list_models(files))
+
+
+def _list_models(files: SourceFiles) -> list[str]:
+    """Return the names of the files that may be a model."""
+    return sorted(
+        name
+        for name in files.names
+        if (name.endswith(".npz") and not name.endswith(".optimizer.npz"))
+        or (name.startswith("model") and name.endswith(".bin") and _begins_as_binary(files, name))
+    )
+
+
+def _begins_as_binary(files: SourceFiles, name: str) -> bool:
+    return bool((files.folder / name).stat().st_size) and is_binary(files.map_file(name))
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -93,12 +117,15 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         BundleError: the model has a feature that dragoman does not have.
     """
     decoder = _read_decoder_settings(files)
-    path = files.path(_choose_model(files, decoder))
-    arrays = open_npz(path)
+    model_file = _choose_model(files, decoder)
+    path = files.path(model_file)
+    has_binary = model_file.endswith(".bin")
+    arrays = open_binary(files.map_file(model_file), path) if has_binary else open_npz(path)
     if SETTINGS_ENTRY not in arrays:
         raise damaged(path, f"has no {SETTINGS_ENTRY}, so it is not a model of Marian")
     text = arrays[SETTINGS_ENTRY].load().astype(np.uint8).tobytes()
-    settings = ModelSettings(parse_settings(text.rstrip(b"\0").decode("utf-8", "replace"), path), path)
+    # The binary format ends the text with a zero byte, and has other bytes behind it.
+    settings = ModelSettings(parse_settings(text.partition(b"\0")[0].decode("utf-8", "replace"), path), path)
     _check_settings(settings, decoder)
     names = _choose_vocabularies(files, decoder)
     sizes = _get_sizes(settings)
@@ -115,7 +142,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     languages = list_languages(LANGUAGE_TOKEN, tokenizer.source)
     # A list of tokens reads the token of a language as a word of the text.
     is_multilingual = len(languages) > 1 and isinstance(tokenizer.source, PieceVocabulary) and tokenizer.shares_vocabulary
-    stated = _read_languages(files)
+    stated = _read_languages(files, model_file)
     source_language = options.source_language or (stated[0][0] if len(stated[0]) == 1 else "")
     target_language = options.target_language or (stated[1][0] if len(stated[1]) == 1 else "")
     if is_multilingual and target_language not in languages:
@@ -137,7 +164,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         "tokenizer": describe_tokenizer(tokenizer) | ({"language_token": LANGUAGE_TOKEN} if is_multilingual else {}),
         "model": model_section,
         **({} if num_positions is None else {"data": {"max_length": min(256, num_positions)}}),
-        "decoding": _convert_search(decoder, num_positions),
+        "decoding": _convert_search(decoder, num_positions, is_greedy=has_binary),
     }
     recipe = build_recipe(document, path)
     has_codes = segmenters[0] in CODES
@@ -146,19 +173,48 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         tokenizer=tokenizer,
         weights=weights,
         origin=ModelOrigin(
-            format=NAME,
+            format=BINARY_NAME if has_binary else NAME,
             name=options.name,
             license=_read_license(files),
             source_languages=[options.source_language] if options.source_language else stated[0] or None,
             target_languages=languages if is_multilingual else [target_language] if target_language else stated[1] or None,
         ),
-        notes=(*(() if decoder else (SEARCH_NOTE,)), *describe_text(tokenizer, has_codes)),
+        notes=(*(() if decoder or has_binary else (SEARCH_NOTE,)), *describe_text(tokenizer, has_codes)),
+        shortlist=_read_shortlist(files, decoder, orders, tokenizer),
+        alignment=None if settings.get("transformer-guided-alignment-layer") != "last" else AlignmentHead(-1, 0),
     )
+
+
+def _read_shortlist(
+    files: SourceFiles, decoder: ModelSettings, orders: tuple[VocabularyOrder, VocabularyOrder], tokenizer: PairTokenizer
+) -> Shortlist | None:
+    """Return the lexical shortlist; None if the folder has no binary one."""
+    stated = decoder.get("shortlist")
+    names = sorted(name for name in files.names if name.startswith("lex") and name.endswith(".bin"))
+    name = _get_file_name(stated[0], decoder) if isinstance(stated, list) and stated else next(iter(names), None)
+    if name is None or not name.endswith(".bin"):
+        return None
+    table = read_lexical_table(files.map_file(name), files.path(name))
+    rows, columns = orders
+    target_ids = np.zeros(len(columns), np.int64)
+    target_ids[[row for row in columns.rows if row is not None]] = [
+        index for index, row in enumerate(columns.rows) if row is not None
+    ]
+    num_source = len([row for row in rows.rows if row is not None])
+    if len(table.offset_V) != num_source + 1 or table.candidates.max(initial=0) >= len(target_ids):
+        raise damaged(files.folder / name, f"is not the shortlist of vocabularies of {num_source} and {len(columns)} tokens")
+    candidates_VK = np.zeros((len(rows), int(np.diff(table.offset_V).max(initial=0))), np.int64)
+    for index, row in enumerate(rows.rows):
+        if row is not None:
+            tokens = target_ids[table.candidates[table.offset_V[row] : table.offset_V[row + 1]]]
+            candidates_VK[index, : len(tokens)] = tokens
+    frequent_F = target_ids[: min(table.num_frequent, len(target_ids))]
+    return Shortlist(candidates_VK, frequent_F, tokenizer.shares_vocabulary, compute_vocabulary_digest(tokenizer))
 
 
 def _read_decoder_settings(files: SourceFiles) -> ModelSettings:
     """Return the settings of the decoder; none if there is no such file."""
-    names = [DECODER_FILE] if DECODER_FILE in files else sorted(name for name in files.names if name.endswith(DECODER_SUFFIX))
+    names = [DECODER_FILE] if DECODER_FILE in files else sorted(name for name in files.names if DECODER_NAME.fullmatch(name))
     if len(names) > 1:
         raise DataError(
             f"{files.folder}: has several settings of the decoder: {', '.join(names[:5])}; leave one", code="source-damaged"
@@ -175,9 +231,9 @@ def _choose_model(files: SourceFiles, decoder: ModelSettings) -> str:
         if len(stated) > 1:
             raise decoder.refuse("models", "an ensemble of several models becomes one bundle each; leave one")
         return _get_file_name(stated[0], decoder)
-    names = sorted(name for name in files.names if name.endswith(".npz") and not name.endswith(".optimizer.npz"))
+    names = _list_models(files)
     if len(names) != 1:
-        problem = f"has several models: {', '.join(names[:5])}" if names else "has no model in .npz"
+        problem = f"has several models: {', '.join(names[:5])}" if names else "has no model in .npz or .bin"
         raise DataError(f"{files.folder}: {problem}; leave one, or name it in {DECODER_FILE}", code="source-damaged")
     return names[0]
 
@@ -198,6 +254,10 @@ def _choose_vocabularies(files: SourceFiles, decoder: ModelSettings) -> tuple[st
             raise decoder.refuse("vocabs", "dragoman has one source and one target")
         return _get_file_name(stated[0], decoder), _get_file_name(stated[-1], decoder)
     name = next((name for name in VOCABULARIES if name in files), None)
+    names = {match[1]: match[0] for match in map(VOCABULARY_NAME.fullmatch, sorted(files.names)) if match}
+    if name is None and {"src", "trg"} <= names.keys():
+        return names["src"], names["trg"]
+    name = name or names.get(None)
     if name is None:
         raise damaged(files.folder, f"no {DECODER_FILE} names the vocabularies, and there is no {' or '.join(VOCABULARIES)}")
     return name, name
@@ -274,9 +334,12 @@ def _read_tokens(files: SourceFiles, name: str) -> list[str]:
     return tokens
 
 
-def _convert_search(decoder: ModelSettings, num_positions: int | None) -> dict[str, Any]:
-    """Return the recipe section `decoding`. `normalize` is true, or the exponent of the length."""
-    beam_size = decoder.integer("beam-size", 12 if decoder else 6)
+def _convert_search(decoder: ModelSettings, num_positions: int | None, *, is_greedy: bool) -> dict[str, Any]:
+    """Return the recipe section `decoding`. `normalize` is true, or the exponent of the length.
+
+    is_greedy: the search is greedy if no file states it, as in Firefox
+    """
+    beam_size = decoder.integer("beam-size", 12 if decoder else 1 if is_greedy else 6)
     normalize = decoder.get("normalize", 0 if decoder else 1)
     alpha = float(normalize) if isinstance(normalize, bool) else decoder.number("normalize", float(not decoder))
     return {
@@ -290,8 +353,10 @@ def _convert_search(decoder: ModelSettings, num_positions: int | None) -> dict[s
     }
 
 
-def _read_languages(files: SourceFiles) -> tuple[list[str], list[str]]:
-    """Return the languages that the model card of OPUS-MT lists for each side."""
+def _read_languages(files: SourceFiles, model_file: str) -> tuple[list[str], list[str]]:
+    """Return the languages of each side that the model card of OPUS-MT lists, or that the name of a Firefox model states."""
+    if match := MODEL_LANGUAGES.fullmatch(model_file):
+        return [match[1]], [match[2]]
     text = files.read_text("README.md") if "README.md" in files else ""
     source, target = (
         match[1].split() if (match := re.search(rf"^\* {side} language\(s\):[ \t]*([\w -]{{1,2000}})$", text, re.M)) else []
@@ -338,9 +403,13 @@ def _build_weights(
     if top not in ("", "n"):
         raise settings.refuse("transformer-postprocess-top", "dragoman has '' and 'n'")
     weights, tying = _read_vocabulary_matrices(arrays, builder, settings, orders, shares_vocabulary)
+    has_ssru = settings.get("transformer-decoder-autoreg", "self-attention") == "rnn"
+    if has_ssru and settings.get("dec-cell") != "ssru":
+        raise settings.refuse("transformer-decoder-autoreg", "dragoman has it with dec-cell = 'ssru' only")
     for stack in ("encoder", "decoder"):
         for layer in range(settings.integer("enc-depth" if stack == "encoder" else "dec-depth")):
-            weights |= _read_layer(arrays, builder, stack, layer, "_pre" if norm == "pre" else "")
+            suffix = "_pre" if norm == "pre" else ""
+            weights |= _read_layer(arrays, builder, stack, layer, suffix, has_ssru=has_ssru and stack == "decoder")
         if top:
             weights |= _read_norm(arrays, builder, f"{stack}_top", "", f"{stack}.norm")
     positions: dict[str, Any] = {"position_encoding": "concatenated"}
@@ -363,6 +432,7 @@ def _build_weights(
         "norm_epsilon": 1e-6,
         "attention_bias": True,
         "activation": ACTIVATIONS[activation],
+        "decoder_autoregression": "ssru" if has_ssru else "self-attention",
         **positions,
         "tie_embeddings": tying,
         "output_bias": True,
@@ -389,23 +459,23 @@ def _read_vocabulary_matrices(
     ties_output = ties_all or settings.boolean("tied-embeddings", False)
     sizes = _get_sizes(settings)
 
-    def reorder(name: str, side: int, is_transposed: bool = False) -> TensorStream:
+    def reorder(target: str, name: str, side: int, is_transposed: bool = False) -> dict[str, TensorStream]:
         matrix = arrays.matrix(name).transposed if is_transposed else arrays.matrix(name)
         if len(matrix) != sizes[side]:
             raise damaged(arrays.location, f"{name} has {len(matrix)} rows, but dim-vocabs has {sizes[side]} tokens")
-        return builder.reorder_rows(matrix, orders[side])
+        return _add_steps(target, builder.reorder_rows(matrix, orders[side]), matrix)
 
     source_name, target_name = ("Wemb", "Wemb") if ties_source else ("encoder_Wemb", "decoder_Wemb")
     weights: dict[str, TensorStream] = {}
     tying = "none" if not ties_output else "all" if ties_source and shares_vocabulary else "decoder"
     if ties_output:
-        weights["output"] = reorder(target_name, 1)
+        weights |= reorder("output", target_name, 1)
     else:
         is_old = "decoder_ff_logit_out_W" in arrays
-        weights["output"] = reorder("decoder_ff_logit_out_W" if is_old else "decoder_ff_logit_out_Wt", 1, is_old)
-        weights["decoder.embedding.weight"] = reorder(target_name, 1)
+        weights |= reorder("output", "decoder_ff_logit_out_W" if is_old else "decoder_ff_logit_out_Wt", 1, is_old)
+        weights |= reorder("decoder.embedding.weight", target_name, 1)
     if tying != "all":
-        weights["encoder.embedding.weight"] = reorder(source_name, 0)
+        weights |= reorder("encoder.embedding.weight", source_name, 0)
     bias = None
     if not settings.boolean("output-omit-bias", False):
         bias = arrays["decoder_ff_logit_out_b"].load().reshape(-1)
@@ -413,16 +483,27 @@ def _read_vocabulary_matrices(
             raise damaged(
                 arrays.location, f"decoder_ff_logit_out_b has {len(bias)} values, but dim-vocabs has {sizes[1]} tokens"
             )
-    weights["output_bias"] = builder.output_bias(bias, orders[1], weights["output"].dtype)
+    dtype = weights["output"].dtype if is_floating_point(weights["output"]) else np.dtype(np.float32)
+    weights["output_bias"] = builder.output_bias(bias, orders[1], dtype)
     return weights, tying
 
 
-def _read_layer(arrays: MappedArrays, builder: WeightBuilder, stack: str, layer: int, suffix: str) -> dict[str, TensorStream]:
-    """Return the weights of one layer. suffix: end of the names of a normalization before the sub-layer"""
+def _read_layer(
+    arrays: MappedArrays, builder: WeightBuilder, stack: str, layer: int, suffix: str, *, has_ssru: bool
+) -> dict[str, TensorStream]:
+    """Return the weights of one layer.
+
+    suffix: end of the names of a normalization before the sub-layer
+    has_ssru: an SSRU takes the place of self-attention
+    """
     source, target = f"{stack}_l{layer + 1}", f"{stack}.layers.{layer}"
     weights: dict[str, TensorStream] = {}
+    if has_ssru:
+        weights |= _read_matrix(arrays, builder, f"{source}_rnn_W", f"{target}.attention.candidate")
+        weights |= _read_linear(arrays, builder, f"{source}_rnn", "f", f"{target}.attention.forget")
+        weights |= _read_norm(arrays, builder, f"{source}_rnn_ffn", suffix, f"{target}.attention_residual.norm")
     for part, name in (("self", "attention"), ("context", "cross_attention")):
-        if part == "self" or stack == "decoder":
+        if (part == "self" and not has_ssru) or (part == "context" and stack == "decoder"):
             for letter, projection in PROJECTIONS.items():
                 weights |= _read_linear(arrays, builder, f"{source}_{part}", letter, f"{target}.{name}.{projection}")
             weights |= _read_norm(arrays, builder, f"{source}_{part}_Wo", suffix, f"{target}.{name}_residual.norm")
@@ -433,10 +514,24 @@ def _read_layer(arrays: MappedArrays, builder: WeightBuilder, stack: str, layer:
 
 def _read_linear(arrays: MappedArrays, builder: WeightBuilder, source: str, end: str, target: str) -> dict[str, TensorStream]:
     """Return a projection, whose matrix has the inputs as rows in Marian."""
-    return {
-        f"{target}.weight": builder.concat([arrays.matrix(f"{source}_W{end}").transposed]),
-        f"{target}.bias": builder.concat([arrays[f"{source}_b{end}"].vector]),
-    }
+    bias = builder.concat([arrays[f"{source}_b{end}"].vector])
+    return _read_matrix(arrays, builder, f"{source}_W{end}", target) | {f"{target}.bias": bias}
+
+
+def _read_matrix(arrays: MappedArrays, builder: WeightBuilder, source: str, target: str) -> dict[str, TensorStream]:
+    """Return the matrix of a projection."""
+    matrix = arrays.matrix(source).transposed
+    return _add_steps(f"{target}.weight", builder.concat([matrix]), matrix)
+
+
+def _add_steps(target: str, stream: TensorStream, matrix: MappedArray) -> dict[str, TensorStream]:
+    """Return the stream of a matrix by its name in the bundle, with its steps if it is int8."""
+    if not isinstance(matrix, Int8Array):
+        return {target: stream}
+    steps = {target + STEP_SUFFIX: np.full(stream.shape[:1], matrix.step, np.float32)}
+    if matrix.input_step is not None:
+        steps[target + INPUT_STEP_SUFFIX] = np.array([matrix.input_step], np.float32)
+    return {target: stream} | {name: TensorStream.of(array) for name, array in steps.items()}
 
 
 def _read_norm(arrays: MappedArrays, builder: WeightBuilder, source: str, suffix: str, target: str) -> dict[str, TensorStream]:

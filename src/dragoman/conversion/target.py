@@ -21,6 +21,8 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import RecipeError
 from dragoman.io.bfloat16 import cast, widen
 from dragoman.io.safetensors import TensorStream, is_floating_point
+from dragoman.shortlist import Shortlist
+from dragoman.tasks.attention_alignment import AlignmentHead
 
 CHUNK_VALUES = 2**20
 """Values of a weight that are in memory at once."""
@@ -62,9 +64,11 @@ class ConvertedModel:
     Attributes:
         recipe: architecture, tokenizer and decoding options
         tokenizer: tokenizers of both sides
-        weights: a stream for each name of `dragoman.bundle.collect_weights`
+        weights: a stream for each name of `dragoman.bundle.collect_weights`, and the steps of int8 matrices
         origin: format, name, license and languages of the source
         notes: differences to the source, one sentence each
+    shortlist: likely target tokens of each source token; None without one
+    alignment: head that was trained to align words; None if the source names none
     """
 
     recipe: Recipe
@@ -72,6 +76,8 @@ class ConvertedModel:
     weights: Mapping[str, TensorStream]
     origin: ModelOrigin
     notes: tuple[str, ...] = ()
+    shortlist: Shortlist | None = None
+    alignment: AlignmentHead | None = None
 
 
 def build_recipe(document: Mapping[str, Any], path: Path) -> Recipe:

@@ -1,94 +1,28 @@
-"""Lexical shortlists: the target tokens that a batch is likely to need, the only logits that the search computes.
+"""Training of lexical shortlists by the model's own attention over sentence pairs.
 
-A shortlist is a checksummed folder with two tables. The first table has the likely target tokens of each source token,
-by the model's own attention over sentence pairs. The second table has the most frequent target tokens. The search of a batch
-outputs no other tokens. It is faster, and its translations differ slightly.
+The search of a batch outputs the tokens of the shortlist only. It is faster, and its translations differ slightly.
 
     V source tokens    K candidate target tokens of one source token    F frequent target tokens    W tokens of a batch
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from dragoman.bundle import Bundle
-from dragoman.data.tokenization.pair_tokenizer import get_identity
 from dragoman.data.tokenization.special_tokens import END_ID
-from dragoman.errors import BundleError, DataError
+from dragoman.errors import DataError
 from dragoman.formats.text import is_blank
-from dragoman.io.safetensors import StoredArrays, save_tensors
-from dragoman.io.storage import atomic_dir
-from dragoman.runtime.tensor_files import open_tensor_files
+from dragoman.shortlist import Shortlist, compute_vocabulary_digest
 from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions
 from dragoman.tasks.inference_model import get_decoder_start_id
 
-TABLES_FILE = "shortlist.safetensors"
-NUM_SPECIAL_TOKENS = 4
-"""Padding, unknown, begin and end are the first tokens of every vocabulary and of every shortlist."""
 # Smaller attention weights are ignored.
 MIN_ATTENTION = 0.1
 PAIR_BATCH_SIZE = 512
-
-
-@dataclass(frozen=True)
-class Shortlist:
-    """Shortlist of a bundle.
-
-    candidates_VK: likely target tokens of each source token, padded with 0
-    frequent_F: target tokens that every batch may use
-    is_joint: source and target have one vocabulary, so each source token is also a candidate
-    vocabulary_digest: SHA-256 of the tokenizers
-    """
-
-    candidates_VK: NDArray[np.int64]
-    frequent_F: NDArray[np.int64]
-    is_joint: bool
-    vocabulary_digest: bytes
-
-    def select_tokens(self, source_BS: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens that translations of these sources may use, in order, the special tokens first. → (W,)"""
-        source_ids = np.unique(source_BS)
-        token_sets = [np.arange(NUM_SPECIAL_TOKENS), self.frequent_F, self.candidates_VK[source_ids].flatten()]
-        return np.unique(np.concatenate([*token_sets, source_ids] if self.is_joint else token_sets))
-
-    def save(self, path: Path, *, overwrite: bool = False) -> None:
-        """Write a checksummed folder. Raises OutputError if it exists or cannot be written."""
-        tables = {
-            "candidates": self.candidates_VK.astype(np.int32),
-            "frequent": self.frequent_F.astype(np.int32),
-            "joint": np.array([self.is_joint]),
-            "vocabulary": np.frombuffer(self.vocabulary_digest, dtype=np.uint8),
-        }
-        checksums: dict[str, str] = {}
-        with atomic_dir(path, overwrite=overwrite, digests=checksums) as folder:
-            checksums[TABLES_FILE] = save_tensors(folder / TABLES_FILE, tables)
-
-
-def read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
-    """Read a shortlist. Raises BundleError if it is missing, truncated or changed, or was built for another vocabulary."""
-    files = open_tensor_files(path, BundleError)
-    try:
-        tables = StoredArrays(files[TABLES_FILE])
-        candidates_VK, frequent_F, is_joint, digest_bytes = (
-            tables[name].astype(np.int64) for name in ("candidates", "frequent", "joint", "vocabulary")
-        )
-        digest = bytes(digest_bytes.tolist())
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise BundleError(
-            f"{path}: is not a readable shortlist: {error}; build it again with dragoman model shortlist"
-        ) from None
-    if digest != _compute_vocabulary_digest(bundle):
-        raise BundleError(
-            f"{path}: was built with other tokenizers than this bundle's; build it with this bundle", code="shortlist-mismatch"
-        )
-    return Shortlist(candidates_VK, frequent_F, bool(is_joint), digest)
 
 
 def build_shortlist(
@@ -146,13 +80,8 @@ def build_shortlist(
         candidates_VK,
         frequent_F,
         bundle.tokenizer.shares_vocabulary,
-        _compute_vocabulary_digest(bundle),
+        compute_vocabulary_digest(bundle.tokenizer),
     ), num_skipped
-
-
-def _compute_vocabulary_digest(bundle: Bundle) -> bytes:
-    """Return the SHA-256 of both tokenizers, whose ids are in the tables."""
-    return hashlib.sha256(get_identity(bundle.tokenizer.source) + get_identity(bundle.tokenizer.target)).digest()
 
 
 def _sum_attention(

@@ -20,10 +20,10 @@ from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.parallel.scheduler import BatchScheduler
 from dragoman.inference.parallel.worker import build_worker_spec
 from dragoman.runtime.device_options import DeviceOptions
+from dragoman.shortlist import Shortlist, read_shortlist
 from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
 
 if TYPE_CHECKING:
-    from dragoman.inference.lexical_shortlist import Shortlist
     from dragoman.model.transformer import Transformer
     from dragoman.model_forward import NumpyTransformer
     from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
@@ -170,7 +170,7 @@ def open_session(
         trained_models=trained_models,
         device=choice.device,
         precision=chosen_precision,
-        shortlist=None if shortlist is None else _read_shortlist(Path(shortlist), bundles[0]),
+        shortlist=None if shortlist is None else read_shortlist(Path(shortlist), bundles[0].tokenizer),
         scheduler=BatchScheduler(
             validate_count("inter_threads", inter_threads) if is_cpu else 1,
             validate_count("intra_threads", intra_threads),
@@ -178,12 +178,6 @@ def open_session(
             replace(worker_spec, precision=chosen_precision) if worker_spec is not None and is_cpu else None,
         ),
     )
-
-
-def _read_shortlist(path: Path, bundle: Bundle) -> Shortlist:
-    from dragoman.inference.lexical_shortlist import read_shortlist  # most sessions have none
-
-    return read_shortlist(path, bundle)
 
 
 def _check_task(bundles: Sequence[Bundle], task: TaskKind) -> None:

@@ -3,8 +3,10 @@
 A row is divided by its step, max |w| / 127, and rounded. The int8 kernels do the same with float32 weights, so they compute the
 same integers from either. Vectors stay as they are.
 
-    NAME         int8 (O, I)
-    NAME.step    float32 (O), the step of each row
+    NAME               int8 (O, I)
+    NAME.step          float32 (O), the step of each row
+    NAME.input_step    float32 (1), the step of the product's inputs, where another toolkit has measured it. Without it, each
+                       input has its own
 """
 
 from __future__ import annotations
@@ -21,15 +23,20 @@ from dragoman.io.safetensors import is_floating_point
 
 AnyArray = NDArray[Any]
 
-STEP_SUFFIX = ".step"
+STEP_SUFFIX, INPUT_STEP_SUFFIX = ".step", ".input_step"
 MAX_STEPS = 127
 MIN_STEP = 1e-30
 """Step of a row of zeros, or of numbers that are too small for float32."""
 
 
 def quantize_matrices(tensors: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """Return the tensors with each floating-point matrix as int8, and the steps of its rows beside it."""
+    """Return the tensors with each floating-point matrix as int8, and the steps of its rows beside it.
+
+    Matrices that are int8 already stay as they are.
+    """
     quantized: dict[str, AnyArray] = {}
+    if isinstance(tensors, DequantizedArrays):
+        quantized, tensors = tensors.list_stored(), tensors.arrays
     for name, tensor in tensors.items():
         if tensor.ndim != 2 or not is_floating_point(tensor) or 0 in tensor.shape:
             quantized[name] = tensor
@@ -46,11 +53,24 @@ class DequantizedArrays(Mapping[str, AnyArray]):
 
     arrays: the other arrays
     quantized: int8 matrix (O, I) and steps (O) of each name
+    input_steps: stored step of the inputs of some of these matrices
     """
 
-    def __init__(self, arrays: Mapping[str, AnyArray], quantized: Mapping[str, tuple[AnyArray, AnyArray]]) -> None:
-        self.arrays, self.quantized = arrays, quantized
+    def __init__(
+        self,
+        arrays: Mapping[str, AnyArray],
+        quantized: Mapping[str, tuple[AnyArray, AnyArray]],
+        input_steps: Mapping[str, float],
+    ) -> None:
+        self.arrays, self.quantized, self.input_steps = arrays, quantized, input_steps
         self._matrices = WeakValueDictionary[str, AnyArray]()
+
+    def list_stored(self) -> dict[str, AnyArray]:
+        """Return the int8 matrices and their steps, by the names under which a file holds them."""
+        matrices = {name: matrix_OI for name, (matrix_OI, _) in self.quantized.items()}
+        steps = {name + STEP_SUFFIX: steps_O for name, (_, steps_O) in self.quantized.items()}
+        input_steps = {name + INPUT_STEP_SUFFIX: np.array([step], np.float32) for name, step in self.input_steps.items()}
+        return matrices | steps | input_steps
 
     def __getitem__(self, name: str) -> AnyArray:
         if name not in self.quantized:
@@ -87,5 +107,12 @@ def dequantize_matrices(tensors: Mapping[str, AnyArray]) -> Mapping[str, AnyArra
             raise ValueError(
                 f"{name + STEP_SUFFIX} has shape {tuple(steps_O.shape)}, and {name} is no int8 matrix that it fits"
             )
-    others = tensors.keys() - quantized.keys() - {name + STEP_SUFFIX for name in quantized}
-    return DequantizedArrays({name: tensors[name] for name in tensors if name in others}, quantized)
+    input_steps = {}
+    for name in (name for name in quantized if name + INPUT_STEP_SUFFIX in tensors):
+        step = tensors[name + INPUT_STEP_SUFFIX]
+        if step.shape != (1,) or not is_floating_point(step) or not 0 < step[0] < np.inf:
+            raise ValueError(f"{name + INPUT_STEP_SUFFIX} is not one positive number")
+        input_steps[name] = float(step[0])
+    suffixes = "", STEP_SUFFIX, INPUT_STEP_SUFFIX
+    others = tensors.keys() - {name + suffix for name in quantized for suffix in suffixes}
+    return DequantizedArrays({name: tensors[name] for name in tensors if name in others}, quantized, input_steps)

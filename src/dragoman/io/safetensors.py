@@ -53,6 +53,11 @@ class TensorStream:
     iter_chunks: Callable[[], Iterator[Any]]
     release: Callable[[], None] = lambda: None
 
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> TensorStream:
+        """Return the stream of an array in memory."""
+        return cls(array.shape, array.dtype, lambda: iter([array]))
+
     @property
     def size(self) -> int:
         """Number of values."""

@@ -38,6 +38,16 @@ class KeyValue(NamedTuple):
     key: Tensor
     value: Tensor
 
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, B."""
+        return self.key.shape[0]
+
+    @property
+    def num_positions(self) -> int:
+        """Number of positions, S."""
+        return self.key.shape[2]
+
     def append(self, new: KeyValue) -> KeyValue:
         """Return these and the new positions after them."""
         return KeyValue(torch.cat([self.key, new.key], dim=2), torch.cat([self.value, new.value], dim=2))
@@ -185,6 +195,16 @@ class Attention(nn.Module):
         """Return the queries (B, H, T, K) of these positions, and their keys and values."""
         query_BTX, key_BTX, value_BTX = fused_linear([self.query, self.key, self.value], x_BTD)
         return self._split_heads(query_BTX), KeyValue(self._split_heads(key_BTX), self._split_heads(value_BTX))
+
+    def advance(self, x_NTD: Tensor, past: KeyValue | None, mask: Tensor | None) -> tuple[Tensor, KeyValue]:
+        """Return the self-attention of T more positions (N, T, D), and the keys and values of all positions so far.
+
+        past: keys and values of earlier positions (N, H, past, ·), None before the first step
+        mask: positions that a query attends to
+        """
+        query_NHTK, new = self.project_qkv(x_NTD)
+        key_value = new if past is None else past.append(new)
+        return self.attend(query_NHTK, key_value, mask), key_value
 
     def forward(self, x_BTD: Tensor, key_value: KeyValue, mask: Tensor | None) -> Tensor:
         """Return the attention of the queries of x to these keys and values. → (B, T, D)"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
+from dragoman.model.ssru import Ssru, SsruState
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
 """Activations of feed-forward networks by their name in the recipe."""
@@ -71,6 +73,8 @@ class PreNorm(nn.Module):
 
 
 Residual = PostNorm | PreNorm
+SelfState = KeyValue | SsruState
+"""Record of the output so far in one decoder layer."""
 
 
 class EncoderLayer(nn.Module):
@@ -99,12 +103,15 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, cross-attention and the feed-forward network, each with a residual connection."""
+    """Masked self-attention, cross-attention and the feed-forward network, each with a residual connection.
+
+    attention: self-attention, or an SSRU in its place if `ModelConfig.has_ssru`
+    """
 
     def __init__(
         self,
         *,
-        attention: Attention,
+        attention: Attention | Ssru,
         cross_attention: Attention,
         feed_forward: FeedForward,
         attention_residual: Residual,
@@ -112,7 +119,7 @@ class DecoderLayer(nn.Module):
         feed_forward_residual: Residual,
     ) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention = cast(Attention, attention)
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
         self.attention_residual = attention_residual
@@ -120,24 +127,23 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = feed_forward_residual
 
     def forward(
-        self, x_NTD: Tensor, past_kv: KeyValue | None, cross_kv: KeyValue, mask: Tensor | None, memory_mask: Tensor | None
-    ) -> tuple[Tensor, KeyValue]:
-        """Return the layer's output (N, T, D) and the keys and values of all positions so far.
+        self, x_NTD: Tensor, past: Any, cross_kv: KeyValue, mask: Tensor | None, memory_mask: Tensor | None
+    ) -> tuple[Tensor, SelfState]:
+        """Return the layer's output (N, T, D), and the record of all positions so far.
 
-        past_kv: keys and values of earlier positions (N, H, past, ·), None before the first step
+        past: `SelfState` of earlier positions, such as keys and values (N, H, past, ·); None before the first step
         cross_kv: keys and values of the source (B, H, S, ·); B may be N divided by the beam size
         mask: positions that a query attends to in its own output
         memory_mask: positions that a query attends to in the source (B, 1, 1, S)
         """
-        query_NHTK, step_kv = self.attention.project_qkv(self.attention_residual.sublayer_input(x_NTD))
-        self_kv = step_kv if past_kv is None else past_kv.append(step_kv)
-        x_NTD = self.attention_residual(x_NTD, self.attention.attend(query_NHTK, self_kv, mask))
+        y_NTD, present = self.attention.advance(self.attention_residual.sublayer_input(x_NTD), past, mask)
+        x_NTD = self.attention_residual(x_NTD, y_NTD)
 
         y_NTD = self.cross_attention_residual.sublayer_input(x_NTD)
         x_NTD = self.cross_attention_residual(x_NTD, attend_to_source(self.cross_attention, y_NTD, cross_kv, memory_mask))
 
         y_NTD = self.feed_forward(self.feed_forward_residual.sublayer_input(x_NTD))
-        return self.feed_forward_residual(x_NTD, y_NTD), self_kv
+        return self.feed_forward_residual(x_NTD, y_NTD), present
 
 
 def attend_to_source(attention: Attention, x_NTD: Tensor, cross_kv: KeyValue, memory_mask: Tensor | None) -> Tensor:

@@ -11,6 +11,7 @@ from dragoman.config import ModelConfig
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm, Residual
 from dragoman.model.pointer import Pointer
+from dragoman.model.ssru import Ssru
 from dragoman.model.transformer import Decoder, Embedding, Encoder
 
 
@@ -91,7 +92,7 @@ def build_decoder_layers(parts: ModelParts, config: ModelConfig) -> list[Decoder
     """Return the layers of a decoder."""
     return [
         DecoderLayer(
-            attention=parts.attention(config),
+            attention=Ssru(d_model=config.d_model) if config.has_ssru else parts.attention(config),
             cross_attention=parts.attention(config),
             feed_forward=parts.feed_forward(config),
             attention_residual=parts.residual(config),

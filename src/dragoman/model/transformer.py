@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import KeyValue
 from dragoman.model.dropout import Dropout
-from dragoman.model.layers import DecoderLayer
+from dragoman.model.layers import DecoderLayer, SelfState
 from dragoman.model.linear import Linear, MatMul, torch_matmul
 from dragoman.model.masks import causal_mask, padding_mask, window_mask, windowed_padding_mask
 from dragoman.model.pointer import Pointer, PointerState, TagHead, WordTables
@@ -55,19 +55,19 @@ class Embedding(nn.Module):
 
 @dataclass(frozen=True)
 class DecoderState:
-    """KV caches of the decoder for the source and for the output so far.
+    """Keys and values of the source, and the record of the output so far.
 
     cross_kv: keys and values of the source for each layer, one row a sentence (B, H, S, ·)
     memory_mask: true for source tokens, false for padding (B, 1, 1, S)
     self_kv: keys and values of the output so far for each layer, one row a hypothesis (N, H, T, ·); None before the first step.
-        With a window of r, those of the last r positions
+        With a window of r, those of the last r positions. An SSRU has its cells in their place (N, D)
     length: T, the number of tokens so far
     pointer: position of each hypothesis in the words of the source; None in a model without a pointer
     """
 
     cross_kv: tuple[KeyValue, ...]
     memory_mask: Tensor
-    self_kv: tuple[KeyValue, ...] | None
+    self_kv: tuple[SelfState, ...] | None
     length: int
     pointer: PointerState | None = None
 
@@ -80,7 +80,7 @@ class DecoderState:
         """Return the state of these sentences alone, with all their rows."""
         self_kv = self.self_kv
         if self_kv is not None:
-            beam_size = self_kv[0].key.shape[0] // self.memory_mask.shape[0]
+            beam_size = self_kv[0].num_rows // self.memory_mask.shape[0]
             rows_N = (sentences_B[:, None] * beam_size + torch.arange(beam_size, device=sentences_B.device)).flatten()
             self_kv = tuple(layer_kv.select(rows_N) for layer_kv in self_kv)
         cross_kv = tuple(layer_kv.select(sentences_B) for layer_kv in self.cross_kv)
@@ -143,12 +143,12 @@ class Decoder(nn.Module):
         """Return the outputs of T more tokens (N, T, D), and the state after them."""
         length = inputs_NT.shape[1]
         past = state.self_kv or (None,) * len(self.layers)
-        mask = self._build_mask(length, 0 if past[0] is None else past[0].key.shape[2], inputs_NT.device)
+        mask = self._build_mask(length, 0 if past[0] is None else past[0].num_positions, inputs_NT.device)
         x_NTD, pointer = self.embedding(inputs_NT, start=state.length), state.pointer
         if self.pointer is not None and pointer is not None:
             word_NTD, pointer = self.pointer(inputs_NT, pointer)
             x_NTD = x_NTD + word_NTD
-        self_kv: list[KeyValue] = []
+        self_kv: list[SelfState] = []
         for layer, past_kv, cross_kv in zip(self.layers, past, state.cross_kv, strict=True):
             x_NTD, layer_kv = layer(x_NTD, past_kv, cross_kv, mask, state.memory_mask)
             self_kv.append(layer_kv if self.window is None else layer_kv.tail(self.window))

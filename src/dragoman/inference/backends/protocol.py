@@ -86,6 +86,7 @@ class ModelTraits:
     activation: activation of the feed-forward networks
     has_output_bias: the logits have a bias
     has_unusual_layers: layers differ from the paper's, such as recurrent ones
+    has_ssru: decoder layers have an SSRU in the place of self-attention
     """
 
     has_pointer: bool
@@ -95,11 +96,12 @@ class ModelTraits:
     activation: str = "relu"
     has_output_bias: bool = False
     has_unusual_layers: bool = False
+    has_ssru: bool = False
 
     @property
     def needs_float32(self) -> bool:
-        """Return whether PyTorch computes the model in float32 alone, because no CUDA graph has its pointer or its layers."""
-        return self.has_pointer or self.has_unusual_layers
+        """Return whether PyTorch computes the model in float32 alone, because no CUDA graph has its pointer, SSRU or layers."""
+        return self.has_pointer or self.has_ssru or self.has_unusual_layers
 
     @classmethod
     def from_config(cls, config: ModelConfig) -> ModelTraits:
@@ -112,6 +114,7 @@ class ModelTraits:
             activation=config.activation,
             has_output_bias=config.output_bias,
             has_unusual_layers=bool(config.find_unusual_layers()),
+            has_ssru=config.has_ssru,
         )
 
 

@@ -30,7 +30,7 @@ from dragoman.runtime.malloc import tune_malloc
 from dragoman.tasks.inference_model import InferenceModel, ensemble
 
 if TYPE_CHECKING:
-    from dragoman.inference.lexical_shortlist import Shortlist
+    from dragoman.shortlist import Shortlist
 
 # Each request goes to the first back end that supports it. `support_table` prints the same table for the documentation.
 COMPILED, TORCH = CompiledBackend(), TorchBackend()
@@ -68,6 +68,8 @@ def find_float32_reason(configs: Sequence[ModelConfig], device_type: str) -> str
     """Return what makes the models compute in float32 on this device, such as recurrent layers; None if nothing does."""
     if device_type != "cpu" and any(config.pointer for config in configs):  # static buffers have no pointer
         return "model.pointer"
+    if device_type != "cpu" and any(config.has_ssru for config in configs):
+        return "model.decoder_autoregression = 'ssru'"
     is_unusual = any(config.find_unusual_layers() for config in configs)
     return "a layer that the paper's Transformer has not" if is_unusual else None
 

@@ -40,6 +40,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "width that is not a multiple of 16": {"traits": replace(BASE_TRAITS, widths=(500, 2048))},
     "SiLU or GELU": {"traits": replace(BASE_TRAITS, activation="silu")},
     "output bias": {"traits": replace(BASE_TRAITS, has_output_bias=True)},
+    "SSRU in the decoder": {"traits": replace(BASE_TRAITS, has_ssru=True)},
     "recurrent, convolutional and other layers": {"traits": replace(BASE_TRAITS, has_unusual_layers=True)},
     "shortlist": {"has_shortlist": True},
 }

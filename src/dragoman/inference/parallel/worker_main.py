@@ -16,9 +16,9 @@ from dragoman.bundle import load_bundle
 from dragoman.inference.backends.device import resolve_device
 from dragoman.inference.backends.select import build_inference_model
 from dragoman.inference.backends.trained_model import TrainedModel
-from dragoman.inference.lexical_shortlist import read_shortlist
 from dragoman.inference.parallel.messages import compute_checksums, encode_results, run_request
 from dragoman.runtime.thread_count import set_num_threads
+from dragoman.shortlist import read_shortlist
 from dragoman.tasks.inference_model import InferenceModel
 
 
@@ -45,7 +45,7 @@ def open_inference_model(settings: Mapping[str, Any]) -> InferenceModel:
         [TrainedModel.from_bundle(bundle, is_mapped=True) for bundle in bundles],
         "cpu",
         choice.precision,
-        None if settings["shortlist"] is None else read_shortlist(Path(settings["shortlist"]), bundles[0]),
+        None if settings["shortlist"] is None else read_shortlist(Path(settings["shortlist"]), bundles[0].tokenizer),
     )
 
 

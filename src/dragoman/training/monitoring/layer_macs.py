@@ -36,11 +36,11 @@ def count_layer_macs(config: ModelConfig) -> LayerMacs:
     projections = 2 * config.d_model * config.num_heads * (config.key_width + config.value_width)
     macs = LayerMacs(
         encoder=(projections,) * config.encoder_layers,
-        decoder=(projections,) * config.decoder_layers,
+        decoder=(2 * config.d_model**2 if config.has_ssru else projections,) * config.decoder_layers,
         feed_forward=2 * config.d_model * config.d_ff,
         pair=config.num_heads * (config.key_width + config.value_width),
         encoder_attentions=config.encoder_layers,
-        decoder_attentions=config.decoder_layers,
+        decoder_attentions=0 if config.has_ssru else config.decoder_layers,
         cross_attentions=config.num_cross_attentions,
     )
     for extension in config.model_extensions:

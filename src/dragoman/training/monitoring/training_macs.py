@@ -47,7 +47,11 @@ def count_training_macs(model: Transformer) -> Macs | None:
 
 
 def _is_paper_layer(layer: nn.Module) -> bool:
-    return isinstance(layer, EncoderLayer | DecoderLayer) and isinstance(layer.feed_forward, FeedForward)
+    return (
+        isinstance(layer, EncoderLayer | DecoderLayer)
+        and isinstance(layer.attention, Attention)
+        and isinstance(layer.feed_forward, FeedForward)
+    )
 
 
 def _has_trained(module: nn.Module) -> bool:

@@ -76,6 +76,8 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "pointer": {"pointer": True, "tie_embeddings": "none", "d_model": 42},
     "SiLU, output bias": {"activation": "silu", "output_bias": True},
     "GELU": {"activation": "gelu"},
+    "SSRU": {"decoder_autoregression": "ssru"},
+    "SSRU, pre-norm": {"decoder_autoregression": "ssru", "norm": "pre", "d_model": 42},
 }
 
 

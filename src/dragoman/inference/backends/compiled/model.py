@@ -268,7 +268,9 @@ class CompiledTransformer:
         """Return this model with these output words only."""
         bias_V = self.weights.output_bias
         bias_W = None if bias_V is None else bias_V[vocab_ids_W]
-        output, arrays = pack_output(self._output_matrix[vocab_ids_W], bias_W, self.precision)
+        output, arrays = pack_output(
+            self._output_matrix[vocab_ids_W], bias_W, self.precision, self.weights.get_input_step(OUTPUT)
+        )
         return replace(self, output=output, owned_arrays=[*self.owned_arrays, *arrays])
 
     @cached_property
@@ -279,10 +281,12 @@ class CompiledTransformer:
     def allocate_self_kv(self, state: CompiledState, num_rows: int) -> CompiledState:
         """Return the state with slots for the outputs of this many rows."""
         num_positions, beam_size = _compute_initial_capacity(state.cross_kv.num_positions), num_rows // state.num_active
-        shape = self.num_decoder_layers, num_rows, num_positions
+        layout, shape = self.head_layout, (self.num_decoder_layers, num_rows)
+        widths = (0, 0, state.workspace.width) if self.decoder.has_ssru else (layout.key_width, layout.value_width, 0)
         return state._replace(
-            self_keys=allocate((*shape, self.head_layout.key_width), self._kv_dtype),
-            self_values=allocate((*shape, self.head_layout.value_width), self._kv_dtype),
+            self_keys=allocate((*shape, num_positions, widths[0]), self._kv_dtype),
+            self_values=allocate((*shape, num_positions, widths[1]), self._kv_dtype),
+            cells=allocate((*shape, 2, widths[2]), np.float32),
             ancestors_NT=np.zeros((num_rows, num_positions), np.int32),  # see `search.SearchBuffers`
             slot_row_N=np.arange(num_rows, dtype=np.int32),
             sentence_N=np.repeat(state.sentence_N, beam_size),

@@ -45,6 +45,8 @@ from dragoman.runtime.malloc import trim_malloc
 # Numbers of heads that fill a vector.
 HEAD_COUNTS = (1, 2, 4, 8, LANES)
 EPILOGUES = {"relu": RELU, "silu": SILU, "gelu": GELU}
+# Product that an SSRU does not have.
+NO_PRODUCT = LinearWeights(0, 0, 0, 0, 0, 0, 0, 0, False)
 # Distance that no two positions have.
 NO_WINDOW = 1 << 40
 
@@ -64,7 +66,10 @@ def compile_model(weights: ModelWeights, precision: CompiledPrecision = "int8") 
         cross_attention=packer.pack_cross_attention(),
         head_layout=packer.head_layout,
         output=packer.pack(
-            [WeightLoader.from_matrix(packer.load_matrix(OUTPUT), weights.release)], [weights.output_bias], STORE
+            [WeightLoader.from_matrix(packer.load_matrix(OUTPUT), weights.release)],
+            [weights.output_bias],
+            STORE,
+            [weights.get_input_step(OUTPUT)],
         ),
         pointer=_pack_pointer(weights) if weights.config.pointer else None,
         precision=precision,
@@ -95,11 +100,11 @@ class _ModelPacker(WeightPacker):
 
     def pack_layers(self, stack: Stack, num_layers: int) -> LayerWeights:
         config, layers = self.config, [f"{stack}.layers.{index}" for index in range(num_layers)]
-        attentions = [f"{layer}.attention" for layer in layers]
+        attentions, has_ssru = [f"{layer}.attention" for layer in layers], stack == "decoder" and config.has_ssru
         return LayerWeights(
             num_layers=num_layers,
-            qkv=self.pack_projections(attentions, "query", "key", "value"),
-            output=self.pack_output_projections(attentions),
+            qkv=self.pack_ssru(attentions) if has_ssru else self.pack_projections(attentions, "query", "key", "value"),
+            output=NO_PRODUCT if has_ssru else self.pack_output_projections(attentions),
             inner=self.pack_linears(
                 [f"{layer}.feed_forward.inner" for layer in layers],
                 (config.d_ff, config.d_model),
@@ -117,6 +122,7 @@ class _ModelPacker(WeightPacker):
             pre_norm=config.norm == "pre",
             final_norm=self.pack_norms([f"{stack}.norm"] if config.has_final_norm else []),
             window=NO_WINDOW if config.attention_window is None else config.attention_window,
+            has_ssru=has_ssru,
         )
 
     def pack_cross_attention(self) -> CrossAttention:
@@ -154,7 +160,36 @@ class _ModelPacker(WeightPacker):
         ]
         has_bias = self.config.attention_bias
         biases = [self._concat_projections(attention, names, "bias") if has_bias else None for attention in attentions]
-        return self.pack(weights, biases, STORE)
+        steps = [self._get_input_step([f"{attention}.{name}.weight" for name in names]) for attention in attentions]
+        return self.pack(weights, biases, STORE, steps)
+
+    def pack_ssru(self, names: Sequence[str]) -> LinearWeights:
+        """Return both projections of each SSRU as one, padded to whole vectors."""
+        width = round_up(self.config.d_model)
+        shape = 2 * width, self.config.d_model
+        weights = [WeightLoader(partial(self._load_ssru, name), shape, self.weights.release) for name in names]
+        zeros_D = np.zeros(width, np.float32)
+        biases = [np.concatenate([zeros_D, pad_axis(self.weights.arrays[f"{name}.forget.bias"], width)]) for name in names]
+        steps = [self._get_input_step([f"{name}.candidate.weight", f"{name}.forget.weight"]) for name in names]
+        return self.pack(weights, biases, STORE, steps)
+
+    def _load_ssru(self, name: str) -> Matrix:
+        """Return the weights of both projections, each padded with zero rows."""
+        names, width = [f"{name}.{part}.weight" for part in ("candidate", "forget")], round_up(self.config.d_model)
+        matrices = [self.load_matrix(name) for name in names]
+        rows = [matrix for matrix in matrices if isinstance(matrix, Int8Rows)]
+        if len(rows) < len(matrices):
+            return np.concatenate([pad_axis(self.weights.arrays[name], width, axis=0) for name in names])
+        return Int8Rows(
+            np.concatenate([pad_axis(matrix.int8_OI, width, axis=0) for matrix in rows]),
+            np.concatenate([pad_axis(matrix.steps_O, width) for matrix in rows]),
+            np.concatenate([pad_axis(matrix.factors_O, width) for matrix in rows]),
+        )
+
+    def _get_input_step(self, names: Sequence[str]) -> float | None:
+        """Return the stored step of the input that these matrices read; None if they differ or one has none."""
+        steps = {self.weights.get_input_step(name) for name in names}
+        return steps.pop() if len(steps) == 1 else None
 
     def load_matrix(self, name: str) -> Matrix:
         return load_matrix(self.weights, name, self.precision)
@@ -197,7 +232,9 @@ class _ModelPacker(WeightPacker):
             WeightLoader(partial(self._load_output_projection, attention), shape, self.weights.release)
             for attention in attentions
         ]
-        return self.pack(weights, self._get_biases([f"{attention}.output" for attention in attentions]), ADD_RESIDUAL)
+        biases = self._get_biases([f"{attention}.output" for attention in attentions])
+        steps = [self.weights.get_input_step(f"{attention}.output.weight") for attention in attentions]
+        return self.pack(weights, biases, ADD_RESIDUAL, steps)
 
     def _load_output_projection(self, attention: str) -> Matrix:
         """Return the weight (D, U) of an output projection."""
@@ -212,7 +249,8 @@ class _ModelPacker(WeightPacker):
 
     def pack_linears(self, names: Sequence[str], shape: tuple[int, int], epilogue: int) -> LinearWeights:
         weights = [WeightLoader(partial(self.load_matrix, f"{name}.weight"), shape, self.weights.release) for name in names]
-        return self.pack(weights, self._get_biases(names), epilogue)
+        steps = [self.weights.get_input_step(f"{name}.weight") for name in names]
+        return self.pack(weights, self._get_biases(names), epilogue, steps)
 
     def _get_biases(self, names: Sequence[str]) -> list[NDArray[np.float32] | None]:
         return [self.weights.arrays.get(f"{name}.bias") for name in names]

@@ -1,4 +1,4 @@
-"""State of a compiled search: the KV cache, and the workspace of the kernels.
+"""State of a compiled search: the KV cache or the cells of an SSRU, and the workspace of the kernels.
 
 B sentences    N rows, R for each sentence    P stored rows    others as in `kernels.structs`
 """
@@ -117,6 +117,7 @@ class CompiledState(NamedTuple):
     num_active: number of active sentences
     length: number of target tokens read
     self_keys, self_values: keys and values of the output (L, P, T, K or U); empty before the first step
+    cells: cells of an SSRU, which has no keys and values (L, P, 2, D)
     ancestors_NT: stored row whose slot each row descends from, at each position
     slot_row_N: stored row that each row writes
     sentence_N: source of each row, or of each active sentence before the first step
@@ -133,6 +134,7 @@ class CompiledState(NamedTuple):
     length: int = 0
     self_keys: NDArray[Any] = NO_NUMBERS
     self_values: NDArray[Any] = NO_NUMBERS
+    cells: NDArray[Any] = NO_NUMBERS
     ancestors_NT: NDArray[Any] = NO_NUMBERS
     slot_row_N: NDArray[Any] = NO_NUMBERS
     sentence_N: NDArray[Any] = NO_NUMBERS
@@ -170,6 +172,7 @@ class CompiledState(NamedTuple):
         return SelfKVCache(
             keys=get_address(self.self_keys),
             values=get_address(self.self_values),
+            cells=get_address(self.cells),
             ancestors=get_address(self.ancestors_NT),
             slot_rows=get_address(self.slot_row_N),
             sentence_ids=get_address(self.sentence_N),

@@ -92,22 +92,32 @@ class WeightPacker:
         return get_address(self.arrays[-1])
 
     def pack(
-        self, weights: Sequence[WeightLoader], biases: Sequence[NDArray[np.float32] | None], epilogue: int
+        self,
+        weights: Sequence[WeightLoader],
+        biases: Sequence[NDArray[np.float32] | None],
+        epilogue: int,
+        input_steps: Sequence[float | None] = (),
     ) -> LinearWeights:
-        """Return the weights and biases of one product in all layers, whose arrays the packer keeps."""
+        """Return the weights and biases of one product in all layers, whose arrays the packer keeps.
+
+        input_steps: stored step of each layer's inputs in int8, which counts if no layer lacks it
+        """
         num_outputs = weights[0].shape[0]
         # The outputs of all products but those of attention and of the vocabulary are rows in whole vectors.
         row_width = num_outputs if epilogue == STORE else round_up(num_outputs)
         if self.precision == "float32":
             weights_address, bias = self._share(pack_float32_weights(weights, biases))
-            scale = compensation = 0
+            scale = compensation = steps = 0
         else:
             weights_address, scale, bias, compensation = self._share(pack_int8_weights(weights, biases, epilogue))
+            has_steps = bool(input_steps) and None not in input_steps
+            steps = self.add_array(np.array(input_steps, np.float32)) if has_steps else 0
         return LinearWeights(
             weights_address,
             scale,
             bias,
             compensation,
+            steps,
             row_width,
             pad_outputs(num_outputs),
             epilogue,
@@ -126,11 +136,11 @@ def load_matrix(weights: ModelWeights, name: str, precision: CompiledPrecision) 
 
 
 def pack_output(
-    weight_WD: Matrix, bias_W: NDArray[np.float32] | None, precision: CompiledPrecision
+    weight_WD: Matrix, bias_W: NDArray[np.float32] | None, precision: CompiledPrecision, input_step: float | None
 ) -> tuple[LinearWeights, list[NDArray[Any]]]:
     """Return the packed weights before the softmax of some words, and the arrays that hold them."""
     packer = WeightPacker(precision)
-    return packer.pack([WeightLoader.from_matrix(weight_WD)], [bias_W], STORE), packer.arrays
+    return packer.pack([WeightLoader.from_matrix(weight_WD)], [bias_W], STORE, [input_step]), packer.arrays
 
 
 def round_up(width: int) -> int:

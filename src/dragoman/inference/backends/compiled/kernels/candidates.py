@@ -55,7 +55,7 @@ def select_candidates(num_rows, length, decoder, workspace, row_buffers, options
     num_blocks, first_list = -(-output.num_outputs // LOGIT_BLOCK), group.thread_index * row_buffers.num_rows
     for row in range(num_rows):
         store_i64(row_buffers.num_filled, first_list + row, 0)
-    prepare_inputs(workspace.x, output, num_rows, workspace.width, workspace)
+    prepare_inputs(workspace.x, output, np.int64(0), num_rows, workspace.width, workspace)
     first_block, end_block = thread_range(num_blocks, group)
     for block in range(first_block, end_block):
         column, count = block * LOGIT_BLOCK, multiply_logit_block(workspace.x, output, block, logits, num_rows, workspace)

@@ -43,6 +43,7 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     rotate_2,
     rotate_4,
     rotate_8,
+    sigmoid,
     splat,
 )
 from dragoman.inference.backends.compiled.kernels.structs import (
@@ -397,6 +398,12 @@ def add_vectors(x, added, count):
 def add_residual(inputs, width, norms, pre_norm, linear, layer, num_rows, workspace):
     """End a sub-layer: add a product to x, and normalize the sum if the norm comes last."""
     multiply(inputs, linear, layer, workspace.residual, num_rows, width, workspace)
+    finish_residual(norms, pre_norm, layer, num_rows, workspace)
+
+
+@kernel
+def finish_residual(norms, pre_norm, layer, num_rows, workspace):
+    """Copy the residual sum into x, normalized if the norm comes last."""
     if not pre_norm:
         layer_norm(workspace.residual, workspace.x, num_rows, workspace.width, norms, layer)
     elif workspace.residual != workspace.x:
@@ -410,6 +417,33 @@ def apply_feed_forward(layers, layer, num_rows, workspace):
     add_residual(
         workspace.projections, layers.inner.num_outputs, norms, layers.pre_norm, layers.outer, layer, num_rows, workspace
     )
+
+
+@kernel
+def apply_ssru(layer, self_kv, workspace, num_rows, position):
+    """Compute the cells of an SSRU from its two projections, and add their ReLU to x in `residual`.
+
+    A cell is at its row's slot for even or for odd positions. The earlier one is at the slot of the row's ancestor.
+    """
+    width, zero = workspace.width, splat(0.0)
+    start, stop = thread_range(num_rows, workspace.group)
+    for row in range(start, stop):
+        slot_row = load_i32(self_kv.slot_rows, row)
+        store_i32(self_kv.ancestors, row * self_kv.capacity + position, np.int32(slot_row))
+        cell_offset = ((layer * self_kv.num_rows + slot_row) * 2 + position % 2) * width
+        past_offset = cell_offset
+        if position > 0:
+            ancestor_row = load_i32(self_kv.ancestors, row * self_kv.capacity + position - 1)
+            past_offset = ((layer * self_kv.num_rows + ancestor_row) * 2 + (position - 1) % 2) * width
+        for offset in range(0, width, LANES):
+            forget = sigmoid(load_f32x16(workspace.projections, (2 * row + 1) * width + offset))
+            past = load_f32x16(self_kv.cells, past_offset + offset) if position > 0 else zero
+            candidate = load_f32x16(workspace.projections, 2 * row * width + offset)
+            cell = forget * past + (splat(1.0) - forget) * candidate
+            store_f32x16(self_kv.cells, cell_offset + offset, cell)
+            index = row * width + offset
+            store_f32x16(workspace.residual, index, load_f32x16(workspace.x, index) + maximum(cell, zero))
+    barrier(workspace.group)
 
 
 @kernel
@@ -485,18 +519,8 @@ def encode(batch, weights, cross_kv, workspace):
 
 @kernel
 def finish_decoder_layer(layer, decoder, cross_kv, sentence_ids, rows_per_sentence, num_rows, workspace):
-    """Add the output of self-attention to x, and compute cross-attention and the feed-forward network."""
+    """Compute cross-attention and the feed-forward network."""
     layers, cross_attention, head_layout = decoder.layers, decoder.cross_attention, decoder.head_layout
-    add_residual(
-        workspace.attention_output,
-        head_layout.value_width,
-        layers.norms[0],
-        layers.pre_norm,
-        layers.output,
-        layer,
-        num_rows,
-        workspace,
-    )
     project(cross_attention.norms, layers.pre_norm, cross_attention.query, layer, workspace.projections, num_rows, workspace)
     apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, rows_per_sentence, workspace, num_rows)
     add_residual(
@@ -525,7 +549,21 @@ def run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cro
         add_vectors(workspace.x, added, num_rows * workspace.width)
     for layer in range(layers.num_layers):
         project(layers.norms[0], layers.pre_norm, layers.qkv, layer, workspace.projections, num_rows, workspace)
-        apply_causal_self_attention(head_layout, layers.window, layer, self_kv, workspace, num_rows, position)
+        if layers.has_ssru:
+            apply_ssru(layer, self_kv, workspace, num_rows, position)
+            finish_residual(layers.norms[0], layers.pre_norm, layer, num_rows, workspace)
+        else:
+            apply_causal_self_attention(head_layout, layers.window, layer, self_kv, workspace, num_rows, position)
+            add_residual(
+                workspace.attention_output,
+                head_layout.value_width,
+                layers.norms[0],
+                layers.pre_norm,
+                layers.output,
+                layer,
+                num_rows,
+                workspace,
+            )
         finish_decoder_layer(layer, decoder, cross_kv, self_kv.sentence_ids, np.int64(1), num_rows, workspace)
     if layers.final_norm.is_present:
         layer_norm(workspace.x, workspace.x, num_rows, workspace.width, layers.final_norm, np.int64(0))

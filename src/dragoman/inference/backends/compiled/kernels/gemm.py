@@ -41,6 +41,7 @@ from dragoman.inference.backends.compiled.kernels.simd import (
     inline_kernel,
     kernel,
     maximum,
+    minimum,
     reduce_max,
     round_f32_to_i32,
     splat,
@@ -64,7 +65,6 @@ SIGNED_OFFSET, NONNEGATIVE_OFFSET = (INSTRUCTION_SET.get_input_offset(nonnegativ
 @kernel
 def quantize_rows(x, num_rows, width, workspace, nonnegative):
     """Quantize each row of x (N, I) to 0 … 255 or to -127 … 127, with its step, and add the offset of its bytes."""
-    input_stride = workspace.input_stride
     for row in range(num_rows):
         start = row * width
         max_abs = splat(0.0)
@@ -75,7 +75,20 @@ def quantize_rows(x, num_rows, width, workspace, nonnegative):
         scale, offset = splat(1.0 / step_size), splat_i32(NONNEGATIVE_OFFSET if nonnegative else SIGNED_OFFSET)
         for column in range(0, width, LANES):
             quantized = round_f32_to_i32(load_f32x16(x, start + column) * scale) + offset
-            store_i8x16(workspace.quantized_inputs, row * input_stride + column, quantized)
+            store_i8x16(workspace.quantized_inputs, row * workspace.input_stride + column, quantized)
+
+
+@kernel
+def quantize_by_step(x, num_rows, width, workspace, nonnegative, step_size):
+    """Quantize each row of x (N, I) by this step, limit the result to 127 of each sign, and add the offset of its bytes."""
+    scale, offset = splat(1.0 / step_size), splat_i32(NONNEGATIVE_OFFSET if nonnegative else SIGNED_OFFSET)
+    limit, least = splat(INT8_MAX), splat(-INT8_MAX)
+    for row in range(num_rows):
+        store_f32(workspace.row_scales, row, np.float32(step_size))
+        for column in range(0, width, LANES):
+            steps = load_f32x16(x, row * width + column) * scale
+            quantized = round_f32_to_i32(maximum(minimum(steps, limit), least)) + offset
+            store_i8x16(workspace.quantized_inputs, row * workspace.input_stride + column, quantized)
 
 
 @kernel
@@ -284,7 +297,7 @@ def multiply(x, linear, layer, y, num_rows, width, workspace):
 
     Each thread computes some outputs, and all wait for each other at the end.
     """
-    prepare_inputs(x, linear, num_rows, width, workspace)
+    prepare_inputs(x, linear, layer, num_rows, width, workspace)
     first_block, end_block = thread_range(linear.padded_outputs // OUTPUT_BLOCK, workspace.group)
     first, end, row_stride = OUTPUT_BLOCK * first_block, OUTPUT_BLOCK * end_block, linear.num_outputs
     multiply_prepared(x, linear, layer, y, row_stride, first, end, num_rows, width, workspace)
@@ -292,10 +305,13 @@ def multiply(x, linear, layer, y, num_rows, width, workspace):
 
 
 @kernel
-def prepare_inputs(x, linear, num_rows, width, workspace):
+def prepare_inputs(x, linear, layer, num_rows, width, workspace):
     """Quantize the rows of x (N, I) if the weights are in int8."""
-    if not linear.is_float32:
-        quantize_rows(x, num_rows, width, workspace, linear.epilogue == ADD_RESIDUAL_U8)
+    nonnegative = linear.epilogue == ADD_RESIDUAL_U8
+    if linear.input_steps:
+        quantize_by_step(x, num_rows, width, workspace, nonnegative, load_f32(linear.input_steps, layer))
+    elif not linear.is_float32:
+        quantize_rows(x, num_rows, width, workspace, nonnegative)
 
 
 @kernel

@@ -49,9 +49,14 @@ def load_weights(weights, steps, factors, output, index):
 
 @kernel
 def compute_step_size(weights, steps, factors, output, num_inputs):
-    """Return the smallest step with which an output's weights are at most 127 steps, and within the limit of a lane."""
+    """Return the smallest step with which an output's weights are at most 127 steps, and within the limit of a lane.
+
+    Integers keep their own step, if it is within the limit.
+    """
     zero = splat(0.0)
     max_abs = max_lane = zero
+    if steps:
+        max_abs = splat(INT8_MAX) * splat(load_f32(steps, output)) * splat(load_f32(factors, output))
     for offset in range(0, num_inputs, LANES):
         values = load_weights(weights, steps, factors, output, output * num_inputs + offset)
         max_abs = maximum(max_abs, absolute(values))

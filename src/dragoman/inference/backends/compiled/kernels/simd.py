@@ -264,6 +264,16 @@ def maximum(typing, left, right):
     return f32x16(f32x16, f32x16), codegen
 
 
+@intrinsic
+def minimum(typing, left, right):
+    """Return the smaller float of each lane."""
+
+    def codegen(context, builder, signature, args):
+        return builder.select(builder.fcmp_ordered("<", *args), *args)
+
+    return f32x16(f32x16, f32x16), codegen
+
+
 def _make_rotation(distance):
     """Return an intrinsic that rotates the lanes by this distance."""
 
@@ -423,10 +433,16 @@ def select_nonnegative(typing, condition, nonnegative, negative):
 
 
 @kernel
+def sigmoid(x):
+    """Return the logistic sigmoid, without overflow."""
+    exponential = exp_f32x16(splat(0.0) - absolute(x))
+    return divide(select_nonnegative(x, splat(1.0), exponential), splat(1.0) + exponential)
+
+
+@kernel
 def silu(x):
     """Return x times its logistic sigmoid (Hendrycks and Gimpel 2016)."""
-    exponential = exp_f32x16(splat(0.0) - absolute(x))
-    return x * divide(select_nonnegative(x, splat(1.0), exponential), splat(1.0) + exponential)
+    return x * sigmoid(x)
 
 
 # Coefficients of t, t² … in erf(x) = 1 - (a₁t + … + a₅t⁵) exp(-x²) for t = 1 / (1 + ERF_SCALE · x), with an error of at most

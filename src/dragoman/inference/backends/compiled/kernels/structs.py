@@ -44,6 +44,7 @@ class LinearWeights(NamedTuple):
 
     weights: (L, O / 16, I / 4, 16, 4) bytes, or (L, O / 16, I, 16) floats. Zeros pad O to whole blocks and I to whole vectors.
     scale, compensation: in int8, the step of each output (L, O), and the sum that the offset of quantized inputs contributes
+    input_steps: (L,), the step of quantized inputs that was stored with the weights, or 0 if each row of inputs has its own
     bias: (L, O), with O padded likewise
     num_outputs, padded_outputs: O without and with padding
     epilogue: last operation, such as RELU
@@ -53,6 +54,7 @@ class LinearWeights(NamedTuple):
     scale: Address
     bias: Address
     compensation: Address
+    input_steps: Address
     num_outputs: int
     padded_outputs: int
     epilogue: int
@@ -133,6 +135,7 @@ class LayerWeights(NamedTuple):
 
     norms: those of self-attention and of the feed-forward layer
     window: greatest distance of positions that self-attention connects
+    has_ssru: whether an SSRU takes the place of self-attention. `qkv` is then its projections, and `output` is not used
     """
 
     num_layers: int
@@ -144,6 +147,7 @@ class LayerWeights(NamedTuple):
     pre_norm: bool
     final_norm: NormWeights
     window: int
+    has_ssru: bool
 
 
 class CrossAttention(NamedTuple):
@@ -198,6 +202,7 @@ class CrossKVCache(NamedTuple):
 class SelfKVCache(NamedTuple):
     """Keys and values of the outputs (L, P, T, K or U), and the table of ancestors.
 
+    cells: (L, P, 2, D), the cells of an SSRU after tokens at even and at odd positions. There are then no keys and values
     ancestors: (N, capacity), the stored row whose slot each row descends from at each position
     slot_rows: (N,), the stored row that each row writes
     sentence_ids: (N,), the source of each row
@@ -206,6 +211,7 @@ class SelfKVCache(NamedTuple):
 
     keys: Address
     values: Address
+    cells: Address
     ancestors: Address
     slot_rows: Address
     sentence_ids: Address
