@@ -87,6 +87,8 @@ def test_hostile_markup_takes_linear_time(subtests: pytest.Subtests) -> None:
         ("the <i>red house</i>", "la maison rouge", [(0, 0), (1, 2), (2, 1)], "la <i>maison rouge</i>"),
         ("<b>a</b> <i>b</i>", "y x", [(0, 1), (1, 0)], "<i>y</i> <b>x</b>"),
         ("Hello {name}!", "Hallo!", [(0, 0), (1, 1)], "Hallo {name}!"),
+        ("one <b>{n}</b> two", "eins zwei", [(0, 0), (1, 1)], "eins <b>{n}</b> zwei"),
+        ("the soft&shy;ware", "das Programm", [(0, 0), (1, 1)], "das&shy; Programm"),
         ("Only {n}KB free", "Nur KB frei", [(0, 0), (1, 1), (2, 2)], "Nur {n}KB frei"),
         ("Press {key} to go", "キーを押す", [(0, 2), (1, 3)], "キーを押{key}す"),
         ("<a><b>x</b> y</a>", "u v", [(0, 1), (1, 0)], "<a>u <b>v</b></a>"),

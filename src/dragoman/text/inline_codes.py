@@ -42,7 +42,10 @@ _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][
 
 MAX_REFERENCE = 34
 """Most characters of a character reference of HTML."""
-_LANGUAGE = re.compile(r"""\s(?:xml:)?lang\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`/]+))""", re.IGNORECASE)
+# Also the tag `<lang fr>` of WebVTT.
+_LANGUAGE = re.compile(
+    r"""\s(?:xml:)?lang\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=<>`/]+))|^<lang\s+([A-Za-z0-9-]+)\s*>$""", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -313,7 +316,7 @@ class Slot:
     """Place of a code in the clean text.
 
     start, end: positions of its content; equal for a point
-    before, after: the characters beside a point in the source, also those in an element; empty at the ends and beside a point
+    before, after: the characters beside a code in the source, also those in an element; empty at the ends and beside a point
     """
 
     part: Point | Element
@@ -354,9 +357,10 @@ class _CleanTextBuilder:
         for index, part in enumerate(parts):
             if isinstance(part, str):
                 self._add_text(part)
-            elif isinstance(part, Point):
-                before = _get_edge(parts[max(index - 1, 0) : index], -1)
-                after = _get_edge(parts[index + 1 : index + 2], 0)
+                continue
+            before = _get_edge(parts[max(index - 1, 0) : index], -1)
+            after = _get_edge(parts[index + 1 : index + 2], 0)
+            if isinstance(part, Point):
                 slots.append(Slot(part, self.length, self.length, before=before, after=after))
                 if part.is_space and self.last and not self.last.isspace():
                     self._add_text(" ")
@@ -364,7 +368,7 @@ class _CleanTextBuilder:
             else:
                 start = self.length
                 children = self.add(part.parts)
-                slots.append(Slot(part, start, self.length, children))
+                slots.append(Slot(part, start, self.length, children, before, after))
         return tuple(slots)
 
     def _add_text(self, text: str) -> None:

@@ -303,12 +303,10 @@ class _Writer:
                 self.output.append(part.end_tag)
             elif child.letters is not None and isinstance(part, Point):
                 self.output.append(part.markup)
-            elif isinstance(part, Element):
+            elif isinstance(part, Element) and child.end > child.start:
                 self._write_text(self._get_start(child.start))
                 self.output.append(part.start_tag)
                 self._write_children(child)
-                if child.end > child.start:
-                    self._write_text(self.units[child.end - 1][1])
                 self.output.append(part.end_tag)
             else:
                 neighbors = node.children[max(number - 1, 0) : number + 2]
@@ -321,7 +319,9 @@ class _Writer:
         return self.units[gap][0] if gap < len(self.units) else len(self.target)
 
     def _write_point(self, point: _Node, parent: _Node, previous: _Node, following: _Node) -> None:
-        """Write a point. It has a space where the source or the translation has one, and the script beside it uses spaces.
+        """Write a point, or an element without text.
+
+        It has a space where the source or the translation has one, and the script beside it uses spaces.
 
         previous, following: the siblings beside it, or the point itself. Points that the source joins stay joined.
         """
@@ -331,12 +331,14 @@ class _Writer:
         self._write_text(left_end)
         left, right = self.target[max(left_end - 1, 0) : left_end], self.target[right_start : right_start + 1]
         has_space = right_start > left_end
-        if isinstance(slot.part, Point) and slot.part.is_space:
-            self.output.append(slot.part.markup)
-            self.position = max(self.position, right_start)
-            return
         is_first = parent.slot is not None and gap == parent.start
         is_last = parent.slot is not None and gap == parent.end
+        if isinstance(slot.part, Point) and (slot.part.is_space or slot.part.is_invisible):
+            if slot.part.is_invisible and slot.before.isspace() and not is_last:
+                self._write_text(right_start)
+            self.output.append(slot.part.markup)
+            self.position = max(self.position, right_start if slot.part.is_space else left_end)
+            return
         is_glued = bool(slot.before.strip()) and slot.after.isspace()
         is_joined = slot.before == "" and _is_point_at(previous, gap) and previous is not point
         if (
@@ -347,7 +349,12 @@ class _Writer:
             and not _is_word(slot.before)
         ):
             self._write_space(slot.before.isspace() or has_space or (slot.before != "" and _is_word(left)))
-        self.output.append(slot.part.markup if isinstance(slot.part, Point) else "")
+        if isinstance(slot.part, Element):
+            self.output.append(slot.part.start_tag)
+            self._write_children(point)
+            self.output.append(slot.part.end_tag)
+        else:
+            self.output.append(slot.part.markup)
         if is_last:
             return
         self.position = max(self.position, right_start)
@@ -363,7 +370,7 @@ class _Writer:
 
 
 def _is_point_at(node: _Node, gap: int) -> bool:
-    return node.slot is not None and isinstance(node.slot.part, Point) and node.letters is None and node.start == gap
+    return node.slot is not None and node.letters is None and node.start == node.end == gap
 
 
 def _is_word(character: str) -> bool:
