@@ -35,7 +35,7 @@ from dragoman.inference.whole_texts import LineRequest, TranslateLines
 from dragoman.text.breaks import repeated_boundaries
 from dragoman.text.code_check import compare_codes
 from dragoman.text.inline_codes import read_inline
-from dragoman.text.references import spells_word
+from dragoman.text.references import count_sign, read_reference, spells_word
 
 MONTHS = (
     "January",
@@ -279,8 +279,9 @@ def measure_file(
 
 
 def _count(text: str, code: str) -> int:
-    """Return how often a text has a code; for a character reference, also as a character."""
-    return text.count(code) + (text.count(html.unescape(code)) if code.startswith("&") and code != "&amp;" else 0)
+    """Return how often a text has a code; for a character reference, also as a character, or as another sign of its kind."""
+    character = read_reference(code)
+    return text.count(code) + (count_sign(text, character) if character and code != "&amp;" else 0)
 
 
 def list_files(folders: Sequence[Path], count: int) -> Iterator[tuple[str, list[Path]]]:

@@ -43,6 +43,7 @@ STYLES += [
     "\\ref{a:b}",
 ]
 STYLES += ["--help", "--color=auto", "*.txt", "*.tar.gz", "foo()", "a.b()", "f(x)", "max(a, b)", "getName(the value)"]
+STYLES += ["{if $x}", "::name::", "\\(user.name)", "<!-- a -->"]
 STYLES += ["List<T>", "Map<String, Integer>", "std::vector<int>", "x->y", "a[i]", "data[0][1]", 'row["key"]', "Foo::bar()"]
 STYLES += ["${HOME}/x/y.txt", "$HOME/x", "$BUILD_DIR/a.txt", "%APPDATA%\\x\\y.txt"]
 PAIRS = (
@@ -178,7 +179,7 @@ def test_values_for_programs_stay_and_keys_select() -> None:
         "2031-05-17T05:21:00Z", "en-US", "true", "getMay", "#/components/x", "text/html", "user_name", "app.title",
         "./x.js", "col-md-6", "10px", "HH:mm", "yyyy-MM-dd", "%B %d, %Y", "MMMM d, yyyy", "rgb(1, 2, 3)",
         "btn btn-primary", "Europe/Berlin", "ctrl+s", "?a=1&b=2", "sha256-abc/def=",
-        "0xFF", "1024x768", "aGVsbG8gd29ybGQ=",
+        "0xFF", "1024x768", "aGVsbG8gd29ybGQ=", "12px solid #ccc", "0 auto", "#main > .item", ".a .b", "NODE_ENV=production",
     ]  # fmt: skip
     content = json.dumps({f"k{number}": value for number, value in enumerate(values)}, indent=1)
     document = parse_document("a.json", content.encode())

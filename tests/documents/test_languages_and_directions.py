@@ -97,6 +97,7 @@ def test_pages_come_back_as_they_were() -> None:
         "<span>A</span> B <span>C</span>",
         '<span class="x">A B</span>',
         "A<ul><li>B<li>C</ul>D<dd>E<dd>F",
+        "<p dir=auto>A B</p><p>C D</p>",
     ):
         content = page.encode()
         for source, target in (("en", "ar"), ("ar", "en")):
@@ -120,6 +121,9 @@ def test_direction_of_a_style_is_removed() -> None:
     assert '<bdo style="direction:rtl">' in text
 
 
+VTT = "WEBVTT\n\n00:01.000 --> 00:02.000\n<lang fr>Bonjour</lang> she said\n"
+
+
 def test_parts_in_other_languages_stay() -> None:
     page = (
         '<html lang="en"><p lang="fr" title="Un mot">Il est tard.</p><p>He said <i lang="fr">au revoir</i> to <b lang="en-GB">'
@@ -132,6 +136,8 @@ def test_parts_in_other_languages_stay() -> None:
     document = parse_document("a.html", page.encode())
     result = translate_document(document, get_parser("a.html"), make_stub(str.upper), DocumentOptions("en", "es"))
     assert result.content.decode() == expected
+    assert "<lang fr>Bonjour</lang> A" in translate("a.vtt", VTT.encode(), "en", "de", "A")
+    assert translate("a.md", b"---\nlang: en-US\n---\nMay", "en", "de", "Mai") == "---\nlang: de\n---\nMai"
 
 
 def test_runs_in_other_languages_stay() -> None:
@@ -156,6 +162,7 @@ REFUSED = {
     "a.pptx": test_pptx.make_pptx(f"<a:p>{test_pptx.run('Il est tard', test_pptx.PLAIN.replace('en-US', 'fr-CA'))}</a:p>"),
     "a.odt": DIRECTIONS["a.odt"][0],
     "a.epub": test_epub.make_epub(),
+    "a.md": b"---\ntitle: May\nlang: fr-CA\n---\nIl est tard\n",
 }
 
 

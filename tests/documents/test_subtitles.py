@@ -220,6 +220,12 @@ def test_rolling_captions_are_no_sentence() -> None:
     assert document.sentence_groups == ()
 
 
+def test_songs_and_sounds_are_no_part_of_a_sentence() -> None:
+    texts = ("we sing", "♪ a song ♪", "and on", "[door opens]", "(Anna) we", "go home")
+    cues = "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\n{text}\n\n" for n, text in enumerate(texts))
+    assert parse_srt(cues.encode()).sentence_groups == (("4", "5"),)
+
+
 def test_line_length_of_a_cue_with_time_stamps_is_that_of_its_lines() -> None:
     line = "<00:00:00.500>" + " ".join(["words"] * 9)  # 53 characters, which no break divides
     for stamp, flags in ((line, ("line_length",)), (line.partition(">")[2], ())):

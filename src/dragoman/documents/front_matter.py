@@ -17,9 +17,12 @@ KEYS = (
     "title", "subtitle", "description", "summary", "excerpt", "linkTitle", "sidebar_label", "short_title", "nav_title",
 )  # fmt: skip
 """Keys of the outermost level whose values are texts, as Hugo, Jekyll, Docusaurus and MkDocs have them."""
+LANGUAGE_KEY = "lang"
+"""Key whose value is the language of the file, as Jekyll, VuePress and Pandoc have it."""
+_READ_KEYS = "|".join((*KEYS, LANGUAGE_KEY))
 
-_TOML_VALUE = re.compile(rf"""^({"|".join(KEYS)})[ \t]*=[ \t]*("(?!"")(?:[^"\\\n]++|\\.)*+"|'(?!'')[^'\n]*')""", re.MULTILINE)
-_JSON_VALUE = re.compile(rf"""^[ \t]*"({"|".join(KEYS)})"[ \t]*:[ \t]*("(?:[^"\\\n]++|\\.)*+")""", re.MULTILINE)
+_TOML_VALUE = re.compile(rf"""^({_READ_KEYS})[ \t]*=[ \t]*("(?!"")(?:[^"\\\n]++|\\.)*+"|'(?!'')[^'\n]*')""", re.MULTILINE)
+_JSON_VALUE = re.compile(rf"""^[ \t]*"({_READ_KEYS})"[ \t]*:[ \t]*("(?:[^"\\\n]++|\\.)*+")""", re.MULTILINE)
 _TOML_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
 
@@ -35,7 +38,7 @@ class FrontText:
 
 
 def read_front_matter(text: EncodedText, end: int) -> list[FrontText]:
-    """Return the texts of the front matter in the characters before `end`; none if it is not valid.
+    """Return the texts of the front matter in the characters before `end`, and its language; none if it is not valid.
 
     Raises MissingDependencyError without ruamel.yaml.
     """
@@ -53,7 +56,7 @@ def read_front_matter(text: EncodedText, end: int) -> list[FrontText]:
 
 
 def _read_yaml(text: EncodedText, content: str) -> list[FrontText]:
-    scalars = [scalar for scalar in read_scalars(content) if len(scalar.path) == 1 and scalar.path[0] in KEYS]
+    scalars = [scalar for scalar in read_scalars(content) if len(scalar.path) == 1 and scalar.path[0] in (*KEYS, LANGUAGE_KEY)]
     counts = Counter(scalar.path for scalar in scalars)
     return [
         FrontText(

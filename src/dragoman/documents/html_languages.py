@@ -168,10 +168,9 @@ class OuterBlocks:
         value: direction that the text states at its start; empty if it states none
         """
         self.has_bare_text |= not self._name and not value
-        if not self._name and value:
-            self.values.add(value)
-        elif self._name and self._value:
-            self.values.add(self._value)
+        stated = self._value if self._name else value
+        if stated:
+            self.values |= {stated} - {"auto"}
         elif self._name and self._place != (self.places[-1] if self.places else -1):
             self.places.append(self._place)
         return bool(self._name)

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
-from dragoman.documents.front_matter import FrontText, read_front_matter
+from dragoman.documents.front_matter import LANGUAGE_KEY, FrontText, read_front_matter
 from dragoman.documents.heading_anchors import find_linked, list_anchors
 from dragoman.documents.markdown_dialects import add_dialects
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
@@ -136,8 +136,13 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
     check_lines(body.count("\n"), len(body), min_lines=MIN_BLOCK_LINES)
     parser.block.parse(body, parser, env, tokens)
     reader = _BlockReader(text, parser, env)
-    if front is not None:
-        reader.add_front_matter(read_front_matter(text, front.end()))
+    front_texts = [] if front is None else read_front_matter(text, front.end())
+    reader.add_front_matter([item for item in front_texts if item.key != LANGUAGE_KEY])
+    stated = next((item for item in front_texts if item.key == LANGUAGE_KEY), None)
+
+    def edit_language(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
+        return [] if stated is None or not language else [text.make_edit(stated.start, stated.end, stated.write(language))]
+
     for before, token in pairwise(tokens):
         if token.type == "inline":
             check_texts(len(reader.units), len(content))
@@ -150,7 +155,15 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
             token.children = None
     reader.find_anchors()
     texts, others = divide_units(reader.units)
-    return Document(content, texts, "markdown", make_edits=reader.make_edits, other_units=others)
+    return Document(
+        content,
+        texts,
+        "markdown",
+        make_edits=reader.make_edits,
+        source_language="" if stated is None else stated.value,
+        make_document_edits=edit_language,
+        other_units=others,
+    )
 
 
 class _LimitedTokens(list["Token"]):

@@ -32,7 +32,8 @@ _TIMES = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}(?:[ \t].*)?\s*")
 _NUMBER = re.compile(r"\s*\d+\s*")
 _HEADER_LANGUAGE = re.compile(r"WEBVTT[^\n]*\n(?:[^\s][^\n]*\n)*?Language:[ \t]*([\w-]+)[ \t]*\r?\n")
 _VTT_BLOCK = re.compile(r"(?:NOTE|STYLE|REGION)\b")
-_SENTENCE_END = re.compile(r"[.!?…。！？؟।:]['\"”’»)\]]*$|^\W*$")
+_SENTENCE_END = re.compile(r"[.!?…。！？؟।:]['\"”’»)\]]*$|[♪♫♬\]]$|^\W*$")
+_TEXT_START = re.compile(r"[♪♫♬\[(]")  # of a song, a sound or a speaker
 _DIALOGUE = re.compile(r"^[ \t]*[-–—]", re.MULTILINE)
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
 _TAG_OR_SPACE = re.compile(r"<[^<>]*>|(?<!\s) (?!\s)")
@@ -214,9 +215,11 @@ def _group_cues(units: Sequence[Unit], cues: dict[str, Cue]) -> Iterator[tuple[s
     sources: set[str] = set()
     for unit in units:
         is_plain = unit.markup == "none" and not cues[unit.id].is_dialogue
+        is_start = _TEXT_START.match(unit.source) is not None
         pause = cues[unit.id].begins_at - cues[group[-1]].ends_at if group else 0.0
         is_repeated = unit.source in sources  # captions that roll show a line twice
-        if group and not (is_plain and 0 <= pause <= MAX_PAUSE and len(group) < MAX_GROUP and not is_repeated):
+        is_next = is_plain and 0 <= pause <= MAX_PAUSE and not is_repeated and not is_start
+        if group and not (is_next and len(group) < MAX_GROUP):
             if len(group) > 1:
                 yield tuple(group)
             group = []

@@ -303,7 +303,7 @@ class _TextReader:
     def _read_emphasis(self, start: int) -> None:
         """Read the start or the end of emphasis, which stand at the edges of words."""
         match = _EMPHASIS.match(self.text, start)
-        if match is None or self.text[start - 1 : start] == match[0][0]:
+        if match is None or self.text[start - 1 : start] in (match[0][0], "\\"):
             return
         before, after = self.text[start - 1 : start] or " ", self.text[match.end() : match.end() + 1] or " "
         is_start = not before.isalnum() and not after.isspace()

@@ -46,11 +46,17 @@ _TOKENS = re.compile(
     | (?:Africa|America|Antarctica|Asia|Atlantic|Australia|Europe|Indian|Pacific|Etc)/[A-Z][\w/+-]+   # time zones
     | (?:ctrl|alt|shift|cmd|meta|mod)(?:\+\w+)+ | sha(?:256|384|512)-[\w+/=]+ | \?[\w.-]+=\S*
     | true | false | null | undefined | none | NaN
-    | :[a-z_]\w* | \^\S*\$
+    | :[a-z_]\w* | \^\S*\$ | [A-Z][A-Z0-9_]+=\S*
     """,
     re.VERBOSE,
 )
-_SEVERAL_TOKENS = re.compile(r"rgba?\([\d\s.,/%]+\)|hsla?\([\d\s.,/%a-z]+\)|data:\S+ \S+|\^.*\$", re.DOTALL)
+_SELECTOR = r"[.#][A-Za-z][\w-]*+"
+_LENGTH = r"(?:\d++(?:\.\d++)?+(?:px|r?em|%)?|solid|dashed|dotted|auto|none|#\w++)"
+_SEVERAL_TOKENS = re.compile(
+    r"rgba?\([\d\s.,/%]+\)|hsla?\([\d\s.,/%a-z]+\)|data:\S+ \S+|\^.*\$"
+    rf"|{_LENGTH}(?:\s{_LENGTH})++|{_SELECTOR}(?:\s*+[>+~,]?+\s*+{_SELECTOR})++",
+    re.DOTALL,
+)
 _KEBAB = re.compile(r"[a-z][a-z0-9]*(?:--?[a-z0-9]+)+")
 _CSS_WORDS = frozenset(
     (
