@@ -37,8 +37,9 @@ def iter_subclasses(error: type[DragomanError]) -> Iterator[type[DragomanError]]
 
 def iter_raised_codes() -> Iterator[tuple[str, str, str]]:
     """Yield location, class name and code of each `code="…"` in the source."""
-    for path in sorted(SOURCE_DIR.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(SOURCE_DIR.rglob("*.py"))}
+    for path in (path for path, text in texts.items() if "code=" in text):
+        for node in ast.walk(ast.parse(texts[path])):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("Error"):
                 for keyword in node.keywords:
                     if keyword.arg == "code" and isinstance(keyword.value, ast.Constant):

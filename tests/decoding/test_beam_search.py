@@ -688,7 +688,7 @@ def score_forced(
 
 def test_search_scores_equal_forced_scores(subtests: pytest.Subtests) -> None:
     for form, alpha in [("gnmt", 0.6), ("power", 1.0), ("none", 0.0)]:
-        for changes in MODEL_CHANGES:
+        for changes in MODEL_CHANGES if form == "gnmt" else MODEL_CHANGES[:1]:
             with subtests.test(changes=changes, form=form, alpha=alpha):
                 settings, beam, finished = make_settings(form, alpha), 4, 0
                 for seed in range(3):
