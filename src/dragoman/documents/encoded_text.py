@@ -30,15 +30,18 @@ class EncodedText:
 
     Attributes:
         content: the bytes
-        text: the characters, without a byte order mark
+        text: the characters, without a byte order mark; line feeds for the line breaks of a file in which all are carriage
+            returns
         encoding: Python's name of the encoding
         start: length of the byte order mark
+        has_carriage_returns: whether line feeds are written as carriage returns
     """
 
     content: bytes
     text: str
     encoding: str
     start: int = 0
+    has_carriage_returns: bool = False
 
     @cached_property
     def newline(self) -> str:
@@ -68,6 +71,7 @@ class EncodedText:
 
     def encode(self, text: str, escape: Callable[[str], str] | None = None) -> bytes:
         """Return the bytes of a text; see `make_edit`."""
+        text = text.replace("\n", "\r") if self.has_carriage_returns else text
         try:
             return text.encode(self.encoding)
         except UnicodeEncodeError as error:
@@ -115,7 +119,10 @@ def decode(content: bytes, encoding: str = "utf-8") -> EncodedText:
         raise DataError(f"a file in {encoding} cannot be edited; convert it to UTF-8", code="invalid-encoding")
     if "\0" in text:
         raise DataError("the file holds zero bytes, so it is no text", code="invalid-format")
-    return EncodedText(content, text, encoding, start)
+    has_carriage_returns = "\n" not in text and "\r" in text
+    return EncodedText(
+        content, text.replace("\r", "\n") if has_carriage_returns else text, encoding, start, has_carriage_returns
+    )
 
 
 def check_encoding(name: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import merge
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, apply_ordered_edits, divide_units
-from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.encoded_text import EncodedText, check_encoding, decode
 from dragoman.documents.html_languages import DIRECTION, ROOT_TAGS, LanguageScopes, PageLanguage, Statement
 from dragoman.documents.reading import check_codes, check_goes_on, check_tags, check_text, check_texts
 from dragoman.errors import DataError
@@ -30,6 +30,12 @@ KEPT_TAGS = frozenset(("script", "style", "pre", "textarea", "template", "iframe
 
 MIN_LONG_TAG = 2**16
 """Length of a tag whose attributes are counted before they are read."""
+_XML_ENCODING = re.compile(rb"<\?xml\s[^<>]*?\bencoding\s*+=\s*+[\"']([\w.:-]++)")
+_NAMES_FOR_BROWSERS = {
+    "ascii": "windows-1252", "iso8859-1": "windows-1252", "iso8859-9": "windows-1254",
+    "utf-16-le": "utf-8", "utf-16-be": "utf-8",
+}  # fmt: skip
+"""Encodings that browsers read for those that a page states: https://encoding.spec.whatwg.org, and the prescan of HTML."""
 _CHARSET = re.compile(rb"<meta[^<>]+?charset\s*+=\s*+[\"']?+\s*+([\w.:-]++)", re.IGNORECASE)
 _BLANKS = " \t\n\r\f"
 _SPACE = re.compile(f"[{_BLANKS}]+")
@@ -177,8 +183,11 @@ def parse(content: bytes) -> Document:
 
 
 def _decode(content: bytes) -> EncodedText:
+    if declaration := _XML_ENCODING.match(content[:512]):
+        return decode(content, declaration[1].decode("ascii"))
     charset = _CHARSET.search(content[:4096])
-    return decode(content, charset[1].decode("ascii") if charset else "utf-8")
+    name = charset[1].decode("ascii") if charset else "utf-8"
+    return decode(content, _NAMES_FOR_BROWSERS.get(check_encoding(name), name))
 
 
 def _make_template_error(text: str, start: int) -> DataError:

@@ -1,0 +1,61 @@
+"""Tests of encodings by the names of the web, and of files whose line breaks are carriage returns."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.formats import get_parser
+from expected_errors import raises_code
+
+FILES = {
+    "a.po": 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "Open"\nmsgstr ""\n',
+    "a.srt": "1\n00:00:01,000 --> 00:00:02,000\nOpen it.\n\n2\n00:00:03,000 --> 00:00:04,000\nClose it.\n",
+    "a.vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\nOpen it.\n",
+    "a.properties": "# comment\nopen = Open it\nclose = Close \\\n  it\n",
+    "a.strings": '/* note */\n"open" = "Open it";\n',
+    "a.json": '{\n "open": "Open it"\n}\n',
+    "a.yaml": "open: Open it\nclose: |\n  Close it\n  now\n",
+    "a.md": "# Title\n\nOpen it. Close\nit now.\n\n- one item\n- two items\n",
+    "a.txt": "Open it.\n\nClose it.\n",
+    "a.html": "<html>\n<p>Open it.</p>\n<pre>\nsome code\n</pre></html>\n",
+    "a.xml": '<resources>\n <string name="a">Open it</string>\n</resources>\n',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_carriage_returns_are_line_breaks(name: str) -> None:
+    """The output is that of the file with line feeds, with its line breaks."""
+    parse = get_parser(name)
+    outputs = []
+    for line_break in ("\n", "\r"):
+        document = parse(FILES[name].replace("\n", line_break).encode())
+        texts = {unit.id: UnitTranslation(f"«{unit.source}»") for unit in document.units}
+        assert texts
+        outputs.append(write_document(document, texts, "de"))
+    assert outputs[1] == outputs[0].replace(b"\n", b"\r")
+
+
+@pytest.mark.parametrize(
+    ("head", "encoding"),
+    [
+        ('<meta charset="iso-8859-1">', "cp1252"),
+        ('<meta charset="us-ascii">', "cp1252"),
+        ('<meta http-equiv="Content-Type" content="text/html; charset=latin5">', "cp1254"),
+        ('<meta charset="x-sjis">', "cp932"),
+        ('<meta charset="utf-16">', "utf-8"),
+        ('<?xml version="1.0" encoding="ISO-8859-15"?><html><meta charset="utf-8">', "iso8859-15"),
+    ],
+)
+def test_pages_are_read_as_browsers_read_them(head: str, encoding: str) -> None:
+    """Source: https://encoding.spec.whatwg.org/#names-and-labels, and for XHTML the declaration of XML."""
+    text = "日本" if encoding == "cp932" else "“5 €”" if encoding != "iso8859-15" else "5 € für"
+    document = get_parser("a.html")(f"{head}<p>{text} for all</p>".encode(encoding))
+    assert [unit.source for unit in document.units] == [f"{text} for all"]
+    content = write_document(document, {document.units[0].id: UnitTranslation(f"für {text}" if "日" not in text else text)})
+    assert text.encode(encoding) in content
+
+
+def test_unknown_encoding_of_a_page_is_refused() -> None:
+    with raises_code("invalid-encoding"):
+        get_parser("a.html")(b'<meta charset="rot13"><p>text</p>')
