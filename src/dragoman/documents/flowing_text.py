@@ -89,7 +89,7 @@ def _collapse_spaces(pieces: Sequence[Piece]) -> list[Piece]:
     for piece in pieces:
         if isinstance(piece, Code):
             output.append(piece)
-            is_after_space = is_after_space and piece.kind != "point"
+            is_after_space = is_after_space and bool(piece.depth_change)
             continue
         text = _SPACES.sub(" ", piece)
         text = text.removeprefix(" ") if is_after_space else text

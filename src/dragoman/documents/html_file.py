@@ -20,6 +20,7 @@ from dragoman.errors import DataError
 from dragoman.text.breaks import find_boundaries
 from dragoman.text.element_depth import ElementDepth
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, Markup, parse_markup
+from dragoman.text.nesting import Nested
 from dragoman.text.references import REFERENCE
 
 TEXT_ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label"))
@@ -58,13 +59,21 @@ _TEMPLATE = re.compile(r"\{%(?=(?:(?!\{%).){0,1000}%\})|<%|<\?(?:php|=)", re.DOT
 
 
 @dataclass(frozen=True, slots=True)
-class _HtmlToken:
+class _HtmlToken(Nested):
     """Part of the file. kind: text, start, end, empty, comment or declaration. name: of a tag, in lower case"""
 
     kind: str
     name: str
     start: int
     end: int
+
+    @property
+    def is_tag(self) -> bool:
+        return bool(self.name)
+
+    @property
+    def is_comment(self) -> bool:
+        return self.kind == "comment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +106,9 @@ def _list_depths(tokens: Sequence[_HtmlToken]) -> list[int]:
     names: list[str] = []
     depths: list[int] = []
     for token in tokens:
-        if token.kind == "start" and token.name not in VOID_TAGS:
+        if token.is_start and token.name not in VOID_TAGS:
             names.append(token.name)
-        elif token.kind == "end" and (not names or names.pop() != token.name):
+        elif token.is_end and (not names or names.pop() != token.name):
             return [*depths, -1]
         depths.append(len(names))
     return depths
@@ -118,7 +127,7 @@ def _iter_tokens(text: str) -> Iterator[_HtmlToken]:
             yield _HtmlToken("text", "", text_start, start)
         yield token
         position = text_start = token.end
-        if token.kind == "start" and token.name in _RAW_TEXT_ENDS:
+        if token.is_start and token.name in _RAW_TEXT_ENDS:
             end = _RAW_TEXT_ENDS[token.name].search(text, position)
             position = end.start() if end else len(text)
     if text_start < len(text):
@@ -231,32 +240,32 @@ class _PageReader:
         marks = [mark.start() for mark in _TEMPLATE.finditer(text.text)][::-1]
         for token in _iter_tokens(text.text):
             check_goes_on()
-            num_tags += token.kind in ("start", "end", "empty")
+            num_tags += token.is_tag
             check_tags(num_tags, len(text.content))
-            if token.kind in ("start", "end") and token.name not in VOID_TAGS:
-                element_depth.add(token.name, is_start=token.kind == "start")
+            if token.depth_change and token.name not in VOID_TAGS:
+                element_depth.add(token.name, is_start=token.is_start)
             if marks:
                 if token.name in OPAQUE_TAGS:
-                    opaque_depth += {"start": 1, "end": -1}.get(token.kind, 0)
+                    opaque_depth += token.depth_change
                 elif token.name in BLOCK_TAGS:
                     opaque_depth = 0
-                is_kept = kept_tag or token.kind == "comment" or (opaque_depth > 0 and token.kind == "text")
+                is_kept = kept_tag or token.is_comment or (opaque_depth > 0 and token.is_text)
                 while marks and marks[-1] < token.end:
                     if not is_kept:
                         raise _make_template_error(text.text, marks[-1])
                     marks.pop()
             if kept_tag:
                 if token.name == kept_tag:
-                    depth += {"start": 1, "end": -1}.get(token.kind, 0)
+                    depth += token.depth_change
                 kept_tag = kept_tag if depth else ""
-            elif token.kind in ("start", "end", "empty"):
+            elif token.is_tag:
                 source = text.text[token.start : token.end]
-                values = {} if token.kind == "end" else _read_values(source)
-                if token.kind == "start" and token.name not in VOID_TAGS and _is_kept(token.name, values):
+                values = {} if token.is_end else _read_values(source)
+                if token.is_start and token.name not in VOID_TAGS and _is_kept(token.name, values):
                     kept_tag, depth = token.name, 1
                 if is_outside := bool(kept_tag) or token.name in BLOCK_TAGS:
                     self._end_run()
-                    if token.kind == "end":
+                    if token.is_end:
                         self.page.outer_blocks.read_end(token.name)
                 elif not self._run:
                     self._run_language = self._scopes.language
@@ -278,7 +287,7 @@ class _PageReader:
 
     def _read_tag(self, token: _HtmlToken, source: str, values: Mapping[str, str]) -> str | _Tag:
         """Add units for the attributes with text, and return the tag, with references instead of them."""
-        if token.kind == "end":
+        if token.is_end:
             self._scopes.read_end(token.name)
             return source
         language = values.get("lang") or values.get("xml:lang", "")
@@ -344,9 +353,7 @@ class _PageReader:
         run, self._run, self._run_characters = self._run, [], 0
         breaks = _find_breaks(run)
         starts, ends = [0, *(number + 1 for number in breaks)], [*breaks, len(run)]
-        lines = [
-            "".join(str(part) for token, part in run[i:j] if token.kind == "text") for i, j in zip(starts, ends, strict=True)
-        ]
+        lines = ["".join(str(part) for token, part in run[i:j] if token.is_text) for i, j in zip(starts, ends, strict=True)]
         start = 0
         for number, is_boundary in zip(breaks, find_boundaries(lines), strict=True):
             if is_boundary:
@@ -367,7 +374,7 @@ class _PageReader:
             first, depths = run[0][1], _list_depths([token for token, _ in run])
             is_one_element = depths.count(0) == 1 and depths[-1] == 0
             statements = first.statements if isinstance(first, _Tag) and is_one_element else ()
-            stated = (item.value.lower() for item in statements if item.kind == "dir")
+            stated = (item.value.lower() for item in statements if item.is_direction)
             direction = next(iter(stated), "")
             if not self.page.outer_blocks.add_text(direction) and depths[-1] == 0:
                 self._bare[number] = bool(direction)
@@ -386,13 +393,13 @@ class _PageReader:
 
     def _is_blank(self, token: _HtmlToken) -> bool:
         """Return whether a token at the edge of a run belongs to no text."""
-        return token.kind == "comment" or not self.text.text[token.start : token.end].strip(_BLANKS)
+        return token.is_comment or not self.text.text[token.start : token.end].strip(_BLANKS)
 
     @staticmethod
     def _show(token: _HtmlToken, part: str | _Tag) -> str:
         if isinstance(part, _Tag):
             return part.shown
-        return _SPACE.sub(" ", part) if token.kind == "text" else part
+        return _SPACE.sub(" ", part) if token.is_text else part
 
     def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         """Yield the edits of all texts and attributes, and of the language of the page, in the order of the page."""
@@ -459,10 +466,10 @@ def _find_breaks(run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> list[int]:
     breaks: list[int] = []
     depth = 0
     for number, (token, _) in enumerate(run):
-        if token.name == "br" and token.kind != "end" and not depth:
+        if token.name == "br" and not token.is_end and not depth:
             breaks.append(number)
         elif token.name not in VOID_TAGS:
-            depth = max(depth + {"start": 1, "end": -1}.get(token.kind, 0), 0)
+            depth = max(depth + token.depth_change, 0)
     return breaks
 
 

@@ -235,7 +235,7 @@ def _split_at_breaks(items: Sequence[_Item]) -> Iterator[list[_Item]]:
     depth = 0
     for number, item in enumerate(items):
         if item.code is not None:
-            depth += 0 if item.code.key else {"start": 1, "end": -1, "point": 0}[item.code.kind]
+            depth += 0 if item.code.key else item.code.depth_change
             places += [number] * (bool(item.code.separator) and not depth)
     starts, ends = [0, *(place + 1 for place in places)], [*places, len(items)]
     lines = ["".join(item.text for item in items[first:last]) for first, last in zip(starts, ends, strict=True)]
@@ -520,7 +520,7 @@ def _get_base(items: Sequence[_Item]) -> str:
         if item.code is None and not depth and not item.language:
             properties.add(item.properties)
         elif item.code is not None and not item.code.key:
-            depth += {"start": 1, "end": -1, "point": 0}[item.code.kind]
+            depth += item.code.depth_change
     return min(properties, key=lambda markup: (len(markup), markup), default="")
 
 
@@ -531,7 +531,7 @@ def _trim(items: list[_Item]) -> list[_Item]:
     def is_point(item: _Item) -> bool:
         if item.code is None or item.field or item.instruction:
             return False
-        return item.code.kind == "point" or bool(item.code.key)
+        return not item.code.depth_change or bool(item.code.key)
 
     while start < end - 1 and is_point(items[start]) and items[start].span[1] <= items[start + 1].span[0]:
         start += 1
@@ -585,7 +585,7 @@ def _find_field_ends(items: Sequence[_Item]) -> dict[int, int]:
             lowest.append(depth)
         if item.code is not None:
             num_fixed += item.code.fixed is not None
-            depth += 0 if item.code.key else {"start": 1, "end": -1, "point": 0}[item.code.kind]
+            depth += 0 if item.code.key else item.code.depth_change
             lowest[-1:] = [min(lowest[-1], depth)] if lowest else []
         if item.field == "end" and begins:
             start, depth_before, fixed_before = begins.pop()
@@ -623,7 +623,7 @@ def _format(items: Sequence[_Item], base: str) -> Iterator[Piece]:
         code = item.code
         wanted_properties = item.properties
         if code is not None:
-            is_element = code.kind != "point" and not code.key
+            is_element = bool(code.depth_change) and not code.key
             next_properties = following[index]
             wanted_properties = bases[-1] if is_element or next_properties is None else next_properties
             wanted_properties = current if wanted_properties == current else bases[-1]
@@ -637,10 +637,10 @@ def _format(items: Sequence[_Item], base: str) -> Iterator[Piece]:
             yield item.text
             continue
         yield code
-        if not code.key and code.kind == "start":
+        if not code.key and code.is_start:
             bases.append(code.properties or "")
             current = bases[-1]
-        elif not code.key and code.kind == "end":
+        elif not code.key and code.is_end:
             bases.pop()
             current = bases[-1]
     if current != base:
@@ -654,7 +654,7 @@ def _list_next_properties(items: Sequence[_Item]) -> list[str | None]:
     for item in reversed(items):
         if item.code is None:
             properties = item.properties
-        elif item.code.kind != "point" and not item.code.key:
+        elif item.code.depth_change and not item.code.key:
             properties = None
         output.append(properties)
     return output[::-1]

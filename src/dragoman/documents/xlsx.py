@@ -155,7 +155,7 @@ def _add_string(
             if isinstance(piece, str):
                 markup += f"<{prefix}r>{properties}{write_text(piece)}</{prefix}r>"
             else:
-                properties = piece.properties or "" if piece.kind == "start" else base
+                properties = piece.properties or "" if piece.is_start else base
         return [Edit(*span, source.encode(markup))]
 
     units.add(Unit(f"{name}/{number}", text.text, text.markup), members.shift(name, write))

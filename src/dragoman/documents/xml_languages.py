@@ -48,7 +48,7 @@ def restate_pieces(pieces: Sequence[Piece], translation: UnitTranslation, direct
     """Return the pieces of a translation, whose tags state its language and direction as `restate_tag` says."""
     return [
         replace(piece, markup=restate_tag(piece.markup, translation.source_language, translation.language, direction))
-        if isinstance(piece, Code) and piece.kind == "start"
+        if isinstance(piece, Code) and piece.is_start
         else piece
         for piece in pieces
     ]

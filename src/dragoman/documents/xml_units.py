@@ -32,6 +32,7 @@ from dragoman.documents.xml_spans import XmlElement, XmlMarkup, XmlPlace, XmlSou
 from dragoman.errors import DataError
 from dragoman.languages import is_same_language
 from dragoman.text.inline_codes import Markup
+from dragoman.text.nesting import Nested
 
 _NAMED_FORMATS = BILINGUAL_FORMATS | {"android", "resx"}
 """Formats in which each text has a name, so that it is one also without a letter."""
@@ -39,7 +40,7 @@ _SHORT_TAG = re.compile(r"</?(?P<pair>g\d+)(?: lang=\"[\w-]*\")?>|<(?:x|br|tab)\
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class Code(Nested):
     """Code in a text.
 
     Attributes:
@@ -130,9 +131,9 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
     free: dict[tuple[str, str], deque[str]] = {}
     is_message = known is not None and has_branches(known.text)
     for tag, code in known.codes.items() if known else ():
-        if code.kind != "end":
+        if not code.is_end:
             free.setdefault((code.kind, code.markup), deque()).append(tag.strip("</>").partition(" ")[0])
-    number = sum(code.kind != "end" for code in known.codes.values()) if known else 0
+    number = sum(not code.is_end for code in known.codes.values()) if known else 0
     output: list[str] = []
     codes: dict[str, Code] = {}
     open_names: list[str] = []
@@ -140,18 +141,18 @@ def name_codes(pieces: Iterable[Piece], known: TaggedText | None = None) -> Tagg
         if isinstance(piece, str):
             output.append(escape_xml(piece))
             continue
-        if piece.kind == "end":
+        if piece.is_end:
             tag = f"</{open_names.pop()}>"
         else:
             names = free.get((piece.kind, piece.markup))
             if not names:
                 number += 1
-            letters = "g" if piece.kind == "start" else piece.separator or "x"
+            letters = "g" if piece.is_start else piece.separator or "x"
             name = (names[0] if is_message else names.popleft()) if names else f"{letters}{number}"
-            if piece.kind == "start":
+            if piece.is_start:
                 open_names.append(name)
             language = re.sub(r"[^\w-]", "", piece.language)
-            tag = f"<{name}/>" if piece.kind == "point" else f'<{name} lang="{language}">' if language else f"<{name}>"
+            tag = f"<{name}/>" if not piece.depth_change else f'<{name} lang="{language}">' if language else f"<{name}>"
         codes[tag] = piece
         check_codes(len(codes))
         output.append(tag)
@@ -163,9 +164,9 @@ def _match_pairs(pieces: list[Piece]) -> list[Piece]:
     open_starts: list[tuple[int, str]] = []
     open_keys = [Counter[str]()]  # of the starts inside each open element, whose tags cannot be crossed
     for index, piece in enumerate(pieces):
-        if not isinstance(piece, Code) or piece.kind == "point":
+        if not isinstance(piece, Code) or not piece.depth_change:
             continue
-        if piece.kind == "start":
+        if piece.is_start:
             open_starts.append((index, piece.key))
             if piece.key:
                 open_keys[-1][piece.key] += 1
@@ -259,9 +260,9 @@ def write_pieces(
             outputs.append([])
         else:
             outputs[-1].append(piece.markup)
-            if piece.kind == "start":
+            if piece.is_start:
                 stack.append(stack[-1] if piece.properties is None else piece.properties)
-            elif piece.kind == "end":
+            elif piece.is_end:
                 stack.pop()
     starts = [span[0], *(end for _, end in fixed_places)]
     ends = [*(start for start, _ in fixed_places), span[1]]

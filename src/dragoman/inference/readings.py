@@ -197,9 +197,7 @@ def _is_placeholder(part: Part | None) -> TypeGuard[Point]:
 
 def _read_codes(text: str, rules: InlineRules) -> CodedText:
     """Return a text with its placeholders alone."""
-    return CodedText(
-        tuple(token.markup if token.kind == "text" else Point(token.markup) for token in tokenize_codes(text, rules))
-    )
+    return CodedText(tuple(token.markup if token.is_text else Point(token.markup) for token in tokenize_codes(text, rules)))
 
 
 def read_marks(segment: CodedText) -> Reading | None:

@@ -221,15 +221,10 @@ def measure_table1(
         )
         for sweep in planned_sweeps
     ]
-    return [
-        Table1Row(
-            kind,
-            PAPER_COMPLEXITIES[kind],
-            {measured.sweep.axis: measured for measured in measured_sweeps if measured.sweep.kind == kind},
-            *paths[kind],
-        )
-        for kind in LAYER_KINDS
-    ]
+    sweeps_by_kind: dict[LayerKind, dict[SweepAxis, MeasuredSweep]] = {kind: {} for kind in LAYER_KINDS}
+    for measured in measured_sweeps:
+        sweeps_by_kind[measured.sweep.kind][measured.sweep.axis] = measured
+    return [Table1Row(kind, PAPER_COMPLEXITIES[kind], sweeps_by_kind[kind], *paths[kind]) for kind in LAYER_KINDS]
 
 
 class _LayerTimer:

@@ -225,8 +225,8 @@ class _PartTreeBuilder:
         if is_escaped:
             depth = ElementDepth()
             for token in tokens:
-                if token.kind in ("start", "end"):
-                    depth.add(token.name, is_start=token.kind == "start")
+                if token.depth_change:
+                    depth.add(token.name, is_start=token.is_start)
         self._partners = match_pairs(tokens)
 
     def build(self, start: int, stop: int) -> Iterator[Part]:
@@ -234,9 +234,9 @@ class _PartTreeBuilder:
         index = start
         while index < stop:
             token, end = self._tokens[index], self._partners.get(index)
-            if self._is_escaped and (token.kind == "text" or (end is None and token.is_text_alone)):
+            if self._is_escaped and (token.is_text or (end is None and token.is_text_alone)):
                 yield from self._build_escaped(token.markup)
-            elif token.kind == "text":
+            elif token.is_text:
                 yield token.markup
             elif end is None and token.is_text_alone:
                 yield from self._build_codes(token.markup)
@@ -283,7 +283,7 @@ class _PartTreeBuilder:
     def _build_codes(self, text: str) -> Iterator[Part]:
         """Yield the placeholders of a text and the texts between them."""
         for token in tokenize_codes(text, self._rules):
-            if token.kind == "text":
+            if token.is_text:
                 yield token.markup
             else:
                 point = _make_point(token)

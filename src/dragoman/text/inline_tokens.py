@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dragoman.text.inline_rules import COMMON_RULES, EDITOR_WORDS, InlineRules
+from dragoman.text.nesting import Nested
 from dragoman.text.placeholders import (
     FoundCode,
     compile_first_characters,
@@ -106,7 +107,7 @@ TokenKind = Literal["text", "point", "start", "end"]
 
 
 @dataclass(frozen=True)
-class Token:
+class Token(Nested):
     """Text, code, or one end of a pair.
 
     name: of a tag or another pair; empty for text, placeholders, comments and the like
@@ -338,10 +339,10 @@ def match_pairs(tokens: Sequence[Token]) -> dict[int, int]:
     open_tokens: list[int] = []
     counts: dict[str, int] = {}
     for index, token in enumerate(tokens):
-        if token.kind == "start":
+        if token.is_start:
             open_tokens.append(index)
             counts[token.name] = counts.get(token.name, 0) + 1
-        elif token.kind == "end" and counts.get(token.name):
+        elif token.is_end and counts.get(token.name):
             while tokens[start := open_tokens.pop()].name != token.name:
                 counts[tokens[start].name] -= 1
             counts[token.name] -= 1
