@@ -101,6 +101,11 @@ class InferenceSession:
         """Models of PyTorch on the device. The first access imports it."""
         return [model.get_transformer() for model in self.trained_models]
 
+    def release_mapped_weights(self) -> None:
+        """Release the memory of weights that a search has read where they are mapped, such as embeddings."""
+        for model in self.trained_models:
+            model.release()
+
     @property
     def recipe(self) -> Recipe:
         """Recipe of the first bundle."""
