@@ -335,7 +335,7 @@ def test_escaped_tags_are_codes_beside_others() -> None:
     for source, expected in (
         ("a &lt;b&gt;big&lt;/b&gt; day", "A &lt;b&gt;BIG&lt;/b&gt; DAY"),
         ("a &amp;lt;b&amp;gt;big&amp;lt;/b&amp;gt; day", "A &amp;lt;b&amp;gt;BIG&amp;lt;/b&amp;gt; DAY"),
-        ("a &amp;nbsp; day", "A&amp;nbsp;DAY"),
+        ("a &amp;nbsp; day", "A &amp;nbsp; DAY"),
         ('<x id="1"/> a &lt;b&gt;big&lt;/b&gt; day', '<x id="1"/> A &lt;b&gt;BIG&lt;/b&gt; DAY'),
         ("one &lt;big day&gt; a &lt; b", "ONE &lt;BIG DAY&gt; A &lt; B"),
     ):

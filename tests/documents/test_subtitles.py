@@ -179,6 +179,7 @@ VTT_CUES = {
     "new speakers": ("&gt;&gt; May 17, 2031.\n&gt;&gt; Hi.", "&gt;&gt; 17. Mai 2031.\n&gt;&gt; Hi."),
 }
 SRT_CUES = {
+    "tags of breaks": ("May 17, 2031.<br/>May 18, 2031\\Nin <0>May</0>", "17. Mai 2031.<br/>18. Mai 2031\\Nin <0>May</0>"),
     "override at the end": (r"{\i1}May 17, 2031.{\i0}", r"{\i1}17. Mai 2031.{\i0}"),
     "position": (r"{\an8}{\pos(10,20)}May 17, 2031.", r"{\an8}{\pos(10,20)}17. Mai 2031."),
     "override inside": (r"May 17, {\b1}2031{\b0} ok.", r"17. Mai {\b1}2031{\b0} ok."),

@@ -50,6 +50,7 @@ def test_placeholders_become_points() -> None:
     ("markup", "clean", "codes"),
     [
         ("a <b>c</b> d", "a c d", ["<b>", "</b>"]),
+        ("<0>a <1>b</1></0> c", "a b c", ["<0>", "<1>", "</1>", "</0>"]),
         ("a<br>c <br/> d", "a c d", ["<br>", "<br/>"]),
         ('go <x id="7"></x> on', "go on", ['<x id="7"></x>']),
         ("a <code>x < y</code> b", "a b", ["<code>x < y</code>"]),
@@ -88,6 +89,7 @@ def test_hostile_markup_takes_linear_time(subtests: pytest.Subtests) -> None:
         ("<b>a</b> <i>b</i>", "y x", [(0, 1), (1, 0)], "<i>y</i> <b>x</b>"),
         ("Hello {name}!", "Hallo!", [(0, 0), (1, 1)], "Hallo {name}!"),
         ("one <b>{n}</b> two", "eins zwei", [(0, 0), (1, 1)], "eins <b>{n}</b> zwei"),
+        ("a &nbsp; b&lrm; c", "d e f", [(0, 0), (1, 1), (2, 2)], "d &nbsp; e&lrm; f"),
         ("the soft&shy;ware", "das Programm", [(0, 0), (1, 1)], "das&shy; Programm"),
         ("Only {n}KB free", "Nur KB frei", [(0, 0), (1, 1), (2, 2)], "Nur {n}KB frei"),
         ("Press {key} to go", "キーを押す", [(0, 2), (1, 3)], "キーを押{key}す"),

@@ -23,10 +23,11 @@ MARK_BONUS = 7
 
 _MARKS = frozenset(",;:.!?，、。；：！？…–—")
 TAG = re.compile(r"</?(?:[ibuc]|font|ruby|rt|v|lang)\b[^<>\n]*>|<(?:[ot]|br)\b[^<>\n]*/>", re.IGNORECASE)
-STAMP = re.compile(r"<\d[\d:.]*>")
+STAMP = re.compile(r"<(?:\d{1,4}:)?\d{1,2}:\d\d(?:[.,]\d{1,3})?>")
 _OVERRIDE = re.compile(r"\{\\[^{}<>\n]*\}")
 _STAMP_OR_OVERRIDE = re.compile(rf"{STAMP.pattern}|{_OVERRIDE.pattern}")
-_SHOWN_CODE = re.compile(r"<t/>|<br/>|<o (\\[^{}<>\n]*)/>")
+_SHOWN_BREAK = "<br n/>"  # of SubStation; the file may have other tags of breaks
+_SHOWN_CODE = re.compile(rf"<t/>|{_SHOWN_BREAK}|<o (\\[^{{}}<>\n]*)/>")
 _VOICE = re.compile(r"<v(?:\.[^<>\s]*)?(?:[ \t][^<>\n]*)?>", re.IGNORECASE)
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
 _SUBSTATION_BREAK = re.compile(r"(?<![ \t])[ \t]*+\\[Nn]")
@@ -121,7 +122,7 @@ def read_cue_text(raw: str, *, is_escaped: bool) -> CueText:
     """
     source = _LINE_BREAK.sub(" ", raw)
     if not is_escaped:
-        source = _SUBSTATION_BREAK.sub("<br/>", source)
+        source = _SUBSTATION_BREAK.sub(_SHOWN_BREAK, source)
     words = _read_timed_words(source)
     if words:
         unescape = html.unescape if is_escaped else str
@@ -148,7 +149,7 @@ def read_cue_text(raw: str, *, is_escaped: bool) -> CueText:
         remaining = iter(stamps)
 
         def write_code(match: re.Match[str]) -> str:
-            return r"\N" if match[0] == "<br/>" else f"{{{match[1]}}}" if match[1] else next(remaining, "")
+            return r"\N" if match[0] == _SHOWN_BREAK else f"{{{match[1]}}}" if match[1] else next(remaining, "")
 
         return _SHOWN_CODE.sub(write_code, written)
 

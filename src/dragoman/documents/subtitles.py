@@ -239,7 +239,7 @@ def break_lines(text: str, line_length: int = LINE_LENGTH) -> str:
 
     A text with breaks in the style of SubStation has its lines already.
     """
-    if "<br/>" in text:
+    if "<br" in text:
         return text
     lines = _wrap(text, line_length)
     for width in range(-(-len(text) // len(lines)), line_length):

@@ -72,7 +72,7 @@ _COMMENT_OR_CDATA = r"<!--(?:[^<-]++|<(?!!--)|-(?!->))*+-->|<!\[CDATA\[(?:[^<\]]
 _MARKUP = re.compile(
     rf"{_ESCAPED_TAG}|{_COMMENT_OR_CDATA}|<\?(?:[^<?]++|<(?!\?)|\?(?!>))*+\?>"
     r"|<!(?:DOCTYPE|doctype)[^<>\[]*+\[(?:[^<\]]++|<(?!!DOCTYPE))*+\]\s*+>"
-    r"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*+)[^<>]*+(?:(?<=(?P<end>/)))?>|<[!?][^<>]*+>"
+    r"|<(?P<slash>/?)(?P<name>[A-Za-z][^\s<>/]*+|\d{1,3}(?=/?>))[^<>]*+(?:(?<=(?P<end>/)))?>|<[!?][^<>]*+>"
 )
 # In a text, a tag has the form of one, and a value in quotation marks may hold >.
 _TAG = re.compile(

@@ -334,10 +334,11 @@ class _Writer:
         is_first = parent.slot is not None and gap == parent.start
         is_last = parent.slot is not None and gap == parent.end
         if isinstance(slot.part, Point) and (slot.part.is_space or slot.part.is_invisible):
-            if slot.part.is_invisible and slot.before.isspace() and not is_last:
-                self._write_text(right_start)
+            if slot.part.is_space or slot.before.isspace() or slot.after.isspace():
+                self.position = max(self.position, right_start)
+            self._write_space(slot.before.isspace() and not is_first)
             self.output.append(slot.part.markup)
-            self.position = max(self.position, right_start if slot.part.is_space else left_end)
+            self._write_space(slot.after.isspace() and not is_last)
             return
         is_glued = bool(slot.before.strip()) and slot.after.isspace()
         is_joined = slot.before == "" and _is_point_at(previous, gap) and previous is not point
