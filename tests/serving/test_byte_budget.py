@@ -26,6 +26,28 @@ def test_requests_take_turns_and_large_ones_are_not_passed() -> None:
     asyncio.run(run())
 
 
+def test_one_client_leaves_bytes_to_others() -> None:
+    """A client that has bytes already may have as many as it leaves: five of ten, then three, and then one."""
+
+    async def run() -> None:
+        budget, holders = ByteBudget(10), []
+
+        async def hold(client: str) -> None:
+            async with budget.take(1, 60.0, client):
+                holders.append(client)
+                await asyncio.Event().wait()
+
+        tasks = [asyncio.create_task(hold(client)) for client in "a" * 50 + "b" * 50 + "c" * 50]
+        await asyncio.sleep(0.01)
+        assert "".join(holders) == "aaaaabbbc"
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert budget.num_taken == 0
+
+    asyncio.run(run())
+
+
 def test_wait_ends_by_time_and_by_cancellation() -> None:
     async def run() -> None:
         budget = ByteBudget(10)

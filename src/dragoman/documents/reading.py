@@ -36,8 +36,8 @@ MAX_CODES = 10_000
 """Most tags and other codes in one text. The translation of a text takes some 13 KB for each."""
 MAX_CODE_TRIES = 100_000
 """Most places of one text at which a reader looks for a code, those that it looks at again counted each time."""
-MAX_TEXT = 2_000_000
-"""Most characters of one text. The work on one text goes on until it is complete, some three seconds for this length."""
+MAX_TEXT = 1_000_000
+"""Most characters of one text. The work on one text goes on until it is complete, some two seconds for this length."""
 MAX_CONTEXT = 300
 """Most characters of the keys around a text, which are its context."""
 

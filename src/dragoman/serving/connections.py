@@ -20,8 +20,9 @@ HEAD_SECONDS = 15.0
 """Time for the head of a request, from the start of the connection or from its first byte."""
 WRITE_SECONDS = 60.0
 """Time that a client may leave its answer unread, once the buffers of the connection are full."""
-READ_BYTES = 64 << 10
-"""Most bytes that a connection reads at once, so that one whose body waits for its turn holds little memory."""
+READ_BYTES = 16 << 10
+"""Most bytes that a connection reads at once, so that one whose body waits for its turn holds little memory, and that one with
+chunks of one byte holds the others up for 0.05 s at most."""
 MAX_JOINED_BYTES = 64 << 10
 """Most bytes of an answer that wait for the end of a turn of the event loop."""
 STOP_SECONDS = 0.25

@@ -13,7 +13,7 @@ import binascii
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, MutableMapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -166,15 +166,15 @@ class RequestGuard:
         body = b"".join(parts.content)
         parts.content.clear()
         if len(body) <= SMALL_BODY_BYTES:
-            await self._take(stack, self._small_bodies, max(MIN_BODY_BYTES, len(body)))
+            await self._take(stack, self._small_bodies, max(MIN_BODY_BYTES, len(body)), arriving.client)
         elif scope["path"] not in FILE_PATHS:
-            await self._take(stack, self._large_bodies, len(body))
+            await self._take(stack, self._large_bodies, len(body), arriving.client)
         return body
 
-    async def _take(self, stack: AsyncExitStack, budget: ByteBudget, num_bytes: int) -> None:
+    async def _take(self, stack: AsyncExitStack, budget: ByteBudget, num_bytes: int, client: Hashable) -> None:
         """Wait for a part of a budget, until the translation would start too late."""
         seconds = ARRIVAL.get() + self.limits.queue_seconds - time.monotonic()
-        await stack.enter_async_context(budget.take(num_bytes, seconds))
+        await stack.enter_async_context(budget.take(num_bytes, seconds, client))
 
     def _check_key(self, scope: Scope) -> None:
         """Raise HttpError without a valid key, if the server has keys."""
