@@ -15,9 +15,9 @@ MAX_FILE_BYTES = 2**28
 """Largest size of a file."""
 
 SUFFIXES = (
-    ".po", ".pot", ".xlf", ".xliff", ".tmx", ".html", ".htm", ".xhtml", ".md", ".markdown", ".mdx", ".srt", ".vtt",
-    ".json", ".arb", ".yaml", ".yml", ".properties", ".strings", ".xml", ".resx", ".resw", ".ts", ".docx", ".pptx", ".xlsx",
-    ".odt", ".epub", ".txt",
+    ".po", ".pot", ".xlf", ".xliff", ".tmx", ".html", ".htm", ".xhtml", ".md", ".markdown", ".mdx", ".srt", ".vtt", ".json",
+    ".arb", ".yaml", ".yml", ".properties", ".strings", ".xml", ".resx", ".resw", ".ts", ".docx", ".dotx", ".pptx", ".potx",
+    ".ppsx", ".xlsx", ".xltx", ".odt", ".ott", ".odp", ".otp", ".epub", ".csv", ".tsv", ".ftl", ".txt",
 )  # fmt: skip
 """Endings of the names of files that can be translated."""
 
@@ -32,7 +32,9 @@ _SIGNATURES = (
     (b"\x1f\x8b", "a gzip archive"),
 )
 _ZIP_READERS_SIGNATURES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # their readers tell a protected file from other ones
-_ZIP_SUFFIXES = frozenset((".docx", ".pptx", ".xlsx", ".odt", ".epub"))
+_ZIP_SUFFIXES = frozenset(
+    (".docx", ".dotx", ".pptx", ".potx", ".ppsx", ".xlsx", ".xltx", ".odt", ".ott", ".odp", ".otp", ".epub")
+)
 
 
 def parse_document(name: str, content: bytes) -> Document:
@@ -105,14 +107,22 @@ def get_parser(name: str) -> Callable[[bytes], Document]:
             from dragoman.documents.resx import parse_resx as parse
         case ".ts":
             from dragoman.documents.qt_ts import parse_qt_ts as parse
-        case ".docx":
+        case ".docx" | ".dotx":
             from dragoman.documents.docx import parse_docx as parse
-        case ".pptx":
+        case ".pptx" | ".potx" | ".ppsx":
             from dragoman.documents.pptx import parse_pptx as parse
-        case ".xlsx":
+        case ".xlsx" | ".xltx":
             from dragoman.documents.xlsx import parse_xlsx as parse
-        case ".odt":
+        case ".odt" | ".ott":
             from dragoman.documents.odt import parse_odt as parse
+        case ".odp" | ".otp":
+            from dragoman.documents.odt import parse_odp as parse
+        case ".csv":
+            from dragoman.documents.csv_file import parse_csv as parse
+        case ".tsv":
+            from dragoman.documents.csv_file import parse_tsv as parse
+        case ".ftl":
+            from dragoman.documents.fluent import parse_ftl as parse
         case ".epub":
             from dragoman.documents.epub import parse_epub as parse
         case ".txt":

@@ -1,4 +1,4 @@
-"""ODT files: paragraphs and headings of an OpenDocument text, with its headers, footers and notes. Spans of code are kept."""
+"""ODT and ODP files: paragraphs and headings of a text or a presentation, with headers and notes. Spans of code are kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dragoman.languages import is_same_language
 from dragoman.text.word_codes import is_script_mark
 
 _META_MEMBER = "meta.xml"
-_TYPE = b"application/vnd.oasis.opendocument.text"
+_TYPE = b"application/vnd.oasis.opendocument."
 _TEXT_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 _STYLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
 _PARAGRAPHS = frozenset(("p", "h"))
@@ -32,8 +32,18 @@ _SVG_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
 
 def parse_odt(content: bytes) -> Document:
     """Return the document of an ODT file. Raises DataError for other, damaged, encrypted and signed files."""
-    members = ZipMembers(content, "odt")
-    if "mimetype" not in members.members or members.open("mimetype")[: len(_TYPE)] != _TYPE:
+    return _parse(content, "odt", b"text")
+
+
+def parse_odp(content: bytes) -> Document:
+    """Return the document of an ODP file. Raises DataError as `parse_odt` does."""
+    return _parse(content, "odp", b"presentation")
+
+
+def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
+    members = ZipMembers(content, format_name)
+    media_type = _TYPE + kind
+    if "mimetype" not in members.members or members.open("mimetype")[: len(media_type)] != media_type:
         raise members.error("holds a document of another kind; give it the name that fits", "unknown-format")
     if "META-INF/documentsignatures.xml" in members.members:
         raise members.error("has a digital signature, which a change breaks; remove the signature first")
@@ -53,7 +63,7 @@ def parse_odt(content: bytes) -> Document:
     add_elements(units, members, members.members.keys() & {_META_MEMBER}, ("title", "subject", "description"))
     return units.make_document(
         content,
-        "odt",
+        format_name,
         source_language=units.settle_language(language),
         make_document_edits=lambda translations, language: chain(
             edit_languages(names, members, translations, language), _edit_metadata(members, translations, language)

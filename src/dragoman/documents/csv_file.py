@@ -1,0 +1,108 @@
+"""CSV and TSV files: the cells of each column below its name in the first row, as in RFC 4180.
+
+A cell has the key `COLUMN.ROW`, in which the row is the first cell of the line, or its number if first cells are no names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
+from dragoman.documents.encoded_text import decode
+from dragoman.documents.reading import check_goes_on, check_texts, join_keys
+from dragoman.errors import DataError
+
+_DELIMITERS = ",;\t|"
+_QUOTED = re.compile(r'"(?:[^"]|"")*+"')
+MAX_COLUMNS = 10_000
+"""Most cells of a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """Cell. start, end: its characters, with quotation marks"""
+
+    text: str
+    start: int
+    end: int
+    is_quoted: bool
+
+
+def parse_csv(content: bytes) -> Document:
+    """Return the document of a CSV file, whose first line tells what divides its cells.
+
+    Raises DataError for a file without names of columns, and for quotation marks that do not end a cell.
+    """
+    text = decode(content)
+    first = _QUOTED.sub("", text.text[: text.text.find("\n")] if "\n" in text.text else text.text)
+    return _parse(content, max(_DELIMITERS, key=first.count))
+
+
+def parse_tsv(content: bytes) -> Document:
+    """Return the document of a TSV file. Raises DataError as `parse_csv` does."""
+    return _parse(content, "\t")
+
+
+def _parse(content: bytes, delimiter: str) -> Document:
+    text = decode(content)
+    rows = _read_rows(text.text, delimiter)
+    header = next(rows, [])
+    if not any(cell.text.strip() for cell in header):
+        raise DataError("the first line has no names of columns", code="invalid-format")
+    lines = list(rows)
+    names = [cells[0].text for cells in lines]
+    has_names = len(header) > 1 and all(names) and len(set(names)) == len(names)
+    units: list[Unit] = []
+    places: dict[str, _Cell] = {}
+    for number, cells in enumerate(lines, start=1):
+        for column, cell in enumerate(cells):
+            if cell.text.strip():
+                name = header[column].text if column < len(header) else str(column + 1)
+                key = join_keys((name, names[number - 1] if has_names and column else str(number)))
+                unit = Unit(f"{number}.{column + 1}", cell.text, context=key, key=key)
+                units.append(unit)
+                check_texts(len(units), len(content))
+                places[unit.id] = cell
+
+    def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
+        cell, new = places[unit.id], translation.text
+        if cell.is_quoted or new != new.strip() or any(map(new.__contains__, (delimiter, '"', "\n", "\r"))):
+            new = '"' + new.replace('"', '""') + '"'
+        return [text.make_edit(cell.start, cell.end, new)]
+
+    texts, others = divide_units(units)
+    return Document(content, texts, "csv", make_edits, other_units=others)
+
+
+def _read_rows(text: str, delimiter: str) -> Iterator[list[_Cell]]:
+    """Yield the cells of each line that is not empty. A quoted cell may have line breaks."""
+    plain = re.compile(rf"[^{re.escape(delimiter)}\r\n]*+")
+    make_error = partial(DataError, code="invalid-format")
+    position = 0
+    row: list[_Cell] = []
+    while position <= len(text):
+        if not position & 0xFF:
+            check_goes_on()
+        quoted = _QUOTED.match(text, position)
+        match = quoted or plain.match(text, position)
+        assert match is not None  # the second pattern also matches nothing
+        value = match[0][1:-1].replace('""', '"') if quoted else match[0]
+        row.append(_Cell(value, *match.span(), quoted is not None))
+        position = match.end()
+        following = text[position : position + 1]
+        line = (
+            text.count("\n", 0, position) + 1 if len(row) > MAX_COLUMNS or following not in (delimiter, "\r", "\n", "") else 0
+        )
+        if len(row) > MAX_COLUMNS:
+            raise make_error(f"line {line}: has more than {MAX_COLUMNS:,} cells")
+        if line:
+            raise make_error(f"line {line}: has a quotation mark before the end of a cell; double it")
+        position += 1
+        if following != delimiter:
+            position += text.startswith("\r\n", position - 1)
+            if len(row) > 1 or row[0].text:
+                yield row
+            row = []

@@ -1,0 +1,60 @@
+"""CSV and TSV files: cells, quotation marks, keys, and files that are none."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from document_checks import check_document
+from document_laws import check_laws
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.documents.csv_file import parse_csv, parse_tsv
+from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.unit_selection import KeyGlobs, list_selected
+from expected_errors import raises_code
+
+FILE = 'id,text,note\r\ngreeting,"Hello, you",a note\r\nfarewell,"Say ""bye""\nnow",\r\n\r\nlast,Simple,x'
+
+
+def test_cells_have_the_names_of_column_and_row() -> None:
+    document = check_document(parse_csv, FILE.encode(), is_bilingual=False)
+    texts = [unit for unit in document.units if unit.key.startswith("text.")]
+    assert [(unit.key, unit.source) for unit in texts] == [
+        ("text.greeting", "Hello, you"), ("text.farewell", 'Say "bye"\nnow'), ("text.last", "Simple"),
+    ]  # fmt: skip
+    assert [unit.source for unit in list_selected(document, "empty", KeyGlobs(("text.*",)))] == [unit.source for unit in texts]
+    translations = {unit.id: UnitTranslation(f'{unit.source}; a, "b"') for unit in texts}
+    written = write_document(document, translations).decode()
+    rows = list(csv.reader(io.StringIO(written, newline="")))
+    assert [row[1] for row in rows if row] == ["text", *(text.text for text in translations.values())]
+    assert written.endswith('\r\n\r\nlast,"Simple; a, ""b""",x')
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_first_line_tells_the_delimiter(delimiter: str) -> None:
+    content = f"a{delimiter}b\nOne, two; three{delimiter}x\n".replace(", ", " " if delimiter == "," else ", ")
+    content = content.replace("; ", " " if delimiter == ";" else "; ")
+    document = parse_csv(content.encode())
+    assert [unit.key for unit in document.units] == ["a.1", "b.One two; three" if delimiter == "," else document.units[1].key]
+    if delimiter == "\t":
+        assert parse_tsv(content.encode()).units == document.units
+
+
+@given(st.lists(st.lists(st.text(st.sampled_from('ab ,;"\n\r\t'), max_size=6), min_size=2, max_size=3), min_size=1, max_size=4))
+def test_cells_are_those_of_the_module_csv(rows: list[list[str]]) -> None:
+    stream = io.StringIO(newline="")
+    csv.writer(stream).writerows([["one", "two", "three"], *rows])
+    document = parse_csv(stream.getvalue().encode())
+    cells = {f"{number}.{column}": cell for number, row in enumerate(rows, 1) for column, cell in enumerate(row, 1)}
+    units = [*document.units, *document.other_units]
+    assert {unit.id: unit.source for unit in units} == {name: cell for name, cell in cells.items() if cell.strip()}
+    check_laws(parse_csv, document.content, lambda text: f'{text} "x", y\nz')
+
+
+def test_other_content_is_refused() -> None:
+    for content in (b"", b"\n", b'a,b\n"one"two,x\n', b"a" + b"," * 10_000):
+        with raises_code("invalid-format"):
+            parse_csv(content)

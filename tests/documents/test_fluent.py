@@ -1,0 +1,85 @@
+"""Fluent files: patterns, attributes, selectors, added variants, and files that are none."""
+
+from __future__ import annotations
+
+from document_checks import check_document
+
+from dragoman.documents.document import UnitTranslation, add_plural_forms, check_written, write_document
+from dragoman.documents.fluent import parse_ftl
+from expected_errors import raises_code
+
+FILE = """\
+# A comment
+### Another one
+
+-brand = Firefox
+hello = Hello, { $user }!
+empty =
+    .label = A label
+    .title = { -brand } title
+long =
+    First line
+      indented line
+
+    last line
+files =
+    { $count ->
+        [0] No file
+        [one] One file
+       *[other] { $count } files in { $place ->
+            [home] the house
+           *[other] a town
+        }
+    }
+choice = { PLATFORM() ->
+    [macos] Open "{ "{" }" settings
+   *[other] Open options
+}
+key = Press { "}" } now
+"""
+
+
+def test_patterns_and_variants_are_texts() -> None:
+    document = check_document(parse_ftl, FILE.encode(), is_bilingual=False)
+    assert [(unit.key, unit.source) for unit in document.units] == [
+        ("-brand", "Firefox"),
+        ("hello", "Hello, { $user }!"),
+        ("empty.label", "A label"),
+        ("empty.title", "{ -brand } title"),
+        ("long", "First line\n  indented line\n\nlast line"),
+        ("files[0]", "No file"),
+        ("files[one]", "One file"),
+        ("choice[macos]", 'Open "{ "{" }" settings'),
+        ("choice[other]", "Open options"),
+        ("key", 'Press { "}" } now'),
+    ]
+    assert document.skipped == {"messages with a selector inside a text": 1}
+
+
+def test_variants_of_the_language_are_added() -> None:
+    content = b"a = { $n ->\n    [one] { $n } file\n   *[other] { $n } files\n}\nb = Text\n"
+    document = add_plural_forms(parse_ftl(content), parse_ftl, "pl")
+    assert document.content == (
+        b"a = { $n ->\n    [one] { $n } file\n   [few] { $n } files\n   [many] { $n } files\n   *[other] { $n } files\n}\n"
+        b"b = Text\n"
+    )
+    assert [unit.plural_form for unit in document.units] == ["one", "few", "many", "other", ""]
+
+
+def test_line_that_would_be_syntax_is_a_placeable() -> None:
+    document = parse_ftl(b"a = One\n    two\nb = Three\n")
+    translations = {"0": UnitTranslation("One\n[two]\n.three\n*four"), "1": UnitTranslation("[x] y")}
+    written = write_document(document, translations).decode()
+    assert written == 'a = One\n    {"["}two]\n    {"."}three\n    {"*"}four\nb = [x] y\n'
+
+
+def test_other_content_is_refused() -> None:
+    for content in (b"", b"# only a comment\n", b"no entry here\n", b"a = b\n}\n"):
+        with raises_code("invalid-format"):
+            parse_ftl(content)
+
+
+def test_written_texts_are_read_again() -> None:
+    document = parse_ftl(FILE.encode())
+    translations = {unit.id: UnitTranslation(f"{unit.source} mehr\nund mehr") for unit in document.units}
+    check_written(document, translations, write_document(document, translations), parse_ftl)
