@@ -10,6 +10,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,6 +54,25 @@ MakeRecipe = Callable[..., Recipe]
 def _no_progress_lines() -> Iterator[None]:
     """Switch off the progress lines, which a slow machine would write between the messages of a command."""
     with mock.patch.dict(LineTimer.__init__.__kwdefaults__ or {}, interval_seconds=math.inf):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_runs() -> Iterator[None]:
+    """Sync no disk, since no test cuts the power, and measure the processor's FLOP/s for a moment: half of a tiny run's time.
+
+    Tests of syncs and of the measurement replace both.
+    """
+
+    def skip_sync(_: int) -> None:
+        """Return at once."""
+
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(os, "fsync", skip_sync))
+        if find_spec("torch"):
+            from dragoman.training import compute_plan
+
+            patches.enter_context(mock.patch.object(compute_plan, "PEAK_FLOPS_SECONDS", 0.005))
         yield
 
 

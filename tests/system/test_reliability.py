@@ -60,12 +60,6 @@ SLOW = pytest.mark.slow
 PYTHON_PATHS = (Path(__file__).parent, Path(__file__).parents[1])
 
 
-@pytest.fixture(autouse=True)
-def skip_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip real syncs, since no test cuts the power. The tests that record syncs replace this function."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 # --- checkpoints with a recognizable value ----------------------------------------------------------------------------
 
 
