@@ -74,7 +74,7 @@ class SuggestingGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first argument names, and the other arguments. Raises UsageError for an unknown name."""
-        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             suggestions = self.list_suggestions(ctx)
             matches = get_close_matches(args[0], suggestions, n=1)
             hint = f"did you mean {suggestions[matches[0]]}?" if matches else "choose a command"
