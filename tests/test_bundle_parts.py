@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -20,13 +21,17 @@ from dragoman.bundle import (
     compute_bundle_digest,
     load_bundle,
     read_config,
-    replace_metadata,
+    save_bundle,
 )
-from dragoman.bundle_parts import HISTORY, PARTS, inherit_parts
+from dragoman.bundle_parts import HISTORY, PARTS, inherit_parts, inherit_shortlist
 from dragoman.cli.main import cli
 from dragoman.config import LoraConfig
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
+from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.model.lora import add_adapters, find_linears
 from dragoman.model.weights import to_arrays
+from dragoman.shortlist import Shortlist, compute_vocabulary_digest, read_shortlist
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.confidence import OutputSignals, calibrate
 from dragoman.text.length_ratios import LengthRatios
@@ -47,8 +52,21 @@ FULL = BundleMetadata(
 @pytest.fixture(scope="module")
 def full(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy of the bundle with every part."""
-    path = Path(shutil.copytree(bundle, tmp_path_factory.mktemp("full") / "bundle"))
-    replace_metadata(path, replace(load_bundle(bundle).metadata, **{part.name: getattr(FULL, part.name) for part in PARTS}))
+    path, plain = tmp_path_factory.mktemp("full") / "bundle", load_bundle(bundle)
+    tokenizer = plain.tokenizer
+    save_bundle(
+        path,
+        recipe=plain.recipe,
+        tokenizer=tokenizer,
+        weights=plain.arrays,
+        metadata=replace(plain.metadata, **{part.name: getattr(FULL, part.name) for part in PARTS}),
+        shortlist=Shortlist(
+            np.zeros((len(tokenizer.source), 1), np.int64),
+            np.array([5, 7]),
+            tokenizer.shares_vocabulary,
+            compute_vocabulary_digest(tokenizer),
+        ),
+    )
     return path
 
 
@@ -149,6 +167,7 @@ def test_no_part_is_lost(
             tmp_path = tmp_path_factory.mktemp("case")
             path, messages = command(full, tiny, tmp_path)
             recipe, _, metadata = read_config(path)
+            assert read_shortlist(path, load_bundle(path).tokenizer).frequent_F.tolist() == [5, 7]
             for part in PARTS:
                 assert getattr(metadata, part.name) is not None, f"{part.name} is lost"
                 if part.depends_on_weights and getattr(metadata, part.name) == getattr(FULL, part.name):
@@ -184,6 +203,17 @@ def test_parts_come_from_the_first_bundle_that_has_them() -> None:
     assert inherit_parts(FULL, {"a": other}) == (FULL, [])
 
 
+def test_shortlist_of_other_tokenizers_is_left_out(full: Path) -> None:
+    tokenizer = load_bundle(full).tokenizer
+    assert isinstance(tokenizer.source, SentencePieceTokenizer)
+    pieces = PieceVocabulary(tokenizer.source.serialized_model, ("<pad>", "<unk>", "<s>", "</s>", "▁eins"))
+    other = PairTokenizer(tokenizer.source, pieces, append_source_eos=True)
+    shortlist, sentences = inherit_shortlist([full], other)
+    assert shortlist is None
+    reason = "is left out, because the tokenizers differ; dragoman model shortlist builds one"
+    assert sentences == [f"the shortlist of {full} {reason}"]
+
+
 def test_each_field_of_the_metadata_is_a_part_or_history() -> None:
     assert sorted([*(part.name for part in PARTS), *HISTORY]) == sorted(field.name for field in fields(BundleMetadata))
 
@@ -196,7 +226,7 @@ def test_each_writer_of_bundles_decides_about_the_parts() -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         if "save_bundle" in calls:
-            writers[str(path.relative_to(root))] = "inherit_parts" in calls
+            writers[str(path.relative_to(root))] = {"inherit_parts", "inherit_shortlist"} <= calls
     assert writers == {
         "adapter.py": True,
         "conversion/converter.py": False,

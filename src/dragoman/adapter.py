@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from dragoman.bundle import Bundle, compute_bundle_digest, load_bundle, save_bundle
-from dragoman.bundle_parts import inherit_parts, without_parts
+from dragoman.bundle_parts import inherit_parts, inherit_shortlist, without_parts
 from dragoman.config import LoraConfig
 from dragoman.errors import BundleError
 from dragoman.io.safetensors import StoredArrays, save_tensors
@@ -118,6 +118,7 @@ def merge_adapter(
     merged = apply_adapter(bundle, load_adapter(adapter_path), bundle_path=bundle_path, adapter_path=adapter_path)
     metadata = replace(without_parts(bundle.metadata), adapter=str(adapter_path))
     metadata, sentences = inherit_parts(metadata, {str(bundle_path): bundle.metadata})
+    shortlist, _ = inherit_shortlist([bundle_path], bundle.tokenizer)
     save_bundle(
         output,
         recipe=bundle.recipe,
@@ -125,6 +126,7 @@ def merge_adapter(
         weights=merged.arrays,
         metadata=metadata,
         overwrite=overwrite,
+        shortlist=shortlist,
     )
     for sentence in sentences:
         notify(sentence)

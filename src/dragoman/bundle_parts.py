@@ -1,17 +1,21 @@
 """Parts of a bundle that a command which writes a bundle anew keeps or measures again.
 
-`PARTS` lists them all. The recipe with its decoding options and the files of the tokenizers are no parts, because
-`save_bundle` takes them in any case. All other fields of the metadata are in `HISTORY`: they describe one training, so a new
-one replaces them.
+`PARTS` lists those of the metadata, and a shortlist is a file of its own. The recipe with its decoding options and the files
+of the tokenizers are no parts, because `save_bundle` takes them in any case. All other fields of the metadata are in
+`HISTORY`: they describe one training, so a new one replaces them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import BundleMetadata
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.errors import BundleError
+from dragoman.shortlist import SHORTLIST_FILE, Shortlist, read_shortlist
 
 
 @dataclass(frozen=True)
@@ -77,3 +81,16 @@ def inherit_parts(metadata: BundleMetadata, bases: Mapping[str, BundleMetadata])
 def without_parts(metadata: BundleMetadata) -> BundleMetadata:
     """Return the metadata without the parts, which `inherit_parts` decides about, for a copy with other weights."""
     return replace(metadata, **{part.name: None for part in PARTS})
+
+
+def inherit_shortlist(paths: Iterable[str | Path], tokenizer: PairTokenizer) -> tuple[Shortlist | None, list[str]]:
+    """Return the first shortlist of these bundles, and what users need to know: whether it does not fit the new tokenizers."""
+    path = next((path for path in map(Path, paths) if (path / SHORTLIST_FILE).exists()), None)
+    if path is None:
+        return None, []
+    try:
+        return read_shortlist(path, tokenizer), []
+    except BundleError as error:
+        if error.code != "shortlist-mismatch":
+            raise
+    return None, [f"the shortlist of {path} is left out, because the tokenizers differ; dragoman model shortlist builds one"]

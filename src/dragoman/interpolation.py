@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.bundle import Bundle, load_bundle, save_bundle
-from dragoman.bundle_parts import inherit_parts, without_parts
+from dragoman.bundle_parts import inherit_parts, inherit_shortlist, without_parts
 from dragoman.config.initial_bundle import CHANGEABLE_KEYS
 from dragoman.config.section_validation import format_value
 from dragoman.data.tokenization.pair_tokenizer import get_identity
@@ -56,6 +56,7 @@ def interpolate_bundles(
     )
     bases = {str(path): bundle.metadata for path, bundle in zip(paths, bundles, strict=True)}
     metadata, sentences = inherit_parts(metadata, bases)
+    shortlist, _ = inherit_shortlist(paths, bundles[0].tokenizer)
     save_bundle(
         output,
         recipe=bundles[0].recipe,
@@ -63,6 +64,7 @@ def interpolate_bundles(
         weights=_average([bundle.arrays for bundle in bundles], shares),
         metadata=metadata,
         overwrite=overwrite,
+        shortlist=shortlist,
     )
     for sentence in sentences:
         notify(sentence)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.bundle import load_bundle, save_bundle
-from dragoman.bundle_parts import inherit_parts, without_parts
+from dragoman.bundle_parts import inherit_parts, inherit_shortlist, without_parts
 from dragoman.io.int8_tensors import quantize_matrices
-from dragoman.shortlist import SHORTLIST_FILE, read_shortlist
 
 
 def quantize_bundle(
@@ -22,6 +21,7 @@ def quantize_bundle(
     """
     bundle = load_bundle(path)
     metadata, sentences = inherit_parts(without_parts(bundle.metadata), {str(path): bundle.metadata})
+    shortlist, _ = inherit_shortlist([path], bundle.tokenizer)
     save_bundle(
         output,
         recipe=bundle.recipe,
@@ -29,7 +29,7 @@ def quantize_bundle(
         weights=quantize_matrices(bundle.arrays),
         metadata=metadata,
         overwrite=overwrite,
-        shortlist=read_shortlist(path, bundle.tokenizer) if (path / SHORTLIST_FILE).exists() else None,
+        shortlist=shortlist,
     )
     for sentence in sentences:
         notify(sentence)

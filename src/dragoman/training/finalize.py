@@ -14,7 +14,7 @@ import torch
 
 from dragoman.adapter import Adapter, save_adapter
 from dragoman.bundle import BundleMetadata, compute_bundle_digest, read_config, save_bundle
-from dragoman.bundle_parts import inherit_parts
+from dragoman.bundle_parts import inherit_parts, inherit_shortlist
 from dragoman.config import INITIAL_DIR, STANDARD_INPUT, DataConfig, Recipe, TrainingConfig, as_list, recipe_from_dict
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
@@ -84,7 +84,8 @@ def _write_bundle_and_report(
         device=trainer.plan.device,
     )
     metadata, sentences = inherit_parts(metadata, bases)
-    for sentence in sentences:
+    shortlist, reasons = inherit_shortlist(bases, tokenizer)
+    for sentence in (*sentences, *reasons):
         callback(Notice(sentence))
     save_bundle(
         folder / "bundle",
@@ -93,6 +94,7 @@ def _write_bundle_and_report(
         weights=weights,
         metadata=metadata,
         overwrite=True,
+        shortlist=shortlist,
     )
     return write_report(folder, recipe, metadata, test_sets, callback, attention_source, trainer.plan.device)
 
@@ -241,9 +243,18 @@ def average_run(
         device=torch.device("cpu"),
     )
     metadata, sentences = inherit_parts(metadata, bases)
-    for sentence in sentences:
+    shortlist, reasons = inherit_shortlist(bases, tokenizer)
+    for sentence in (*sentences, *reasons):
         notify(sentence)
-    save_bundle(output, recipe=recipe, tokenizer=tokenizer, weights=weights, metadata=metadata, overwrite=overwrite)
+    save_bundle(
+        output,
+        recipe=recipe,
+        tokenizer=tokenizer,
+        weights=weights,
+        metadata=metadata,
+        overwrite=overwrite,
+        shortlist=shortlist,
+    )
     return metadata.to_dict()
 
 
