@@ -236,7 +236,7 @@ def save_bundle(
     size = sum(weight.nbytes for weight in weights.values())
     digests: dict[str, str] = {}
     with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
-        _write_config(folder, recipe, (len(tokenizer.source), len(tokenizer.target)), metadata)
+        _write_config(folder, recipe.model_dump(mode="json"), (len(tokenizer.source), len(tokenizer.target)), metadata)
         digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
         if shortlist is not None:
             digests[SHORTLIST_FILE] = save_tensors(folder / SHORTLIST_FILE, shortlist.tables)
@@ -257,12 +257,12 @@ def replace_metadata(path: Path, metadata: BundleMetadata) -> None:
     with atomic_dir(path, overwrite=True, size=size, digests=digests) as folder:
         for name in names:
             shutil.copyfile(path / name, folder / name)
-        _write_config(folder, recipe, (source_size, target_size), metadata)
+        _write_config(folder, recipe.model_dump(mode="json"), (source_size, target_size), metadata)
 
 
-def _write_config(folder: Path, recipe: Recipe, vocabulary: tuple[int, int], metadata: BundleMetadata) -> None:
+def _write_config(folder: Path, recipe: Mapping[str, Any], vocabulary: tuple[int, int], metadata: BundleMetadata) -> None:
     config = {
-        "recipe": recipe.model_dump(mode="json"),
+        "recipe": recipe,
         "vocabulary": dict(zip(("source", "target"), vocabulary, strict=True)),
         "metadata": metadata.to_dict(),
     }

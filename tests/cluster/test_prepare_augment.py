@@ -219,18 +219,18 @@ def test_copy_that_no_name_matches_any_more_is_deleted(recipe: Recipe, store: An
     for name in ("part-1.tsv", "part-2.tsv", ".part-3.tsv"):
         store.pipe_file(f"/raw/{name}", b"a\tb\n")
     remote = set_urls(recipe, root="memory://raw/", run="unused")
-    copied = corpus_copies.copy_corpora(remote, ["part-*.tsv", "a.tsv"], tmp_path / "copies")
-    assert copied.data.root == str(tmp_path / "copies")
+    copied = corpus_copies.copy_corpora(remote.data, ["part-*.tsv", "a.tsv"], tmp_path / "copies")
+    assert copied.root == str(tmp_path / "copies")
     assert sorted(path.name for path in (tmp_path / "copies").glob("*.tsv")) == ["a.tsv", "part-1.tsv", "part-2.tsv"]
     store.rm_file("/raw/part-1.tsv")
-    corpus_copies.copy_corpora(remote, ["part-*.tsv", "a.tsv"], tmp_path / "copies")
+    corpus_copies.copy_corpora(remote.data, ["part-*.tsv", "a.tsv"], tmp_path / "copies")
     assert sorted(path.name for path in (tmp_path / "copies").glob("*.tsv")) == ["a.tsv", "part-2.tsv"]
 
 
 @pytest.mark.parametrize("name", ["../secret.tsv", "/etc/passwd", "memory://other/a.tsv"])
 def test_name_outside_of_the_root_is_refused(recipe: Recipe, store: Any, tmp_path: Path, name: str) -> None:
     with pytest.raises(RecipeError, match=r"is not below data\.root"):
-        corpus_copies.copy_corpora(set_urls(recipe, root="memory://raw", run="x"), [name], tmp_path / "copies")
+        corpus_copies.copy_corpora(set_urls(recipe, root="memory://raw", run="x").data, [name], tmp_path / "copies")
 
 
 def test_root_and_run_may_begin_with_file(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

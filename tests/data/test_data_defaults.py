@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.config import read_recipe
+from dragoman.config import Recipe, read_recipe
 from dragoman.config.presets import SIZES
 from dragoman.data import data_defaults
 from dragoman.data.data_defaults import CorpusSize, choose_defaults, choose_size, measure_corpora, read_training_recipe
@@ -27,14 +27,18 @@ def recipe_file(tmp_path: Path) -> Path:
     return path
 
 
+def measure(recipe: Recipe) -> CorpusSize:
+    return measure_corpora(Path(recipe.data.root), recipe.training_directions.values())
+
+
 def test_corpora_are_counted(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = read_recipe(recipe_file)
-    assert measure_corpora(recipe) == CorpusSize(600, int(600 * 40 / data_defaults.BYTES_PER_TOKEN))
+    assert measure(recipe) == CorpusSize(600, int(600 * 40 / data_defaults.BYTES_PER_TOKEN))
     monkeypatch.setattr(data_defaults, "MAX_PAIRS_READ", 300)  # the buffer holds the whole file, so its bytes are all read
-    assert measure_corpora(recipe).pairs == pytest.approx(600, rel=0.5)
+    assert measure(recipe).pairs == pytest.approx(600, rel=0.5)
     reversed_too = read_recipe(recipe_file, ["data.train.both_directions=true", "tokenizer.language_token=<{}>"])
     monkeypatch.setattr(data_defaults, "MAX_PAIRS_READ", 1000)
-    assert measure_corpora(reversed_too).pairs == 1200
+    assert measure(reversed_too).pairs == 1200
 
 
 def test_left_out_settings_follow_from_the_corpora(recipe_file: Path) -> None:

@@ -135,10 +135,11 @@ def test_missing_parts_of_terminology_are_refused(tiny: MakeRecipe, tmp_path: Pa
     for text, code in (("", "empty-data"), ("term\n", "unknown-column")):
         (tmp_path / "terms.tsv").write_text(text, encoding="utf-8")
         with raises_code(code, "terms.tsv"):
-            read_term_file(tiny(tmp_path, *SETTINGS, "data.noise.terminology=0.1", f"data.term_file={tmp_path / 'terms.tsv'}"))
+            settings = (*SETTINGS, "data.noise.terminology=0.1", f"data.term_file={tmp_path / 'terms.tsv'}")
+            read_term_file(tiny(tmp_path, *settings).data, ("en", "de"))
     monkeypatch.setattr(term_noise, "find_spec", lambda name: None)
     recipe = tiny(tmp_path, *SETTINGS, "data.noise.terminology=0.1")
     folder = tmp_path / "plain"
     tokenizer = prepare(tiny(tmp_path, *SETTINGS), folder).tokenizer
     with raises_code("missing-dependency", "simplemma", "dragoman[terminology]"):
-        check_terminology(recipe, tokenizer)
+        check_terminology(recipe.data, recipe.default_pair, tokenizer)

@@ -132,7 +132,7 @@ def test_word_aligner_links_a_corpus(recipe: Recipe, prepared: PreparedData, tmp
 
 def test_unguided_recipe_has_no_links(tiny: MakeRecipe, tmp_path: Path, prepared: PreparedData) -> None:
     plain = tiny(tmp_path / "run", "model.decoder_layers=2")
-    assert AlignmentLossConfig.from_recipe(plain) is None
+    assert AlignmentLossConfig.from_training(plain.training, plain.alignment_layer) is None
     result = prepare(plain, tmp_path / "data")
     assert not get_links_file(result.folder, "train").exists()
     for name in ("train-00000.arrow", "train.lengths.arrow", "source.model"):
@@ -229,7 +229,8 @@ def test_impossible_alignment_config_fails(
 
 def test_default_head_is_in_second_last_layer(tiny: MakeRecipe, tmp_path: Path) -> None:
     def head(*settings: str) -> AlignmentLossConfig | None:
-        return AlignmentLossConfig.from_recipe(tiny(tmp_path, "training.guided_alignment_weight=0.25", *settings))
+        recipe = tiny(tmp_path, "training.guided_alignment_weight=0.25", *settings)
+        return AlignmentLossConfig.from_training(recipe.training, recipe.alignment_layer)
 
     assert head() == AlignmentLossConfig(0.25, 0, 0)
     assert head("model.decoder_layers=4") == AlignmentLossConfig(0.25, 2, 0)

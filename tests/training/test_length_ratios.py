@@ -24,7 +24,7 @@ def test_ratios_of_the_training_corpus_are_in_the_metadata(
     recipe, _, metadata = read_config(bundle)
     assert metadata.length_ratios is None, "60 pairs are too few"
     tokenizer = read_tokenizer(bundle, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
-    ratios = measure_corpus_lengths(recipe, PreparedData(trained / "data", tokenizer, {}, is_new=False))
+    ratios = measure_corpus_lengths(recipe.training_directions, PreparedData(trained / "data", tokenizer, {}, is_new=False))
     assert ratios is not None
     sides = [(corpus / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
     expected = [len(target) / len(source) for source, target in zip(*sides, strict=True)]

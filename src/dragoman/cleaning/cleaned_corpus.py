@@ -8,7 +8,7 @@ A finished file has its statistics in a JSON file beside it. An interrupted run 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -23,7 +23,7 @@ from dragoman.cleaning.decontamination import EvaluationTexts
 from dragoman.cleaning.deduplication import DuplicateFinder, digest_pairs, digest_sources
 from dragoman.cleaning.enabled_filters import PairFilter, build_filters
 from dragoman.cleaning.statistics import CleaningStats, apply_filters
-from dragoman.config import CleaningConfig, CorpusConfig, Direction, FilterName, Recipe
+from dragoman.config import CleaningConfig, CorpusConfig, DataConfig, Direction, FilterName, Recipe
 from dragoman.errors import RecipeError
 from dragoman.formats.pair import Pair
 from dragoman.formats.readers import list_corpus_files, read_pairs
@@ -330,16 +330,19 @@ def digest_batch(filter_name: FilterName, batch: pa.RecordBatch) -> npt.NDArray[
 
 
 def clean_training_corpora(
-    recipe: Recipe,
+    data: DataConfig,
+    filter_pipelines: Mapping[str, FilterPipeline],
     folder: Path,
     *,
     processes: int,
     on_progress: ProgressCallback,
     map_items: MapFunction = map_in_processes,
 ) -> list[CleanedCorpus]:
-    """Clean the training corpora of the recipe into files in `folder`. Raises RecipeError if the recipe names none."""
-    root, corpora = Path(recipe.data.root), recipe.data.training_corpora()
-    filter_pipelines = build_filter_pipelines(recipe)
+    """Clean the training corpora into files in `folder`.
+
+    filter_pipelines: filters of each corpus by its name
+    """
+    root, corpora = Path(data.root), data.training_corpora()
     folder.mkdir(parents=True, exist_ok=True)
     cleaned_corpora = [
         clean_corpus(
@@ -358,7 +361,7 @@ def clean_training_corpora(
     mark_duplicates(
         cleaned_corpora,
         folder,
-        recipe.data.cleaning,
+        data.cleaning,
         skip_filters,
         processes=processes,
         on_progress=on_progress,

@@ -6,7 +6,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dragoman.cleaning.cleaned_corpus import CHUNK_PAIRS, CleanedCorpus, ProgressCallback, clean_training_corpora
+from dragoman.cleaning.cleaned_corpus import (
+    CHUNK_PAIRS,
+    CleanedCorpus,
+    ProgressCallback,
+    build_filter_pipelines,
+    clean_training_corpora,
+)
 from dragoman.cleaning.cleaning_report import render_cleaning_report
 from dragoman.cleaning.statistics import CleaningStats
 from dragoman.config import Recipe
@@ -43,7 +49,8 @@ def clean_corpora(
     with atomic_dir(folder, overwrite=overwrite) as unfinished_folder:
         if clean_training is None:
             cleaned_corpora = clean_training_corpora(
-                recipe,
+                recipe.data,
+                build_filter_pipelines(recipe),
                 unfinished_folder / "text",
                 processes=recipe.data.preprocessing_workers or count_cores(),
                 on_progress=on_progress,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -154,7 +154,8 @@ def clean_on_cluster(
         # An upload that was interrupted has no cleaning.json, which is written last, and its shards are still there.
         is_interrupted = is_remote and exists(shard_folder.url) and not exists(f"{url}/{LAST_FILE}")
         check_output_is_free(url, overwrite=overwrite or is_interrupted)
-        recipe = copy_corpora(recipe, list_corpus_names(list_filter_corpora(recipe.data)), temporary_folder / "input")
+        data = copy_corpora(recipe.data, list_corpus_names(list_filter_corpora(recipe.data)), temporary_folder / "input")
+        recipe = recipe.model_copy(update={"data": data})
         check_files_exist(recipe.data.root, recipe.name, recipe.data.training_corpora().values())
         open_request(shard_folder, request, overwrite=overwrite)
 
@@ -164,7 +165,13 @@ def clean_on_cluster(
                 arrow_folder = temporary_folder / "arrow"
                 arrow_folder.mkdir()
             return clean_training_shards(
-                recipe, shard_folder, executor, arrow_folder=arrow_folder, root_url=root_url, on_progress=on_progress
+                data,
+                build_filter_pipelines(recipe),
+                shard_folder,
+                executor,
+                arrow_folder=arrow_folder,
+                root_url=root_url,
+                on_progress=on_progress,
             )
 
         stats_by_corpus = clean_corpora(
@@ -186,7 +193,8 @@ def list_filter_corpora(data: DataConfig) -> list[CorpusConfig]:
 
 
 def clean_training_shards(
-    recipe: Recipe,
+    data: DataConfig,
+    filter_pipelines: Mapping[str, FilterPipeline],
     folder: StoreFolder,
     executor: Executor,
     *,
@@ -196,17 +204,18 @@ def clean_training_shards(
 ) -> list[CleanedCorpus]:
     """Clean the training corpora into shards.
 
+    filter_pipelines: filters of each corpus by its name
     arrow_folder: local folder of the rows: that of the shards, or one that receives copies of them
     root_url: root of the corpora in the origins of the pairs
     """
-    root, corpora, cleaning = Path(recipe.data.root), recipe.data.training_corpora(), recipe.data.cleaning
+    root, corpora, cleaning = Path(data.root), data.training_corpora(), data.cleaning
     enabled: list[tuple[FilterName, bool]] = [
         ("duplicate-pair", cleaning.duplicate_pairs),
         ("duplicate-source", cleaning.duplicate_sources),
     ]
     duplicate_filters = tuple(name for name, is_enabled in enabled if is_enabled)
     cleaned_corpora, all_records = [], list[ShardRecord]()
-    for name, filter_pipeline in build_filter_pipelines(recipe).items():
+    for name, filter_pipeline in filter_pipelines.items():
         languages = {
             "source_language": filter_pipeline.source_language,
             "target_language": filter_pipeline.target_language,

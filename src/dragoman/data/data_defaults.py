@@ -7,13 +7,14 @@ that a run resumes with the same recipe. The numbers are those of runs with 29,0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from dragoman.cleaning.cleaned_corpus import TotalEstimator
 from dragoman.config import Recipe, TokenizerConfig, TrainingConfig, read_recipe
+from dragoman.config.data_config import Direction
 from dragoman.config.presets import SIZES, SectionValues
 from dragoman.formats.object_store import is_url
 from dragoman.formats.readers import check_files_exist, read_pairs
@@ -85,7 +86,7 @@ def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Rec
     ):
         return recipe, None
     check_files_exist(recipe.data.root, recipe.name, corpora.values())
-    corpus_size = measure_corpora(recipe)
+    corpus_size = measure_corpora(Path(recipe.data.root), recipe.training_directions.values())
     size = recipe.size if "size" in recipe.model_fields_set else choose_size(corpus_size.pairs)
     chosen = choose_defaults(corpus_size, size, max_length=recipe.data.max_length)
     derived = read_recipe(path, overrides, defaults={"size": size, **chosen})
@@ -97,11 +98,10 @@ def read_training_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Rec
     return derived, describe_choice(derived.size, derived.tokenizer, derived.training, corpus_size)
 
 
-def measure_corpora(recipe: Recipe) -> CorpusSize:
+def measure_corpora(root: Path, directions: Iterable[Direction]) -> CorpusSize:
     """Return the number of pairs and of target tokens of the training corpora. Large files are read in part."""
-    root = Path(recipe.data.root)
     pairs = tokens = 0
-    for direction in recipe.training_directions.values():
+    for direction in directions:
         if direction.is_reversed:
             continue
         estimator = TotalEstimator(direction.corpus, root)

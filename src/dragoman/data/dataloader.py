@@ -106,7 +106,7 @@ class TrainingBatches(Dataset[list[Batch]]):
     @cached_property
     def term_file(self) -> Glossary | None:
         """Terms of the recipe's file."""
-        return read_term_file(self.recipe)
+        return read_term_file(self.recipe.data, self.recipe.default_pair)
 
     @cached_property
     def link_tables(self) -> list[LinkTable]:

@@ -22,6 +22,7 @@ from dragoman.cleaning.cleaned_corpus import (
     CleanedCorpus,
     FilterPipeline,
     ProgressCallback,
+    build_filter_pipelines,
     clean_corpus,
     clean_training_corpora,
 )
@@ -161,7 +162,7 @@ def prepare(
                 accept(manifest["files"])
                 _tidy_up(folder, work_dir, manifest, inputs)
                 tokenizer = _read_tokenizer(recipe, folder)
-                check_terminology(recipe, tokenizer)
+                check_terminology(recipe.data, recipe.default_pair, tokenizer)
                 return PreparedData(folder, tokenizer, manifest["pair_counts"], is_new=False)
             notify(f"{folder}: a prepared file is missing or was changed; preparing again")
         work_dir.mkdir(parents=True, exist_ok=True)
@@ -237,7 +238,12 @@ def _build(
     for name, corpus in corpora.items():
         notify(f"reading {name}: {_join_file_names(corpus, root)}")
     cleaned_corpora = clean_training_corpora(
-        recipe, work_dir / "text", processes=num_workers, on_progress=on_progress, map_items=map_items
+        recipe.data,
+        build_filter_pipelines(recipe),
+        work_dir / "text",
+        processes=num_workers,
+        on_progress=on_progress,
+        map_items=map_items,
     )
     cleaned_valid_corpora = {
         name: clean_corpus(
@@ -257,7 +263,7 @@ def _build(
         if not len(cleaned_corpus):
             raise _build_empty_error(_join_file_names(corpora[cleaned_corpus.name], root), _get_cleaning_stats(cleaned_corpus))
     tokenizer = _train_or_load_tokenizer(recipe, cleaned_corpora, work_dir, notify)
-    check_terminology(recipe, tokenizer)
+    check_terminology(recipe.data, recipe.default_pair, tokenizer)
     if any(value is not None and value is not False for _, value in recipe.data.cleaning):
         page = render_cleaning_report({cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora})
         write_lines(work_dir / CLEANING_PAGE, [page], overwrite=True)

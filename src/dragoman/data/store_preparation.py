@@ -80,7 +80,8 @@ def copy_inputs(recipe: Recipe, run: Path) -> Recipe:
     names = list_corpus_names(list_corpora(recipe.data))
     names += [name for corpus in recipe.data.training_corpora().values() for name in as_list(corpus.alignments)]
     names += [*recipe.tokenizer.files, *as_list(recipe.data.term_file)]
-    return copy_corpora(recipe, names, run / CORPORA_DIR).model_copy(update={"run": str(run)})
+    data = copy_corpora(recipe.data, names, run / CORPORA_DIR)
+    return recipe.model_copy(update={"data": data, "run": str(run)})
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.config import Recipe
+from dragoman.config import DataConfig
+from dragoman.config.data_config import LanguagePair
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import MissingDependencyError, RecipeError
 from dragoman.formats.glossary_file import read_glossary
@@ -38,9 +39,9 @@ _PHRASE = re.compile(rf"{_WORD.pattern}(?: {_WORD.pattern})*")
 _UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
 
 
-def check_terminology(recipe: Recipe, tokenizer: PairTokenizer) -> None:
+def check_terminology(data: DataConfig, languages: LanguagePair, tokenizer: PairTokenizer) -> None:
     """Raise RecipeError or MissingDependencyError if the recipe asks for annotated terms, and something for them is missing."""
-    if not recipe.data.noise.terminology:
+    if not data.noise.terminology:
         return
     if tokenizer.marked is None:
         raise RecipeError(
@@ -50,18 +51,18 @@ def check_terminology(recipe: Recipe, tokenizer: PairTokenizer) -> None:
         )
     if find_spec("simplemma") is None:  # with and without lemmas, a run would differ
         raise MissingDependencyError("simplemma", "terminology", "data.noise.terminology")
-    read_term_file(recipe)
+    read_term_file(data, languages)
 
 
-def read_term_file(recipe: Recipe) -> Glossary | None:
+def read_term_file(data: DataConfig, languages: LanguagePair) -> Glossary | None:
     """Return the terms of the recipe's file, or None if it names none.
 
     Raises:
         DataError: the file cannot be read, is no glossary, or has no terms.
     """
-    if recipe.data.term_file is None:
+    if data.term_file is None:
         return None
-    return read_glossary(Path(recipe.data.root) / recipe.data.term_file, *recipe.default_pair)
+    return read_glossary(Path(data.root) / data.term_file, *languages)
 
 
 def find_known_terms(source: str, target: str, glossary: Glossary) -> list[Term]:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from dragoman.config import STANDARD_INPUT, CorpusConfig, Recipe, as_list
+from dragoman.config import STANDARD_INPUT, CorpusConfig, DataConfig, as_list
 from dragoman.errors import RecipeError
 from dragoman.formats.object_store import describe_object, fetch_file, glob_files, is_url, normalize_url
 from dragoman.io.storage import commit_file, lock_dir, make_dirs, to_write_error, write_json
@@ -26,26 +26,26 @@ def list_corpus_names(corpora: Iterable[CorpusConfig]) -> list[str]:
     return [name for value in values for name in as_list(value) if name != STANDARD_INPUT]
 
 
-def copy_corpora(recipe: Recipe, names: Iterable[str], folder: Path) -> Recipe:
-    """Copy files of an object store into a local folder, and return the recipe with this folder as its `data.root`.
+def copy_corpora(data: DataConfig, names: Iterable[str], folder: Path) -> DataConfig:
+    """Copy files of an object store into a local folder, and return the section with this folder as its `root`.
 
-    A copy of an unchanged object stays, and a copy that no name matches any more is deleted. A recipe with a local root is
+    A copy of an unchanged object stays, and a copy that no name matches any more is deleted. A section with a local root is
     returned as it is, but for `file://` before it.
 
-    names: names below `data.root`; `*` in the last part matches any characters
+    names: names below `root`; `*` in the last part matches any characters
 
     Raises RecipeError for a name outside of the root, and DataError if an object is missing or cannot be read.
     """
-    root_url = normalize_url(recipe.data.root).rstrip("/")
+    root_url = normalize_url(data.root).rstrip("/")
     if not is_url(root_url):
-        return _with_root(recipe, root_url) if "://" in recipe.data.root else recipe
+        return data.model_copy(update={"root": root_url}) if "://" in data.root else data
     try:
         make_dirs(folder)
         with lock_dir(folder):
             _update_copies(folder, dict(_iter_objects(root_url, names)))
     except OSError as error:
         raise to_write_error(folder, error) from None
-    return _with_root(recipe, str(folder))
+    return data.model_copy(update={"root": str(folder)})
 
 
 def _update_copies(folder: Path, urls: Mapping[str, str]) -> None:
@@ -87,7 +87,3 @@ def _read_record(folder: Path) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _with_root(recipe: Recipe, root: str) -> Recipe:
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": root})})

@@ -67,7 +67,7 @@ def train_parallel(
                 while pending and len(running) < processes:
                     name, recipe = pending.popleft()
                     on_start(name)
-                    running.append(_start_run(name, recipe, threads_per_run, reuse_plan))
+                    running.append(_start_run(name, recipe.model_dump_json(), threads_per_run, reuse_plan))
                 finished_sentinels = wait([run.process.sentinel for run in running])
                 for run in [run for run in running if run.process.sentinel in finished_sentinels]:
                     running.remove(run)
@@ -95,12 +95,10 @@ def _treat_sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous_handler)
 
 
-def _start_run(name: str, recipe: Recipe, threads: int, reuse_plan: Mapping[str, str]) -> _RunProcess:
+def _start_run(name: str, recipe_json: str, threads: int, reuse_plan: Mapping[str, str]) -> _RunProcess:
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
     parent_connection, child_connection = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_train_in_child, args=(recipe.model_dump_json(), threads, reuse_plan, child_connection), name=name
-    )
+    process = context.Process(target=_train_in_child, args=(recipe_json, threads, reuse_plan, child_connection), name=name)
     with block_signals(signal.SIGINT):
         process.start()
     child_connection.close()

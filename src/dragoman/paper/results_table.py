@@ -144,13 +144,14 @@ def _compute_test_digest(data: DataConfig, task: TaskConfig) -> str | None:
 def _has_same_setup(run: FinishedRun, other_run: FinishedRun) -> bool:
     """Return whether two runs have one recipe and one corpus. A deleted corpus counts as equal."""
     digest_pairs = ((run.train_digests, other_run.train_digests), (run.test_digest, other_run.test_digest))
-    return _get_comparable_settings(run.recipe) == _get_comparable_settings(other_run.recipe) and all(
+    return _get_comparable_settings(run) == _get_comparable_settings(other_run) and all(
         None in pair or pair[0] == pair[1] for pair in digest_pairs
     )
 
 
-def _get_comparable_settings(recipe: Recipe) -> dict[str, Any]:
-    return {key: value for key, value in flatten_settings(recipe.model_dump(mode="json")) if key not in _RUN_SPECIFIC_KEYS}
+def _get_comparable_settings(run: FinishedRun) -> dict[str, Any]:
+    settings = flatten_settings(run.recipe.model_dump(mode="json"))
+    return {key: value for key, value in settings if key not in _RUN_SPECIFIC_KEYS}
 
 
 def _check_distinct_seeds(runs: Sequence[FinishedRun]) -> None:
@@ -189,7 +190,7 @@ def _resample_bleu(runs: Sequence[FinishedRun]) -> list[ResampledScore]:
 
 def _build_row(runs: Sequence[FinishedRun], first_run: FinishedRun, comparison: SystemComparison | None) -> ResultsRow:
     reports = [run.report for run in runs]
-    settings, first_settings = _get_comparable_settings(runs[0].recipe), _get_comparable_settings(first_run.recipe)
+    settings, first_settings = _get_comparable_settings(runs[0]), _get_comparable_settings(first_run)
     if settings == first_settings and runs[0] is not first_run:
         settings["data.root"] = runs[0].recipe.data.root
     changed_settings = tuple(

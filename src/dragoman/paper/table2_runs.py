@@ -115,7 +115,8 @@ def _train_runs(recipes: Mapping[tuple[str, int], Recipe], make_callback: Callab
     unfinished = [key for key, recipe in recipes.items() if read_finished_report(Path(recipe.run)) is None]
     if not unfinished:
         return
-    reuse_plan = choose_common_plan(recipes.values())
+    first_training, run_dirs = next(iter(recipes.values())).training, [Path(recipe.run) for recipe in recipes.values()]
+    reuse_plan = choose_common_plan(first_training, run_dirs)
     if processes > 1:
         prepare_shared_data(recipes, unfinished)
         runs = [(names[key], recipes[key]) for key in unfinished]

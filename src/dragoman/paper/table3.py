@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Recipe, flatten_settings
+from dragoman.config import Recipe, TrainingConfig, flatten_settings
 from dragoman.data.manifest import MANIFEST, hash_inputs, list_input_digests, read_manifest
 from dragoman.data.prepare import prepare
 from dragoman.errors import DataError, RecipeError, RunError
@@ -85,7 +85,8 @@ def train_table3(
     unfinished = [key for key, recipe in recipes.items() if read_finished_report(Path(recipe.run)) is None]
     if unfinished and data_error is not None:
         raise data_error
-    reuse_plan = choose_common_plan(recipes.values()) if unfinished else {}
+    first_training, run_dirs = next(iter(recipes.values())).training, [Path(recipe.run) for recipe in recipes.values()]
+    reuse_plan = choose_common_plan(first_training, run_dirs) if unfinished else {}
     if processes > 1:
         prepare_shared_data(recipes, unfinished)
         runs = [(run_names[key], recipes[key]) for key in unfinished]
@@ -105,13 +106,13 @@ def train_table3(
     return Table3(base_recipe.name, scale_name, budget, seeds, results, remarks)
 
 
-def choose_common_plan(recipes: Collection[Recipe]) -> dict[str, str]:
+def choose_common_plan(training: TrainingConfig, run_dirs: Iterable[Path]) -> dict[str, str]:
     """Return one compute plan for all rows, because plans differ in the last bits: that of a started row, else the fastest."""
-    for recipe in recipes:
-        for checkpoint in list_checkpoints(Path(recipe.run) / "checkpoints"):
+    for run_dir in run_dirs:
+        for checkpoint in list_checkpoints(run_dir / "checkpoints"):
             if checkpoint.compute_plan is not None:
                 return checkpoint.compute_plan
-    return choose_compute_plan(next(iter(recipes)).training).to_dict()
+    return choose_compute_plan(training).to_dict()
 
 
 def prepare_shared_data(recipes: Mapping[tuple[str, int], Recipe], unfinished: Sequence[tuple[str, int]]) -> None:

@@ -6,7 +6,7 @@ from the prepared data if the files are no longer there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 
 from dragoman.bundle import BundleMetadata
 from dragoman.config import ModelConfig, Recipe, TaskConfig
+from dragoman.config.data_config import Direction
 from dragoman.data.prepare import VALID, PreparedData
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.errors import DataError
@@ -66,7 +67,7 @@ def measure_parts(
     confidence = _calibrate_confidence(
         recipe, prepared, weights, alignment or known.alignment, location=location, device=device
     )
-    length_ratios = measure_corpus_lengths(recipe, prepared)
+    length_ratios = measure_corpus_lengths(recipe.training_directions, prepared) if recipe.task.has_text_target else None
     measured = {(item.source_language, item.target_language) for item in length_ratios or ()}
     others = [item for item in known.length_ratios or () if (item.source_language, item.target_language) not in measured]
     return replace(
@@ -141,13 +142,11 @@ def _calibrate_confidence(
     return calibrate_model(inference_model, decoder, prepared.tokenizer, recipe, sources, references, head=alignment)
 
 
-def measure_corpus_lengths(recipe: Recipe, prepared: PreparedData) -> list[LengthRatios] | None:
+def measure_corpus_lengths(directions: Mapping[str, Direction], prepared: PreparedData) -> list[LengthRatios] | None:
     """Return the usual lengths of translations for each pair of languages, by a sample of the training pairs."""
-    if not recipe.task.has_text_target:
-        return None
     lengths: dict[tuple[str, str], list[tuple[int, int]]] = {}
     tokenizer, skipped = prepared.tokenizer, prepared.tokenizer.prefix_lengths
-    for name, direction in recipe.training_directions.items():
+    for name, direction in directions.items():
         corpus = prepared.corpus(name)
         num_pairs = min(len(corpus), NUM_LENGTH_PAIRS)
         indices = [position * len(corpus) // num_pairs for position in range(num_pairs)]

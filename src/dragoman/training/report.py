@@ -185,7 +185,7 @@ def _report_test_sets(
             initial_evaluations[name] = _score_test_set(bundle, recipe, name, pairs, callback, model_name="the initial model")
         _write_translations(folder, initial_evaluations, ".initial")
     return {
-        name: build_test_set_report(recipe, pairs, evaluations[name], initial_evaluations.get(name))
+        name: build_test_set_report(recipe.task, recipe.tokenizer, pairs, evaluations[name], initial_evaluations.get(name))
         for name, pairs in test_sets.items()
     }
 

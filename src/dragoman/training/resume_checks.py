@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Recipe, recipe_from_dict
+from dragoman.config import recipe_from_dict
 from dragoman.errors import RunError
 from dragoman.training.checkpoints.checkpoint import Checkpoint
 
@@ -49,10 +49,9 @@ def check_no_earlier_run(folder: Path) -> None:
         )
 
 
-def check_recipe_unchanged(previous_recipe: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:
-    """Raise RunError with the differences if a run folder was started with another recipe."""
+def check_recipe_unchanged(previous_recipe: Mapping[str, Any], current_recipe: Mapping[str, Any], folder: Path) -> None:
+    """Raise RunError with the differences if a run folder was started with another recipe. Both are as JSON."""
     previous_recipe = recipe_from_dict(previous_recipe, where=str(folder)).model_dump(mode="json")
-    current_recipe = recipe.model_dump(mode="json")
     changes = [
         f"{key} was {old!r} and is {new!r}"
         for key, old, new in _iter_differences(previous_recipe, current_recipe)

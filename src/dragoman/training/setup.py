@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from dragoman.config import Recipe, TrainingConfig
 from dragoman.data.dataloader import BatchStream, TrainingBatches
@@ -73,10 +74,9 @@ def read_test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
     return test_sets
 
 
-def check_same_recipe(recipe: Recipe, distributed: DistributedContext) -> None:
-    """Raise RankError if this rank has another recipe than rank 0."""
-    document = recipe.model_dump(mode="json")
-    if distributed.broadcast_object(document) != document:
+def check_same_recipe(recipe: Mapping[str, Any], distributed: DistributedContext) -> None:
+    """Raise RankError if this rank has another recipe than rank 0. recipe: as JSON"""
+    if distributed.broadcast_object(recipe) != recipe:
         raise RankError(
             f"rank {distributed.rank}: has another recipe than rank 0; give all ranks the same file and the same settings"
         )
@@ -88,7 +88,7 @@ def find_checkpoint(recipe: Recipe, callback: Callback, distributed: Distributed
 
     def accept(checkpoint: Checkpoint | None) -> None:
         if checkpoint is not None:
-            check_recipe_unchanged(checkpoint.recipe, recipe, folder)
+            check_recipe_unchanged(checkpoint.recipe, recipe.model_dump(mode="json"), folder)
         else:
             check_no_earlier_run(folder)
 
@@ -130,7 +130,7 @@ def prepare_run(
             for name, stats in prepared.pair_counts.items():
                 for sentence in stats.summarize(recipe.data.overlong_pairs):
                     notify(f"{name}: {sentence}")
-            _create_run_folder(folder, recipe)
+            _create_run_folder(folder, recipe.model_dump(mode="json"))
     if not distributed.is_rank_zero:
         prepared = prepare_corpora()
     if data_digests != distributed.broadcast_object(data_digests):
@@ -138,11 +138,11 @@ def prepare_run(
     return prepared, data_digests
 
 
-def _create_run_folder(folder: Path, recipe: Recipe) -> None:
+def _create_run_folder(folder: Path, recipe: dict[str, Any]) -> None:
     checkpoint_dir = folder / "checkpoints"
     try:
         make_dirs(checkpoint_dir)
-        write_json(folder / "recipe.json", recipe.model_dump(mode="json"), overwrite=True)
+        write_json(folder / "recipe.json", recipe, overwrite=True)
     except OSError as error:
         raise to_write_error(checkpoint_dir, error) from None
     remove_unfinished(checkpoint_dir)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.config import Recipe
+from dragoman.config import TaskConfig, TokenizerConfig
 from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
 from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL, SMALL_TEST_SET, paired_bootstrap
 from dragoman.formats.pair import Pair
@@ -55,21 +55,25 @@ class TestSetReport:
 
 
 def build_test_set_report(
-    recipe: Recipe, pairs: Sequence[Pair], after: EvaluationResult, before: EvaluationResult | None
+    task: TaskConfig,
+    tokenizer: TokenizerConfig,
+    pairs: Sequence[Pair],
+    after: EvaluationResult,
+    before: EvaluationResult | None,
 ) -> TestSetReport:
     """Return the report of one test set.
 
     after, before: results of the model and of the initial model
     """
-    recipe = with_pair_languages(recipe, pairs)
+    task = with_pair_languages(task, pairs)
     scores = {name: round(score.value, 2) for name, score in after.scores.items()}
-    if before is None or not recipe.task.has_text_target or len(pairs) < 2:
+    if before is None or not task.has_text_target or len(pairs) < 2:
         return TestSetReport(len(pairs), scores)
-    references = [get_references(pairs, recipe.tokenizer)]
+    references = [get_references(pairs, tokenizer)]
     new, old = ([sample.translation for sample in result.samples] for result in (after, before))
     changes = {}
     for metric in COMPARED_METRICS:
-        comparison = paired_bootstrap(new, old, references, metric=metric, tokenize=get_task_bleu_tokenizer(recipe.task))
+        comparison = paired_bootstrap(new, old, references, metric=metric, tokenize=get_task_bleu_tokenizer(task))
         changes[metric] = ScoreChange(
             before=round(comparison.b.value, 2),
             after=round(comparison.a.value, 2),

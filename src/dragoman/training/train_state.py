@@ -147,7 +147,7 @@ def build_train_state(
     freeze_parameters(model, recipe.training)
     model = model.to(plan.device)
     plan.apply_to(model)
-    alignment_config = AlignmentLossConfig.from_recipe(recipe)
+    alignment_config = AlignmentLossConfig.from_training(config, recipe.alignment_layer)
     if config.compile:
         compile_layers(model, exclude=None if alignment_config is None else alignment_layer(model, alignment_config))
     context = LossContext(recipe, tokenizer, lambda: build_initial_model(recipe, tokenizer, plan))

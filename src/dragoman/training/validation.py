@@ -305,11 +305,12 @@ def read_validation_pairs(recipe: Recipe, *, max_pairs: int | None = None) -> li
     return [pair for direction in directions for pair in read_direction(direction, recipe, max_pairs=share)]
 
 
-def with_pair_languages(recipe: Recipe, pairs: Sequence[Pair]) -> Recipe:
-    """Return the recipe with the languages of these pairs, which are of one pair of languages, if they hold any."""
+def with_pair_languages(task: TaskConfig, pairs: Sequence[Pair]) -> TaskConfig:
+    """Return the task with the languages of these pairs, which are of one pair of languages, if they hold any."""
     if not pairs or not isinstance(pairs[0], DirectedPair):
-        return recipe
-    return recipe.with_languages((pairs[0].source_language, pairs[0].target_language))
+        return task
+    languages = {"source_language": pairs[0].source_language, "target_language": pairs[0].target_language}
+    return task.model_copy(update=languages)
 
 
 def group_by_languages(pairs: Sequence[Pair]) -> dict[LanguagePair | None, list[int]]:

@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from dragoman.config import Recipe
+from dragoman.config import TrainingConfig
 from dragoman.data.collate import AlignmentTargets
 from dragoman.model.attention import KeyValue, mask_scores, observe_attention
 from dragoman.model.layers import DecoderLayer
@@ -32,10 +32,10 @@ class AlignmentLossConfig:
     head: int
 
     @classmethod
-    def from_recipe(cls, recipe: Recipe) -> AlignmentLossConfig | None:
-        """Return the configuration; None if the recipe guides no head."""
-        head = get_guided_head(recipe.training, recipe.alignment_layer)
-        return None if head is None else cls(recipe.training.guided_alignment_weight, head.layer, head.head or 0)
+    def from_training(cls, training: TrainingConfig, alignment_layer: int) -> AlignmentLossConfig | None:
+        """Return the configuration; None if the recipe guides no head. alignment_layer: counted from 1"""
+        head = get_guided_head(training, alignment_layer)
+        return None if head is None else cls(training.guided_alignment_weight, head.layer, head.head or 0)
 
 
 def alignment_layer(model: Transformer, alignment_config: AlignmentLossConfig) -> DecoderLayer:
