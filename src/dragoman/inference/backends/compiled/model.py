@@ -75,11 +75,14 @@ class CompiledTransformer:
     Several threads may use it at once, because kernels run without Python's lock and each state has its own memory.
 
     weights: the weights that were compiled; the embeddings are read in place
+    encoder_positions, decoder_positions: tables that all copies of this model share
     pointer: pointer of a parser; None in other models
     owned_arrays: all arrays whose addresses the other fields hold
     """
 
     weights: ModelWeights
+    encoder_positions: PositionTable
+    decoder_positions: PositionTable
     encoder_embedding: EmbeddingTable
     encoder: LayerWeights
     decoder_embedding: EmbeddingTable
@@ -138,7 +141,7 @@ class CompiledTransformer:
         blocks: the first sentence of each block, and the one after its last
         cross_kv: addresses of arrays that the caller keeps alive
         """
-        positions = self._encoder_positions.get(num_positions)
+        positions = self.encoder_positions.get(num_positions)
         before_positions, after_positions = self._encoder_words
         weights = before_positions, get_address(positions), after_positions
         num_rows = 0
@@ -160,14 +163,6 @@ class CompiledTransformer:
             keep_alive = self, positions, memory_ND, workspace, token_ids, position_ids, sentence_starts, sentence_ids
             workspace.step_group.run(partial(_encode_block, (batch, weights, cross_kv), workspace.workspaces, keep_alive))
             num_rows += len(token_ids)
-
-    @cached_property
-    def _encoder_positions(self) -> PositionTable:
-        return PositionTable(self.weights, "encoder")
-
-    @cached_property
-    def _decoder_positions(self) -> PositionTable:
-        return PositionTable(self.weights, "decoder")
 
     @cached_property
     def _encoder_words(self) -> tuple[array[int], array[int]]:
@@ -196,7 +191,7 @@ class CompiledTransformer:
             state = self.allocate_self_kv(state, num_rows)._replace(logits_NV=logits_NV)
         elif position == state.ancestors_NT.shape[1]:
             state = state.double_capacity()
-        state, positions_TD = self.ensure_workspace(state, num_rows), self._decoder_positions.get(position + 1)
+        state, positions_TD = self.ensure_workspace(state, num_rows), self.decoder_positions.get(position + 1)
         tokens_N, position_id_N = np.ascontiguousarray(tokens_N, np.int64), np.full(num_rows, position)
         added_ND, pointer_state = None, state.pointer
         if self.pointer is not None and pointer_state is not None:
@@ -235,7 +230,7 @@ class CompiledTransformer:
 
         vocab_ids_W: token ids of a restricted output vocabulary
         """
-        positions_TD = self._decoder_positions.get(num_positions)
+        positions_TD = self.decoder_positions.get(num_positions)
         before_positions, after_positions = self._decoder_words
         vocabulary_map = 0 if vocab_ids_W is None else get_address(vocab_ids_W)
         words = entry_points.flatten((before_positions, get_address(positions_TD), after_positions, vocabulary_map))

@@ -27,7 +27,7 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     LinearWeights,
     NormWeights,
 )
-from dragoman.inference.backends.compiled.model import CompiledTransformer
+from dragoman.inference.backends.compiled.model import CompiledTransformer, PositionTable
 from dragoman.inference.backends.compiled.pointer import CompiledPointer
 from dragoman.inference.backends.compiled.weights import (
     CompiledPrecision,
@@ -59,6 +59,8 @@ def compile_model(weights: ModelWeights, precision: CompiledPrecision = "int8") 
     packer = _ModelPacker(weights, precision)
     compiled_model = CompiledTransformer(
         weights=weights,
+        encoder_positions=PositionTable(weights, "encoder"),
+        decoder_positions=PositionTable(weights, "decoder"),
         encoder_embedding=packer.pack_embedding("encoder"),
         encoder=packer.pack_layers("encoder", weights.config.encoder_layers),
         decoder_embedding=packer.pack_embedding("decoder"),
