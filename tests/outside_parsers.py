@@ -222,12 +222,15 @@ INSIDE: dict[str, Sequence[Wrap]] = {
     ".xlsx": [lambda text: make_xlsx(f"<si><t>w{escape(text)}</t></si>")],
     ".odt": [lambda text: make_odt(f"<text:p>w{escape(text)}</text:p>")],
     ".epub": [lambda text: make_epub(f"<p>w{escape(text)}</p>"), lambda text: make_epub(f"<p>w</p>{text}")],
+    ".csv": [lambda text: f'id,en\na,"w{text.replace(chr(34), chr(34) * 2)}"\n', lambda text: f"id,en\na,{text}\n"],
+    ".ftl": [lambda text: f"a = w{text}\n"],
     ".txt": [],
 }
 # Endings of one format, which one of them stands for.
 EQUAL_SUFFIXES = {
     ".pot": ".po", ".xliff": ".xlf", ".htm": ".html", ".xhtml": ".html", ".markdown": ".md", ".arb": ".json", ".yml": ".yaml",
-    ".resw": ".resx",
+    ".resw": ".resx", ".mdx": ".md", ".dotx": ".docx", ".potx": ".pptx", ".ppsx": ".pptx", ".xltx": ".xlsx", ".ott": ".odt",
+    ".odp": ".odt", ".otp": ".odt", ".tsv": ".csv",
 }  # fmt: skip
 
 
@@ -351,7 +354,7 @@ NO_PARSERS = {
     "documents.output_names.find_original": "reads the name of a file",
     "documents.output_names.name_in_project": "reads the name of a file",
     "documents.plural_forms.NumberedText": "is made by insert_number",
-    "documents.reasons.describe_flags": "is called by translate_document",
+    "documents.reasons.describe_flags": "names the flags of a text",
     "documents.script_languages.ScriptCounts": "counts letters",
     "documents.script_languages.ScriptLanguages": "counts letters",
     "documents.translation_memory.compute_distance": "is called by TranslationMemory, with texts of limited length",
