@@ -17,7 +17,7 @@ MAX_FILE_BYTES = 2**28
 SUFFIXES = (
     ".po", ".pot", ".xlf", ".xliff", ".tmx", ".html", ".htm", ".xhtml", ".md", ".markdown", ".mdx", ".srt", ".vtt", ".json",
     ".arb", ".yaml", ".yml", ".properties", ".strings", ".xml", ".resx", ".resw", ".ts", ".docx", ".dotx", ".pptx", ".potx",
-    ".ppsx", ".xlsx", ".xltx", ".odt", ".ott", ".odp", ".otp", ".epub", ".csv", ".tsv", ".ftl", ".txt",
+    ".ppsx", ".xlsx", ".xltx", ".odt", ".ott", ".odp", ".otp", ".epub", ".csv", ".tsv", ".ftl", ".stringsdict", ".txt",
 )  # fmt: skip
 """Endings of the names of files that can be translated."""
 
@@ -121,6 +121,8 @@ def get_parser(name: str) -> Callable[[bytes], Document]:
             from dragoman.documents.csv_file import parse_csv as parse
         case ".tsv":
             from dragoman.documents.csv_file import parse_tsv as parse
+        case ".stringsdict":
+            from dragoman.documents.stringsdict import parse_stringsdict as parse
         case ".ftl":
             from dragoman.documents.fluent import parse_ftl as parse
         case ".epub":
