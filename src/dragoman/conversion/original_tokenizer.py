@@ -90,9 +90,9 @@ def _check_added_tokens(vocabulary: PieceVocabulary, folder: Path) -> None:
         text = vocabulary.added_texts.get(token.id, token.text)
         other = tokens.setdefault((text, token.normalized), token.text)
         if not text or other != token.text:
-            problem = f"equal to {other[:40]!r}" if text else "no text"
+            problem = f"equal to {other[:40]!a}" if text else "no text"
             raise BundleError(
-                f"{folder}: the added token {token.text[:40]!r} is {problem} when it is normalized, so the original tokenizer "
+                f"{folder}: the added token {token.text[:40]!a} is {problem} when it is normalized, so the original tokenizer "
                 "does not find it in each text; add it with normalized=False, or remove it",
                 code="conversion-unsupported",
             )
