@@ -265,15 +265,6 @@ def list_training_files(data: DataConfig) -> list[str]:
     return [describe_path(None if name == STANDARD_INPUT else root / name) for side in sides for name in as_list(side)]
 
 
-def list_language_pairs(recipe: Recipe) -> list[tuple[str, str]] | None:
-    """Return the pairs of languages that a model of many languages is trained on; None for a model of one pair."""
-    return recipe.language_pairs if recipe.tokenizer.language_token is not None else None
-
-
-def _list_deviations(recipe: Recipe) -> list[str]:
-    return [deviation.describe() for deviation in find_deviations(recipe.model_dump(mode="json"))]
-
-
 def collect_metadata(trainer: Trainer, selected: Sequence[Checkpoint]) -> BundleMetadata:
     """Return the data, settings and cost of a run, for the bundle and the report."""
     state = trainer.state
@@ -299,7 +290,7 @@ def _describe_training(
     positive_seconds = max(seconds, 1e-9)
     return BundleMetadata(
         training_files=list_training_files(recipe.data),
-        language_pairs=list_language_pairs(recipe),
+        language_pairs=recipe.language_pairs if recipe.tokenizer.language_token is not None else None,
         pairs=sum(stats.kept for stats in pair_counts),
         dropped_pairs=dict(dropped_pairs),
         steps=state.step,
@@ -310,7 +301,7 @@ def _describe_training(
         data_wait_fraction=round(state.data_wait_minutes * 60.0 / positive_seconds, 4),
         skipped_steps=state.skipped_steps,
         averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
-        paper_deviations=_list_deviations(recipe),
+        paper_deviations=[deviation.describe() for deviation in find_deviations(recipe.model_dump(mode="json"))],
         dragoman=__version__,
         torch=torch.__version__,
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

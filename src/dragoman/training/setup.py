@@ -206,7 +206,6 @@ def build_trainer(
         checkpointer=checkpointer,
         early_stopping=EarlyStopping(config, validator, distributed, log_and_report, len(prepared.tokenizer.target)),
         callback=log_and_report,
-        distributed=distributed,
     )
 
 

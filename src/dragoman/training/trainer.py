@@ -27,7 +27,6 @@ from dragoman.runtime.progress import RecentRate
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
 from dragoman.training.checkpoints.checkpointer import Checkpointer, find_latest_on_all_ranks
 from dragoman.training.compute_plan import measure_peak_flops
-from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.distributed.signals import stop_on_signals
 from dragoman.training.divergence import find_divergence
 from dragoman.training.early_stopping import EarlyStopping, ValidationOutcome
@@ -69,7 +68,6 @@ class Trainer:
         checkpointer: Checkpointer,
         early_stopping: EarlyStopping,
         callback: Callback,
-        distributed: DistributedContext,
     ) -> None:
         self.recipe = recipe
         self.config = recipe.training
@@ -81,7 +79,7 @@ class Trainer:
         self.checkpointer = checkpointer
         self.early_stopping = early_stopping
         self.callback = callback
-        self.distributed = distributed
+        self.distributed = train_state.distributed
         self.folder = Path(recipe.run)
         self.checkpoint_dir = checkpointer.folder
         self.model = train_state.model
