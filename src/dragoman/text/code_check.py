@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,8 +20,12 @@ CodeFlag = Literal["xmltags", "printf", "variables", "urls", "emails"]
 
 MAX_NAMED = 3
 """Codes that a sentence names."""
+MAX_JOINED = 40
+"""Most characters of a code that is looked for in words."""
 
 _STRONG_STARTS = ("<", "%", "{", "$", "⟦", "[X", "[%", "@:", "#{")
+_SIGNS = ("%", "$", "!", "@", ":", "#", "{", "[")
+_SIGN = re.compile(r"[%$!@:#{\[]")
 _EMAIL = re.compile(r"[\w.+-]+@[A-Za-z0-9-]+\.[A-Za-z0-9.-]+")
 
 
@@ -74,9 +78,11 @@ def _list_lost_brackets(source: CodedText, translation: CodedText) -> Iterator[s
 
 def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
     places, new_places = list(_list_places(source.parts)), list(_list_places(translation.parts))
-    if places == new_places:
-        return CodeDifference()
     codes, new_codes = (Counter(code for _, code in side) for side in (places, new_places))
+    joined, new_joined = (_count_joined(side, codes) for side in (source, translation))
+    codes, new_codes = codes + joined, new_codes + new_joined
+    if places == new_places and joined == new_joined:
+        return CodeDifference()
     gone = codes - new_codes
     missing = tuple(gone.elements())
     if any(code.startswith("&") for code in missing):
@@ -87,6 +93,15 @@ def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
     moves = (Counter(places) - Counter(new_places)).elements() if not missing and not added else ()
     moved = tuple(code for _, code in moves if code not in gone)
     return CodeDifference(missing, added, moved)
+
+
+def _count_joined(side: CodedText, codes: Collection[str]) -> Counter[str]:
+    """Return how often codes are in the texts of a side: joined to a word, they are read as text, but programs replace them."""
+    lengths = {len(code) for code in codes if code.startswith(_SIGNS) and 1 < len(code) <= MAX_JOINED}
+    text = "\n".join(_list_texts(side.parts)) if lengths else ""
+    starts = (match.start() for match in _SIGN.finditer(text))
+    pieces = ({text[start : start + length] for length in lengths} for start in starts)
+    return Counter(piece for ends in pieces for piece in ends if piece in codes)
 
 
 def _list_lost(missing: Sequence[str], source: CodedText, translation: CodedText) -> Iterator[str]:
