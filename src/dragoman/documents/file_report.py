@@ -208,5 +208,5 @@ def describe(report: FileReport) -> list[str]:
         num_used, num_texts = (sum(getattr(term, name) for term in report.terms) for name in ("used", "texts"))
         counts += f", {num_used} of {format_count(num_texts, 'term')} used"
     if report.skipped:
-        counts += f", not translated: {', '.join(f'{number} {name}' for name, number in report.skipped.items())}"
+        counts += f", not translated: {', '.join(f'{name} ({number})' for name, number in report.skipped.items())}"
     return [*lines, f"{report.file}: {counts}, {len(report.flagged)} flagged"]
