@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from click.testing import CliRunner, Result
 from dragoman.cli.init import init
 from dragoman.config import read_recipe
 from dragoman.data.corpus_survey import survey_pairs
+from dragoman.data.data_defaults import CorpusSize
 from dragoman.data.new_recipe import read_user_corpus
 from dragoman.errors import DataError, OutputError
 from dragoman.formats.pair import Pair
+from dragoman.training.time_estimate import describe_minutes, estimate_minutes
 
 NUM_PAIRS = 200
 
@@ -78,6 +81,24 @@ def test_json_has_recipe_size_and_survey() -> None:
     document = json.loads(run_init("train.en", "train.de", "--json").stdout)
     assert (document["recipe"], document["languages"], document["size"]) == ("own.toml", ["en", "de"], "tiny")
     assert document["survey"]["pairs"] == 200
+    assert document["minutes"] > 0
+
+
+def test_estimate_is_proportional_to_the_steps() -> None:
+    """The clock counts its readings, so a trial of a batch takes one second, and so does its update."""
+    ticks = itertools.count()
+    run_init("train.en", "train.de")
+    recipe, corpus = read_recipe(Path("own.toml"), ["tokenizer.vocab_size=500", "size=tiny"]), CorpusSize(200, 2000)
+    for num_steps, num_batches in ((60, 1), (120, 1), (60, 2)):
+        keys = {"max_steps": num_steps, "batches_per_update": num_batches, "batch_tokens": 11}
+        changed = recipe.model_copy(update={"training": recipe.training.model_copy(update=keys)})
+        assert estimate_minutes(changed, corpus, lambda: float(next(ticks))) == pytest.approx(
+            num_steps * (num_batches + 1) / 60
+        )
+
+
+def test_times_are_in_words() -> None:
+    assert [describe_minutes(minutes) for minutes in (0.2, 1.6, 200, 7200)] == ["1 minute", "2 minutes", "3.3 hours", "5 days"]
 
 
 def test_names_of_files_state_languages(subtests: pytest.Subtests) -> None:

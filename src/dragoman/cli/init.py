@@ -41,12 +41,13 @@ def init(
     """
     from dragoman.console.terminal import print_facts, print_json, stderr_console
     from dragoman.data.corpus_survey import survey_pairs
-    from dragoman.data.data_defaults import read_training_recipe
+    from dragoman.data.data_defaults import measure_corpora, read_training_recipe
     from dragoman.data.new_recipe import format_recipe, read_user_corpus
     from dragoman.errors import DataError
     from dragoman.formats.readers import check_files_exist, read_pairs
     from dragoman.formats.writers import write_pairs
     from dragoman.io.storage import atomic_write
+    from dragoman.training.time_estimate import describe_minutes, estimate_minutes
 
     if output.suffix != ".toml" or not output.parent.is_dir():
         raise usage_error(f"-o {output}: give a name that ends in .toml, in a folder that exists")
@@ -87,12 +88,14 @@ def init(
     write(overwrite=overwrite)
     recipe, choice = read_training_recipe(output)
     write((choice or "").partition("; ")[0], overwrite=True)
+    minutes = estimate_minutes(recipe, measure_corpora(Path(recipe.data.root), recipe.training_directions.values()))
     if as_json:
-        print_json({"recipe": str(output), "languages": list(languages), "size": recipe.size, "survey": asdict(survey)})
+        facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size, "minutes": round(minutes, 1)}
+        print_json({**facts, "survey": asdict(survey)})
         return
     print_facts(f"{corpus}: {languages[0]} to {languages[1]}", survey.describe())
     if choice:
-        stderr_console().print(choice, markup=False)
+        stderr_console().print(f"{choice}; training takes about {describe_minutes(minutes)} here", markup=False)
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
     click.echo(f"Try next:\n  dragoman clean {output} -o cleaned\n  dragoman train {output}")

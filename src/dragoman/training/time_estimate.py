@@ -1,0 +1,63 @@
+"""Time that a training will take on this machine, measured on a few steps of a random model before anything is prepared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from dragoman.config import Recipe
+from dragoman.data.data_defaults import CorpusSize
+from dragoman.model.factory import build_model
+from dragoman.training.compute_plan import choose_compute_plan
+
+MAX_TRIAL_TOKENS = 2048
+"""Target tokens of a step that is measured. Time per token is nearly the same for larger steps."""
+MAX_TRIALS = 3
+MAX_SECONDS = 3.0
+"""No further trial starts after this time."""
+
+
+def estimate_minutes(recipe: Recipe, corpus: CorpusSize, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the minutes of all steps of a recipe, without its data preparation and its validations.
+
+    A step is the forward and the backward pass, and the sums of an optimizer, on sentences of the corpus's mean length. The
+    shortest of a few trials counts.
+
+    clock: function that returns seconds
+    """
+    config = recipe.training
+    plan = choose_compute_plan(config)
+    length = max(round(corpus.tokens / max(corpus.pairs, 1)) + 1, 2)
+    num_sentences = max(min(config.batch_tokens, MAX_TRIAL_TOKENS) // length, 1)
+    vocab_size = recipe.tokenizer.vocab_size
+    model = build_model(recipe.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size).to(plan.device)
+    plan.apply_to(model)
+    ids_BT = torch.randint(4, vocab_size, (num_sentences, length), device=plan.device)
+    optimizer = torch.optim.Adam(model.parameters())
+    seconds: list[tuple[float, float]] = []
+    while len(seconds) < MAX_TRIALS and sum(map(sum, seconds)) < MAX_SECONDS:
+        start = clock()
+        with plan.autocast():
+            logits_BTV = model(ids_BT, ids_BT)
+        loss = torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1).float(), ids_BT.flatten())
+        torch.autograd.backward(loss)
+        update_start = clock()
+        optimizer.step()
+        if plan.device.type == "cuda":
+            torch.cuda.synchronize(plan.device)
+        end = clock()
+        seconds.append((update_start - start, end - update_start))
+    batch_seconds, update_seconds = map(min, zip(*seconds, strict=True))
+    num_batches = config.batches_per_update * config.batch_tokens / (num_sentences * length)
+    num_steps: int = config.max_steps
+    minutes: float = num_steps * (num_batches * batch_seconds + update_seconds) / 60.0
+    return minutes
+
+
+def describe_minutes(minutes: float) -> str:
+    """Return a time in words, such as `12 minutes` or `3.5 hours`."""
+    if minutes < 90:
+        return f"{max(round(minutes), 1)} minute{'s' if round(minutes) > 1 else ''}"
+    return f"{minutes / 60:.1f} hours" if minutes < 48 * 60 else f"{minutes / 1440:.0f} days"
