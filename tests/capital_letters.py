@@ -15,6 +15,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from dragoman.bundle import BundleMetadata
+from dragoman.inference.retries import CHECK_RETRY
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.translator import Translator
@@ -39,7 +40,7 @@ class CapitalTranslator:
         self.gate.set()
         self.metadata = BundleMetadata()
         self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
-        self.texts = SimpleNamespace(reads_terms=False, uses_mask=lambda: False)
+        self.texts = SimpleNamespace(retry_decoding=CHECK_RETRY, reads_terms=False, uses_mask=lambda: False)
 
     def translate(self, lines: Sequence[str], *, attention: bool = False, **decoding: Any) -> list[Translation]:
         """Return the lines in capital letters, with as many alternatives as `nbest` asks for."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "weights.safetensors"
-RETIRED_FIELDS = ("heads", "draft", "infeasible_pairs")
+RETIRED_FIELDS = ("heads", "draft")
 """Fields of the metadata that older versions wrote."""
 
 
@@ -89,6 +89,7 @@ class BundleMetadata:
         mfu: model FLOP/s utilization: the share of the peak FLOP/s that the steps reached
         data_wait_fraction: share of the training time that was spent waiting for batches
         skipped_steps: steps without an update, because the loss or a gradient was not finite
+        infeasible_pairs: pairs of all steps that a CTC decoder could not learn, because it has too few positions for them
         averaged_checkpoints: names of the checkpoints whose mean the weights are
         paper_deviations: settings that differ from the paper, one sentence each
         alignment: attention head that alignments are read from
@@ -121,6 +122,7 @@ class BundleMetadata:
     mfu: float | None = None
     data_wait_fraction: float | None = None
     skipped_steps: int | None = None
+    infeasible_pairs: int | None = None
     averaged_checkpoints: list[str] | None = None
     paper_deviations: list[str] | None = None
     alignment: AlignmentHead | None = None

@@ -33,7 +33,7 @@ def test_keys_cover_every_section() -> None:
     assert sections == {
         "", "task", "data", "data.train", "data.corpora.NAME", "data.valid", "data.valid_corpora.NAME", "data.test",
         "data.test_corpora.NAME", "data.curriculum[N]", "data.cleaning", "data.noise", "tokenizer", "model", "training",
-        "training.lora", "training.minimum_risk", "decoding",
+        "training.lora", "training.sequence_loss", "decoding",
     }  # fmt: skip
 
 

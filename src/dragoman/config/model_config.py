@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
+from dragoman.config.decoding_config import DecodingConfig
 from dragoman.config.extension import ExtensibleSection, Extension
 from dragoman.config.fields import Dimension, Integer, PositiveFloat, PositiveInt, Probability, SmallPositiveInt
 
@@ -27,6 +28,14 @@ class ModelExtension(Extension):
     def change_loss(self, loss: Any, recipe: Any) -> Any:
         """Return the `LossFunction` of this architecture, in training and in validation, for the function without it."""
         return loss
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token."""
+        return True
+
+    def check_decoding(self, decoding: DecodingConfig) -> None:
+        """Raise ValueError if the model does not have such a search."""
 
     def describe_attention(self) -> str | None:
         """Return a note for the page that shows the attention, or None."""
@@ -138,6 +147,11 @@ class ModelConfig(ExtensibleSection):
         """Return the number of decoder layers in which output tokens attend to the source."""
         counts = (extension.count_cross_attentions(self) for extension in self.model_extensions)
         return min((count for count in counts if count is not None), default=self.decoder_layers)
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Return whether the model predicts token by token."""
+        return all(extension.is_autoregressive for extension in self.model_extensions)
 
     @property
     def model_extensions(self) -> tuple[ModelExtension, ...]:

@@ -31,11 +31,7 @@ from dragoman.config.tokenizer_config import TokenizerConfig
 from dragoman.config.training_config import TrainingConfig
 from dragoman.errors import RecipeError
 
-RETIRED_KEYS: Mapping[str, tuple[str, ...]] = {
-    "model": ("decoder", "ctc_upsampling"),
-    "training": ("sequence_loss",),
-    "decoding": ("speculative", "typical_threshold"),
-}
+RETIRED_KEYS: Mapping[str, tuple[str, ...]] = {"decoding": ("speculative", "typical_threshold")}
 """Keys that stored recipes of older versions hold, by section."""
 
 

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,6 @@ LOWERCASE_NOTE = "The model reads lower-cased text; the bundle does not change t
 VOCABULARY_NOTE = "JoeyNMT splits subwords that the vocabulary lacks further; the bundle reads them as <unk>."
 
 
-LEVELS: dict[str, Callable[[], WordScheme | CharacterScheme | SubwordNmtScheme]] = {
-    "word": WordScheme, "char": CharacterScheme, "subword-nmt": lambda: SubwordNmtScheme(None),
-}  # fmt: skip
-"""Schemes of text that is split by another program, by the kind of its splitter."""
-
-
 @dataclass(frozen=True)
 class Segmenter:
     """Splitter of the text of one side.
@@ -84,10 +78,6 @@ class Segmenter:
     kind: str
     file_name: str
     is_pretokenized: bool
-
-    @property
-    def is_sentencepiece(self) -> bool:
-        return self.kind == "sentencepiece"
 
 
 def detect(files: SourceFiles) -> bool:
@@ -112,7 +102,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     section = _convert_settings(model, tensors)
     tie_embeddings, weights = _build_weights(tensors, section, source_order, target_order)
     segmenters = [_find_segmenter(side) for side in sides]
-    if len({segmenter.kind for segmenter in segmenters}) > 1:
+    if segmenters[0].kind != segmenters[1].kind:
         raise sides[1].refuse("level", "dragoman has one kind of tokenizer for both sides")
     source = _build_tokenizer(files, sides[0], segmenters[0], source_order)
     is_joint = source_order == target_order and segmenters[0] == segmenters[1]
@@ -121,6 +111,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         chosen or _get_text(side, "lang") or _get_text(data, name)
         for chosen, side, name in zip((options.source_language, options.target_language), sides, ("src", "trg"), strict=True)
     ]
+    is_sentencepiece = segmenters[0].kind == "sentencepiece"
     document = {
         "name": options.name,
         "task": {
@@ -133,7 +124,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             "vocab_size": len(source_order),
             **({} if is_joint else {"target_vocab_size": len(target_order)}),
             "byte_fallback": False,
-            **({} if segmenters[0].is_sentencepiece else _describe_token_list(segmenters[0].kind, sides[0])),
+            **({} if is_sentencepiece else _describe_token_list(segmenters[0].kind, sides[0])),
         },
         "model": {**section, "tie_embeddings": tie_embeddings, "output_bias": target_order.has_missing_rows},
         "decoding": _convert_search(_get_section(config, "testing", is_required=False)),
@@ -336,13 +327,13 @@ def _find_segmenter(side: ModelSettings) -> Segmenter:
 def _build_tokenizer(files: SourceFiles, side: ModelSettings, segmenter: Segmenter, order: VocabularyOrder) -> TextTokenizer:
     """Return the tokenizer of one side."""
     path = files.path(segmenter.file_name) if segmenter.file_name else side.path
-    if segmenter.is_sentencepiece:
+    if segmenter.kind == "sentencepiece":
         return PieceVocabulary(files.read_bytes(segmenter.file_name), order.pieces, name=str(path))
-    scheme: WordScheme | CharacterScheme | SubwordNmtScheme
+    scheme: WordScheme | CharacterScheme | SubwordNmtScheme = SubwordNmtScheme(None)
     if segmenter.file_name:
         scheme = parse_codes(files.read_text(segmenter.file_name).split("\n"), str(path))
-    else:
-        scheme = LEVELS[segmenter.kind]()
+    elif segmenter.kind != "subword-nmt":
+        scheme = WordScheme() if segmenter.kind == "word" else CharacterScheme()
     return TokenListTokenizer(
         scheme,
         order.pieces[len(SPECIAL_IDS) :],
@@ -393,7 +384,7 @@ def _list_notes(side: ModelSettings, segmenter: Segmenter) -> list[str]:
     notes = [MOSES_NOTE] if options.get("pretokenizer") == "moses" else []
     if side.boolean("normalize", False):
         notes.append(NORMALIZE_NOTE)
-    if segmenter.is_sentencepiece and side.boolean("lowercase", False):
+    if segmenter.kind == "sentencepiece" and side.boolean("lowercase", False):
         notes.append(LOWERCASE_NOTE)
     if segmenter.file_name:
         notes.append(VOCABULARY_NOTE)

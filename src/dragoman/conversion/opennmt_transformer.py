@@ -391,7 +391,7 @@ def _list_notes(model: OpenNmtModel, *, has_languages: bool) -> list[str]:
     """Return the differences to the source, one sentence each."""
     rule = "no length penalty" if model.length_penalty == "none" else "scores divided by the length"
     notes = [f"The model states no search options, so the toolkit's defaults are set: a beam of 5, and {rule}."]
-    if not model.segmenters.source:
+    if model.segmenters.kind == "none":
         notes.append(PIECES_NOTE)
     others = [name for name in model.transforms if name not in (*TRAINING_TRANSFORMS, *TOKENIZER_TRANSFORMS)]
     if others:

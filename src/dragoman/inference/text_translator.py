@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from dragoman.errors import RecipeError
 from dragoman.formats.glossary_file import resolve_glossary
-from dragoman.inference.retries import CHECK_RETRY
+from dragoman.inference.retries import get_check_retry
 from dragoman.inference.session import InferenceSession
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.whole_texts import (
@@ -39,6 +39,11 @@ class TextTranslator:
         """Return whether the first model was trained to read annotated terms, see `dragoman.text.term_annotation`."""
         return self.session.recipe.data.noise.terminology > 0 and self.session.bundle.tokenizer.marked is not None
 
+    @property
+    def retry_decoding(self) -> Mapping[str, Any]:
+        """Decoding options to change for the second search of a segment."""
+        return get_check_retry(self.session.recipe.model)
+
     def uses_mask(self, placeholders: PlaceholderMethod = "auto") -> bool:
         """Return whether whole texts keep placeholders by a mask on the search; see `Translator.translate_texts`.
 
@@ -60,7 +65,7 @@ class TextTranslator:
 
     def answer(self, request: LineRequest, decoding: Mapping[str, Any]) -> list[Translation]:
         """Translate the lines of a request. decoding: options of the first search of a line"""
-        changes = {**decoding, **(CHECK_RETRY if request.is_retry else {})}
+        changes = {**decoding, **(self.retry_decoding if request.is_retry else {})}
         return self.translate_lines(
             request.lines, attention=request.attention, constraints=request.build_constraints(), **changes
         )

@@ -99,7 +99,7 @@ def dequantize_matrices(tensors: Mapping[str, AnyArray]) -> Mapping[str, AnyArra
     steps = {name: tensors[name + STEP_SUFFIX] for name in names}
     # The kernels read the steps as float32.
     quantized = {
-        name: (tensors[name], steps_O.astype(np.float32, copy=False) if np.issubdtype(steps_O.dtype, np.floating) else steps_O)
+        name: (tensors[name], steps_O.astype(np.float32, copy=False) if steps_O.dtype.kind == "f" else steps_O)
         for name, steps_O in steps.items()
     }
     for name, (quantized_OI, steps_O) in quantized.items():

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dragoman.errors import BundleError, DataError, RecipeError
-from dragoman.inference.retries import CHECK_RETRY
 from dragoman.inference.whole_texts import OutputLimits
 from dragoman.languages import get_language
 
@@ -241,7 +240,7 @@ def search_lines(key: LineKey | ParseKey, lines: Sequence[str]) -> Sequence[Tran
     translator = key.step.model.translator
     decoding: dict[str, Any] = {**dict(key.step.decoding), **dict(key.decoding)}
     if key.is_retry:
-        decoding |= CHECK_RETRY
+        decoding |= translator.texts.retry_decoding
     if key.constraints is not None:
         decoding["constraints"] = [key.constraints] * len(lines)
         if key.constraints.include or key.constraints.include_any or key.constraints.terms:

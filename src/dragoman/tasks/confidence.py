@@ -25,6 +25,7 @@ from pydantic import ConfigDict
 from dragoman.config import DecodingConfig, Recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.errors import refuse_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions, score_pairs
 from dragoman.tasks.generation import OnProgress
@@ -244,8 +245,11 @@ def calibrate_model(
     inference_model, decoder: the same model, for the search and for forced decoding
     references: for the rank correlation with sentence chrF
     head: attention head that coverage comes from; by default the mean of the last layer
-    Return None if fewer than `MIN_CALIBRATION_SENTENCES` lines have a translation.
+    Return None if fewer than `MIN_CALIBRATION_SENTENCES` lines have a translation. Raise BundleError for a model that predicts
+    all tokens at once.
     """
+    if not decoder.is_autoregressive:
+        refuse_steps("the calibration of the confidence")
     if len(sources) < MIN_CALIBRATION_SENTENCES:
         return None
     translated = translate_lines(

@@ -23,7 +23,8 @@ from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import NativeSearch, SearchRequest, build_request
-from dragoman.tasks.inference_model import InferenceModel, prompt_decoder
+from dragoman.errors import refuse_steps
+from dragoman.tasks.inference_model import InferenceModel, OwnSearch, prompt_decoder
 
 FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
 # Sample i draws from stream seed · SEED_STRIDE + i, so that its number, and not its batch, determines the draws.
@@ -233,6 +234,8 @@ class BatchSearch:
             decoding_constraints=decoding_constraints,
             repetition_penalty=self.config.repetition_penalty,
         )
+        if inference_model.own_search is not None:
+            return self._search_all_at_once(inference_model.own_search, source_BS, limits, settings, constraints)
         if self.config.own_search is not None:
             prompted = prompt_decoder(inference_model, prompt)
             outputs: list[list[Hypothesis]] = self.config.own_search.search(
@@ -269,6 +272,22 @@ class BatchSearch:
             )
             groups = [hypotheses[start : start + rows] for start in range(0, len(hypotheses), rows)]
             return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
+
+    def _search_all_at_once(
+        self,
+        own_search: OwnSearch,
+        source_BS: NDArray[np.int64],
+        limits: Sequence[int],
+        settings: SearchSettings,
+        constraints: Sequence[SentenceConstraints],
+    ) -> list[list[Hypothesis]]:
+        """Return the output of a model that predicts all tokens at once. Raise BundleError for another search than greedy."""
+        if self.config.method != "greedy" or self.return_alternatives or self.prompt:
+            refuse_steps("this search")
+        if self.constraint_factory is not None or not all(constraint.is_supported for constraint in constraints):
+            refuse_steps("constraints")
+        may_repeat = [constraint.allow_repetition for constraint in constraints] or [False] * len(limits)
+        return [[output] for output in own_search(source_BS, limits=limits, settings=settings, may_repeat=may_repeat)]
 
     def _search_natively(
         self, native_search: NativeSearch, source_BS: NDArray[np.int64], request: SearchRequest

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.decoding.interface import SearchState, StepFn
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.interface import SearchSettings, SearchState, StepFn
 from dragoman.model.positional_encoding import LearnedPositionalEmbedding
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.inference_model import InferenceModel, ensemble
@@ -31,7 +34,27 @@ def build_torch_inference_model(
 def as_inference_model(models: Sequence[Transformer]) -> InferenceModel:
     """Return an inference model that calls these models unchanged; several form an ensemble."""
     device, max_positions = models[0].output.device, get_max_positions(models)
-    return ensemble([build_torch_inference_model(model.start, model.step, device, max_positions) for model in models])
+    members = [build_torch_inference_model(model.start, model.step, device, max_positions) for model in models]
+    if len(models) == 1 and not models[0].is_autoregressive:
+        return replace(members[0], own_search=_OwnTorchSearch(models[0], device))
+    return ensemble(members)
+
+
+@dataclass(frozen=True)
+class _OwnTorchSearch:
+    """Search of a decoder that predicts all tokens at once; such a decoder has a method for it."""
+
+    model: Transformer
+    device: torch.device
+
+    @torch.no_grad()
+    def __call__(
+        self, source_BS: NDArray[np.int64], *, limits: Sequence[int], settings: SearchSettings, may_repeat: Sequence[bool]
+    ) -> list[Hypothesis]:
+        source = torch.from_numpy(source_BS).to(self.device)
+        search = cast(Any, self.model.decoder).search
+        outputs: list[Hypothesis] = search(self.model, source, limits=limits, settings=settings, may_repeat=may_repeat)
+        return outputs
 
 
 def get_max_positions(models: Sequence[Transformer]) -> int | None:

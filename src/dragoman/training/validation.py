@@ -33,7 +33,7 @@ from dragoman.data.prepare import VALID, PreparedData, check_task_formats
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.subword_nmt import join_pieces
 from dragoman.data.tokenization.word_boundaries import PairTokens
-from dragoman.errors import RecipeError
+from dragoman.errors import DataError, RecipeError
 from dragoman.evaluation.metrics import Score, mean_score
 from dragoman.formats.pair import DirectedPair, Pair
 from dragoman.formats.readers import read_pairs
@@ -46,7 +46,7 @@ from dragoman.tasks.translation import decode_best, score_translations, translat
 from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.compute_plan import ComputePlan
-from dragoman.training.losses.function import LossFunction, build_validation_loss
+from dragoman.training.losses.function import LossFunction, build_validation_loss, count_learned
 from dragoman.training.monitoring.events import Sample
 
 # Sample translations of a validation in the metrics log.
@@ -126,11 +126,11 @@ class Validator:
     def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
         """Return the negative log-likelihood per token of a subset, with its own sources and with shuffled ones.
 
-        Both are None if the set has only one pair.
+        Both are None if the set has only one pair, and for a decoder that reads no target tokens and cannot ignore its source.
         """
         config, loss_function = self.recipe.training, build_validation_loss(self.recipe)
         rows = [pair for pair in self.shuffled_pairs if pair[0] != pair[1]]
-        if not rows:
+        if not rows or not model.is_autoregressive:
             return None, None
 
         def compute_nll(column: int) -> float:
@@ -241,7 +241,12 @@ def _average_loss(
             loss, nll = loss_function(model, batch)
         loss_sum += loss.item()
         nll_sum += nll.item()
-        num_tokens += cpu_batch.num_target_tokens
+        num_tokens += count_learned(model, cpu_batch)[0]
+    if not num_tokens:
+        raise DataError(
+            "data.valid: no target fits into the positions of the decoder; raise model.ctc_upsampling, or give other pairs",
+            code="empty-data",
+        )
     return loss_sum / num_tokens, nll_sum / num_tokens
 
 

@@ -36,7 +36,6 @@ text-underline-offset:.15em}
 footer{color:var(--muted);font-size:.9rem;margin-top:2rem}
 """
 
-_REFRESH_SECONDS = 30
 # The time of the comparison grows with the product of both lengths.
 _MAX_DIFF_SIZE = 1_000_000
 
@@ -71,13 +70,15 @@ def render_run_page(
     sentences: Sequence[SentenceHistory] = (),
     tables: Sequence[ReportTable] = (),
     footer: str = "",
+    refresh_seconds: int | None = None,
 ) -> str:
-    """Return the whole page. Browsers reload it while the run is running.
+    """Return the whole page.
 
     state: running, finished, stopped, failed or stalled
     state_detail: text after the state
     progress: share of the budget that is spent, from 0 to 1
     figures: drawings as (caption, svg)
+    refresh_seconds: seconds until a browser reloads the page; None for never
     """
     percent = f"{100.0 * min(max(progress, 0.0), 1.0):.1f}"
     parts = [
@@ -94,7 +95,7 @@ def render_run_page(
         parts += ["<section>", "<h2>Translations</h2>", *map(_render_sentence, sentences), "</section>"]
     parts += [render_table(table) for table in tables]
     parts.append(f"<footer>{text_to_html(footer)}</footer>")
-    return render_page(title, "\n".join(parts), style=_STYLE, refresh_seconds=_REFRESH_SECONDS if state == "running" else None)
+    return render_page(title, "\n".join(parts), style=_STYLE, refresh_seconds=refresh_seconds)
 
 
 def _render_tile(tile: MetricTile) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dragoman.config import LossExtension, Recipe, TrainingConfig
-from dragoman.experiments.risk_training.config import MinimumRiskConfig
+from dragoman.experiments.risk_training.config import SequenceLossConfig
 
 if TYPE_CHECKING:
     from dragoman.training.losses.function import LossContext, LossFunction
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 class RiskTrainingOptions(LossExtension):
     """Training on the risk of whole outputs."""
 
-    minimum_risk: MinimumRiskConfig | None = None
+    sequence_loss: SequenceLossConfig | None = None
     """Training on the risk of whole outputs, which starts from init_from; none by default."""
 
     @property
     def num_candidates(self) -> int:
         """Return the number of outputs of each sentence that a step decodes and trains on."""
-        return self.minimum_risk.num_candidates if self.minimum_risk is not None and self.minimum_risk.weight else 0
+        return self.sequence_loss.num_candidates if self.sequence_loss is not None and self.sequence_loss.weight else 0
 
     def check_section(self, section: TrainingConfig) -> None:
         """Raise ValueError without an initial model, or if another option does not fit to a loss of whole outputs."""
         if section.init_from is None:
-            raise ValueError("minimum_risk needs a bundle to start from: give init_from, or drop it")
+            raise ValueError("sequence_loss needs a bundle to start from: give init_from, or drop it")
         for is_used, option, reason in (
             (section.r_drop_alpha, "r_drop_alpha", "r_drop_alpha compares two passes over the reference"),
             (section.has_teacher, "kl_to_init", "kl_to_init is a loss of the tokens of the reference"),
@@ -34,13 +34,17 @@ class RiskTrainingOptions(LossExtension):
             (section.parallel == "fsdp", "parallel = 'fsdp'", "a search needs the whole model on each device"),
         ):
             if is_used:
-                raise ValueError(f"minimum_risk and {option} are given, but {reason}: drop one of the two")
+                raise ValueError(f"sequence_loss and {option} are given, but {reason}: drop one of the two")
 
     def check_recipe(self, recipe: Recipe) -> None:
         """Raise ValueError if the outputs cannot be compared piece by piece."""
         tokenizer = recipe.tokenizer
         for is_invalid, message in (
             (not recipe.task.has_text_target, " is for translation; drop it"),
+            (
+                not recipe.model.is_autoregressive,
+                " scores outputs token by token, which this decoder does not predict; drop it",
+            ),
             (
                 tokenizer.sampling_alpha,
                 f" compares pieces, but tokenizer.sampling_alpha = {tokenizer.sampling_alpha:g} changes them: set "
@@ -53,20 +57,20 @@ class RiskTrainingOptions(LossExtension):
             ),
         ):
             if is_invalid:
-                raise ValueError(f"training.minimum_risk{message}")
+                raise ValueError(f"training.sequence_loss{message}")
 
     def change_loss(self, loss: LossFunction, context: LossContext) -> LossFunction:
         """Return the risk of the outputs and the loss of the references."""
         from functools import partial
 
-        from dragoman.experiments.risk_training.candidates import RiskSettings
-        from dragoman.experiments.risk_training.loss import minimum_risk_loss
+        from dragoman.experiments.risk_training.candidates import SequenceLossSettings
+        from dragoman.experiments.risk_training.loss import sequence_level_loss
 
-        assert self.minimum_risk is not None, "an active extension has a key that differs from its default"
+        assert self.sequence_loss is not None, "an active extension has a key that differs from its default"
         recipe = context.recipe
         return partial(
-            minimum_risk_loss,
-            settings=RiskSettings.from_recipe(recipe, self.minimum_risk),
+            sequence_level_loss,
+            settings=SequenceLossSettings.from_recipe(recipe, self.sequence_loss),
             epsilon=recipe.training.label_smoothing,
             smoothing_mode=recipe.training.label_smoothing_mode,
         )

@@ -97,20 +97,20 @@ class ConstraintAutomaton:
             actions[token_id] = Action("invalid")
         self.max_depth, self.max_consecutive_opens, self.end_id = max_depth, max_consecutive_opens, end_id
         self.has_word_tokens = isinstance(linearization, TopDownLinearization)
-        closing_labels = {label for kind, label, _ in actions if kind == "close"}
+        closing_labels = {action.label for action in actions if action.kind == "close"}
         closes_any_label = None in closing_labels
         opening_labels = {
-            label for kind, label, _ in actions if kind == "open" and (closes_any_label or label in closing_labels)
+            action.label for action in actions if action.kind == "open" and (closes_any_label or action.label in closing_labels)
         }
         self.labels = sorted(label or "" for label in opening_labels)
         label_ids = {label: label_id for label_id, label in enumerate(self.labels)}
 
         self.kind_V = np.array([_KIND_IDS[action.kind] for action in actions], dtype=np.int32)
         self.label_V = np.full(len(actions), -1, dtype=np.int32)
-        for token, (kind, label, _) in enumerate(actions):
-            if kind in ("open", "close") and label is not None:
-                self.label_V[token] = label_ids.get(label, -1)
-                if label not in label_ids:
+        for token, action in enumerate(actions):
+            if action.kind in ("open", "close") and action.label is not None:
+                self.label_V[token] = label_ids.get(action.label, -1)
+                if action.label not in label_ids:
                     self.kind_V[token] = _INVALID
         self.kind_V[end_id] = _END
         if not self.labels or not (self.kind_V == _WORD).any():

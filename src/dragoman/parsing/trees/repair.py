@@ -224,9 +224,9 @@ def _find_following_words(actions: Sequence[Action]) -> list[str | None]:
     """Return for each token the next word that a later token contains, or None."""
     following: list[str | None] = []
     word: str | None = None
-    for kind, _, contained_word in reversed(actions):
+    for action in reversed(actions):
         following.append(word)
-        if kind == "word":
-            word = contained_word
+        if action.kind == "word":
+            word = action.word
     following.reverse()
     return following

@@ -77,7 +77,7 @@ def compute_batch_cost(
     num_forward_passes: passes of the trained model, each with a backward pass
     has_teacher: whether a model of equal size makes one forward pass as well, as for `training.kl_to_init`
     training_macs: operations of a forward and a backward pass, if some parameters are frozen or have adapters
-    num_candidates: outputs of each sentence that are decoded and trained on, as for `training.minimum_risk`; each counts as
+    num_candidates: outputs of each sentence that are decoded and trained on, as for `training.sequence_loss`; each counts as
         long as the reference
     """
     sources = np.count_nonzero(batch.source_BS.numpy() != PADDING_ID, axis=1)
@@ -127,13 +127,17 @@ def count_forward_macs(model: ModelConfig, target_vocab_size: int) -> Macs:
 
 
 def _measure_sizes(model: ModelConfig, sources: Lengths, targets: Lengths) -> npt.NDArray[np.float64]:
-    """Return the sizes of a batch in the order of `Size`."""
+    """Return the sizes of a batch in the order of `Size`. Positions of a decoder that predicts all at once are its targets."""
+    positions_per_source = count_layer_macs(model).positions_per_source
+    predicts_all_at_once = positions_per_source is not None
+    if positions_per_source is not None:
+        targets = positions_per_source * sources
     return np.array(
         [
             sources.sum(),
             targets.sum(),
             _count_visible_pairs(sources, model.attention_window, bidirectional=True),
-            _count_visible_pairs(targets, model.attention_window, bidirectional=False),
+            _count_visible_pairs(targets, model.attention_window, bidirectional=predicts_all_at_once),
             (sources * targets).sum(),
             1.0,
         ]

@@ -29,8 +29,8 @@ from dragoman.viz import (
 )
 
 PAGE_FILE, ATTENTION_FILE = "report.html", "attention.svg"
-# Seconds between two pages that a run writes.
-_MIN_SECONDS_BETWEEN_PAGES = 60.0
+# Seconds after which browsers reload the page of a running run, and between two pages that a run writes.
+_REFRESH_SECONDS, _MIN_SECONDS_BETWEEN_PAGES = 30, 60.0
 _MAX_VERSIONS, _MAX_SENTENCES, _MAX_EVENTS = 4, 8, 30
 # Characters of a text that are shown.
 _MAX_TEXT_LENGTH = 300
@@ -76,6 +76,8 @@ def build_run_page(status: RunStatus, *, timestamp: str) -> str:
         charts = _build_charts(status)
     except MissingDependencyError as error:
         chart_note = f"; this page has no curves: {error}"
+    refresh = _REFRESH_SECONDS if summary.state == "running" else None
+    refresh_note = f"; reloads every {refresh} seconds" if refresh is not None else ""
     return render_run_page(
         status.recipe.name,
         state=summary.state,
@@ -86,7 +88,8 @@ def build_run_page(status: RunStatus, *, timestamp: str) -> str:
         figures=figures,
         sentences=_build_sentences(status),
         tables=[*_build_result_tables(report), *_build_run_tables(status, report)],
-        footer=f"{status.folder}, as of {timestamp}{chart_note}",
+        footer=f"{status.folder}, as of {timestamp}{refresh_note}{chart_note}",
+        refresh_seconds=refresh,
     )
 
 

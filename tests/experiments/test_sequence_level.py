@@ -1,4 +1,4 @@
-"""Minimum risk training: gradients against enumeration, candidates, exact resumption, several processes."""
+"""Minimum risk training and expected GLEU: gradients against enumeration, samples, exact resumption, several processes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from dragoman.errors import RecipeError
 from dragoman.evaluation.gleu import sentence_gleu
 from dragoman.experiments.risk_training.candidates import (
     OutputCandidates,
-    RiskSettings,
-    find_candidates,
+    SequenceLossSettings,
+    draw_candidates,
+    make_counter_sampler,
 )
-from dragoman.experiments.risk_training.config import MinimumRiskConfig
-from dragoman.experiments.risk_training.loss import expected_risk, minimum_risk_loss
+from dragoman.experiments.risk_training.config import SequenceLossConfig
+from dragoman.experiments.risk_training.loss import compute_risk, expected_risk, sequence_level_loss
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.tasks.generation import FORBIDDEN_IDS
+from dragoman.torch_engine.arrays import TorchArrays
 from dragoman.training.checkpoints.checkpoint import list_checkpoints
 from dragoman.training.losses.label_smoothing import batch_loss
 from dragoman.training.monitoring.flops import compute_batch_cost, count_forward_flops
@@ -56,9 +58,9 @@ def batch() -> Batch:
     return collate(SOURCES, REFERENCES, start_id=START_ID)
 
 
-def settings_of(**options: object) -> RiskSettings:
-    config = MinimumRiskConfig.model_validate({"likelihood_weight": 0.0, **options})
-    return RiskSettings(config, START_ID, MAX_LENGTH, DecodingConfig(max_extra_tokens=10))
+def settings_of(**options: object) -> SequenceLossSettings:
+    config = SequenceLossConfig.model_validate({"weight": 1.0, **options})
+    return SequenceLossSettings(config, START_ID, MAX_LENGTH, DecodingConfig(max_extra_tokens=10))
 
 
 def all_outputs() -> list[tuple[int, ...]]:
@@ -75,7 +77,7 @@ def all_candidates() -> OutputCandidates:
     outputs = all_outputs()
     sentences = torch.arange(len(SOURCES)).repeat_interleave(len(outputs))
     gleus = [gleu_of(output, sentence) for sentence in range(len(SOURCES)) for output in outputs]
-    return OutputCandidates(outputs * len(SOURCES), sentences, torch.tensor(gleus))
+    return OutputCandidates(outputs * len(SOURCES), sentences, torch.ones(len(gleus)), torch.tensor(gleus))
 
 
 def enumerate_log_probs(model: Transformer) -> Tensor:
@@ -109,8 +111,75 @@ def test_minimum_risk_gradient_equals_enumeration(model: Transformer, batch: Bat
         torch.testing.assert_close(mine, expected, atol=1e-6, rtol=1e-5)
 
 
+def test_expected_gleu_gradient_is_unbiased() -> None:
+    """The mean of the estimate over all pairs of samples is P(y) · (risk(y) − mean risk), the gradient of the mean risk."""
+    gleus = torch.tensor([0.0, 0.25, 1.0, 0.5])
+    probs = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    config = settings_of(objective="expected_gleu", num_candidates=2).config
+    mean_gradient, mean_risk = torch.zeros(4), 0.0
+    for first, second in product(range(4), range(4)):
+        drawn = [first] if first == second else [first, second]
+        counts = torch.tensor([2.0]) if first == second else torch.ones(2)
+        candidates = OutputCandidates([(END_ID,)] * len(drawn), torch.zeros(len(drawn), dtype=torch.long), counts, gleus[drawn])
+        risk, gradient = compute_risk(candidates, config, 1, None)
+        mean_gradient[drawn] += probs[first] * probs[second] * gradient
+        mean_risk += float(probs[first] * probs[second] * risk)
+    exact_risk = 1.0 - float(probs @ gleus)
+    assert mean_risk == pytest.approx(exact_risk, abs=1e-6)
+    torch.testing.assert_close(mean_gradient, probs * (1.0 - gleus - exact_risk))
+
+
+def test_expected_gleu_gradient_weighs_log_probabilities(model: Transformer, batch: Batch) -> None:
+    config = settings_of(objective="expected_gleu").config
+    candidates = all_candidates()
+    _, gradient_R = compute_risk(candidates, config, 2, None)
+    exact = (gradient_R * enumerate_log_probs(model)).sum()
+    risk = expected_risk(model, batch, candidates, config, start_id=START_ID)
+    assert risk.item() == pytest.approx(float((1.0 - candidates.gleu_R).view(2, -1).mean(dim=1).sum()), abs=1e-6)
+    for mine, expected in zip(gradients(model, risk), gradients(model, exact), strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_samples_follow_the_distribution_of_the_model(model: Transformer, batch: Batch) -> None:
+    num_samples = 1000
+    torch.manual_seed(3)
+    candidates = draw_candidates(model, batch, settings_of(num_candidates=num_samples))
+    counts = {(int(sentence), output): float(count) for sentence, output, count in zip(
+        candidates.sentences_R, candidates.target_ids, candidates.counts_R, strict=True
+    )}  # fmt: skip
+    assert sum(counts.values()) == 2 * num_samples
+    probs = enumerate_log_probs(model).exp().tolist()
+    outputs = list(product(range(2), all_outputs()))
+    # Pearson's statistic has a mean of one a degree of freedom, here 2 · 20, and a standard deviation of √(2 · 40) ≈ 9.
+    statistic = sum(
+        (counts.get(output, 0.0) - num_samples * prob) ** 2 / (num_samples * prob)
+        for output, prob in zip(outputs, probs, strict=True)
+    )
+    assert 40 - 4 * 9 < statistic < 40 + 4 * 9
+    for sentence, output, gleu in zip(candidates.sentences_R, candidates.target_ids, candidates.gleu_R, strict=True):
+        assert float(gleu) == pytest.approx(gleu_of(output, int(sentence)))
+
+
+def test_samples_are_a_function_of_the_seed(model: Transformer, batch: Batch) -> None:
+    def draw(seed: int) -> list[tuple[int, ...]]:
+        torch.manual_seed(seed)
+        return list(draw_candidates(model, batch, settings_of()).target_ids)
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    assert model.training
+
+
+def test_draw_depends_on_row_number_and_not_on_other_rows() -> None:
+    logits_NV, arrays = torch.zeros(4, 1000), TorchArrays(torch.device("cpu"))
+    whole, part = make_counter_sampler(5, arrays), make_counter_sampler(5, arrays)
+    topk = None
+    tokens_N = whole(logits_NV, [0, 1, 2, 3], 1, topk)  # type: ignore[arg-type]
+    assert torch.equal(part(logits_NV[:2], [1, 3], 1, topk), tokens_N[[1, 3]])  # type: ignore[arg-type]
+
+
 def test_nbest_candidates_are_different_and_finished(model: Transformer, batch: Batch) -> None:
-    candidates = find_candidates(model, batch, settings_of(num_candidates=4))
+    candidates = draw_candidates(model, batch, settings_of(candidates="nbest", num_candidates=4))
     pairs = list(zip(candidates.sentences_R.tolist(), candidates.target_ids, strict=True))
     assert len(set(pairs)) == len(pairs)
     assert all(output[-1] == END_ID for output in candidates.target_ids)
@@ -124,7 +193,7 @@ def test_nbest_candidates_are_different_and_finished(model: Transformer, batch: 
 def test_reference_is_one_more_candidate(model: Transformer, batch: Batch) -> None:
     for include_reference in (False, True):
         torch.manual_seed(1)
-        candidates = find_candidates(model, batch, settings_of(num_candidates=2, include_reference=include_reference))
+        candidates = draw_candidates(model, batch, settings_of(num_candidates=2, include_reference=include_reference))
         has_reference = [
             (*REFERENCES[sentence], END_ID) in {
                 output for row, output in zip(candidates.sentences_R, candidates.target_ids, strict=True) if row == sentence
@@ -134,16 +203,19 @@ def test_reference_is_one_more_candidate(model: Transformer, batch: Batch) -> No
         assert all(has_reference) == include_reference
 
 
-def test_steps_along_the_gradient_lower_the_risk(model: Transformer, batch: Batch) -> None:
+@pytest.mark.parametrize("objective", ["minimum_risk", "expected_gleu"])
+def test_steps_along_the_gradient_lower_the_risk(objective: str, model: Transformer, batch: Batch) -> None:
     def exact_risk() -> float:
         with torch.no_grad():
             return float((enumerate_log_probs(model).exp() * (1.0 - all_candidates().gleu_R)).sum())
 
-    settings = settings_of(num_candidates=15)
+    settings = settings_of(
+        objective=objective, likelihood_weight=0.0, **({"sharpness": 1.0} if objective == "minimum_risk" else {})
+    )
     optimizer, before = torch.optim.Adam(model.parameters(), lr=0.1), exact_risk()
     torch.manual_seed(1)
     for _ in range(8):
-        loss, _ = minimum_risk_loss(model, batch, settings, epsilon=0.0, smoothing_mode="uniform")
+        loss, _ = sequence_level_loss(model, batch, settings, epsilon=0.0, smoothing_mode="uniform")
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -153,9 +225,9 @@ def test_steps_along_the_gradient_lower_the_risk(model: Transformer, batch: Batc
 def test_mixture_is_the_weighted_sum_of_both_losses(model: Transformer, batch: Batch) -> None:
     settings = settings_of(weight=3.0, likelihood_weight=0.5)
     torch.manual_seed(1)
-    loss, nll = minimum_risk_loss(model, batch, settings, epsilon=0.1, smoothing_mode="uniform")
+    loss, nll = sequence_level_loss(model, batch, settings, epsilon=0.1, smoothing_mode="uniform")
     torch.manual_seed(1)
-    candidates = find_candidates(model, batch, settings)
+    candidates = draw_candidates(model, batch, settings)
     reference_loss, reference_nll = batch_loss(model, batch, epsilon=0.1, smoothing_mode="uniform")
     risk = expected_risk(model, batch, candidates, settings.config, start_id=START_ID)
     assert nll.item() == reference_nll.item()
@@ -176,10 +248,10 @@ def test_cost_counts_search_and_training_of_candidates(batch: Batch) -> None:
 # Runs
 
 SHORT = ("training.max_steps=4", "training.warmup_steps=2", "training.checkpoint_every_steps=2", "training.batch_tokens=40")
-RISK = "training.minimum_risk={num_candidates = 3}"
+RISK = "training.sequence_loss={num_candidates = 3}"
 VARIANTS = {
     "risk": (RISK, "training.batches_per_update=2"),
-    "lora": (RISK, "training.lora.rank=2"),
+    "nbest": ("training.sequence_loss={candidates = 'nbest', num_candidates = 3, sharpness = 1.0}", "training.lora.rank=2"),
 }
 
 
@@ -213,12 +285,18 @@ def test_resumed_run_equals_unbroken_run(variant: str, bundle: Path, tiny: MakeR
 
 @pytest.mark.slow
 def test_likelihood_alone_equals_ordinary_training(bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    likelihood = "training.minimum_risk={weight = 0.0, likelihood_weight = 1.0}"
+    likelihood = "training.sequence_loss={weight = 0.0, likelihood_weight = 1.0}"
     for name, settings in (("ordinary", ()), ("likelihood", (likelihood,)), ("risk", (RISK,))):
         new_trainer(make_recipe_without_evaluation(tiny, tmp_path / name, bundle, *settings)).run()
     assert_same_checkpoint(tmp_path / "likelihood", tmp_path / "ordinary")
     with pytest.raises(AssertionError):
         assert_same_checkpoint(tmp_path / "risk", tmp_path / "ordinary")
+
+
+@pytest.mark.parametrize(("objective", "weight"), [("minimum_risk", 0.0), ("expected_gleu", 0.017)])
+def test_default_likelihood_weight_is_that_of_the_objectives_paper(objective: str, weight: float) -> None:
+    assert SequenceLossConfig.model_validate({"objective": objective}).reference_weight == weight
+    assert SequenceLossConfig.model_validate({"objective": objective, "likelihood_weight": 0.5}).reference_weight == 0.5
 
 
 def test_bfloat16_has_about_the_same_gradient(batch: Batch) -> None:
@@ -235,7 +313,7 @@ def test_bfloat16_has_about_the_same_gradient(batch: Batch) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_make_the_run_of_one_process(bundle: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
-    settings = (RISK, "training.batches_per_update=2", "training.minimum_risk.likelihood_weight=1.0", *NO_DROPOUT)
+    settings = (RISK, "training.batches_per_update=2", "training.sequence_loss.likelihood_weight=1.0", *NO_DROPOUT)
     recipes = {name: make_recipe_without_evaluation(tiny, tmp_path / name, bundle, *settings) for name in ("alone", "together")}
     train(recipes["alone"])
     run_ranks(2, train_all, {find_free_port(): recipes["together"]})
@@ -251,14 +329,20 @@ def test_options_that_do_not_go_together_are_refused(
     subtests: pytest.Subtests, bundle: Path, tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     cases: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-        (("training.r_drop_alpha=1",), ("minimum_risk and r_drop_alpha",)),
-        (("training.kl_to_init=1",), ("minimum_risk and kl_to_init",)),
-        (("training.guided_alignment_weight=1",), ("minimum_risk and guided_alignment_weight",)),
-        (("training.compile=true",), ("minimum_risk and compile",)),
-        (("training.parallel='fsdp'",), ("minimum_risk and parallel = 'fsdp'",)),
+        (("training.r_drop_alpha=1",), ("sequence_loss and r_drop_alpha",)),
+        (("training.kl_to_init=1",), ("sequence_loss and kl_to_init",)),
+        (("training.guided_alignment_weight=1",), ("sequence_loss and guided_alignment_weight",)),
+        (("training.compile=true",), ("sequence_loss and compile",)),
+        (("training.parallel='fsdp'",), ("sequence_loss and parallel = 'fsdp'",)),
         (("tokenizer.sampling_alpha=0.1",), ("tokenizer.sampling_alpha = 0.1",)),
-        (("training.minimum_risk.weight=0", "training.minimum_risk.likelihood_weight=0"), ("there is no loss",)),
-        (("training.minimum_risk.num_candidates=1",), ("num_candidates = 1",)),
+        (("training.sequence_loss.weight=0", "training.sequence_loss.likelihood_weight=0"), ("there is no loss",)),
+        (("training.sequence_loss.num_candidates=1",), ("num_candidates = 1",)),
+        (("training.sequence_loss.objective='expected_gleu'", "training.sequence_loss.candidates='nbest'"), ("'nbest'",)),
+        (
+            ("training.sequence_loss.objective='expected_gleu'", "training.sequence_loss.include_reference=true"),
+            ("include_reference",),
+        ),
+        (("training.sequence_loss.objective='expected_gleu'", "training.sequence_loss.sharpness=1.0"), ("sharpness = 1",)),
     ]
     for settings, names in cases:
         with subtests.test(settings=settings, names=names):
@@ -270,5 +354,5 @@ def test_options_that_do_not_go_together_are_refused(
 
 
 def test_risk_needs_a_trained_run(tiny: MakeRecipe, tmp_path: Path) -> None:
-    with raises_code("invalid-recipe", "minimum_risk needs a bundle to start from"):
+    with raises_code("invalid-recipe", "sequence_loss needs a bundle to start from"):
         tiny(tmp_path / "run", RISK)
