@@ -10,7 +10,7 @@ from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.plural_rules import list_qt_forms
-from dragoman.documents.xml_spans import XmlElement, XmlSource, escape_xml, set_attribute
+from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, set_attribute
 from dragoman.documents.xml_units import (
     MAX_ID,
     Piece,
@@ -34,7 +34,7 @@ def parse_qt_ts(content: bytes) -> Document:
     units = UnitList(len(content))
     root: XmlElement | None = None
     context = ""
-    numerus: list[XmlElement] = []
+    numerus: list[XmlPlace] = []
 
     def read_start(element: XmlElement) -> None:
         nonlocal root, context
@@ -52,7 +52,7 @@ def parse_qt_ts(content: bytes) -> Document:
             language = root.attributes.get("language", "") if root is not None else ""
             units.read(source, element, partial(_add_message, source, context, list_qt_forms(language)))
             if element.attributes.get("numerus") == "yes":
-                numerus.append(element)
+                numerus.append(source.get_place(element))
     assert root is not None  # a file without an element is not XML
     language = root.attributes.get("language", "")
 
@@ -65,7 +65,7 @@ def parse_qt_ts(content: bytes) -> Document:
     def make_plural_edits(new: str) -> list[Edit]:
         """Return the edits that add the missing forms of each message with a number."""
         num_forms = len(list_qt_forms(language or new))
-        return [edit for message in numerus for edit in _add_forms(source, message, num_forms)]
+        return [edit for place in numerus for edit in _add_forms(source, source.read_element(place), num_forms)]
 
     return units.make_document(
         content,
