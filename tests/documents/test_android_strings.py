@@ -96,6 +96,6 @@ def test_entities_stay_references() -> None:
     )
     document = check_document(parse_android_strings, content, is_bilingual=False)
     unit = document.units[0]
-    assert unit.source == "<x1/> opens <x2/> & more"
+    assert unit.source == "<x1/> opens <x2/> &amp; more"
     written = write_document(document, {unit.id: UnitTranslation("<x2/> &amp; mehr: <x1/>")})
     assert b'<string name="a">&url; &amp; mehr: &app;</string>' in written

@@ -17,13 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from capital_letters import CapitalTranslator, listen, make_models, make_service
 from dragoman.serving.model_set import ModelSet
-from dragoman.serving.server import serve
+from dragoman.serving.server import build_server, serve
 from dragoman.serving.service import TextRequest, TranslationService
 from dragoman.serving.settings import ServerLimits, ServerSettings
 from expected_errors import raises_code
@@ -114,6 +115,27 @@ def test_bundle_that_is_cut_changes_no_answer(bundle_copy: Path, options: tuple[
         assert translate(url) == expected
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
+
+
+def test_reloads_follow_one_another() -> None:
+    """Ten signals are two reloads: the one in progress, and one that begins after the last signal."""
+    started, gate = threading.Semaphore(0), threading.Semaphore(0)
+
+    def reload() -> None:
+        started.release()
+        assert gate.acquire(timeout=10)
+
+    server: Any = build_server(make_service(), ServerSettings(), on_ready=lambda: None, reload=reload)
+    for _ in range(10):
+        server._start_reload()
+    assert started.acquire(timeout=10)
+    assert not started.acquire(timeout=0.1)
+    gate.release()
+    assert started.acquire(timeout=10)
+    gate.release()
+    for thread in [thread for thread in threading.enumerate() if thread.name == "reload"]:
+        thread.join(10)
+    assert not started.acquire(blocking=False)
 
 
 def read_cpu_seconds(process_id: int) -> float:

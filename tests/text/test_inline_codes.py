@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -218,3 +219,14 @@ def test_every_code_is_in_the_translation_once(parts: list[Part], translation: s
     projected = parse_markup(result, is_html=False)
     assert not any(re.fullmatch("</?e[^>]*>", markup) for markup in list_points(projected.parts))
     assert projected.clean.text.replace(" ", "") == translation.replace(" ", "")
+
+
+def test_units_of_long_texts_do_not_stay_in_memory() -> None:
+    """The units of a million characters take 40 MB."""
+    tracemalloc.start()
+    try:
+        for number in range(3):
+            assert len(split_units(f"{number} " + "one " * 20_000)) == 20_001
+        assert tracemalloc.get_traced_memory()[0] < 2**20
+    finally:
+        tracemalloc.stop()

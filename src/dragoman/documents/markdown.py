@@ -66,13 +66,13 @@ _HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _SPECIAL = re.compile(
-    r"[\\`\[\]$]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?])|~(?=~)|(?<=~)~|&(?=#?\w+;)"
+    r"[\\`\[\]$]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?>])|~(?=~)|(?<=~)~|&(?=#?\w+;)"
     r"|\{(?=[#.:/{%\w\t ])|=(?==)|%(?=%)|\+(?=\+)|(?<!\S)#(?=[a-zA-Z])|\^(?=\[|[\w-]+$)"
 )
 # The place of a backslash in a text that would begin another block than a paragraph.
 _BLOCK_START = re.compile(
     r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[-+*:](?:\s|$)|[-=_*][-=_* \t]*$|#{1,6}(?:\s|$)|[>|<]|~~~|```|:::|!!!|\?\?\?|==="
-    r"|///|%%|\$\$|\{[{%:#./]|\[[!^]|\[[^\[\]]*\]:|\*\[|--8|\+[-=]))"
+    r"|///|%[%\s]|\$\$|\{[{%:#./]|\[[!^]|\[[^\[\]]*\]:|\*\[|--8|\+[-=]))"
 )
 _BREAK = re.compile(r"(?<![ \\]) (?=[^\W\d_])")
 """Space at which a line can end: no block begins with a letter, and a backslash before a line break is a break, too."""

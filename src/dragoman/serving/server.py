@@ -150,6 +150,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.on_ready = on_ready
         self.reload = reload
+        self._reload_waits, self._reload_runs = threading.Lock(), threading.Lock()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -183,7 +184,14 @@ class _Server(uvicorn.Server):
         return build(self.config, self.server_state, self.lifespan.state)
 
     def _start_reload(self) -> None:
-        threading.Thread(target=self.reload, name="reload", daemon=True).start()
+        threading.Thread(target=self._reload_in_turn, name="reload", daemon=True).start()
+
+    def _reload_in_turn(self) -> None:
+        """Reload after the reload in progress, unless another one waits for it already."""
+        if self.reload is not None and self._reload_waits.acquire(blocking=False):
+            with self._reload_runs:
+                self._reload_waits.release()
+                self.reload()
 
 
 def reload_server(service: TranslationService, load_models: Callable[[], ModelSet], settings: ServerSettings) -> None:

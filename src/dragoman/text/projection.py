@@ -43,13 +43,22 @@ OTHER_MARK_LOSS = 2.0
 """Loss of a run for each of its two edges whose unit is another kind of mark than in the source, or a word for a mark."""
 SPACE_GAIN = 2.0
 """Gain of a run for each of its two edges at white space beside a character of a script without spaces."""
+MAX_CACHED_CHARACTERS = 10_000
+"""Most characters of a text whose units are kept, because those of 64 longer texts would take a gigabyte."""
 _SUM_DIGITS = 9  # sums that differ by less are equal
 
 
-@lru_cache(maxsize=64)  # the checks and the projection of one translation split both texts several times
 def split_units(text: str) -> tuple[Span, ...]:
     """Return the spans of the units of a text, in order."""
+    return _split_anew(text) if len(text) > MAX_CACHED_CHARACTERS else _split_once(text)
+
+
+def _split_anew(text: str) -> tuple[Span, ...]:
     return tuple(match.span() for match in _UNIT.finditer(text))
+
+
+# The checks and the projection of one translation split both texts several times.
+_split_once = lru_cache(maxsize=64)(_split_anew)
 
 
 def project(source: CodedText, translation: str, weights: Weights) -> str:
