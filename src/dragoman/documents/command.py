@@ -37,7 +37,6 @@ from dragoman.io.storage import atomic_write
 
 if TYPE_CHECKING:
     from dragoman.documents.file_report import FileReport, OnProgress
-    from dragoman.documents.translate_file import FileTranslator
     from dragoman.documents.unit_selection import Scope
     from dragoman.inference.whole_texts import PlaceholderMethod
     from dragoman.runtime.device_options import DeviceOptions
@@ -165,54 +164,12 @@ def translate_file(args: TranslateFileOptions) -> None:
 
     settings = [argument for argument in args.arguments if "=" in argument and not Path(argument).exists()]
     paths = [Path(argument) for argument in args.arguments if argument not in settings]
-    if not args.check and len(paths) < 2:
-        raise usage_error("give a bundle and at least one file")
-    if args.check and (settings or args.memory is not None or args.output is not None or args.ensemble):
-        raise usage_error("--check uses no bundle, so it goes without KEY=VALUE, --memory, --ensemble and -o")
-    if args.translation_of is not None and len(paths) != (1 if args.check else 2):
-        raise usage_error("--translation-of is for one file; translate or check it alone")
-    if args.project_names and args.output is not None:
-        raise usage_error("-o names the folder of all outputs, and --project-names one for each; give one of them")
-    if args.fuzzy is not None and args.memory is None:
-        raise usage_error("--fuzzy looks for similar texts in a translation memory; give --memory FILE")
-    console = stderr_console()
-    translate: Callable[[Path, OnProgress], FileReport]
-    if args.check:
-        languages = args.source_language or "", args.target_language or ""
-        files = paths
-        translate = _build_check(languages, args.line_length, args.reading_speed, args.glossary, args.translation_of)
-    else:
-        from dragoman.catalog.by_name import fetch_if_listed
-        from dragoman.documents.translate_file import FileOptions, FileTranslator
-        from dragoman.inference.load import load
-
-        files = paths[1:]
-        _check_names(files, args.output)
-        bundle = fetch_if_listed(BUNDLE_TYPE.convert(paths[0], None, None))
-        decoding = parse_decoding_overrides(settings)
-        add_languages(decoding, args.source_language, args.target_language)
-        file_options = FileOptions(
-            memory=args.memory,
-            min_similarity=1.0 if args.fuzzy is None else args.fuzzy,
-            scope=args.scope,
-            accept=args.accept,
-            line_length=args.line_length,
-            reading_speed=args.reading_speed,
-            glossary=args.glossary,
-            strict_terms=args.strict_terms,
-            placeholders=args.placeholders,
-            any_language=args.any_language,
-            keys=args.keys,
-            skip_keys=args.skip_keys,
-            project_names=args.project_names,
-        )
-        model = load(bundle, *args.ensemble, task="translation", **args.device_options)
-        file_translator = FileTranslator(model, file_options, **decoding)
-        translate = _build_translate(
-            file_translator, files, bundle, args.output, overwrite=args.overwrite, original=args.translation_of
-        )
+    _check_options(args, paths, settings)
+    files = paths if args.check else paths[1:]
     if args.report is not None:
         check_output_paths(args.report, overwrite=True, input_paths=files)
+    translate = _build_check(args) if args.check else _build_translate(args, paths[0], files, settings)
+    console = stderr_console()
     reports: list[FileReport] = []
     for path in files:
         with progress_bar(console, path.name, None, unit="texts", hidden=args.check) as bar:
@@ -232,41 +189,78 @@ def translate_file(args: TranslateFileOptions) -> None:
         sys.exit(INCOMPLETE_LINES)
 
 
-def _build_check(
-    languages: tuple[str, str], line_length: int, reading_speed: float, glossary: Path | None, original: Path | None
-) -> Callable[[Path, OnProgress], FileReport]:
+def _check_options(args: TranslateFileOptions, paths: Sequence[Path], settings: Sequence[str]) -> None:
+    """Raise UsageError for options that do not go together."""
+    if not args.check and len(paths) < 2:
+        raise usage_error("give a bundle and at least one file")
+    if args.check and (settings or args.memory is not None or args.output is not None or args.ensemble):
+        raise usage_error("--check uses no bundle, so it goes without KEY=VALUE, --memory, --ensemble and -o")
+    if args.translation_of is not None and len(paths) != (1 if args.check else 2):
+        raise usage_error("--translation-of is for one file; translate or check it alone")
+    if args.project_names and args.output is not None:
+        raise usage_error("-o names the folder of all outputs, and --project-names one for each; give one of them")
+    if args.fuzzy is not None and args.memory is None:
+        raise usage_error("--fuzzy looks for similar texts in a translation memory; give --memory FILE")
+
+
+def _build_check(args: TranslateFileOptions) -> Callable[[Path, OnProgress], FileReport]:
     """Return the function that checks a file."""
     from dragoman.documents.file_report import report_check
     from dragoman.documents.subtitles import SubtitleLimits
     from dragoman.documents.translate_document import DocumentOptions
     from dragoman.formats.glossary_file import resolve_glossary
 
+    languages = args.source_language or "", args.target_language or ""
     options = DocumentOptions(
-        *languages, subtitles=SubtitleLimits(line_length, reading_speed), glossary=resolve_glossary(glossary, *languages)
+        *languages,
+        subtitles=SubtitleLimits(args.line_length, args.reading_speed),
+        glossary=resolve_glossary(args.glossary, *languages),
     )
-    return lambda path, on_progress: report_check(path, options, original)
+    return lambda path, on_progress: report_check(path, options, args.translation_of)
 
 
 def _build_translate(
-    translator: FileTranslator,
-    files: Sequence[Path],
-    bundle: Path,
-    folder: Path | None,
-    *,
-    overwrite: bool,
-    original: Path | None,
+    args: TranslateFileOptions, model: Path, files: Sequence[Path], settings: Sequence[str]
 ) -> Callable[[Path, OnProgress], FileReport]:
-    """Return the function that translates a file, and writes it beside the original or into a folder."""
+    """Load a bundle, and return the function that translates a file and writes it beside the original or into a folder.
 
+    model: the bundle, or the name of a listed model
+    settings: keys of the section [decoding], as KEY=VALUE
+    """
+    from dragoman.catalog.by_name import fetch_if_listed
     from dragoman.documents.file_report import report_translation
     from dragoman.documents.output_names import get_output_suffix
+    from dragoman.documents.translate_file import FileOptions, FileTranslator
+    from dragoman.inference.load import load
+
+    folder = args.output
+    _check_names(files, folder)
+    bundle = fetch_if_listed(BUNDLE_TYPE.convert(model, None, None))
+    decoding = parse_decoding_overrides(settings)
+    add_languages(decoding, args.source_language, args.target_language)
+    options = FileOptions(
+        memory=args.memory,
+        min_similarity=1.0 if args.fuzzy is None else args.fuzzy,
+        scope=args.scope,
+        accept=args.accept,
+        line_length=args.line_length,
+        reading_speed=args.reading_speed,
+        glossary=args.glossary,
+        strict_terms=args.strict_terms,
+        placeholders=args.placeholders,
+        any_language=args.any_language,
+        keys=args.keys,
+        skip_keys=args.skip_keys,
+        project_names=args.project_names,
+    )
+    translator = FileTranslator(load(bundle, *args.ensemble, task="translation", **args.device_options), options, **decoding)
 
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
         output = translator.name_output(path) if folder is None else folder / path.with_suffix(get_output_suffix(path)).name
         check_output_paths(output, overwrite=True, input_paths=[bundle, *files])
         treat_termination_as_interrupt()
         return report_translation(
-            translator.translate(path, output, overwrite=overwrite, original=original, on_progress=on_progress)
+            translator.translate(path, output, overwrite=args.overwrite, original=args.translation_of, on_progress=on_progress)
         )
 
     return translate
