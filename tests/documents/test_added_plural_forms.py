@@ -88,7 +88,7 @@ def test_messages_of_qt_get_the_forms_of_the_language() -> None:
     for language, count in ((b"ja", 1), (b"pl", 3), (b"ar", 6)):
         document = qt_ts.parse_qt_ts(content % language)
         document = add_plural_forms(document, qt_ts.parse_qt_ts, language.decode())
-        assert [unit.plural_form for unit in document.units] == 2 * list_qt_forms(language.decode())
+        assert [unit.plural_form for unit in document.units] == [*list_qt_forms(language.decode())] * 2
         assert len(document.units) == 2 * count
     # Without a known rule, the number of forms is that of the file.
     assert len(add_plural_forms(qt_ts.parse_qt_ts(content % b"ga"), qt_ts.parse_qt_ts, "ga").units) == 1

@@ -180,3 +180,12 @@ def test_unreadable_output_is_refused(bundle: Path, tmp_path: Path) -> None:
     assert run(bundle, tmp_path / "a.json", "--overwrite", "--redo-all").exit_code in (0, 3)
     with pytest.raises(DataError):
         read("a.json", "{")
+
+
+def test_equal_sources_keep_the_translations_of_their_places() -> None:
+    """A human translated the same heading in two ways. The earlier file, if there is one, had them in the same order."""
+    content = "# Open\n\nText\n\n# Open\n\nNew text\n"
+    output = read("a.md", "# Öffnen\n\nText\n\n# Offen\n\nNeuer Text\n")
+    for document, original in ((read("a.md", content), None), (read("a.md", f"# Added\n\n{content}"), read("a.md", content))):
+        texts = match_texts(document, output, original).texts
+        assert [texts.get(unit.id) for unit in document.units if unit.source == "Open"] == ["Öffnen", "Offen"]

@@ -232,3 +232,13 @@ def test_replaced_output_keeps_its_permissions(bundle: Path, catalog: Path, tmp_
     catalog.chmod(0o600)
     assert run(bundle, catalog, "-o", tmp_path / "out", "--overwrite").exit_code == 0
     assert output.stat().st_mode & 0o777 == 0o620
+
+
+def test_two_outputs_of_one_name_are_refused(bundle: Path, catalog: Path, tmp_path: Path) -> None:
+    template = catalog.rename(tmp_path / "a.pot")
+    catalog.write_text(CATALOG, encoding="utf-8")
+    for arguments in ((template, catalog), (catalog, "--report", tmp_path / "out" / "a.po")):
+        result = run(bundle, *arguments, "-o", tmp_path / "out")
+        assert result.exit_code == 2
+        assert "would be written as a.po" in result.output
+    assert not (tmp_path / "out").exists()

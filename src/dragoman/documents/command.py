@@ -167,7 +167,7 @@ def translate_file(args: TranslateFileOptions) -> None:
     _check_options(args, paths, settings)
     files = paths if args.check else paths[1:]
     if args.report is not None:
-        check_output_paths(args.report, overwrite=True, input_paths=files)
+        check_output_paths(args.report, overwrite=args.overwrite, input_paths=files)
     translate = _build_check(args) if args.check else _build_translate(args, paths[0], files, settings)
     console = stderr_console()
     reports: list[FileReport] = []
@@ -233,8 +233,6 @@ def _build_translate(
     from dragoman.documents.translate_file import FileOptions, FileTranslator
     from dragoman.inference.load import load
 
-    folder = args.output
-    _check_names(files, folder)
     bundle = fetch_if_listed(BUNDLE_TYPE.convert(model, None, None))
     decoding = parse_decoding_overrides(settings)
     add_languages(decoding, args.source_language, args.target_language)
@@ -255,8 +253,15 @@ def _build_translate(
     )
     translator = FileTranslator(load(bundle, *args.ensemble, task="translation", **args.device_options), options, **decoding)
 
+    folder = args.output
+    outputs = {
+        path: translator.name_output(path) if folder is None else folder / path.with_suffix(get_output_suffix(path)).name
+        for path in files
+    }
+    _check_outputs(list(outputs.values()), args.report)
+
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
-        output = translator.name_output(path) if folder is None else folder / path.with_suffix(get_output_suffix(path)).name
+        output = outputs[path]
         check_output_paths(output, overwrite=True, input_paths=[bundle, *files])
         treat_termination_as_interrupt()
         return report_translation(
@@ -266,9 +271,11 @@ def _build_translate(
     return translate
 
 
-def _check_names(files: Sequence[Path], output: Path | None) -> None:
+def _check_outputs(outputs: Sequence[Path], report: Path | None) -> None:
     """Raise UsageError if two files would be written under one name."""
-    names = Counter(path.name for path in files)
-    twice = [name for name, count in names.items() if count > 1]
-    if output is not None and twice:
-        raise usage_error(f"-o: two files have the name {twice[0]}; translate them into two folders")
+    counts = Counter(path.resolve() for path in (*outputs, *([report] if report is not None else [])))
+    twice = [path.name for path, count in counts.items() if count > 1]
+    if twice:
+        raise usage_error(
+            f"two files would be written as {twice[0]}; translate them into two folders, or name the report otherwise"
+        )

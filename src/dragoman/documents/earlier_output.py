@@ -46,15 +46,21 @@ def match_texts(document: Document, output: Document, original: Document | None 
     """
     pairs = pair_units(original or document, output)
     by_key = {get_key(original or document, unit): (unit.source, other) for unit, other in pairs if unit.key}
-    by_source = {unit.source: other for unit, other in reversed(pairs)}
+    by_source: dict[str, list[Unit]] = {}
+    for unit, other in pairs:
+        by_source.setdefault(unit.source, []).append(other)
+    places: Counter[str] = Counter()
     is_keyed = has_keys(document)
     texts: dict[str, str] = {}
     for unit in document.units:
-        source, other = by_key.get(get_key(document, unit), ("", None))
-        if source != unit.source and (original is not None or not is_keyed):
-            other, source = by_source.get(unit.source), unit.source
-        if other is not None and source == unit.source:
-            texts[unit.id] = _read_text(document, unit, output, other)
+        source, earlier = by_key.get(get_key(document, unit), ("", None))
+        if source != unit.source and unit.source in by_source and (original is not None or not is_keyed):
+            # Of equal sources, each has the translation of its own place.
+            others, source = by_source[unit.source], unit.source
+            earlier = others[min(places[source], len(others) - 1)]
+            places[source] += 1
+        if earlier is not None and source == unit.source:
+            texts[unit.id] = _read_text(document, unit, output, earlier)
     if is_keyed:
         keys = {get_key(document, unit) for unit in document.units}
         return EarlierTexts(texts, [unit.key for unit in output.units if get_key(output, unit) not in keys])

@@ -64,7 +64,11 @@ def find_original(path: Path, source: str, target: str) -> Path | None:
         return beside
     if not source or not target:
         return None
-    candidates = _list_files(path.parent, path.suffix)
+    candidates = [
+        file
+        for file in _list_files(path.parent, path.suffix)
+        if path.suffix == ".properties" or any(is_same_language(code, source) for _, code in _find_codes(file.stem))
+    ]
     for folder in [path.parent, *path.parent.parents][:MAX_PARENTS]:
         candidates += [sibling / path.relative_to(folder) for sibling in _list_folders(folder.parent)]
     files = (file for file in candidates if file != path and file.is_file())

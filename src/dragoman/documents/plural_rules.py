@@ -5,6 +5,8 @@ Source: the table of GNU gettext's manual, "Plural forms"; Qt Linguist has the s
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dragoman.documents.plural_expression import find_form_numbers
 from dragoman.languages import get_language
 
@@ -36,9 +38,10 @@ def get_plural_rule(language: str) -> tuple[int, str]:
     return _BY_LANGUAGE.get(get_language(language), _DEFAULT)
 
 
-def list_qt_forms(language: str) -> list[str]:
+@lru_cache(maxsize=64)
+def list_qt_forms(language: str) -> tuple[str, ...]:
     """Return a number of each form that Qt has for a language, such as `=1`; none for a language without a known rule."""
     if not language or get_language(language) in _OTHERS_OF_QT:
-        return []
+        return ()
     numbers = find_form_numbers(get_plural_rule(language)[1])
-    return [f"={numbers[form]}" for form in sorted(numbers)]
+    return tuple(f"={numbers[form]}" for form in sorted(numbers))

@@ -36,6 +36,11 @@ def estimate_minutes(recipe: Recipe, corpus: CorpusSize, clock: Callable[[], flo
     plan.apply_to(model)
     ids_BT = torch.randint(4, vocab_size, (num_sentences, length), device=plan.device)
     optimizer = torch.optim.Adam(model.parameters())
+
+    def wait() -> None:
+        if plan.device.type == "cuda":
+            torch.cuda.synchronize(plan.device)
+
     seconds: list[tuple[float, float]] = []
     while len(seconds) < MAX_TRIALS and sum(map(sum, seconds)) < MAX_SECONDS:
         start = clock()
@@ -43,10 +48,10 @@ def estimate_minutes(recipe: Recipe, corpus: CorpusSize, clock: Callable[[], flo
             logits_BTV = model(ids_BT, ids_BT)
         loss = torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1).float(), ids_BT.flatten())
         torch.autograd.backward(loss)
+        wait()
         update_start = clock()
         optimizer.step()
-        if plan.device.type == "cuda":
-            torch.cuda.synchronize(plan.device)
+        wait()
         end = clock()
         seconds.append((update_start - start, end - update_start))
     batch_seconds, update_seconds = map(min, zip(*seconds, strict=True))
