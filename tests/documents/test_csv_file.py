@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.documents.csv_file import parse_csv, parse_tsv
 from dragoman.documents.document import UnitTranslation, write_document
+from dragoman.documents.reading import ended_by
 from dragoman.documents.unit_selection import KeyGlobs, list_selected
 from expected_errors import raises_code
 
@@ -52,6 +53,13 @@ def test_cells_are_those_of_the_module_csv(rows: list[list[str]]) -> None:
     units = [*document.units, *document.other_units]
     assert {unit.id: unit.source for unit in units} == {name: cell for name, cell in cells.items() if cell.strip()}
     check_laws(parse_csv, document.content, lambda text: f'{text} "x", y\nz')
+
+
+def test_reading_ends_at_any_row() -> None:
+    calls: list[None] = []
+    with ended_by(lambda: calls.append(None)):
+        parse_csv(b"one,two\n" + b",\n" * 500)
+    assert len(calls) > 500
 
 
 def test_other_content_is_refused() -> None:

@@ -6,6 +6,7 @@ from document_checks import check_document
 
 from dragoman.documents.document import UnitTranslation, add_plural_forms, check_written, write_document
 from dragoman.documents.fluent import parse_ftl
+from dragoman.documents.reading import ended_by
 from expected_errors import raises_code
 
 FILE = """\
@@ -64,6 +65,22 @@ def test_variants_of_the_language_are_added() -> None:
         b"b = Text\n"
     )
     assert [unit.plural_form for unit in document.units] == ["one", "few", "many", "other", ""]
+
+
+def test_blank_lines_in_a_variant_are_one_step() -> None:
+    def count_steps(content: str) -> int:
+        calls: list[None] = []
+        with ended_by(lambda: calls.append(None)):
+            parse_ftl(content.encode())
+        return len(calls)
+
+    content = "a = { $n ->\n    [one] b{}   *[other] c\n}\n"
+    assert count_steps(content.replace("{}", "\n" * 1000)) == count_steps(content.replace("{}", "\n")) > 5
+
+
+def test_arrow_outside_of_braces_is_a_text() -> None:
+    document = parse_ftl(b'a = File -> Open { $x }\nb = { "->" } c\nd = e { $n ->\n    [one] f\n   *[other] g\n}\n')
+    assert [unit.source for unit in document.units] == ["File -> Open { $x }", '{ "->" } c']
 
 
 def test_line_that_would_be_syntax_is_a_placeable() -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
-from dragoman.documents.encoded_text import decode
-from dragoman.documents.reading import check_goes_on, check_texts, join_keys
+from dragoman.documents.encoded_text import EncodedText, decode
+from dragoman.documents.reading import check_goes_on, check_lines, check_texts, join_keys
 from dragoman.errors import DataError
 
 _DELIMITERS = ",;\t|"
-_QUOTED = re.compile(r'"(?:[^"]|"")*+"')
+_QUOTED = re.compile(r'"[^"]*+(?:""[^"]*+)*+"')
 MAX_COLUMNS = 10_000
 """Most cells of a line."""
 
@@ -38,34 +37,37 @@ def parse_csv(content: bytes) -> Document:
     """
     text = decode(content)
     first = _QUOTED.sub("", text.text[: text.text.find("\n")] if "\n" in text.text else text.text)
-    return _parse(content, max(_DELIMITERS, key=first.count))
+    return _parse(text, max(_DELIMITERS, key=first.count))
 
 
 def parse_tsv(content: bytes) -> Document:
     """Return the document of a TSV file. Raises DataError as `parse_csv` does."""
-    return _parse(content, "\t")
+    return _parse(decode(content), "\t")
 
 
-def _parse(content: bytes, delimiter: str) -> Document:
-    text = decode(content)
+def _parse(text: EncodedText, delimiter: str) -> Document:
     rows = _read_rows(text.text, delimiter)
     header = next(rows, [])
     if not any(cell.text.strip() for cell in header):
         raise DataError("the first line has no names of columns", code="invalid-format")
-    lines = list(rows)
-    names = [cells[0].text for cells in lines]
-    has_names = len(header) > 1 and all(names) and len(set(names)) == len(names)
+    num_rows = 0
+    cells: list[tuple[int, int, _Cell]] = []  # those with a text, each behind the numbers of its row and column
+    for num_rows, row in enumerate(rows, start=1):
+        check_lines(num_rows, len(text.text))
+        for column, cell in enumerate(row):
+            if cell.text.strip():
+                cells.append((num_rows, column, cell))
+                check_texts(len(cells), len(text.content))
+    names = {number: cell.text for number, column, cell in cells if not column}
+    has_names = len(header) > 1 and len(set(names.values())) == num_rows
     units: list[Unit] = []
     places: dict[str, _Cell] = {}
-    for number, cells in enumerate(lines, start=1):
-        for column, cell in enumerate(cells):
-            if cell.text.strip():
-                name = header[column].text if column < len(header) else str(column + 1)
-                key = join_keys((name, names[number - 1] if has_names and column else str(number)))
-                unit = Unit(f"{number}.{column + 1}", cell.text, context=key, key=key)
-                units.append(unit)
-                check_texts(len(units), len(content))
-                places[unit.id] = cell
+    for number, column, cell in cells:
+        name = header[column].text if column < len(header) else str(column + 1)
+        key = join_keys((name, names[number] if has_names and column else str(number)))
+        unit = Unit(f"{number}.{column + 1}", cell.text, context=key, key=key)
+        units.append(unit)
+        places[unit.id] = cell
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         cell, new = places[unit.id], translation.text
@@ -74,18 +76,15 @@ def _parse(content: bytes, delimiter: str) -> Document:
         return [text.make_edit(cell.start, cell.end, new)]
 
     texts, others = divide_units(units)
-    return Document(content, texts, "csv", make_edits, other_units=others)
+    return Document(text.content, texts, "csv", make_edits, other_units=others)
 
 
 def _read_rows(text: str, delimiter: str) -> Iterator[list[_Cell]]:
     """Yield the cells of each line that is not empty. A quoted cell may have line breaks."""
     plain = re.compile(rf"[^{re.escape(delimiter)}\r\n]*+")
-    make_error = partial(DataError, code="invalid-format")
     position = 0
     row: list[_Cell] = []
     while position <= len(text):
-        if not position & 0xFF:
-            check_goes_on()
         quoted = _QUOTED.match(text, position)
         match = quoted or plain.match(text, position)
         assert match is not None  # the second pattern also matches nothing
@@ -93,16 +92,19 @@ def _read_rows(text: str, delimiter: str) -> Iterator[list[_Cell]]:
         row.append(_Cell(value, *match.span(), quoted is not None))
         position = match.end()
         following = text[position : position + 1]
-        line = (
-            text.count("\n", 0, position) + 1 if len(row) > MAX_COLUMNS or following not in (delimiter, "\r", "\n", "") else 0
-        )
         if len(row) > MAX_COLUMNS:
-            raise make_error(f"line {line}: has more than {MAX_COLUMNS:,} cells")
-        if line:
-            raise make_error(f"line {line}: has a quotation mark before the end of a cell; double it")
+            raise _make_error(text, position, f"has more than {MAX_COLUMNS:,} cells")
+        if following not in (delimiter, "\r", "\n", ""):
+            raise _make_error(text, position, "has a quotation mark before the end of a cell; double it")
         position += 1
         if following != delimiter:
+            check_goes_on()
             position += text.startswith("\r\n", position - 1)
             if len(row) > 1 or row[0].text:
                 yield row
             row = []
+
+
+def _make_error(text: str, position: int, problem: str) -> DataError:
+    line = text.count("\n", 0, position) + 1
+    return DataError(f"line {line}: {problem}", code="invalid-format")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, Protocol
 
-from dragoman.documents.reading import check_goes_on
+from dragoman.documents.reading import check_goes_on, check_text
 from dragoman.documents.translation_memory import MemoryMatch
 from dragoman.errors import DataError
 from dragoman.text.breaks import repeated_boundaries
@@ -207,9 +207,10 @@ class Document:
 
 
 def divide_units(units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
-    """Return the units with letters or amounts, and those without."""
+    """Return the units with letters or amounts, and those without. Raises DataError for a text that is too long."""
     divided: tuple[list[Unit], list[Unit]] = ([], [])
     for unit in units:
+        check_text(len(unit.source))
         is_text = unit.markup == "none" and any(map(str.isalpha, unit.source))
         divided[not (is_text or has_language(read_inline(unit.source, unit.markup, unit.rules)))].append(unit)
     return divided

@@ -19,8 +19,11 @@ from dragoman.errors import DataError
 _ENTRY = re.compile(r"(-?[a-zA-Z][\w-]*+)[ ]*+=[ ]*+")
 _ATTRIBUTE = re.compile(r"[ ]++\.([a-zA-Z][\w-]*+)[ ]*+=[ ]*+")
 _VARIANT = re.compile(r"[ \t\r\n]*+(\*?)\[[ \t\r\n]*+([\w.-]++)[ \t\r\n]*+\][ ]*+")
-_SELECTOR = re.compile(r"\{[ \t\r\n]*+(?:[^{}\"\r\n]|\"(?:[^\"\\\r\n]|\\.)*+\"|\{[^{}\r\n]*+\})*?->[ ]*+\r?\n")
-_LITERAL = re.compile(r'\{[ \t\r\n]*+"(?:[^"\\\r\n]|\\.)*+"[ \t\r\n]*+\}')
+_STRING = r'"[^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+"'
+_SELECTOR = re.compile(rf"\{{[ \t\r\n]*+(?:[^{{}}\"\r\n-]++|-(?!>[ ]*+\r?\n)|{_STRING}|\{{[^{{}}\r\n]*+\}})*+->[ ]*+\r?\n")
+_LITERAL = rf"\{{[ \t\r\n]*+{_STRING}[ \t\r\n]*+\}}"
+_PIECE = re.compile(rf"{_LITERAL}|\n[ \t\r\n]*+|[{{}}]|[^{{}}\n]++")
+_ARROW_OR_BRACE = re.compile(rf"{_LITERAL}|->|[{{}}]")
 _CONTINUATION = re.compile(r"(?:\n[ ]*+\r?(?=\n))*+\n[ ]++(?![.\[*}\s])")
 MAX_DEPTH = 20
 """Most selectors in selectors."""
@@ -40,12 +43,14 @@ def parse_ftl(content: bytes) -> Document:
     """Return the document of a Fluent file. Raises DataError for a line that is no part of an entry."""
     text = decode(content)
     patterns = list(_read_patterns(text.text))
-    num_mixed = sum("->" in text.text[pattern.start : pattern.end] for pattern in patterns)
+    num_mixed = 0
     units: list[Unit] = []
     places: dict[str, _Pattern] = {}
     for number, pattern in enumerate(patterns):
         source = _read_text(text.text[pattern.start : pattern.end])
-        if source.strip() and "->" not in source:
+        if _has_selector(source):
+            num_mixed += 1
+        elif source.strip():
             form = pattern.form.rpartition(".")[2]
             key = f"{pattern.key}[{pattern.form}]" if pattern.form else pattern.key
             unit = Unit(str(number), source, context=key, key=key, plural_form=form if form in CATEGORIES else "")
@@ -92,6 +97,16 @@ def parse_ftl(content: bytes) -> Document:
     )
 
 
+def _has_selector(text: str) -> bool:
+    """Return whether a text has an arrow inside braces."""
+    depth = 0
+    for match in _ARROW_OR_BRACE.finditer(text):
+        if match[0] == "->" and depth:
+            return True
+        depth = max(depth + (match[0] == "{") - (match[0] == "}"), 0)
+    return False
+
+
 def _read_text(pattern: str) -> str:
     """Return a pattern as a reader sees it: the indentation of its lines is none of the text."""
     first, *rest = pattern.split("\n")
@@ -133,23 +148,22 @@ def _find_pattern_end(text: str, position: int) -> int:
     """Return the end of a pattern, which goes on in indented lines and inside braces."""
     depth = 0
     end = position
-    while position < len(text):
-        character = text[position]
-        if character == "{" and (literal := _LITERAL.match(text, position)):
-            position = literal.end()
-            end = position
-            continue
-        if character == "\n" and not depth:
-            following = _CONTINUATION.match(text, position)
-            if following is None:
+    while piece := _PIECE.match(text, position):
+        check_goes_on()
+        if not depth and piece[0][0] == "\n":
+            piece = _CONTINUATION.match(text, position)
+            if piece is None:
                 break
-            position = following.end()
-            continue
-        depth = max(depth + (character == "{") - (character == "}"), 0)
-        position += 1
-        if not character.isspace():
-            end = position
+        depth = max(depth + (piece[0] == "{") - (piece[0] == "}"), 0)
+        position = piece.end()
+        end = _find_visible_end(piece, end)
     return end
+
+
+def _find_visible_end(piece: re.Match[str], end: int) -> int:
+    """Return the end of a piece without the white space behind it, or `end` if it is nothing else."""
+    length = len(piece[0].rstrip())
+    return piece.start() + length if length else end
 
 
 def _divide(text: str, key: str, start: int, end: int, form: str, depth: int) -> Iterator[_Pattern]:
@@ -170,15 +184,11 @@ def _find_variant_end(text: str, position: int, limit: int) -> int:
     """Return the end of the text of a variant: before the next one, or before the brace that ends the selector."""
     depth = 0
     end = position
-    while position < limit:
-        character = text[position]
-        if character == "{" and (literal := _LITERAL.match(text, position)):
-            position = end = literal.end()
-            continue
-        if not depth and (character == "}" or (character == "\n" and _VARIANT.match(text, position))):
+    while piece := _PIECE.match(text, position, limit):
+        check_goes_on()
+        if not depth and (piece[0] == "}" or (piece[0][0] == "\n" and _VARIANT.match(text, piece.end(), limit))):
             break
-        depth += (character == "{") - (character == "}")
-        position += 1
-        if not character.isspace():
-            end = position
+        depth += (piece[0] == "{") - (piece[0] == "}")
+        position = piece.end()
+        end = _find_visible_end(piece, end)
     return end
