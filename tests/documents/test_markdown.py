@@ -120,7 +120,11 @@ def test_titles_of_front_matter_are_translated(front: str, written: tuple[str, s
     check_laws(markdown.parse, document.content, pseudo_translate)
 
 
-@pytest.mark.parametrize("front", ["---\ntitle: [\n---\n", "+++\ntitle = 3\n+++\n", '+++\na = """\ntitle = "x"\n"""\n+++\n'])
+@pytest.mark.parametrize("front", [
+    "---\ntitle: [\n---\n", "+++\ntitle = 3\n+++\n", '+++\na = """\ntitle = "x"\n"""\n+++\n',
+    # Python reads integers of at most 4,300 digits.
+    f'{{\n"title": "A",\n"b": {"1" * 4301}\n}}\n', f'+++\ntitle = "A"\nb = {"1" * 4301}\n+++\n',
+])  # fmt: skip
 def test_other_front_matter_is_kept(front: str) -> None:
     assert read_sources(f"{front}Text\n") == ["Text"]
 

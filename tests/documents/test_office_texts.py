@@ -10,7 +10,9 @@ from dragoman.documents.document import UnitTranslation, write_document
 from dragoman.documents.docx import parse_docx
 from dragoman.documents.file_report import FileReport, describe
 from dragoman.documents.pptx import parse_pptx
+from dragoman.documents.reading import MAX_PARTS
 from dragoman.documents.xlsx import parse_xlsx
+from dragoman.errors import DataError
 
 S = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 A = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
@@ -43,6 +45,7 @@ def test_texts_that_are_compared_stay(subtests: pytest.Subtests) -> None:
     for sheet, kept, num_literals in (
         ('<f>COUNTIF(A1:A9,"open door")</f>', ["Open door"], 1),
         ('<f>COUNTIF(A1:A9,"*door*")</f>', ["Open door", "Closed door"], 1),
+        ('<f>COUNTIF(A1:A9,"*[ab]*")</f>', ["Free [ab]"], 1),
         ('<f>IF(A1="say ""yes""",1,0)</f>', ['Say "yes"'], 1),
         ('<filterColumn><filters><filter val="Open door"/></filters></filterColumn>', ["Open door"], 0),
         ('<cfRule type="containsText" text="door"><formula>1</formula></cfRule>', ["Open door", "Closed door"], 0),
@@ -51,13 +54,20 @@ def test_texts_that_are_compared_stay(subtests: pytest.Subtests) -> None:
         ("<f>LEN(A1)</f>", [], 0),
     ):
         with subtests.test(sheet):
-            strings = ["Open door", "Closed door", 'Say "yes"', "Free text"]
+            strings = ["Open door", "Closed door", 'Say "yes"', "Free [ab]"]
             document = parse_xlsx(make_xlsx(strings, sheet, {}))
             assert [text for text in strings if text not in {unit.source for unit in document.units}] == kept
             skipped = dict(document.skipped)
             assert skipped.pop("names of sheets") == 1
             assert skipped.pop("texts in formulas", 0) == num_literals
             assert sum(skipped.values()) == len(kept)
+
+
+@pytest.mark.slow
+def test_texts_that_cells_may_contain_are_limited() -> None:
+    sheet = "".join(f'<cfRule text="{number}"/>' for number in range(MAX_PARTS + 1))
+    with pytest.raises(DataError, match="200,000 elements, attributes and texts"):
+        parse_xlsx(make_xlsx([], sheet, {}))
 
 
 def test_names_of_pivot_fields_stay() -> None:

@@ -20,6 +20,8 @@ _NAMING_PARTS = {
 }
 MAX_PATTERNS = 100
 """Most texts that a cell may contain, or patterns with `*` and `?`, that are looked for."""
+MAX_PATTERN = 255
+"""Most characters of a pattern, as in the formulas of Excel."""
 COMPARED = "texts that formulas, lists, filters or tables compare with"
 
 
@@ -49,6 +51,8 @@ class ComparedTexts:
         for name in list_parts(members, sheet_types):
             for element in members.read_xml(name).iter_elements((*_SHEET_ELEMENTS, "definedName")):
                 compared._add_element(element)
+        compared.parts = set(sorted(compared.parts)[:MAX_PATTERNS])
+        compared.patterns = set(sorted(compared.patterns)[:MAX_PATTERNS])
         return compared
 
     def _add_element(self, element: XmlElement) -> None:
@@ -56,7 +60,7 @@ class ComparedTexts:
             if inner.name in ("filter", "customFilter"):
                 self._add(inner.attributes.get("val", ""))
             elif inner.name == "cfRule":
-                self.parts |= {inner.attributes.get("text", "").casefold()} - {""}
+                self._add_part(inner.attributes.get("text", ""))
             else:
                 self._add_formula(inner.text, is_list=inner.name == "formula1")
 
@@ -64,23 +68,33 @@ class ComparedTexts:
         for match in _LITERAL.finditer(formula):
             text = match[2].replace('""', '"')
             self.num_literals += any(map(str.isalpha, text))
-            if match[1] and text:
-                self.parts.add(text.casefold())
+            if match[1]:
+                self._add_part(text)
             self._add(text)
             for item in text.split(",") if is_list else ():
                 self._add(item)
 
     def _add(self, text: str) -> None:
         folded = text.strip().casefold()
-        if folded:
-            (self.patterns if "*" in folded or "?" in folded else self.texts).add(folded)
-            check_parts(len(self.texts) + len(self.patterns))
+        if "*" not in folded and "?" not in folded:
+            self.texts.add(folded)
+        elif len(folded) <= MAX_PATTERN:
+            self.patterns.add(folded.replace("[", "[[]"))  # `fnmatch` reads a set of characters behind a bracket
+        self._check_number()
+
+    def _add_part(self, text: str) -> None:
+        if text:
+            self.parts.add(text.casefold())
+            self._check_number()
+
+    def _check_number(self) -> None:
+        check_parts(len(self.texts) + len(self.parts) + len(self.patterns))
 
     def has(self, text: str) -> bool:
         """Return whether something compares with the text of a cell."""
         folded = text.strip().casefold()
         return (
             folded in self.texts
-            or any(part in folded for part in sorted(self.parts)[:MAX_PATTERNS])
-            or any(fnmatchcase(folded, pattern) for pattern in sorted(self.patterns)[:MAX_PATTERNS])
+            or any(part in folded for part in self.parts)
+            or any(fnmatchcase(folded, pattern) for pattern in self.patterns)
         )

@@ -75,7 +75,7 @@ def _read_toml(content: str) -> list[FrontText]:
     body = content.removeprefix("+++").replace("\r\n", "\n")
     try:
         values = tomllib.loads(body)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also one for an integer of more than 4,300 digits
         return []
     table = _TOML_TABLE.search(content)
     return [
@@ -89,7 +89,7 @@ def _read_toml(content: str) -> list[FrontText]:
 def _read_json(content: str) -> list[FrontText]:
     try:
         values = json.loads(content)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # also one for an integer of more than 4,300 digits
         return []
     matches = list(_JSON_VALUE.finditer(content))
     counts = Counter(match[1] for match in matches)
