@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import FrameType
 
 import pytest
 
 from dragoman.documents import markdown
+from dragoman.documents import markdown_dialects as dialects
 from dragoman.documents.document import UnitTranslation, check_written, write_document
 from dragoman.documents.heading_anchors import list_anchors
 
@@ -256,6 +259,50 @@ def test_structure_of_each_dialect_stays(subtests: pytest.Subtests) -> None:
             # What differs is that each word in capital letters is in small ones.
             restored = re.sub(r"ü(\w+)", lambda match: match[1].upper(), written.decode())
             assert restored.split() == page.split()
+
+
+def read_sources(page: str) -> list[str]:
+    return [unit.source for unit in markdown.parse(page.encode()).units]
+
+
+def test_structure_ends_with_its_container(subtests: pytest.Subtests) -> None:
+    for page, texts in {
+        "> $$\n> A\n\n$$\nb\n$$\n\nC\n": ["$$ A", "C"],
+        "> ```{note}\n\n```{note}\nA\n```\n": ["A"],
+        "> > ```{note}\n>\n> ```{note}\n> A\n> ```\n": ["A"],
+        "> ```{note}\n\n> ```{note}\n> A\n> ```\n": ["A"],
+        "{/*\nA\n\n{/*\nb */}\n\nC\n": ["C"],
+        "{/* A\n\n*/} B\n\n{/*\nc */}\n\nD\n": ["{/* A", "*/} B", "D"],
+        "import {\n\nA\n\nimport b from 'c'\n\nD\n": ["A", "D"],
+    }.items():
+        with subtests.test(page):
+            assert read_sources(page) == texts
+
+
+def test_each_end_sign_is_searched_once() -> None:
+    searches: list[object] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "c_call" and getattr(argument, "__name__", "") == "find" and frame.f_code.co_filename == dialects.__file__:
+            searches.append(argument)
+
+    sys.setprofile(note)
+    try:
+        read_sources("{/*\n" * 50 + "*/} A\n\n" + "{/*\n" * 50)
+    finally:
+        sys.setprofile(None)
+    assert len(searches) == 2
+
+
+def test_imports_are_told_from_sentences(subtests: pytest.Subtests) -> None:
+    for line, is_kept in (
+        ("import 'a'", True), ('import A, * as b from "c"', True), ("import  a  from'b'", True),
+        ("import {a} from 'b'", True), ("import a for 'b'", False), ("import   a", False), ("imports 'a'", False),
+        ("export default a;", True), ("export default rates  fall", False), ("export const a = 1", True),
+        ("export default async function a", True), ("export let it be", False),
+    ):  # fmt: skip
+        with subtests.test(line):
+            assert read_sources(f"{line}\n") == ([] if is_kept else [line])
 
 
 def test_characters_without_a_meaning_get_no_escapes(subtests: pytest.Subtests) -> None:

@@ -60,12 +60,13 @@ _KEPT_BLOCKS = (
 )
 # Directives of MyST around Markdown. The first ones have a text behind their name.
 _PROSE_FENCE = re.compile(
-    r"(`{3,})\{(?:(note|tip|hint|warning|caution|attention|important|danger|error|seealso|admonition|dropdown|margin|sidebar|topic)"
+    r"(`{3,12})\{(?:(note|tip|hint|warning|caution|attention|important|danger|error|seealso|admonition|dropdown|margin|sidebar|topic)"
     r"|figure|versionadded|versionchanged|deprecated)\}[ \t]*"
 )
 _SCRIPT = re.compile(
-    r"import[ \t]+(?:.*[ \t]from[ \t]*)?['\"]|import[ \t]*\{|export[ \t]*[{*]|export[ \t]+(?:const|let|var)[ \t].*=|"
-    r"export[ \t]+(?:default[ \t]+)?(?:async[ \t]+)?(?:function|class)\b|export[ \t]+default[ \t].*[;({\[>}\])][ \t]*$"
+    r"import[ \t]++(?:(?:(?!from[ \t]*+['\"])[^ \t]++[ \t]++)++from[ \t]*+)?+['\"]|import[ \t]*+\{|export[ \t]*+[{*]|"
+    r"export[ \t]++(?:const|let|var)[ \t][^=]*+=|export[ \t]++(?:default[ \t]++)?+(?:async[ \t]++)?+(?:function|class)\b|"
+    r"export[ \t]++default[ \t].*+(?<=[;({\[>}\])])"
 )
 _COMPONENT_START = re.compile(_COMPONENT)
 _LABEL = re.compile(r"\[\^[^\[\]\s]{1,200}\]:[ \t]*|[:|][ \t]+(?=\S)")
@@ -113,28 +114,39 @@ def _read_kept_block(state: StateBlock, start_line: int, end_line: int, silent: 
         return False
     line = _get_line(state, start_line)
     for start, end in _KEPT_BLOCKS:
-        match = start.match(line)
-        if match is None or start_line >= state.env.get(f"last {end}", end_line):
-            continue
-        place = state.src.find(end, state.bMarks[start_line] + state.tShift[start_line] + match.end())
-        last = bisect_left(state.eMarks, place + len(end.rstrip("\n"))) if place >= 0 else end_line
-        if last >= end_line:
-            state.env[f"last {end}"] = start_line  # no later one has an end, either
-            continue
-        if state.src[place + len(end) : state.eMarks[last]].strip(" \t-%}>{") and not end.endswith("{"):
-            continue
-        return _keep(state, last + 1, silent)
+        if match := start.match(line):
+            last = _find_last_line(state, end, state.bMarks[start_line] + state.tShift[start_line] + match.end())
+            if last < end_line:
+                return _keep(state, last + 1, silent)
     return False
+
+
+def _find_last_line(state: StateBlock, end: str, position: int) -> int:
+    """Return the line that the next end sign ends, or the number of all lines if there is no sign or it does not end its line.
+
+    The place of the sign is remembered, so that each part of a document is searched once for all the starts in it.
+    """
+    name = f"next {end}"
+    first, place, last = state.env.get(name, (len(state.src), 0, 0))
+    if not first <= position <= place:
+        place = state.src.find(end, position)
+        last = bisect_left(state.eMarks, place + len(end.rstrip("\n")))
+        if place < 0 or (not end.endswith("{") and state.src[place + len(end) : state.eMarks[last]].strip(" \t-%}>{")):
+            last = len(state.eMarks)
+        state.env[name] = position, place if place >= 0 else len(state.src), last
+    return int(last)
 
 
 def _read_script(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
     """Read imports and exports of MDX, up to a blank line outside of brackets."""
     if silent or state.sCount[start_line] or _SCRIPT.match(_get_line(state, start_line)) is None:
         return False
-    depth = 0
-    first_blank = next((number for number in range(start_line, end_line) if not _get_line(state, number)), end_line)
     state.env["is_mdx"] = True
-    for number in range(start_line, end_line if start_line >= state.env.get("open script", 0) else start_line):
+    first_blank = next((number for number in range(start_line, end_line) if not _get_line(state, number)), end_line)
+    if start_line < state.env.get("open script", 0):
+        return _keep(state, first_blank, silent)
+    depth = 0
+    for number in range(start_line, end_line):
         line = _get_line(state, number)
         if not line and depth <= 0:
             return _keep(state, number, silent)
@@ -198,11 +210,12 @@ def _read_indented(state: StateBlock, first_line: int, end_line: int) -> None:
 
 def _read_prose_fence(state: StateBlock, start_line: int, end_line: int, fence: re.Match[str], silent: bool) -> bool:
     """Read a directive of MyST, whose fence encloses Markdown."""
-    name = f"last {fence[1]}"
-    lines = range(start_line + 1, end_line if start_line < state.env.get(name, end_line) else 0)
-    last = next((number for number in lines if _get_line(state, number) == fence[1]), 0)
+    unclosed = f"unclosed {fence[1]} {state.level} {end_line}"  # a quotation in this container can end at the same line
+    if state.env.get(unclosed, end_line) <= start_line:
+        return False
+    last = next((number for number in range(start_line + 1, end_line) if _get_line(state, number) == fence[1]), 0)
     if not last:
-        state.env[name] = min(start_line, state.env.get(name, start_line))  # no later one has an end, either
+        state.env[unclosed] = start_line  # no later one has an end, either
         return False
     if silent:
         return True
