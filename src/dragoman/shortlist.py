@@ -71,15 +71,15 @@ def read_shortlist(path: Path, tokenizer: PairTokenizer) -> Shortlist:
 
     tokenizer: that of the bundle
 
-    Raises BundleError if it is missing, truncated or changed, or was built for another vocabulary.
+    Raises BundleError if it is missing, truncated or changed, does not fit the vocabulary, or was built for another one.
     """
-    files = open_tensor_files(path, BundleError)
+    files = open_tensor_files(path, BundleError, only=[SHORTLIST_FILE])
     try:
         tables = StoredArrays(files[SHORTLIST_FILE])
-        candidates_VK, frequent_F, is_joint, digest_bytes = (
+        candidates_VK, frequent_F, joint, digest_bytes = (
             tables[name].astype(np.int64) for name in ("candidates", "frequent", "joint", "vocabulary")
         )
-        digest = bytes(digest_bytes.tolist())
+        is_joint, digest = bool(joint.item()), bytes(digest_bytes.tolist())
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise BundleError(
             f"{path}: is not a readable shortlist: {error}; build it again with dragoman model shortlist"
@@ -88,7 +88,14 @@ def read_shortlist(path: Path, tokenizer: PairTokenizer) -> Shortlist:
         raise BundleError(
             f"{path}: was built with other tokenizers than this bundle's; build it with this bundle", code="shortlist-mismatch"
         )
-    return Shortlist(candidates_VK, frequent_F, bool(is_joint), digest)
+    num_source, num_target = len(tokenizer.source), len(tokenizer.target)
+    is_table = candidates_VK.ndim == 2 and len(candidates_VK) == num_source and frequent_F.ndim == 1
+    if not is_table or not all(((ids >= 0) & (ids < num_target)).all() for ids in (candidates_VK, frequent_F)):
+        raise BundleError(
+            f"{path}: is not a shortlist of {num_source:,} source tokens with ids below {num_target:,}; build it again with "
+            "dragoman model shortlist"
+        )
+    return Shortlist(candidates_VK, frequent_F, is_joint, digest)
 
 
 def compute_vocabulary_digest(tokenizer: PairTokenizer) -> bytes:

@@ -504,3 +504,16 @@ def test_damaged_files_give_one_line(save_file: Callable[[Path, object], Path], 
     assert len(errors) > 300
     assert {error.code for error in errors} == {"source-damaged", "checkpoint-unsafe"}
     assert not any("\n" in str(error) for error in errors)
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_old_tensor_in_place_of_a_fact_is_refused(part: int, tmp_path: Path) -> None:
+    """No value of a storage is read before its place in the file is known."""
+    program = tensor_program(b"K\x00", b"J\x00\x00\x00\x10", b"K\x01", b"J\x00\x00\x00\x10N")
+    path = write_legacy(tmp_path / "model.bin", program, {})
+    facts = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {}, []]
+    programs = [pickle.dumps(fact, protocol=2) for fact in facts]
+    programs[part] = program
+    path.write_bytes(b"".join(programs))
+    with raises_code("source-damaged"):
+        read_checkpoint(path)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import dragoman
-from dragoman.bundle import Bundle, load_bundle
+from dragoman.bundle import WEIGHTS_FILE, Bundle, load_bundle
 from dragoman.cli.main import cli
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import BundleError, DataError
@@ -18,7 +18,9 @@ from dragoman.inference.backends.trained_model import TrainedModel
 from dragoman.inference.forced_decoder import build_forced_decoder
 from dragoman.inference.lexical_shortlist import build_shortlist
 from dragoman.inference.translation_constraints import TranslationConstraints
-from dragoman.shortlist import NUM_SPECIAL_TOKENS, Shortlist, read_shortlist
+from dragoman.io.safetensors import save_tensors
+from dragoman.io.storage import atomic_dir
+from dragoman.shortlist import NUM_SPECIAL_TOKENS, SHORTLIST_FILE, Shortlist, read_shortlist
 from dragoman.tasks.forced_decoding import ForcedDecoder
 from expected_errors import raises_code
 from tiny_runs import WORDS
@@ -126,6 +128,30 @@ def test_read_shortlist_checks_vocabulary_and_checksums(bundle: Path, shortlist:
         read_shortlist(tmp_path / "nowhere", loaded.tokenizer)
     with pytest.raises(DataError, match="there are no sentence pairs"):
         build_shortlist(loaded, make_decoder(loaded), [], [], per_token=1, num_frequent=1)
+
+
+def test_shortlist_with_other_shapes_or_ids_is_refused(bundle: Path, shortlist: Shortlist, tmp_path: Path) -> None:
+    tokenizer = load_bundle(bundle).tokenizer
+    tables = {
+        "rows": {"candidates_VK": shortlist.candidates_VK[:-1]},
+        "dimensions": {"candidates_VK": shortlist.candidates_VK[0]},
+        "negative": {"frequent_F": np.array([-1])},
+        "large": {"frequent_F": np.array([len(tokenizer.target)])},
+        "joint": {"is_joint": [True, False]},
+    }
+    for name, changes in tables.items():
+        replace(shortlist, **changes).save(tmp_path / name)
+        with pytest.raises(BundleError, match=f"{name}: is not a .*dragoman model shortlist"):
+            read_shortlist(tmp_path / name, tokenizer)
+
+
+def test_shortlist_of_a_bundle_is_read_without_the_weights(bundle: Path, shortlist: Shortlist, tmp_path: Path) -> None:
+    """A damaged file of weights shows whether it is read."""
+    with atomic_dir(tmp_path / "both") as folder:
+        save_tensors(folder / SHORTLIST_FILE, shortlist.tables)
+        save_tensors(folder / WEIGHTS_FILE, {"weight": np.zeros(4)})
+    (tmp_path / "both" / WEIGHTS_FILE).write_bytes(b"")
+    read_shortlist(tmp_path / "both", load_bundle(bundle).tokenizer)
 
 
 def test_shortlist_command_writes_a_usable_shortlist(bundle: Path, tmp_path: Path) -> None:

@@ -33,3 +33,8 @@ def test_other_types_are_not_copied(dtype: type) -> None:
     array: NDArray[Any] = np.zeros(3, dtype)
     assert widen(array) is array
     assert cast(array, dtype) is array
+
+
+def test_single_number_keeps_its_shape() -> None:
+    assert cast(np.array(1.5), BFLOAT16).shape == ()
+    assert widen(cast(np.array(1.5), BFLOAT16)) == 1.5

@@ -75,3 +75,22 @@ def test_wait_ends_by_time_and_by_cancellation() -> None:
         assert budget.num_taken == 0
 
     asyncio.run(run())
+
+
+def test_part_that_is_granted_in_the_last_moment_is_used() -> None:
+    """The first request gives its part back in the turn of the event loop in which the wait of the second one ends."""
+
+    async def run() -> None:
+        budget = ByteBudget(10)
+
+        async def take() -> int:
+            async with budget.take(5, 0.0):
+                return budget.num_taken
+
+        async with budget.take(10, 0.0):
+            late = asyncio.create_task(take())
+            await asyncio.sleep(0)
+        assert await late == 5
+        assert budget.num_taken == 0
+
+    asyncio.run(run())

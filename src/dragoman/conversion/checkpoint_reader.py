@@ -204,19 +204,22 @@ def _read_legacy(path: Path, mapping: mmap.mmap, inert_classes: frozenset[str]) 
             raise ValueError("a storage has two types")
         return np.broadcast_to(np.empty((), dtype), LARGEST_STORAGE)
 
-    def run(start: int, load_storage: Callable[[str, np.dtype[Any]], Array]) -> tuple[Any, int]:
+    def refuse_storage(key: str, dtype: np.dtype[Any]) -> Array:
+        raise ValueError("a storage is outside of the objects")
+
+    def run(start: int, load_storage: Callable[[str, np.dtype[Any]], Array] = refuse_storage) -> tuple[Any, int]:
         interpreter = _Interpreter(mapping, load_storage, inert_classes, start)
         return interpreter.run(), interpreter.position
 
-    magic, position = run(0, describe_storage)
-    version, position = run(position, describe_storage) if magic == LEGACY_MAGIC else (None, 0)
+    magic, position = run(0)
+    version, position = run(position) if magic == LEGACY_MAGIC else (None, 0)
     if version != LEGACY_VERSION:
         raise damaged(path, "is a pickle, but not a PyTorch checkpoint")
-    machine, start = run(position, describe_storage)
+    machine, start = run(position)
     if machine["little_endian"] is not True:
         raise _written_big_endian(path)
     _, position = run(start, describe_storage)
-    keys, position = run(position, describe_storage)
+    keys, position = run(position)
     storages: dict[str, tuple[int, int]] = {}
     for key in keys:
         (count,) = struct.unpack_from("<q", mapping, position)
@@ -528,7 +531,7 @@ def _build_tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Array:
         raise ValueError("a tensor is larger than its storage")
     if not count:
         return np.empty(sizes, storage.values.dtype)
-    return as_strided(storage.values[offset:], sizes, [step * storage.values.itemsize for step in steps])
+    return as_strided(storage.values[offset:], sizes, [step * storage.values.strides[0] for step in steps])
 
 
 def _skip_frame(interpreter: _Interpreter) -> None:

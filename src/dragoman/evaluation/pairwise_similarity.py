@@ -7,6 +7,7 @@ So the counts of shared n-grams are sums of products of binary matrices, one for
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -22,15 +23,18 @@ ScoreMatrix = npt.NDArray[np.float64]
 CountArray = npt.NDArray[np.int64]
 CHRF_ORDER, CHRF_BETA, BLEU_ORDER = 6, 2, 4
 """Longest n-grams of characters, weight of the recall, and longest n-grams of tokens."""
-SPACED_CHARACTERS = re.compile(r"([{-~\[-` -&(-+:-@/])")
+DIGITS, DECIMAL_MARKS = "0-9", ".,"
+SYMBOLS = re.escape("".join(sorted(set(string.punctuation) - set("',-."))))
 STEPS_13A = (
-    (SPACED_CHARACTERS, r" \1 "),
-    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),
-    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),
-    (re.compile(r"([0-9])(-)"), r"\1 \2 "),
+    (re.compile(f"([{SYMBOLS}])"), r" \1 "),
+    (re.compile(f"([^{DIGITS}])([{DECIMAL_MARKS}])"), r"\1 \2 "),
+    (re.compile(f"([{DECIMAL_MARKS}])([^{DIGITS}])"), r" \1 \2"),
+    (re.compile(f"([{DIGITS}])-"), r"\1 - "),
 )
-"""Expressions of the tokenizer 13a and their replacements, in order. ASCII characters but letters, digits, `'`, `,`, `-` and
-`.` are tokens; a period or a comma is one beside a character that is no digit; and so is a hyphen behind a digit."""
+"""Expressions of the tokenizer 13a and their replacements, in order. ASCII punctuation but `'`, `,`, `-` and `.` are tokens; a
+period or a comma is one beside a character that is no digit; and so is a hyphen behind a digit.
+
+Source: the rule of NIST's mteval-v13a."""
 
 
 def pairwise_chrf(lines: Sequence[str]) -> ScoreMatrix:

@@ -23,7 +23,7 @@ def cast(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
     """Return numbers in another type, which may be `BFLOAT16`. They are rounded to the nearest, ties to even."""
     if dtype != BFLOAT16:
         return array.astype(dtype, copy=False)
-    values = np.ascontiguousarray(array, dtype=np.float32)
+    values = np.asarray(array, dtype=np.float32, order="C")
     bits = values.view(np.uint32)
     words = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(NAN_WORD), words).view(BFLOAT16)

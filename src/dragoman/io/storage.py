@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -269,6 +269,7 @@ def verify_checksums(
     *,
     unreadable_type: type[DragomanError] | None = None,
     checksums: Mapping[str, Mapping[str, Any]] | None = None,
+    only: Collection[str] | None = None,
 ) -> None:
     """Raise an error that names the file, if a file of a folder is missing, cut short, changed or added.
 
@@ -278,6 +279,7 @@ def verify_checksums(
         unreadable_type: the class of the error if the state is unknown, because the folder cannot be read now or has
             another format version; `error_type` by default
         checksums: size and digest of files that were read already and are not read again, as the manifest has them
+        only: names of the files whose content is checked; all by default
     """
     unreadable_type = unreadable_type or error_type
     files = _read_manifest(folder, error_type, unreadable_type)
@@ -290,9 +292,10 @@ def verify_checksums(
         if added := sorted(name for name in names - files.keys() if not name.startswith(".")):
             raise error_type(f"{folder}: {added[0]!r} does not belong to it; move it elsewhere", code=damaged_code)
         known = dict(checksums or {})
-        present = _compute_checksums([folder / name for name in files if name not in known]) | known
-        for name, expected in files.items():
-            if present[name] != expected:
+        chosen = [name for name in files if only is None or name in only]
+        present = _compute_checksums([folder / name for name in chosen if name not in known]) | known
+        for name in chosen:
+            if present[name] != files[name]:
                 raise error_type(
                     f"{folder / name}: was changed or cut short after it was written; copy it again", code=damaged_code
                 )

@@ -44,13 +44,8 @@ class ByteBudget:
         self._waiting.setdefault(client, deque()).append(waiting)
         self._grant()
         try:
-            async with asyncio.timeout(None if waiting.granted.done() else max(0.0, seconds)):
-                await waiting.granted
+            await _wait(waiting.granted, seconds)
             yield
-        except TimeoutError:
-            if waiting.granted.done() and not waiting.granted.cancelled():
-                raise
-            raise QueueFullError from None
         finally:
             if waiting in (queue := self._waiting.get(client, deque())):
                 queue.remove(waiting)
@@ -82,3 +77,13 @@ class ByteBudget:
         """Return whether a client has nothing yet, or leaves enough to others."""
         own = self._client_bytes[client]
         return not own or has_share(own, self.num_taken, self.num_bytes, part)
+
+
+async def _wait(granted: asyncio.Future[None], seconds: float) -> None:
+    """Wait for a part. Raises QueueFullError after these seconds, unless the part is granted in the same moment."""
+    try:
+        async with asyncio.timeout(None if granted.done() else max(0.0, seconds)):
+            await granted
+    except TimeoutError:
+        if granted.cancelled():
+            raise QueueFullError from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_DEPTH_CHANGES = {"start": 1, "end": -1}
+
 
 class Nested:
     """Part of a sequence whose `kind` tells whether it starts a pair, ends one, or is between them."""
@@ -12,7 +14,7 @@ class Nested:
     @property
     def depth_change(self) -> int:
         """Return 1 for a start, −1 for an end, and 0 for any other part."""
-        return {"start": 1, "end": -1}.get(self.kind, 0)
+        return _DEPTH_CHANGES.get(self.kind, 0)
 
     @property
     def is_start(self) -> bool:

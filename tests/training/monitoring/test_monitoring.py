@@ -747,7 +747,10 @@ def test_dashboard_writes_no_page_into_bundle(trained: Path) -> None:
 
 def test_dashboard_writes_page_or_json(tmp_path: Path) -> None:
     run = written(tmp_path / "run", lines(10))
-    assert CliRunner().invoke(dashboard, [str(run), "-o", str(tmp_path / "page.html")]).exit_code == 0
+    page = ["-o", str(tmp_path / "page.html")]
+    assert CliRunner().invoke(dashboard, [str(run), *page]).exit_code == 0
+    assert isinstance(CliRunner().invoke(dashboard, [str(run), *page]).exception, OutputError)
+    assert CliRunner().invoke(dashboard, [str(run), *page, "--overwrite"]).exit_code == 0
     assert 'http-equiv="refresh"' in (tmp_path / "page.html").read_text()
     result = CliRunner().invoke(dashboard, [str(run), "--json"])
     assert json.loads(result.stdout)["step"] == 250

@@ -16,6 +16,8 @@ import numpy as np
 
 MAX_GRAPHEME_BYTES = 5
 """Longest grapheme that is looked up as a whole, in bytes of UTF-8."""
+MAX_ENTRIES = 2**14
+"""Graphemes whose entries are kept. Texts have few different ones, but those of a stranger may have millions."""
 # Classes of Unicode Standard Annex 29 that `unicodedata` does not have, as ranges of a regular expression.
 _LEADING, _VOWELS, _TRAILING, _SYLLABLES = (
     "\u1100-\u115f\ua960-\ua97c", "\u1160-\u11a7\ud7b0-\ud7c6", "\u11a8-\u11ff\ud7cb-\ud7fb", "\uac00-\ud7a3"
@@ -46,7 +48,7 @@ class GraphemeNormalizer:
         self._units: list[int] = np.frombuffer(charsmap, dtype="<u4", count=size // 4, offset=4).tolist()
         self._texts = charsmap[4 + size :]
         self._normalize = normalize
-        self._entries: dict[str, str | None] = {}
+        self._look_up = lru_cache(maxsize=MAX_ENTRIES)(self._search)
 
     def normalize(self, text: str) -> str:
         """Return the normalized text."""
@@ -61,16 +63,13 @@ class GraphemeNormalizer:
         entries = ((character, self._look_up(character)) for character in grapheme)
         return "".join(character if entry is None else entry for character, entry in entries)
 
-    def _look_up(self, key: str) -> str | None:
-        """Return the entry of the shortest prefix of a key; None if the table has none."""
-        if key not in self._entries:
-            self._entries[key] = self._search(key.encode())
-        return self._entries[key]
+    def _search(self, key: str) -> str | None:
+        """Return the entry of the shortest prefix of a key; None if the table has none.
 
-    def _search(self, key: bytes) -> str | None:
-        """Walk through the double array of darts-clone, whose units hold a label, an offset, a flag for a leaf, or a value."""
+        The table is a double array of darts-clone, whose units hold a label, an offset, a flag for a leaf, or a value.
+        """
         position = _get_offset(self._units[0])
-        for byte in key:
+        for byte in key.encode():
             position ^= byte
             if position >= len(self._units):
                 return None
