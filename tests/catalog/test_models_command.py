@@ -9,6 +9,7 @@ import shutil
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,7 @@ import dragoman
 from dragoman.bundle import WEIGHTS_FILE, load_bundle
 from dragoman.catalog import download, indexes
 from dragoman.catalog.entries import RemoteFile
+from dragoman.catalog.fetch import fetch_model
 from dragoman.catalog.listing import MIRROR_VARIABLE, find_model, refresh
 from dragoman.cli.main import cli
 from dragoman.errors import DragomanError
@@ -116,11 +118,22 @@ def test_refreshed_indexes_take_the_place_of_the_list(mirror: tuple[Path, str]) 
     assert (french.license, french.hub_name) == ("apache-2.0", "Helsinki-NLP/opus-mt-en-fr")
 
 
-def test_best_released_architecture_has_the_plain_name() -> None:
-    others = [{"architecture": "base", "releaseStatus": "Nightly"}, {"architecture": "base-memory"}, {"architecture": "cnn"}]
-    document = {"baseUrl": "https://x.org/", "models": {"en-pt": [FIREFOX_ENTRY | other for other in [*others, {}]]}}
+def test_refreshed_index_names_models_as_the_shipped_list() -> None:
+    """The first architecture has the plain name, released or not. Of its versions, a released one is listed."""
+    changes: list[dict[str, Any]] = [
+        {"architecture": "cnn"},
+        {},
+        {"architecture": "base-memory", "releaseStatus": "Nightly", "metrics": None},
+        {"architecture": "base", "releaseStatus": "Nightly", "metrics": None},
+        {"architecture": "base"},
+    ]
+    document = {"baseUrl": "https://x.org/", "models": {"en-pt": [FIREFOX_ENTRY | change for change in changes]}}
     models = indexes.parse_index(indexes.INDEXES["firefox"], json.dumps(document).encode())
-    assert [model.name for model in models] == ["firefox-en-pt", "firefox-en-pt-tiny", "firefox-en-pt-base"]
+    assert [(model.name, model.score) for model in models] == [
+        ("firefox-en-pt", None),
+        ("firefox-en-pt-base", "BLEU 49.4 (FLORES)"),
+        ("firefox-en-pt-tiny", "BLEU 49.4 (FLORES)"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -262,3 +275,37 @@ def test_folder_named_as_a_model_takes_precedence(bundle: Path, tmp_path: Path, 
     result = run("translate", "firefox-en-pt", input="one\n")
     assert result.stdout.strip()
     assert "fetched" not in result.stderr
+
+
+def test_advice_for_no_network_is_only_for_errors_of_the_connection(mirror: tuple[Path, str]) -> None:
+    refresh("argos")
+    model = find_model("argos-en-de")
+    assert model is not None
+    (mirror[0] / "translate-en_de-1_0.argosmodel").write_bytes(b"other")
+    changed = replace(model, files=(replace(model.files[0], sha256="0" * 64),))
+    with raises_code("model-unavailable") as raised:
+        fetch_model(changed)
+    assert str(raised.value).endswith("by its SHA-256")
+    (mirror[0] / "translate-en_de-1_0.argosmodel").unlink()
+    with raises_code("model-unavailable", "without a network, fetch "):
+        fetch_model(changed)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_full_disk_is_no_error_of_the_connection(mirror: tuple[Path, str], tmp_path: Path) -> None:
+    (mirror[0] / "a.bin").write_bytes(bytes(1000))
+    (tmp_path / "a.bin").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        download.download_file(RemoteFile(f"{mirror[1]}/a.bin", "a.bin", None), tmp_path, lambda _: None)
+
+
+def test_damaged_model_is_left_out_of_the_list(bundle: Path, mirror: tuple[Path, str]) -> None:
+    for name in ("argos-xx-aa", "argos-xx-bb"):
+        shutil.copytree(bundle, get_fetched_folder() / name)
+    (get_fetched_folder() / "argos-xx-aa" / "config.json").write_text("{", encoding="utf-8")
+    result = run("models", "--json")
+    names = [entry["name"] for entry in json.loads(result.stdout)["models"] if entry["place"] == "machine"]
+    assert "argos-xx-bb" in names
+    assert "argos-xx-aa" not in names
+    assert result.stderr.startswith("argos-xx-aa is left out: ")
+    assert result.stderr.count("\n") == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -11,7 +11,8 @@ import click
 
 from dragoman.catalog.by_name import fetch_with_progress
 from dragoman.catalog.entries import RUNTIME_BYTES, CatalogModel
-from dragoman.console.options import json_option, usage_error
+from dragoman.console.options import json_option, print_note, usage_error
+from dragoman.errors import DragomanError
 from dragoman.languages import is_same_language
 from dragoman.runtime.counts import format_count
 
@@ -76,9 +77,10 @@ def models(
             raise usage_error(f"--fetch {name}: no model of the list has this name; see dragoman models --all")
         listed = [_describe_bundle(model.name, fetch_with_progress(model), model)]
     else:
-        local = list(_iter_local())
+        published = list(list_models())
+        local = list(_iter_local(published))
         known = {entry.name for entry in local}
-        listed = local + [_describe(model) for model in list_models() if model.name not in known]
+        listed = local + [_describe(model) for model in published if model.name not in known]
     chosen = [
         entry
         for entry in listed
@@ -96,16 +98,22 @@ def models(
         click.echo("Choose some: dragoman models --from en --to pt. All: --all.")
 
 
-def _iter_local() -> Iterator[ListedModel]:
-    """Yield the models of this machine by name. The second name of a fetched model, its pair, is left out."""
-    from dragoman.catalog.listing import find_model
+def _iter_local(published: Iterable[CatalogModel]) -> Iterator[ListedModel]:
+    """Yield the models of this machine by name. The second name of a fetched model, its pair, is left out.
+
+    A damaged bundle is left out too, after a line on standard error.
+    """
     from dragoman.model_packages import list_models, resolve_model
 
+    by_name = {model.name: model for model in published}
     for name in list_models():
         folder = resolve_model(name)
-        if folder.name == name:
-            model = find_model(name)
-            yield _describe_bundle(name, folder, model if model and model.name == name else None)
+        if folder.name != name:
+            continue
+        try:
+            yield _describe_bundle(name, folder, by_name.get(name))
+        except (DragomanError, OSError) as error:
+            print_note(f"{name} is left out: {error}")
 
 
 def _describe_bundle(name: str, folder: Path, model: CatalogModel | None) -> ListedModel:

@@ -21,12 +21,16 @@ TIMEOUT_SECONDS = 60
 _CHUNK_BYTES = 2**20
 
 
+class FetchError(DataError):
+    """Error of a connection: on another machine, or later, the same file may arrive."""
+
+
 def read_document(url: str) -> bytes:
     """Return the document at an address.
 
-    Raises DataError if it cannot be fetched or has more than `MAX_INDEX_BYTES`.
+    Raises FetchError if the server cannot be reached or refuses, and DataError for more than `MAX_INDEX_BYTES`.
     """
-    with _open(url) as response:
+    with _naming_failures(url), _open(url) as response:
         content = response.read(MAX_INDEX_BYTES + 1)
     if len(content) > MAX_INDEX_BYTES:
         raise _refuse(url, f"sends more than {MAX_INDEX_BYTES:,} bytes")
@@ -39,12 +43,15 @@ def download_file(file: RemoteFile, folder: Path, on_bytes: Callable[[int], None
     on_bytes: takes the number of bytes that have arrived since its last call
 
     Raises:
-        DataError: it cannot be fetched, is too large, does not end, or has another SHA-256 than its index states.
+        FetchError: the server cannot be reached, refuses, or ends the answer early.
+        DataError: it is too large or damaged, or has another SHA-256 than its index states.
         OSError: the folder cannot be written.
     """
     digest = hashlib.sha256()
     num_bytes = 0
-    with _open(file.url) as response, (folder / file.name).open("wb") as output:
+    with _naming_failures(file.url):
+        response = _open(file.url)
+    with response, (folder / file.name).open("wb") as output:
         for chunk in _iter_chunks(file.url, response, on_bytes):
             num_bytes += len(chunk)
             if num_bytes > MAX_FILE_BYTES:
@@ -55,27 +62,30 @@ def download_file(file: RemoteFile, folder: Path, on_bytes: Callable[[int], None
         raise _refuse(file.url, "sends another file than its index states, by its SHA-256")
 
 
+def _open(url: str) -> HTTPResponse:
+    response: HTTPResponse = urlopen(Request(url, headers={"User-Agent": f"dragoman/{__version__}"}), timeout=TIMEOUT_SECONDS)
+    return response
+
+
 @contextmanager
-def _open(url: str) -> Iterator[HTTPResponse]:
-    """Open an address. Errors of the network become a DataError."""
+def _naming_failures(url: str) -> Iterator[None]:
+    """Raise a FetchError for each error of the connection."""
     try:
-        with urlopen(Request(url, headers={"User-Agent": f"dragoman/{__version__}"}), timeout=TIMEOUT_SECONDS) as response:
-            yield response
+        yield
     except HTTPError as error:
         error.close()
-        raise _refuse(url, f"the server answers {error.code} {error.reason}") from None
+        raise _refuse(url, f"the server answers {error.code} {error.reason}", FetchError) from None
     except (OSError, HTTPException, ValueError) as error:
-        if getattr(error, "filename", None):  # of the disk, not of the network
-            raise
         reason = getattr(error, "reason", None) or error
-        raise _refuse(url, getattr(reason, "strerror", None) or str(reason) or type(reason).__name__) from None
+        problem = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        raise _refuse(url, problem, FetchError) from None
 
 
 def _iter_chunks(url: str, response: HTTPResponse, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
-    expected = response.headers.get("Content-Length")
+    expected = response.length
     arrived = 0
     unpack = zlib.decompressobj(wbits=31) if url.endswith(".gz") else None
-    while chunk := response.read(_CHUNK_BYTES):
+    while chunk := _read_chunk(url, response):
         arrived += len(chunk)
         on_bytes(len(chunk))
         if unpack is None:
@@ -87,9 +97,14 @@ def _iter_chunks(url: str, response: HTTPResponse, on_bytes: Callable[[int], Non
                 chunk = unpack.unconsumed_tail
         except zlib.error:
             raise _refuse(url, "sends a damaged .gz file") from None
-    if (expected is not None and arrived != int(expected)) or (unpack is not None and not unpack.eof):
-        raise _refuse(url, "ended before the whole file had arrived")
+    if (expected is not None and arrived != expected) or (unpack is not None and not unpack.eof):
+        raise _refuse(url, "ended before the whole file had arrived", FetchError)
 
 
-def _refuse(url: str, problem: str) -> DataError:
-    return DataError(f"{url}: cannot be fetched: {problem[:200]}", code="model-unavailable")
+def _read_chunk(url: str, response: HTTPResponse) -> bytes:
+    with _naming_failures(url):
+        return response.read(_CHUNK_BYTES)
+
+
+def _refuse(url: str, problem: str, error_type: type[DataError] = DataError) -> DataError:
+    return error_type(f"{url}: cannot be fetched: {problem[:200]}", code="model-unavailable")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dragoman.catalog.download import download_file
+from dragoman.catalog.download import FetchError, download_file
 from dragoman.catalog.entries import CatalogModel
 from dragoman.catalog.indexes import INDEXES
 from dragoman.catalog.listing import refresh
@@ -30,7 +30,7 @@ def fetch_model(
     notify: takes each difference to the published model, one sentence each
 
     Raises:
-        DataError: it cannot be fetched. The message says what to fetch where there is a network, and where to put it.
+        DataError: it cannot be fetched. Without a network, the message says what to fetch elsewhere, and where to put it.
         BundleError: it has a feature that dragoman does not have.
         MissingDependencyError: a model of the hub needs the extra `hub`.
         WriteError: the cache cannot be written.
@@ -66,11 +66,13 @@ def _fetch_source(model: CatalogModel, folder: Path, on_bytes: Callable[[int], N
         if not files:
             newest = next((other for other in refresh(model.index) if other.name == model.name), None)
             if newest is None:
-                raise DataError(f"{model.name}: its index lists it no longer", code="model-unavailable")
+                raise DataError(
+                    f"{model.name}: its index lists it no longer; see dragoman models --all", code="model-unavailable"
+                )
             files = newest.files
         for file in files:
             download_file(file, source, on_bytes)
-    except DataError as error:
+    except FetchError as error:
         raise DataError(f"{error}; {_explain_offline(model)}", code="model-unavailable") from None
     if model.license is not None:
         (source / "README.md").write_text(f"---\nlicense: {model.license}\n---\n", encoding="utf-8")

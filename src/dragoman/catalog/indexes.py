@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -62,24 +62,20 @@ def parse_index(index: Index, content: bytes) -> list[CatalogModel]:
 
 
 def _parse_firefox(document: Mapping[str, Any]) -> Iterator[CatalogModel]:
-    """Yield the models of Mozilla's index, in which one pair may have several architectures."""
+    """Yield the models of Mozilla's index, in which one pair may have several architectures. A released version comes first."""
     base = document["baseUrl"].rstrip("/")
     for versions in document["models"].values():
-        ranks = {name: rank for rank, name in enumerate(_ARCHITECTURES)}
-        versions = sorted(
-            (version for version in versions if version["architecture"] in ranks),
-            key=lambda version: (
-                not str(version.get("releaseStatus") or "").startswith("Release"),
-                ranks[version["architecture"]],
-            ),
-        )
-        for position, version in enumerate(versions):
+        by_architecture: dict[str, Mapping[str, Any]] = {}
+        for version in sorted(versions, key=lambda version: not str(version.get("releaseStatus")).startswith("Release")):
+            by_architecture.setdefault(version["architecture"], version)
+        for architecture, kind in _iter_kinds(by_architecture):
+            version = by_architecture[architecture]
             parts = [version["files"][part] for part in _FIREFOX_PARTS if version["files"].get(part)]
             model_file = version["files"]["model"]
             bleu = (version.get("metrics") or {}).get("flores200-plus", {}).get("bleu")
             yield _make_firefox_model(
                 (version["sourceLanguage"], version["targetLanguage"]),
-                version["architecture"] if position else "",
+                kind,
                 weight_bytes=model_file.get("uncompressedSize"),
                 score=None if bleu is None else f"BLEU {float(bleu):.1f} (FLORES)",
                 files=tuple(
@@ -87,6 +83,12 @@ def _parse_firefox(document: Mapping[str, Any]) -> Iterator[CatalogModel]:
                     for part in parts
                 ),
             )
+
+
+def _iter_kinds(architectures: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield the architectures that a pair has, each with its part of the model's name, which is empty for the first one."""
+    for position, architecture in enumerate(name for name in _ARCHITECTURES if name in architectures):
+        yield architecture, architecture if position else ""
 
 
 def _make_firefox_model(
@@ -174,8 +176,8 @@ def _iter_shipped(name: str, document: Mapping[str, str]) -> Iterator[CatalogMod
     }
     if name == FIREFOX:
         for languages in sorted(set().union(*kinds.values())):
-            for position, kind in enumerate(kind for kind in _ARCHITECTURES if languages in kinds[kind]):
-                yield _make_firefox_model(languages, kind if position else "", weight_bytes=FIREFOX_BYTES.get(kind))
+            for architecture, kind in _iter_kinds({name for name, pairs in kinds.items() if languages in pairs}):
+                yield _make_firefox_model(languages, kind, weight_bytes=FIREFOX_BYTES.get(architecture))
     for kind, pairs in kinds.items():
         for languages in sorted(pairs):
             if name == OPUS_MT:
