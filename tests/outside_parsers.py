@@ -224,6 +224,13 @@ INSIDE: dict[str, Sequence[Wrap]] = {
     ".epub": [lambda text: make_epub(f"<p>w{escape(text)}</p>"), lambda text: make_epub(f"<p>w</p>{text}")],
     ".csv": [lambda text: f'id,en\na,"w{text.replace(chr(34), chr(34) * 2)}"\n', lambda text: f"id,en\na,{text}\n"],
     ".ftl": [lambda text: f"a = w{text}\n"],
+    ".stringsdict": [
+        lambda text: (
+            "<plist><dict><key>a</key><dict><key>NSStringLocalizedFormatKey</key><string>%#@x@</string><key>x</key><dict>"
+            "<key>NSStringFormatSpecTypeKey</key><string>NSStringPluralRuleType</string><key>other</key>"
+            f"<string>w{escape(text)}</string></dict></dict></dict></plist>"
+        )
+    ],
     ".txt": [],
 }
 # Endings of one format, which one of them stands for.

@@ -574,6 +574,7 @@ def record_names(names: list[str]) -> MakeCallback:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("charts")
 def test_table_3_command_trains_and_prints_rows(plain: Recipe, corpus: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(

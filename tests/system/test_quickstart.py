@@ -44,7 +44,7 @@ def test_short_run_writes_bundle_report_and_figures(tmp_path: Path, monkeypatch:
     assert report["test_sentences"] == 1000
     page = (run / "report.html").read_text(encoding="utf-8")
     HTMLParser().feed(page)
-    assert "Learning rate" in page
+    assert "learning rate" in page.lower()
     assert "Cross-attention" in page
     commands = [line.strip() for line in result.output.splitlines() if "dragoman " in line][-3:]
     assert [line.split("dragoman ")[1].split()[0] for line in commands] == ["translate", "info", "evaluate"]

@@ -785,7 +785,7 @@ def test_killed_data_worker_is_reported(tiny: MakeRecipe, tmp_path: Path) -> Non
     (tmp_path / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
     (tmp_path / "kill_worker.py").write_text(KILLING_SCRIPT)
     words = [sys.executable, str(tmp_path / "kill_worker.py"), str(tmp_path / "recipe.json")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     code, message, killed, seconds, left = json.loads(done.stdout)
     assert (code, killed, left) == ("worker-lost", 1, 0)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from multiprocessing import get_context
-from signal import SIGINT, pthread_kill
+from signal import SIGINT, default_int_handler, pthread_kill, signal
 from threading import Event, Lock, Thread, Timer, main_thread
 from typing import Any
 from unittest import mock
@@ -423,8 +423,12 @@ def test_busy_workers_are_not_lent_again() -> None:
         started.set()
         may_end.wait(300)
 
-    with pytest.raises(KeyboardInterrupt), pool.borrow(1) as busy_workers:
-        run_all([interrupt, work], busy_workers, cancel)
+    previous_handler = signal(SIGINT, default_int_handler)  # a background process ignores the signal
+    try:
+        with pytest.raises(KeyboardInterrupt), pool.borrow(1) as busy_workers:
+            run_all([interrupt, work], busy_workers, cancel)
+    finally:
+        signal(SIGINT, previous_handler)
     assert cancel.call_count == 2
     with pool.borrow(2) as workers:
         assert len(workers) == 2
