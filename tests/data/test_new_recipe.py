@@ -16,7 +16,8 @@ from dragoman.data.data_defaults import CorpusSize
 from dragoman.data.new_recipe import read_user_corpus
 from dragoman.errors import DataError, OutputError
 from dragoman.formats.pair import Pair
-from dragoman.training.time_estimate import describe_minutes, estimate_minutes
+from dragoman.runtime.counts import format_minutes
+from dragoman.training.time_estimate import estimate_minutes
 
 NUM_PAIRS = 200
 
@@ -98,7 +99,7 @@ def test_estimate_is_proportional_to_the_steps() -> None:
 
 
 def test_times_are_in_words() -> None:
-    assert [describe_minutes(minutes) for minutes in (0.2, 1.6, 200, 7200)] == ["1 minute", "2 minutes", "3.3 hours", "5 days"]
+    assert [format_minutes(minutes) for minutes in (0.2, 1.6, 200, 7200)] == ["1 minute", "2 minutes", "3.3 hours", "5 days"]
 
 
 def test_names_of_files_state_languages(subtests: pytest.Subtests) -> None:

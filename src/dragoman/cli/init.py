@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dragoman.console.options import PATH_TYPE, check_output_paths, json_option, overwrite_option, usage_error
+
+if TYPE_CHECKING:
+    from dragoman.config import Recipe
 
 
 @click.command()
@@ -41,13 +46,13 @@ def init(
     """
     from dragoman.console.terminal import print_facts, print_json, stderr_console
     from dragoman.data.corpus_survey import survey_pairs
-    from dragoman.data.data_defaults import measure_corpora, read_training_recipe
+    from dragoman.data.data_defaults import read_training_recipe
     from dragoman.data.new_recipe import format_recipe, read_user_corpus
     from dragoman.errors import DataError
     from dragoman.formats.readers import check_files_exist, read_pairs
     from dragoman.formats.writers import write_pairs
     from dragoman.io.storage import atomic_write
-    from dragoman.training.time_estimate import describe_minutes, estimate_minutes
+    from dragoman.runtime.counts import format_minutes
 
     if output.suffix != ".toml" or not output.parent.is_dir():
         raise usage_error(f"-o {output}: give a name that ends in .toml, in a folder that exists")
@@ -88,17 +93,29 @@ def init(
     write(overwrite=overwrite)
     recipe, choice = read_training_recipe(output)
     write((choice or "").partition("; ")[0], overwrite=True)
-    minutes = estimate_minutes(recipe, measure_corpora(Path(recipe.data.root), recipe.training_directions.values()))
+    minutes = _estimate_minutes(recipe)
     if as_json:
-        facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size, "minutes": round(minutes, 1)}
+        facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size, "minutes": minutes}
         print_json({**facts, "survey": asdict(survey)})
         return
     print_facts(f"{corpus}: {languages[0]} to {languages[1]}", survey.describe())
     if choice:
-        stderr_console().print(f"{choice}; training takes about {describe_minutes(minutes)} here", markup=False)
+        time_here = "" if minutes is None else f"; the steps take about {format_minutes(minutes)} here"
+        stderr_console().print(f"{choice}{time_here}", markup=False)
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
     click.echo(f"Try next:\n  dragoman clean {output} -o cleaned\n  dragoman train {output}")
+
+
+def _estimate_minutes(recipe: Recipe) -> float | None:
+    """Return the minutes of the steps of a training on this machine; None without PyTorch."""
+    if find_spec("torch") is None:
+        return None
+    from dragoman.data.data_defaults import measure_corpora
+    from dragoman.training.time_estimate import estimate_minutes
+
+    corpus = measure_corpora(Path(recipe.data.root), recipe.training_directions.values())
+    return round(estimate_minutes(recipe, corpus), 1)
 
 
 def _ask_language(side: str, option: str, code: str | None, guess: str) -> str:

@@ -59,10 +59,3 @@ def estimate_minutes(recipe: Recipe, corpus: CorpusSize, clock: Callable[[], flo
     num_steps: int = config.max_steps
     minutes: float = num_steps * (num_batches * batch_seconds + update_seconds) / 60.0
     return minutes
-
-
-def describe_minutes(minutes: float) -> str:
-    """Return a time in words, such as `12 minutes` or `3.5 hours`."""
-    if minutes < 90:
-        return f"{max(round(minutes), 1)} minute{'s' if round(minutes) > 1 else ''}"
-    return f"{minutes / 60:.1f} hours" if minutes < 48 * 60 else f"{minutes / 1440:.0f} days"
