@@ -237,7 +237,8 @@ INSIDE: dict[str, Sequence[Wrap]] = {
 EQUAL_SUFFIXES = {
     ".pot": ".po", ".xliff": ".xlf", ".htm": ".html", ".xhtml": ".html", ".markdown": ".md", ".arb": ".json", ".yml": ".yaml",
     ".resw": ".resx", ".mdx": ".md", ".dotx": ".docx", ".potx": ".pptx", ".ppsx": ".pptx", ".xltx": ".xlsx", ".ott": ".odt",
-    ".odp": ".odt", ".otp": ".odt", ".tsv": ".csv",
+    ".odp": ".odt", ".otp": ".odt", ".ods": ".odt", ".ots": ".odt", ".tsv": ".csv", ".docm": ".docx", ".dotm": ".docx",
+    ".pptm": ".pptx", ".potm": ".pptx", ".ppsm": ".pptx", ".xlsm": ".xlsx", ".xltm": ".xlsx",
 }  # fmt: skip
 
 

@@ -21,9 +21,6 @@ EXTERNAL = '<!DOCTYPE r [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
 XLIFF = '<xliff version="1.2"><file source-language="en" target-language="de"><body><trans-unit id="1"><source>{}</source>\
 </trans-unit></body></file></xliff>'
 PO = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "a"\nmsgstr "ä"\n'
-_MACROS = make_package(
-    {"word/document.xml": ("wordprocessingml.document.main", "<w:document/>")}, {"word/vbaProject.bin": b"\xd0\xcf"}
-)
 
 
 def set_encrypted(content: bytes) -> bytes:
@@ -47,7 +44,6 @@ CASES = {
     "truncated.pptx": DOCX[: len(DOCX) // 2],
     "protected.docx": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500),
     "encrypted.docx": set_encrypted(DOCX),
-    "macros.docx": _MACROS,
     "document.xlsx": DOCX,
     "archive.po": DOCX,
     "page.docx": b"<html><p>Hello</p></html>",

@@ -7,7 +7,7 @@ from document_checks import check_document
 from zip_files import check_other_members, make_zip, read_members
 
 from dragoman.documents.document import UnitTranslation, write_document
-from dragoman.documents.odt import parse_odt
+from dragoman.documents.odt import parse_ods, parse_odt
 from expected_errors import raises_code
 
 NAMES = (
@@ -116,3 +116,41 @@ def test_code_is_kept() -> None:
 def test_other_files_are_refused(content: bytes, code: str) -> None:
     with raises_code(code):
         parse_odt(content)
+
+
+TABLE = 'xmlns:table="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
+
+
+def make_ods(rows: str, more: str = "") -> bytes:
+    body = f'<office:spreadsheet {TABLE}>{more}<table:table table:name="Prices">{rows}</table:table></office:spreadsheet>'
+    return make_odt(body, "<text:p>Page <text:page-number>1</text:page-number></text:p>", mimetype="spreadsheet")
+
+
+def make_cell(text: str, attributes: str = 'office:value-type="string"') -> str:
+    return f"<table:table-cell {attributes}><text:p>{text}</text:p></table:table-cell>"
+
+
+def test_cells_are_translated_and_compared_texts_stay() -> None:
+    note = "<office:annotation><text:p>A note</text:p></office:annotation>"
+    cells = make_cell("The <text:span>red</text:span> house") + make_cell("yes") + make_cell("Old stock") + make_cell("Tea")
+    cells += make_cell("Blue") + make_cell(f"Cell</text:p>{note}<text:p>Second line")
+    cells += make_cell("two", 'table:formula="of:=IF([.B1]=&quot;yes&quot;;&quot;two&quot;;1)" office:value-type="string"')
+    cells += make_cell("5 May", 'office:value-type="date" office:date-value="2020-05-05"') + make_cell("3.5 kg")
+    more = '<table:content-validation table:condition="of:cell-content-is-in-list(&quot;Tea&quot;;&quot;Salt&quot;)"/>'
+    more += '<table:filter-condition table:value="Blue"/>'
+    more += '<table:condition table:value="begins-with(&quot;old&quot;)"/>'
+    content = make_ods(cells, more)
+    document = check_document(parse_ods, content, is_bilingual=False)
+    assert [unit.source for unit in document.units] == [
+        "The <g1>red</g1> house", "Cell", "A note", "Second line", "3.5 kg", "Page",
+    ]  # fmt: skip
+    assert document.skipped == {
+        "names of sheets": 1,
+        "texts that formulas, lists, filters or tables compare with": 4,
+        "results of formulas": 1,
+        "numbers and dates": 1,
+        "texts in formulas": 5,
+    }
+    check_other_members(parse_ods, content, {"content.xml", "styles.xml"})
+    with raises_code("unknown-format"):
+        parse_ods(make_odt(""))

@@ -114,8 +114,8 @@ def test_refused_file_leaves_the_others(bundle: Path, catalog: Path, tmp_path: P
 
 def test_each_file_has_its_own_outcome(bundle: Path, catalog: Path, tmp_path: Path) -> None:
     files = {
-        "macros.docx": make_package(
-            {"word/document.xml": ("wordprocessingml.document.main", "<w:document/>")}, {"word/vbaProject.bin": b"\xd0\xcf"}
+        "signed.docx": make_package(
+            {"word/document.xml": ("wordprocessingml.document.main", "<w:document/>")}, {"_xmlsignatures/a.xml": b"<a/>"}
         ),
         "password.docx": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500),
         "picture.txt": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
@@ -131,13 +131,13 @@ def test_each_file_has_its_own_outcome(bundle: Path, catalog: Path, tmp_path: Pa
     assert "Traceback" not in result.output
     reports = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     assert [(Path(report["file"]).name, report.get("code")) for report in reports] == [
-        ("macros.docx", "invalid-format"),
+        ("signed.docx", "invalid-format"),
         ("password.docx", "invalid-format"),
         ("picture.txt", "invalid-format"),
         ("existing.txt", "output-exists"),
         ("a.po", None),
     ]
-    words = ("has macros", "is protected by a password", "is a PNG picture", "exists already")
+    words = ("has a digital signature", "is protected by a password", "is a PNG picture", "exists already")
     for report, word in zip(reports[:4], words, strict=True):
         assert word in report["error"]
         assert "\n" not in report["error"]

@@ -8,11 +8,13 @@ import zipfile
 import zlib
 
 import pytest
-from zip_files import make_docx, make_zip, read_members
+from document_checks import check_document
+from zip_files import W, check_other_members, make_docx, make_zip, read_members
 
 import dragoman.documents.zip_document
 from dragoman.documents.document import Edit
 from dragoman.documents.docx import parse_docx
+from dragoman.documents.formats import get_parser
 from dragoman.documents.zip_document import ZipMembers
 from expected_errors import raises_code
 
@@ -88,8 +90,6 @@ def make_overlapping() -> bytes:
         pytest.param(make_zip({**TEXTS, "../../etc/passwd": "x"}), id="path outside"),
         pytest.param(make_zip({**TEXTS, "/etc/passwd": "x"}), id="absolute path"),
         pytest.param(make_zip({**TEXTS, "C:\\a": "x"}), id="drive"),
-        pytest.param(make_docx("", others={"word/vbaProject.bin": b"x"}), id="macros"),
-        pytest.param(make_docx("", {"a.xml": ("ms-word.document.macroEnabled.main", "<a/>")}), id="macro type"),
         pytest.param(make_docx("", others={"_xmlsignatures/sig1.xml": "<a/>"}), id="signed"),
         pytest.param(make_docx("<w:p>"), id="broken XML"),
     ],
@@ -151,3 +151,30 @@ def test_two_members_of_one_name_are_refused() -> None:
         archive.writestr("a.xml", "<b/>")
     with raises_code("invalid-format"):
         ZipMembers(output.getvalue(), "docx")
+
+
+def test_macros_stay_byte_for_byte(subtests: pytest.Subtests) -> None:
+    body = f"<w:document {W}><w:p><w:r><w:t>One two</w:t></w:r></w:p></w:document>"
+    paragraph = '<a:p xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"><a:r><a:t>One two</a:t></a:r></a:p>'
+    cell = '<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><si><t>One two</t></si></sst>'
+    parts = {
+        "docm": ("word.document.macroEnabled", "", body),
+        "dotm": ("word.template.macroEnabledTemplate", "", body),
+        "pptm": ("powerpoint.presentation.macroEnabled", "presentationml.slide+xml", f"<sld>{paragraph}</sld>"),
+        "potm": ("powerpoint.template.macroEnabled", "presentationml.slide+xml", f"<sld>{paragraph}</sld>"),
+        "ppsm": ("powerpoint.slideshow.macroEnabled", "presentationml.slide+xml", f"<sld>{paragraph}</sld>"),
+        "xlsm": ("excel.sheet.macroEnabled", "spreadsheetml.sharedStrings+xml", cell),
+        "xltm": ("excel.template.macroEnabled", "spreadsheetml.sharedStrings+xml", cell),
+    }
+    for suffix, (kind, part, xml) in parts.items():
+        with subtests.test(suffix=suffix):
+            main = f'<Override PartName="/main.xml" ContentType="application/vnd.ms-{kind}.main+xml"/>'
+            main += f'<Override PartName="/part.xml" ContentType="{part}"/>'
+            members: dict[str, str | bytes] = {
+                "[Content_Types].xml": f"<Types>{main}</Types>",
+                "vbaProject.bin": bytes(range(256)),
+            }
+            content = make_zip({**members, "main.xml": "<a/>" if part else xml, "part.xml": xml if part else "<a/>"})
+            document = check_document(get_parser(f"a.{suffix}"), content, is_bilingual=False)
+            assert [unit.source for unit in document.units] == ["One two"]
+            check_other_members(get_parser(f"a.{suffix}"), content, {"part.xml" if part else "main.xml"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -11,7 +12,9 @@ from dragoman.documents.reading import check_parts
 from dragoman.documents.xml_spans import XmlElement
 from dragoman.documents.zip_document import ZipMembers
 
-_LITERAL = re.compile(r'(\b(?:SEARCH|FIND|SEARCHB|FINDB)\(\s*+)?"((?:[^"]|"")*+)"', re.IGNORECASE)
+_LITERAL = re.compile(
+    r'(\b(?:SEARCH|FIND|SEARCHB|FINDB|contains-text|begins-with|ends-with)\(\s*+)?"((?:[^"]|"")*+)"', re.IGNORECASE
+)
 _SHEET_ELEMENTS = ("f", "cfRule", "filter", "customFilter", "formula1", "formula2")
 # Elements of other parts, with the attribute that holds the text.
 _NAMING_PARTS = {
@@ -53,6 +56,27 @@ class ComparedTexts:
                 compared._add_element(element)
         compared.parts = set(sorted(compared.parts)[:MAX_PATTERNS])
         compared.patterns = set(sorted(compared.patterns)[:MAX_PATTERNS])
+        return compared
+
+    @classmethod
+    def read_opendocument(cls, members: ZipMembers, names: Sequence[str]) -> ComparedTexts:
+        """Return those of a spreadsheet of OpenDocument, whose formulas, conditions and filters are attributes."""
+        compared = cls()
+
+        def add(element: XmlElement) -> None:
+            values = element.attributes
+            for attribute in (":formula", ":condition", ":expression"):
+                compared._add_formula(values.get(attribute, ""), is_list=False)
+            if element.name in ("filter-condition", "filter-set-item"):
+                compared._add(values.get(":value", ""))
+            elif element.name == "condition":
+                compared._add_formula(values.get(":value", ""), is_list=False)
+            elif element.name == "data-pilot-member":
+                compared._add(values.get(":name", ""))
+
+        for name in names:
+            for _ in members.read_xml(name).iter_elements((), add):
+                pass
         return compared
 
     def _add_element(self, element: XmlElement) -> None:

@@ -25,7 +25,7 @@ _STYLES_TYPE, _SETTINGS_TYPE = "wordprocessingml.styles+xml", "wordprocessingml.
 
 
 def parse_docx(content: bytes) -> Document:
-    """Return the document of a DOCX file. Raises DataError for another, a damaged, encrypted or signed one, and macros."""
+    """Return the document of a DOCX file. Raises DataError for another, and for a damaged, encrypted or signed one."""
     members = ZipMembers(content, "docx")
     names = list_parts(members, _PART_TYPES)
     styles = _read_styles(members)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path, PurePath
 
 from dragoman.documents.document import Document
@@ -14,11 +15,41 @@ from dragoman.text.breaks import recorded_boundaries
 MAX_FILE_BYTES = 2**28
 """Largest size of a file."""
 
-SUFFIXES = (
-    ".po", ".pot", ".xlf", ".xliff", ".tmx", ".html", ".htm", ".xhtml", ".md", ".markdown", ".mdx", ".srt", ".vtt", ".json",
-    ".arb", ".yaml", ".yml", ".properties", ".strings", ".xml", ".resx", ".resw", ".ts", ".docx", ".dotx", ".pptx", ".potx",
-    ".ppsx", ".xlsx", ".xltx", ".odt", ".ott", ".odp", ".otp", ".epub", ".csv", ".tsv", ".ftl", ".stringsdict", ".txt",
-)  # fmt: skip
+_PARSERS = {
+    suffix: (module, function)
+    for suffixes, (module, function) in {
+        ".po .pot": ("po", "parse"),
+        ".xlf .xliff": ("xliff_document", "parse_xliff"),
+        ".tmx": ("tmx_document", "parse_tmx"),
+        ".html .htm .xhtml": ("html_file", "parse"),
+        ".md .markdown": ("markdown", "parse"),
+        ".mdx": ("markdown", "parse_mdx"),
+        ".srt": ("subtitles", "parse_srt"),
+        ".vtt": ("subtitles", "parse_vtt"),
+        ".json .arb": ("json_file", "parse"),
+        ".yaml .yml": ("yaml_file", "parse"),
+        ".properties": ("properties", "parse_properties"),
+        ".strings": ("properties", "parse_strings"),
+        ".stringsdict": ("stringsdict", "parse_stringsdict"),
+        ".xml": ("android_strings", "parse_android_strings"),
+        ".resx .resw": ("resx", "parse_resx"),
+        ".ts": ("qt_ts", "parse_qt_ts"),
+        ".docx .docm .dotx .dotm": ("docx", "parse_docx"),
+        ".pptx .pptm .potx .potm .ppsx .ppsm": ("pptx", "parse_pptx"),
+        ".xlsx .xlsm .xltx .xltm": ("xlsx", "parse_xlsx"),
+        ".odt .ott": ("odt", "parse_odt"),
+        ".odp .otp": ("odt", "parse_odp"),
+        ".ods .ots": ("odt", "parse_ods"),
+        ".epub": ("epub", "parse_epub"),
+        ".csv": ("csv_file", "parse_csv"),
+        ".tsv": ("csv_file", "parse_tsv"),
+        ".ftl": ("fluent", "parse_ftl"),
+        ".txt": ("plain_text", "parse"),
+    }.items()
+    for suffix in suffixes.split()
+}
+"""Module and function that read a file, by the ending of its name. A module is imported when a file needs it."""
+SUFFIXES = tuple(_PARSERS)
 """Endings of the names of files that can be translated."""
 
 _SIGNATURES = (
@@ -32,9 +63,7 @@ _SIGNATURES = (
     (b"\x1f\x8b", "a gzip archive"),
 )
 _ZIP_READERS_SIGNATURES = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # their readers tell a protected file from other ones
-_ZIP_SUFFIXES = frozenset(
-    (".docx", ".dotx", ".pptx", ".potx", ".ppsx", ".xlsx", ".xltx", ".odt", ".ott", ".odp", ".otp", ".epub")
-)
+_ZIP_MODULES = frozenset(("docx", "pptx", "xlsx", "odt", "epub"))
 
 
 def parse_document(name: str, content: bytes) -> Document:
@@ -49,7 +78,7 @@ def parse_document(name: str, content: bytes) -> Document:
     if len(content) > MAX_FILE_BYTES:
         raise DataError(f"{name}: has more than {MAX_FILE_BYTES >> 20} MiB; divide it", code="input-too-long")
     for signature, kind in _SIGNATURES:
-        if content.startswith(signature) and not (suffix in _ZIP_SUFFIXES and signature in _ZIP_READERS_SIGNATURES):
+        if content.startswith(signature) and not (_PARSERS[suffix][0] in _ZIP_MODULES and signature in _ZIP_READERS_SIGNATURES):
             raise DataError(f"{name}: is {kind}, not a {suffix} file; give it its right ending", code="invalid-format")
     try:
         with recorded_boundaries() as boundaries:
@@ -76,63 +105,10 @@ def read_document(path: Path) -> Document:
 
 def get_parser(name: str) -> Callable[[bytes], Document]:
     """Return the function that reads a file of this name. Raises DataError for an unknown ending."""
-    match PurePath(name).suffix.lower():
-        case ".po" | ".pot":
-            from dragoman.documents.po import parse
-        case ".xlf" | ".xliff":
-            from dragoman.documents.xliff_document import parse_xliff as parse
-        case ".tmx":
-            from dragoman.documents.tmx_document import parse_tmx as parse
-        case ".html" | ".htm" | ".xhtml":
-            from dragoman.documents.html_file import parse
-        case ".md" | ".markdown":
-            from dragoman.documents.markdown import parse
-        case ".mdx":
-            from dragoman.documents.markdown import parse_mdx as parse
-        case ".srt":
-            from dragoman.documents.subtitles import parse_srt as parse
-        case ".vtt":
-            from dragoman.documents.subtitles import parse_vtt as parse
-        case ".json" | ".arb":
-            from dragoman.documents.json_file import parse
-        case ".yaml" | ".yml":
-            from dragoman.documents.yaml_file import parse
-        case ".properties":
-            from dragoman.documents.properties import parse_properties as parse
-        case ".strings":
-            from dragoman.documents.properties import parse_strings as parse
-        case ".xml":
-            from dragoman.documents.android_strings import parse_android_strings as parse
-        case ".resx" | ".resw":
-            from dragoman.documents.resx import parse_resx as parse
-        case ".ts":
-            from dragoman.documents.qt_ts import parse_qt_ts as parse
-        case ".docx" | ".dotx":
-            from dragoman.documents.docx import parse_docx as parse
-        case ".pptx" | ".potx" | ".ppsx":
-            from dragoman.documents.pptx import parse_pptx as parse
-        case ".xlsx" | ".xltx":
-            from dragoman.documents.xlsx import parse_xlsx as parse
-        case ".odt" | ".ott":
-            from dragoman.documents.odt import parse_odt as parse
-        case ".odp" | ".otp":
-            from dragoman.documents.odt import parse_odp as parse
-        case ".csv":
-            from dragoman.documents.csv_file import parse_csv as parse
-        case ".tsv":
-            from dragoman.documents.csv_file import parse_tsv as parse
-        case ".stringsdict":
-            from dragoman.documents.stringsdict import parse_stringsdict as parse
-        case ".ftl":
-            from dragoman.documents.fluent import parse_ftl as parse
-        case ".epub":
-            from dragoman.documents.epub import parse_epub as parse
-        case ".txt":
-            from dragoman.documents.plain_text import parse
-        case suffix:
-            kind = f"files that end with {suffix!r}" if suffix else "files without an ending"
-            raise DataError(
-                f"{name}: {kind} cannot be translated; allowed are {' '.join(SUFFIXES)}",
-                code="unknown-format",
-            )
+    suffix = PurePath(name).suffix.lower()
+    if suffix not in _PARSERS:
+        kind = f"files that end with {suffix!r}" if suffix else "files without an ending"
+        raise DataError(f"{name}: {kind} cannot be translated; allowed are {' '.join(SUFFIXES)}", code="unknown-format")
+    module, function = _PARSERS[suffix]
+    parse: Callable[[bytes], Document] = getattr(import_module(f"dragoman.documents.{module}"), function)
     return parse

@@ -1,12 +1,17 @@
-"""ODT and ODP files: paragraphs and headings of a text or a presentation, with headers and notes. Spans of code are kept."""
+"""ODT, ODP and ODS files: paragraphs, headings and cells, with headers and notes. Spans of code are kept.
+
+In a spreadsheet, a text stays if a formula, a condition or a filter compares with it, and the results of formulas stay.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 
 from dragoman.documents.code_formatting import FontStyle, FontStyles, is_monospaced
+from dragoman.documents.compared_texts import COMPARED, ComparedTexts
 from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import add_flowing_text, split_at_breaks
 from dragoman.documents.odt_languages import edit_languages, read_languages
@@ -23,6 +28,7 @@ from dragoman.text.word_codes import is_script_mark
 _META_MEMBER = "meta.xml"
 _TYPE = b"application/vnd.oasis.opendocument."
 _TEXT_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+_TABLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:table:1.0"
 _STYLE_NAMESPACE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
 _PARAGRAPHS = frozenset(("p", "h"))
 _BREAKS = frozenset(("line-break", "tab"))
@@ -38,6 +44,11 @@ def parse_odt(content: bytes) -> Document:
 def parse_odp(content: bytes) -> Document:
     """Return the document of an ODP file. Raises DataError as `parse_odt` does."""
     return _parse(content, "odp", b"presentation")
+
+
+def parse_ods(content: bytes) -> Document:
+    """Return the document of an ODS file. Raises DataError as `parse_odt` does."""
+    return _parse(content, "ods", b"spreadsheet")
 
 
 def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
@@ -58,8 +69,12 @@ def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
         for element in members.read_xml(name).iter_elements(_PARAGRAPHS):  # with those that are deleted
             scripts.count(element.text)
     language = scripts.select(styles_of_members[-1].languages)
+    compared = ComparedTexts.read_opendocument(members, names) if format_name == "ods" else ComparedTexts()
+    skipped = Counter(
+        {"alternative texts": _count_alternative_texts(members, names), "texts in formulas": compared.num_literals}
+    )
     for name, styles in zip(names, styles_of_members, strict=True):
-        _add_member(units, members, name, replace(styles, language=language))
+        skipped += _add_member(units, members, name, replace(styles, language=language), compared)
     add_elements(units, members, members.members.keys() & {_META_MEMBER}, ("title", "subject", "description"))
     return units.make_document(
         content,
@@ -69,7 +84,7 @@ def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
             edit_languages(names, members, translations, language), _edit_metadata(members, translations, language)
         ),
         assemble=members.assemble,
-        skipped={"alternative texts": _count_alternative_texts(members, names)},
+        skipped=skipped,
     )
 
 
@@ -113,7 +128,8 @@ def _read_styles(members: ZipMembers, names: Sequence[str]) -> FontStyles:
     return FontStyles(styles, font=default_font, languages=default_languages)
 
 
-def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontStyles) -> None:
+def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontStyles, compared: ComparedTexts) -> Counter[str]:
+    """Add the paragraphs of a member. Return the numbers of texts of cells that stay, by the reason."""
     source = members.read_xml(name)
     numbers = count(1)
 
@@ -128,9 +144,33 @@ def _add_member(units: UnitList, members: ZipMembers, name: str, styles: FontSty
                     unit_id = f"{name}/{next(numbers)}"
                     add_flowing_text(units, members, name, source, line, unit_id, reader.read_element, language)
 
-    for outermost in source.iter_elements((*_PARAGRAPHS, "tracked-changes")):
-        if outermost.name != "tracked-changes":
+    skipped: Counter[str] = Counter()
+
+    def read_start(element: XmlElement) -> None:
+        if element.name == "table" and element.namespace == _TABLE_NAMESPACE:
+            skipped["names of sheets"] += any(map(str.isalpha, element.attributes.get(":name", "")))
+
+    is_spreadsheet = members.format_name == "ods"
+    for outermost in source.iter_elements((*_PARAGRAPHS, "tracked-changes"), read_start if is_spreadsheet else None):
+        reason = _find_reason(outermost, compared) if is_spreadsheet else ""
+        if reason:
+            next(numbers)
+            skipped[reason] += any(map(str.isalpha, outermost.text))
+        elif outermost.name != "tracked-changes":
             units.read(source, outermost, add_paragraphs)
+    return skipped
+
+
+def _find_reason(paragraph: XmlElement, compared: ComparedTexts) -> str:
+    """Return what a paragraph of a cell is that stays as it is; empty for all others."""
+    cell = paragraph.parent
+    if cell is None or cell.name not in ("table-cell", "covered-table-cell"):
+        return ""
+    if ":formula" in cell.attributes or ":string-value" in cell.attributes:
+        return "results of formulas"
+    if cell.attributes.get(":value-type", "string") != "string":
+        return "numbers and dates"  # programs show the value of the cell, and not the text
+    return COMPARED if compared.has(paragraph.text) else ""
 
 
 def _is_paragraph(element: XmlElement) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from dragoman.documents.reading import check_parts
@@ -17,12 +18,15 @@ _MAIN_TYPES = {
     ),
     "xlsx": ("spreadsheetml.sheet.main+xml", "spreadsheetml.template.main+xml"),
 }
+# Main parts of files with macros, such as `ms-word.template.macroEnabledTemplate.main+xml`, are read as those without.
+_MACRO_TYPE = re.compile(r"ms-(word|excel|powerpoint)\.(\w+)\.macroEnabled(?:Template)?(?=\.main\+xml$)")
+_FAMILIES = {"word": "wordprocessingml", "excel": "spreadsheetml", "powerpoint": "presentationml"}
 
 
 def list_parts(members: ZipMembers, part_types: Collection[str]) -> list[str]:
     """Return the members whose content type ends with one of `part_types`, in the order of the archive.
 
-    Raises DataError for a package with macros or a signature, and for one of another kind than its format.
+    Raises DataError for a package with a signature, and for one of another kind than its format.
     """
     source = members.read_xml(_TYPES_MEMBER)
     overrides: dict[str, str] = {}
@@ -33,11 +37,13 @@ def list_parts(members: ZipMembers, part_types: Collection[str]) -> list[str]:
             overrides[element.attributes.get("PartName", "").lstrip("/")] = element.attributes.get("ContentType", "")
         else:
             defaults[element.attributes.get("Extension", "").lower()] = element.attributes.get("ContentType", "")
-    types = {name: overrides.get(name) or defaults.get(name.rpartition(".")[2].lower(), "") for name in members.members}
-    if any("macroEnabled" in kind for kind in types.values()) or any(
-        name.lower().endswith("vbaproject.bin") for name in members.members
-    ):
-        raise members.error("has macros; save it without them")
+    types = {
+        name: _MACRO_TYPE.sub(
+            lambda match: f"{_FAMILIES[match[1]]}.{match[2]}",
+            overrides.get(name) or defaults.get(name.rpartition(".")[2].lower(), ""),
+        )
+        for name in members.members
+    }
     if any(name.startswith("_xmlsignatures/") for name in members.members):
         raise members.error("has a digital signature, which a change breaks; remove the signature first")
     if not any(kind.endswith(_MAIN_TYPES[members.format_name]) for kind in types.values()):

@@ -32,7 +32,7 @@ _PART_TYPES = (
 
 
 def parse_pptx(content: bytes) -> Document:
-    """Return the document of a PPTX file. Raises DataError for another, a damaged, encrypted or signed one, and macros."""
+    """Return the document of a PPTX file. Raises DataError for another, and for a damaged, encrypted or signed one."""
     members = ZipMembers(content, "pptx")
     units = UnitList()
     names = list_parts(members, _PART_TYPES)

@@ -37,7 +37,7 @@ _HEADER_CODE = re.compile(r'&(?:([LCR])|"[^"]*+"|\d++|K[0-9A-Fa-f]{6}|.)', re.DO
 
 
 def parse_xlsx(content: bytes) -> Document:
-    """Return the document of an XLSX file. Raises DataError for another, a damaged, encrypted or signed one, and macros."""
+    """Return the document of an XLSX file. Raises DataError for another, and for a damaged, encrypted or signed one."""
     members = ZipMembers(content, "xlsx")
     compared = ComparedTexts.read(members, (_SHEET_TYPE, _WORKBOOK_TYPE))
     skipped: Counter[str] = Counter({"texts in formulas": compared.num_literals})
