@@ -21,14 +21,14 @@ serve-demo: $(VENV)/.core
 	$(BIN)/dragoman serve en-de
 
 test: $(VENV)/.dev $(RUNTIME)/.ready
-	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu" $(addprefix --ignore=,$(RUNTIME_ONLY))
+	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" $(addprefix --ignore=,$(RUNTIME_ONLY))
 	$(MAKE) test-runtime
 
 # The fast tests of what translates, parses, serves and converts, without PyTorch. The other environment trains their model.
 test-runtime: $(VENV)/.dev $(RUNTIME)/.ready
 	rm -rf build/test-run
 	$(TEST_ENVIRONMENT) $(BIN)/python tests/tiny_runs.py build/test-run
-	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(CURDIR)/build/test-run/run $(RUNTIME)/bin/pytest -n 2 --dist worksteal --timeout 120 -m "not slow and not gpu" $(RUNTIME_TESTS)
+	$(TEST_ENVIRONMENT) DRAGOMAN_TEST_RUN=$(CURDIR)/build/test-run/run $(RUNTIME)/bin/pytest -n 2 --dist worksteal --timeout 300 -m "not slow and not gpu" $(RUNTIME_TESTS)
 
 test-slow: $(VENV)/.dev
 	$(TEST_ENVIRONMENT) $(BIN)/pytest -n 2 --dist worksteal --timeout 1500 -m "slow and not alone"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ from dragoman.training.run import train
 
 
 def find_free_port() -> int:
-    """Return a TCP port that no process listens on."""
-    with socket.socket() as listening_socket:
-        listening_socket.bind(("127.0.0.1", 0))
-        port: int = listening_socket.getsockname()[1]
-        return port
+    """Return a TCP port that no process listens on, below those that Linux gives to programs that ask for any port."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as listening_socket, suppress(OSError):
+            listening_socket.bind(("127.0.0.1", port))
+            return port
 
 
 def _run_rank(rank: int, world_size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -31,7 +34,7 @@ def _run_rank(rank: int, world_size: int, port: int, work: Callable[..., None], 
     work(*arguments)
 
 
-def run_ranks(world_size: int, work: Callable[..., None], *arguments: Any, timeout_seconds: float = 120.0) -> None:
+def run_ranks(world_size: int, work: Callable[..., None], *arguments: Any, timeout_seconds: float = 600.0) -> None:
     """Run `work(*arguments)` as each rank. All ranks must end with exit status 0."""
     spawn = multiprocessing.get_context("spawn")
     port = find_free_port()

@@ -76,7 +76,7 @@ def store() -> Iterator[Store]:
         yield store
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(60)
 
 
 @pytest.fixture(scope="module")

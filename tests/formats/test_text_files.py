@@ -128,7 +128,7 @@ def test_unreadable_archive_leaves_no_open_file(tmp_path: Path) -> None:
         path.touch()
     paths = [*missing, *empty, *damaged, *cut, *intact]
     command = [sys.executable, "-X", "dev", "-c", READ_SCRIPT, *map(str, paths)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[:4] == [f"{path}: there is no such file; check its name and its folder" for path in missing]

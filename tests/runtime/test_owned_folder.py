@@ -24,7 +24,7 @@ with own_folder("prefix-", Path(sys.argv[1])) as path:
 def test_folder_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     with own_folder("prefix-", tmp_path) as present:
         (present / "file").write_text("text")
-        subprocess.run([sys.executable, "-c", KILLED_OWNER, str(tmp_path)], check=False, timeout=60)
+        subprocess.run([sys.executable, "-c", KILLED_OWNER, str(tmp_path)], check=False, timeout=240)
         (tmp_path / "other").mkdir()
         assert len(list(tmp_path.iterdir())) == 3
         remove_abandoned("prefix-", parent=tmp_path)

@@ -125,7 +125,7 @@ def test_one_client_leaves_room_in_the_queue_and_in_batches() -> None:
     gate, order = threading.Event(), []
 
     def translate(key: str, lines: Any) -> list[str]:
-        gate.wait(10)
+        gate.wait(60)
         order.append(key)
         return list(lines)
 
@@ -139,7 +139,7 @@ def test_one_client_leaves_room_in_the_queue_and_in_batches() -> None:
     assert put("b", "b")
     gate.set()
     queue.close()
-    assert queue.join(10)
+    assert queue.join(60)
     assert order.index("b") <= 2
 
 

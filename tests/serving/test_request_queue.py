@@ -22,7 +22,7 @@ class Batches:
         self.gate = threading.Event()
 
     def __call__(self, key: str, lines: Sequence[str]) -> list[str]:
-        self.gate.wait(10)
+        self.gate.wait(60)
         self.batches.append(list(lines))
         if "bad" in lines:
             raise ValueError("a bad line")

@@ -123,24 +123,35 @@ def test_reloads_follow_one_another() -> None:
 
     def reload() -> None:
         started.release()
-        assert gate.acquire(timeout=10)
+        assert gate.acquire(timeout=60)
 
     server: Any = build_server(make_service(), ServerSettings(), on_ready=lambda: None, reload=reload)
     for _ in range(10):
         server._start_reload()
-    assert started.acquire(timeout=10)
+    assert started.acquire(timeout=60)
     assert not started.acquire(timeout=0.1)
     gate.release()
-    assert started.acquire(timeout=10)
+    assert started.acquire(timeout=60)
     gate.release()
     for thread in [thread for thread in threading.enumerate() if thread.name == "reload"]:
-        thread.join(10)
+        thread.join(60)
     assert not started.acquire(blocking=False)
 
 
 def read_cpu_seconds(process_id: int) -> float:
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_until_idle(process_id: int) -> float:
+    """Wait for a second in which a process computes little. Returns the seconds of processor time before it."""
+    start = last = read_cpu_seconds(process_id)
+    while True:
+        time.sleep(1)
+        now = read_cpu_seconds(process_id)
+        if now - last < 0.3:
+            return last - start
+        last = now
 
 
 def measure_end(process: subprocess.Popen[str], sent: signal.Signals) -> float:
@@ -171,12 +182,9 @@ def test_reading_ends_with_its_client_and_its_server(bundle: Path, name: str) ->
     files = {"file": (name, SLOW_FILES[name])}
     with run_server(bundle) as (process, url):
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(url + "translate_file", data=FIELDS, files=files, timeout=httpx.Timeout(30, read=2))
-        time.sleep(1)
-        start = read_cpu_seconds(process.pid)
-        time.sleep(1)
-        assert read_cpu_seconds(process.pid) - start < 0.3  # the reading has ended with its client
-        job = httpx.post(url + "v1/files", data=FIELDS, files=files, timeout=30).json()["id"]
+            httpx.post(url + "translate_file", data=FIELDS, files=files, timeout=httpx.Timeout(120, read=2))
+        assert measure_until_idle(process.pid) < 1.5  # the reading has ended with its client
+        job = httpx.post(url + "v1/files", data=FIELDS, files=files, timeout=120).json()["id"]
         time.sleep(1)
         assert httpx.get(f"{url}v1/files/{job}").json()["status"] == "queued"  # it is being read
         assert measure_end(process, signal.SIGTERM) < 1.5

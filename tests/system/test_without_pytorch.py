@@ -119,7 +119,7 @@ def test_server_answers(bundle: Path) -> None:
                 assert lines[-1], "".join(lines)
             threading.Thread(target=process.stderr.read, daemon=True).start()
             request = {"q": "one two three", "source": "en", "target": "de"}
-            answer = httpx.post(match[1] + "translate", json=request, timeout=60)
+            answer = httpx.post(match[1] + "translate", json=request, timeout=240)
             assert answer.status_code == 200, answer.text
             assert answer.json()["translatedText"] == load(bundle, task="translation").translate(["one two three"])[0].text
         finally:

@@ -83,8 +83,8 @@ class TrainState:
         """Gather one tensor after the other, so that no device holds more than one whole tensor beside its shards."""
         gathered = {}
         for name, tensor in tensors.items():
-            full_tensor = gather_full_tensor(tensor)
-            if self.distributed.is_rank_zero:
+            full_tensor = gather_full_tensor(tensor, self.distributed)
+            if full_tensor is not None:
                 gathered[name] = full_tensor.cpu() if is_sharded(self.loss) else full_tensor
         return gathered
 

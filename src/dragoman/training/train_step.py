@@ -18,7 +18,7 @@ from dragoman.config import TrainingConfig
 from dragoman.data.collate import Batch, split_in_half
 from dragoman.errors import OutOfMemoryError, is_out_of_memory
 from dragoman.training.compute_plan import ComputePlan
-from dragoman.training.distributed.parallelize import defer_gradient_sync, gather_full_tensor
+from dragoman.training.distributed.parallelize import defer_gradient_sync, get_gradient_norm
 from dragoman.training.distributed.process_group import DistributedContext
 from dragoman.training.gradient_guard import GradientGuard
 from dragoman.training.monitoring.events import Callback, RunEvent
@@ -81,10 +81,9 @@ class TrainStep:
             for number, batch in enumerate(group)
         ]
         nll = self.distributed.all_reduce_tensor(self._accumulate_gradients(step, micro_batches, tokens))
-        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in self.parameters if parameter.grad is not None])
+        norm = get_gradient_norm(self.parameters, self.distributed)
         if self.config.clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.config.clip_norm, norm)
-        norm = gather_full_tensor(norm)
         applied = self.guard.should_apply(norm, nll)
         # Fused Adam changes neither weights nor moments nor its step count if `found_inf` is set.
         self.optimizer.found_inf = (~applied).float()  # type: ignore[attr-defined]

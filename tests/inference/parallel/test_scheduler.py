@@ -221,7 +221,7 @@ def test_killed_workers_do_not_change_translations(bundle: Path) -> None:
     assert not worker.ended.is_set()
     worker.process.kill()
     assert parallel.translate(LINES, batch_tokens=60, **SAMPLING) == expected
-    assert worker.ended.wait(10)
+    assert worker.ended.wait(60)
     parallel.scheduler.close()
     assert parallel.translate(LINES, batch_tokens=60, **SAMPLING) == expected
     (worker,) = parallel.scheduler._workers
@@ -229,7 +229,7 @@ def test_killed_workers_do_not_change_translations(bundle: Path) -> None:
     assert worker.process.poll() is None  # the worker object is still alive
     worker.terminate()
     assert worker.process.poll() is not None
-    assert worker.ended.wait(10)  # its thread has ended, too
+    assert worker.ended.wait(60)  # its thread has ended, too
 
 
 @pytest.mark.slow

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,6 +23,7 @@ from dragoman.training.losses.guided_alignment import AlignmentLossConfig, align
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 # FSDP2 and its tensors are imported where a model is sharded, because their import takes half a second.
 
@@ -105,9 +108,38 @@ class _DeferredGradientSync(AbstractContextManager[None]):
         self.loss.set_requires_gradient_sync(True)
 
 
-def gather_full_tensor(tensor: Tensor) -> Tensor:
-    """Return a whole tensor from the shards of all ranks. All ranks must call it."""
-    return cast(Tensor, cast(Any, tensor).full_tensor()) if _is_shard(tensor) else tensor
+def gather_full_tensor(tensor: Tensor, distributed: DistributedContext) -> Tensor | None:
+    """Return a whole tensor on rank 0, from the shards of all ranks, and None on the others. All ranks must call it.
+
+    A plain gather makes no whole tensor on the other ranks, unlike DTensor's `full_tensor`. No rank has one to release that a
+    thread of the process group may still use.
+    """
+    if not _is_shard(tensor):
+        return tensor if distributed.is_rank_zero else None
+    shard = _get_local(tensor)
+    # FSDP2 divides the first dimension; the last ranks may have fewer rows, or none.
+    num_rows = math.ceil(len(tensor) / distributed.world_size)
+    padded = shard.new_zeros(num_rows, *shard.shape[1:])
+    padded[: len(shard)] = shard
+    if not distributed.is_rank_zero:
+        dist.gather(padded)
+        return None
+    full_tensor = shard.new_empty(num_rows * distributed.world_size, *shard.shape[1:])
+    dist.gather(padded, list(full_tensor.chunk(distributed.world_size)))
+    return full_tensor[: len(tensor)]
+
+
+def get_gradient_norm(parameters: Iterable[Tensor], distributed: DistributedContext) -> Tensor:
+    """Return the norm of all gradients, which may be sharded. All ranks must call it."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm([_get_local(gradient) for gradient in gradients])
+    if any(_is_shard(gradient) for gradient in gradients):
+        norm = distributed.all_reduce_tensor(norm.square()).sqrt()
+    return norm
+
+
+def _get_local(tensor: Tensor) -> Tensor:
+    return cast("DTensor", tensor).to_local() if _is_shard(tensor) else tensor
 
 
 def _is_shard(tensor: Any) -> bool:

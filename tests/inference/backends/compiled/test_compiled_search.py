@@ -398,7 +398,7 @@ def test_failing_group_cancels_the_others(inference_models: list[InferenceModel]
         if first_call.acquire(blocking=False):
             has_failed.set()
             raise MemoryError("no more")
-        assert has_failed.wait(30)
+        assert has_failed.wait(60)
         time.sleep(0.05)  # the failing thread cancels the others in the meantime
         return run_kernel(*arguments)
 
@@ -415,7 +415,7 @@ def test_busy_workers_are_not_lent_again() -> None:
     started, may_end, cancel = Event(), Event(), mock.Mock()
 
     def interrupt() -> None:
-        started.wait(30)
+        started.wait(60)
         Timer(0.2, pthread_kill, [main_thread().ident, SIGINT]).start()
         raise KeyboardInterrupt
 
@@ -481,7 +481,7 @@ def test_first_error_is_raised() -> None:
     canceled = Event()
 
     def wait_and_end() -> None:
-        canceled.wait(30)
+        canceled.wait(60)
         raise Canceled
 
     def fail() -> None:
@@ -503,7 +503,7 @@ def test_forked_process_starts_its_own_threads() -> None:
     for _ in range(2):  # this process has idle threads the second time
         child = get_context("fork").Process(target=_run_two_tasks, daemon=True)
         child.start()
-        child.join(30)
+        child.join(60)
         assert child.exitcode == 0
         _run_two_tasks()
 
