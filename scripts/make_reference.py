@@ -20,12 +20,12 @@ from typing import Any
 
 import click
 from pydantic import BaseModel, TypeAdapter
-from recipe_reference import read_sentences
 
 from dragoman.bundle import BundleMetadata
 from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, cli
 from dragoman.config import Recipe
+from dragoman.config.recipe_schema import read_sentences
 from dragoman.parsing.parse_result import Parse
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
 from dragoman.training.report import TrainingReport

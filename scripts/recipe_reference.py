@@ -5,15 +5,10 @@ Each key is listed with its type, default, limits and the sentence under it in t
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
-from textwrap import dedent
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal
 
@@ -25,6 +20,7 @@ from dragoman.config.data_config import FileNames
 from dragoman.config.extension import ExtensibleSection, iter_extension_types
 from dragoman.config.presets import PRESETS, SIZES, SectionValues
 from dragoman.config.recipe import Recipe
+from dragoman.config.recipe_schema import read_sentences
 
 _TYPE_NAMES = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _FILE_NAMES_VALIDATOR = typing.get_args(FileNames)[1]
@@ -72,20 +68,6 @@ def iter_recipe_keys(section: type[BaseModel] = Recipe, path: str = "") -> Itera
             yield RecipeKey(path, name, type_name, _format_default(field), limits, sentences.get(name, ""))
     for inner_section, inner_path in inner_sections:
         yield from iter_recipe_keys(inner_section, inner_path)
-
-
-@cache
-def read_sentences(section: type[BaseModel]) -> dict[str, str]:
-    """Return the sentence under each key of a section in its source."""
-    sentences: dict[str, str] = {}
-    for base in reversed(section.__mro__[: section.__mro__.index(BaseModel)]):
-        class_definition = ast.parse(dedent(inspect.getsource(base))).body[0]
-        assert isinstance(class_definition, ast.ClassDef)
-        for statement, following in pairwise(class_definition.body):
-            match statement, following:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    sentences[name] = " ".join(inspect.cleandoc(text).split())
-    return sentences
 
 
 def render_reference() -> str:

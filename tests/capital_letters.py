@@ -15,6 +15,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from dragoman.bundle import BundleMetadata
+from dragoman.config import make_recipe
 from dragoman.inference.retries import CHECK_RETRY
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.translation_result import Translation
@@ -39,6 +40,8 @@ class CapitalTranslator:
         self.gate = threading.Event()
         self.gate.set()
         self.metadata = BundleMetadata()
+        card = {"purpose": "Letters", "license": "CC0-1.0", "examples": ["One day."]}
+        self.recipe = make_recipe({"name": "capitals", "card": card})
         self.bundle = SimpleNamespace(tokenizer=SimpleNamespace(languages=None))
         self.texts = SimpleNamespace(retry_decoding=CHECK_RETRY, reads_terms=False, uses_mask=lambda: False)
 

@@ -245,21 +245,22 @@ def save_bundle(
         write_tokenizer(folder, tokenizer)
 
 
-def replace_metadata(path: Path, metadata: BundleMetadata) -> None:
-    """Write a bundle again with other metadata; all other files stay as they are.
+def replace_config(path: Path, *, recipe: Recipe | None = None, metadata: BundleMetadata | None = None) -> None:
+    """Write a bundle again with another recipe or other metadata; all other files stay as they are.
 
     Raises BundleError if the bundle is damaged, and OutputError if the system refuses to write.
     """
     check_bundle(path)
-    recipe, (source_size, target_size), _ = read_config(path)
+    known_recipe, (source_size, target_size), known_metadata = read_config(path)
     base_digests = read_digests(path, BundleError)
     names = [name for name in base_digests if name not in (CONFIG_FILE, MANIFEST_FILE)]
     digests = {name: base_digests[name] for name in names}
     size = sum((path / name).stat().st_size for name in names)
+    settings = (recipe or known_recipe).model_dump(mode="json")
     with atomic_dir(path, overwrite=True, size=size, digests=digests) as folder:
         for name in names:
             shutil.copyfile(path / name, folder / name)
-        _write_config(folder, recipe.model_dump(mode="json"), (source_size, target_size), metadata)
+        _write_config(folder, settings, (source_size, target_size), metadata or known_metadata)
 
 
 def _write_config(folder: Path, recipe: Mapping[str, Any], vocabulary: tuple[int, int], metadata: BundleMetadata) -> None:
@@ -293,6 +294,11 @@ def compute_bundle_digest(path: Path) -> str:
     digests = read_digests(path, BundleError)
     digests = {name: digest for name, digest in digests.items() if name != CONFIG_FILE}
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def get_license(recipe: Recipe, metadata: BundleMetadata) -> str | None:
+    """Return the license of the weights as the recipe or the source of a converted model states it."""
+    return recipe.card.license or (metadata.origin.license if metadata.origin else None)
 
 
 def load_bundle(path: Path) -> Bundle:

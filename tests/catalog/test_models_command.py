@@ -20,7 +20,7 @@ import safetensors
 from click.testing import CliRunner
 
 import dragoman
-from dragoman.bundle import WEIGHTS_FILE, load_bundle
+from dragoman.bundle import WEIGHTS_FILE, compute_bundle_digest, load_bundle
 from dragoman.catalog import download, indexes
 from dragoman.catalog.entries import RemoteFile
 from dragoman.catalog.fetch import fetch_model
@@ -309,3 +309,23 @@ def test_damaged_model_is_left_out_of_the_list(bundle: Path, mirror: tuple[Path,
     assert "argos-xx-aa" not in names
     assert result.stderr.startswith("argos-xx-aa is left out: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_card_of_a_bundle_is_shown_and_changed(bundle_copy: Path, mirror: tuple[Path, str]) -> None:
+    digest = compute_bundle_digest(bundle_copy)
+    settings = ["purpose=One to ten", "license=CC0-1.0", "score=BLEU 12.5 on counting", 'examples=["one"]']
+    changed = json.loads(run("model", "card", str(bundle_copy), *settings, "--json").stdout)
+    expected = {"purpose": "One to ten", "license": "CC0-1.0", "score": "BLEU 12.5 on counting", "examples": ["one"]}
+    assert changed == expected
+    assert compute_bundle_digest(bundle_copy) == digest
+    translation = dragoman.load(bundle_copy, task="translation").translate(["one"])[0].text
+    facts = dict(line.split(maxsplit=1) for line in run("info", str(bundle_copy)).stdout.splitlines()[1:])
+    assert [facts[name] for name in ("purpose", "license", "score", "translation")] == [
+        "One to ten", "CC0-1.0", "BLEU 12.5 on counting", translation,
+    ]  # fmt: skip
+    shutil.copytree(bundle_copy, get_fetched_folder() / "argos-xx-cc")
+    entries = json.loads(run("models", "--json").stdout)["models"]
+    entry = next(entry for entry in entries if entry["name"] == "argos-xx-cc")
+    assert (entry["license"], entry["score"]) == ("CC0-1.0", "BLEU 12.5 on counting")
+    refused = CliRunner().invoke(cli, ["model", "card", str(bundle_copy), "purpose=a\nb"])
+    assert str(refused.exception) == "card: purpose: 'a\\nb': give one line of at most 200 characters"

@@ -31,6 +31,7 @@ from dragoman.bundle import check_bundle, load_bundle
 from dragoman.cleaning import cleaned_corpus
 from dragoman.cli.main import COMMANDS, FURTHER_COMMANDS, SUBCOMMANDS, CommandTable, LazyGroup, cli, main
 from dragoman.config import CorpusConfig, DecodingConfig, Recipe, parse_setting, parse_toml, read_recipe, update_section
+from dragoman.config.card_config import CardConfig
 from dragoman.console.input_windows import is_live_input, read_windows
 from dragoman.console.options import check_output_paths
 from dragoman.errors import OutputError
@@ -171,7 +172,8 @@ def check_example(example: str) -> None:
     if params.get("recipe") is not None:
         read_recipe(params["recipe"], settings)
     else:
-        update_section(DecodingConfig(), dict(map(parse_setting, settings)), where=example)
+        section = CardConfig() if name == "card" else DecodingConfig()
+        update_section(section, dict(map(parse_setting, settings)), where=example)
     runs = [word.removesuffix("/bundle") for word in words if word.startswith("runs/") and word != str(params.get("output"))]
     made = {parse_toml(path.read_text(encoding="utf-8"), where=path.name).get("run") for path in RECIPES.glob("*.toml")}
     assert {run.removesuffix("-2") for run in runs} <= made | {"runs/quickstart-de"}

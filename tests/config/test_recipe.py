@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,12 +31,10 @@ from dragoman.config import (
 )
 from dragoman.config.paper_settings import find_deviations
 from dragoman.config.presets import PRESETS, SIZES
+from dragoman.config.recipe import list_builtin_recipes
+from dragoman.config.recipe_schema import make_recipe_schema, read_sentences
 from dragoman.errors import BundleError, RecipeError
 from expected_errors import raises_code
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-
-from recipe_reference import read_sentences
 
 WHERE = "r.toml"
 MAX_LINE_CHARACTERS = 400
@@ -123,7 +121,7 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "misspelt inner key": (["data.train.sorce='a'"], ["data.train.sorce is not a key", "did you mean source?"]),
     "key without a close name": (
         ["xyzzy=3"],
-        ["xyzzy is not a key", "one of: name, run, preset, size, task, data, tokenizer, model"],
+        ["xyzzy is not a key", "one of: name, run, preset, size, card, task, data, tokenizer, model"],
     ),
     "misspelt key of a corpus": (
         ["data.corpora.weight.wieght=3"],
@@ -832,3 +830,15 @@ def test_dimensions_of_a_parser_are_compared_with_the_text() -> None:
     assert "model.d_ff = 4096; the text has 2048 (section 6.3: as base), its code has 2048" in sentences
     assert "model.num_heads = 16; the text has 8 (section 6.3: as base), its code has 8" in sentences
     assert "training.lr_factor = 1.0; the text states no value, its code has 5.0" in sentences
+
+
+def test_schema_takes_all_recipes_of_the_package_and_describes_their_keys() -> None:
+    schema = make_recipe_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for name, path in list_builtin_recipes().items():
+        jsonschema.validate(parse_toml(path.read_text(encoding="utf-8"), where=name), schema)
+    with pytest.raises(jsonschema.ValidationError, match="'max_step' was unexpected"):
+        jsonschema.validate({"training": {"max_step": 5}}, schema)
+    training = schema["$defs"]["TrainingConfig"]["properties"]
+    assert training["max_steps"]["description"] == read_sentences(type(Recipe().training))["max_steps"]
+    assert "ctc_upsampling" in schema["$defs"]["ModelConfig"]["properties"]

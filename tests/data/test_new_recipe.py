@@ -6,11 +6,12 @@ import itertools
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
 from dragoman.cli.init import init
-from dragoman.config import read_recipe
+from dragoman.config import parse_toml, read_recipe
 from dragoman.data.corpus_survey import survey_pairs
 from dragoman.data.data_defaults import CorpusSize
 from dragoman.data.new_recipe import read_user_corpus
@@ -43,7 +44,10 @@ def test_recipe_can_be_read_and_names_the_files() -> None:
     assert (recipe.data.train.source, recipe.data.train.target) == ("train.en", "train.de")
     assert recipe.data.cleaning.duplicate_pairs
     assert recipe.data.cleaning.eval_overlap
-    assert "# 200 pairs, about " in Path("own.toml").read_text(encoding="utf-8")
+    text = Path("own.toml").read_text(encoding="utf-8")
+    assert text.startswith("#:schema recipe.schema.json\n")
+    assert "# 200 pairs, about " in text
+    jsonschema.validate(parse_toml(text, where="own.toml"), json.loads(Path("recipe.schema.json").read_text(encoding="utf-8")))
 
 
 def test_held_out_pairs_are_different_pairs_of_the_corpus() -> None:

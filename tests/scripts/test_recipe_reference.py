@@ -31,7 +31,7 @@ def test_every_key_has_one_plain_sentence(subtests: pytest.Subtests) -> None:
 def test_keys_cover_every_section() -> None:
     sections = {entry.section for entry in KEYS.values()}
     assert sections == {
-        "", "task", "data", "data.train", "data.corpora.NAME", "data.valid", "data.valid_corpora.NAME", "data.test",
+        "", "card", "task", "data", "data.train", "data.corpora.NAME", "data.valid", "data.valid_corpora.NAME", "data.test",
         "data.test_corpora.NAME", "data.curriculum[N]", "data.cleaning", "data.noise", "tokenizer", "model", "training",
         "training.lora", "training.sequence_loss", "decoding",
     }  # fmt: skip

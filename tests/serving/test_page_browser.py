@@ -88,7 +88,7 @@ def test_typed_text_is_translated_hovered_and_replaced(open_page: Any) -> None:
     page = opened.page
     opened.translate("One day. It costs {x} now.\n\nThird line.")
     opened.wait_for_output("ONE DAY. IT COSTS {x} NOW.\n\nTHIRD LINE.")
-    assert page.locator("#count").inner_text() == "39 characters"
+    assert page.locator("#count").inner_text() == "39 of 1,048,576 characters"
     page.locator(".sentence .word", has_text="COSTS").hover()
     assert page.locator("#details-source .linked").all_inner_texts() == ["costs"]
     page.locator(".sentence", has_text="ONE DAY.").click()
@@ -113,6 +113,7 @@ def test_languages_are_detected_and_swapped(open_page: Any) -> None:
     opened.wait_for_output("THIS IS AN ORDINARY ENGLISH SENTENCE.")
     assert page.locator("#detected").inner_text().startswith("English (")
     assert page.locator("#swap").is_disabled()
+    assert page.locator("#swap").get_attribute("title") == "Choose the language of the text first"
     page.locator("#source").select_option("en")
     page.locator("#text").fill("One day.")
     opened.wait_for_output("ONE DAY.")
@@ -127,6 +128,23 @@ def test_languages_are_detected_and_swapped(open_page: Any) -> None:
     opened.wait_for_output("ONE MORE DAY.!")
     assert page.locator("#text").input_value() == "ONE MORE DAY."
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 25, 28)"
+    assert (opened.strangers, opened.problems) == ([], [])
+
+
+def test_model_its_examples_and_the_clear_button(open_page: Any) -> None:
+    opened = open_page()
+    page = opened.page
+    page.locator("#source").select_option("en")
+    assert page.locator("#model").inner_text() == "capitals · Letters · license CC0-1.0"
+    files = page.locator("#files").bounding_box()
+    page.locator("#examples button").click()
+    opened.wait_for_output("ONE DAY.")
+    page.locator(".sentence").hover()
+    assert page.locator("#details").is_visible()
+    assert page.locator("#files").bounding_box() == files
+    page.locator("#clear").click()
+    opened.wait_for_output("")
+    assert (page.locator("#text").input_value(), page.locator("#clear").is_disabled()) == ("", True)
     assert (opened.strangers, opened.problems) == ([], [])
 
 

@@ -118,7 +118,7 @@ def _iter_local(published: Iterable[CatalogModel]) -> Iterator[ListedModel]:
 
 def _describe_bundle(name: str, folder: Path, model: CatalogModel | None) -> ListedModel:
     """Return the row of a model of this machine. What the bundle says of itself takes precedence over what the index says."""
-    from dragoman.bundle import WEIGHTS_FILE, list_language_pairs, read_config
+    from dragoman.bundle import WEIGHTS_FILE, get_license, list_language_pairs, read_config
 
     recipe, _, metadata = read_config(folder)
     pairs = list_language_pairs(recipe.task, recipe.tokenizer, metadata)
@@ -129,10 +129,10 @@ def _describe_bundle(name: str, folder: Path, model: CatalogModel | None) -> Lis
         source,
         target,
         "machine",
-        (metadata.origin.license if metadata.origin else None) or (model.license if model else None),
+        get_license(recipe, metadata) or (model.license if model else None),
         weight_bytes,
         weight_bytes + RUNTIME_BYTES,
-        model.score if model else None,
+        recipe.card.score or (model.score if model else None),
         str(folder),
     )
 

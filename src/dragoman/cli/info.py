@@ -75,7 +75,7 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
     \b
     Example:  dragoman info en-de
     """
-    from dragoman.bundle import check_bundle, list_language_pairs, read_config
+    from dragoman.bundle import check_bundle, get_license, list_language_pairs, read_config
     from dragoman.config.recipe import flatten_settings
     from dragoman.console.terminal import print_facts, print_json
     from dragoman.runtime.facts import format_facts
@@ -100,8 +100,11 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
     model, origin = recipe.model, metadata.get("origin", {})
     vocabulary_kind = "joint" if recipe.tokenizer.joint else "separate"
     facts: dict[str, Any] = {
+        "purpose": recipe.card.purpose or None,
         "task": f"{recipe.task.kind} {', '.join(f'{source} → {target}' for source, target in pairs) or '? → ?'}",
-        "license": origin.get("license"),
+        "license": get_license(recipe, bundle_metadata),
+        "score": recipe.card.score or None,
+        **(_try_examples(bundle, recipe.card.examples) if recipe.card.examples else {}),
         "origin": origin.get("name"),
         "recipe": recipe.name if origin else f"{recipe.name} (preset {recipe.preset}, size {recipe.size})",
         "layers": f"{model.encoder_layers} encoder, {model.decoder_layers} decoder, {model.norm}-norm",
@@ -123,6 +126,25 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
     print_facts(str(bundle), {name: _format_entry(value) for name, value in facts.items() if value is not None})
     for sentence in deviations:
         click.echo(f"  {sentence}")
+
+
+def _try_examples(bundle: Path, examples: Sequence[str]) -> dict[str, str]:
+    """Translate the examples of a bundle one by one. Return the first translation, and the words a second of the others too."""
+    import time
+
+    from dragoman.inference.load import load
+
+    translator = load(bundle, task="translation")
+    first = translator.translate(examples[:1])[0].text
+    started = time.perf_counter()
+    for example in examples:
+        translator.translate([example])
+    words_per_second = sum(len(example.split()) for example in examples) / (time.perf_counter() - started)
+    return {
+        "example": examples[0],
+        "translation": first,
+        "speed": f"{words_per_second:,.0f} words a second here, one text at a time",
+    }
 
 
 SHOWN_METADATA = ("parameters", "pairs", "seconds", "finished")

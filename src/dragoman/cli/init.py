@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import asdict
@@ -38,16 +39,17 @@ def init(
 
     FILE is the text of the source and that of the target, line by line or in SGM, or one file with both: TSV, TMX, XLIFF, PO,
     JSON lines, Parquet. Without --valid, random pairs become a validation set and a test set. They are written beside the
-    recipe, and cleaning drops them from the training data.
+    recipe, and cleaning drops them from the training data. recipe.schema.json beside it tells editors the keys of a recipe.
 
     \b
     Example:  dragoman init train.en train.de
               dragoman init memory.tmx --from en --to de -o own.toml
     """
+    from dragoman.config.recipe_schema import make_recipe_schema
     from dragoman.console.terminal import print_facts, print_json, stderr_console
     from dragoman.data.corpus_survey import survey_pairs
     from dragoman.data.data_defaults import read_training_recipe
-    from dragoman.data.new_recipe import format_recipe, read_user_corpus
+    from dragoman.data.new_recipe import SCHEMA_FILE, format_recipe, read_user_corpus
     from dragoman.errors import DataError
     from dragoman.formats.readers import check_files_exist, read_pairs
     from dragoman.formats.writers import write_pairs
@@ -90,6 +92,10 @@ def init(
         with atomic_write(output, overwrite=overwrite) as file:
             file.write(format_recipe(survey, path=output, languages=languages, train=corpus, sets=sets, choice=choice))
 
+    schema_file = output.with_name(SCHEMA_FILE)
+    if overwrite or not schema_file.exists():
+        with atomic_write(schema_file, overwrite=overwrite) as file:
+            json.dump(make_recipe_schema(), file, indent=1, ensure_ascii=False)
     write(overwrite=overwrite)
     recipe, choice = read_training_recipe(output)
     write((choice or "").partition("; ")[0], overwrite=True)

@@ -53,7 +53,7 @@ COMMAND_GROUPS = {
     "Models": {
         "info": ("dragoman.cli.info", "Show the model, the recipe and the training of a bundle."),
         "export": ("dragoman.export.command", "Write a bundle in the format of another engine."),
-        "model": ("", "Average, quantize, calibrate and merge bundles, and make shortlists."),
+        "model": ("", "Average, quantize, calibrate and describe bundles, and make shortlists."),
         "explain": (
             "dragoman.cli.explain",
             "Write a page that shows the attention and the search of one output.",
@@ -73,6 +73,7 @@ SUBCOMMANDS = {
         "average": ("dragoman.training.commands.train", "Average checkpoints of a run, or several bundles, into a bundle."),
         "merge-adapter": ("dragoman.cli.new_weights", "Merge a low-rank adapter into its base bundle."),
         "quantize": ("dragoman.cli.new_weights", "Write a bundle with int8 weights, a quarter of its size."),
+        "card": ("dragoman.cli.card", "Show or change purpose, license, score and examples of a bundle."),
         "calibrate": ("dragoman.inference.commands.calibrate", "Calibrate the confidence of a bundle on a validation set."),
         "shortlist": ("dragoman.inference.commands.shortlist", "Learn the likely target tokens of each source token."),
     },

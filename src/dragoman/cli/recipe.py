@@ -14,18 +14,27 @@ from dragoman.console.options import PATH_TYPE, json_option, overrides_argument,
 @click.argument("recipe", required=False, type=PATH_TYPE)
 @overrides_argument
 @click.option("--resolve", is_flag=True, help="List every value that training would use, with its origin.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of recipes, by which editors complete and check keys.")
 @json_option()
-def recipe(recipe: Path | None, overrides: tuple[str, ...], resolve: bool, as_json: bool) -> None:
+def recipe(recipe: Path | None, overrides: tuple[str, ...], resolve: bool, schema: bool, as_json: bool) -> None:
     """Print RECIPE, or list the recipes of the package.
 
     With --resolve, each value stands beside its origin: command line, recipe, corpora, initial bundle, size, preset or
     default.
 
+    An editor with TOML support completes the keys of a recipe whose first line is `#:schema FILE`, the file of --schema.
+
     \b
     Example:  dragoman recipe
               dragoman recipe multi30k-ende > own.toml
               dragoman recipe multi30k-ende training.max_steps=1000 --resolve
+              dragoman recipe --schema
     """
+    if schema:
+        from dragoman.config.recipe_schema import make_recipe_schema
+
+        click.echo(json.dumps(make_recipe_schema(), indent=1, ensure_ascii=False))
+        return
     from dragoman.config import read_recipe
     from dragoman.config.origins import trace_values
     from dragoman.config.recipe import list_builtin_recipes, parse_toml, read_recipe_text

@@ -188,6 +188,8 @@ def translate(args: TranslateOptions) -> None:
                 adapters=adapters,
                 **args.device_options,
             ).with_adapter(None if args.adapter is None else str(args.adapter))
+        if is_interactive_input(source) and (purpose := translator.recipe.card.purpose):
+            console.print(f"{args.bundle}: {purpose}", markup=False)
         config = translator.resolve_decoding(decoding)
         line_constraints = None if args.constraints is None else _read_constraints(args.constraints, line_count)
         windows = bar.iter_input(read_windows(read_lines(source), source, args.window), is_live=flush_lines)

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from dragoman.config.card_config import CardConfig
 from dragoman.config.data_config import DataConfig, Direction, LanguagePair, iter_directions
 from dragoman.config.decoding_config import DecodingConfig
 from dragoman.config.fields import BleuTokenizer, RecipeSection, SectionT, Utf8Text, Weight
@@ -95,6 +96,7 @@ class Recipe(RecipeSection):
     """Defaults to start from: the paper's text, the code behind its numbers, or current practice."""
     size: str = "base"
     """Model size to start from: tiny, small, base, big or a row of Table 3; with preset = 'modern', by the number of pairs."""
+    card: CardConfig = CardConfig()
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()

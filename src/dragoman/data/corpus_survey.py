@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from statistics import median
 
-from dragoman.cleaning.filters import count_words, is_empty, is_identical, is_out_of_ratio, is_too_long
+from dragoman.cleaning.filters import count_words, has_control_characters, is_empty, is_identical, is_out_of_ratio, is_too_long
 from dragoman.formats.pair import Pair
 
 MAX_SURVEYED_PAIRS = 1_000_000
@@ -37,6 +37,8 @@ class CorpusSurvey:
     """Pairs that came before."""
     uneven: int = 0
     """Pairs in which one side has more than `MAX_RATIO` times the characters of the other."""
+    damaged: int = 0
+    """Pairs with control characters, or with marks of bytes that were not UTF-8 (U+FFFD)."""
     long: int = 0
     """Pairs with more than `MAX_WORDS` words on a side."""
     source_words: float = 0.0
@@ -55,6 +57,7 @@ class CorpusSurvey:
             "words of a target, median": f"{self.target_words:g}",
             "pairs with an empty side": self._format_share(self.empty),
             "pairs that came before": self._format_share(self.repeated),
+            "pairs with damaged characters": self._format_share(self.damaged),
             "pairs with equal sides": self._format_share(self.equal),
             f"sides more than {MAX_RATIO:g} times as long": self._format_share(self.uneven),
             f"sides of more than {MAX_WORDS} words": self._format_share(self.long),
@@ -86,6 +89,7 @@ def survey_pairs(pairs: Iterable[Pair], *, seed: int = 1) -> tuple[CorpusSurvey,
             continue
         for side_lengths, text in zip(lengths, sides, strict=True):
             side_lengths.append(count_words(text))
+        survey.damaged += has_control_characters(*sides)
         survey.long += is_too_long(*sides, MAX_WORDS, None)
         survey.uneven += is_out_of_ratio(*sides, MAX_RATIO)
         is_equal = is_identical(*sides)

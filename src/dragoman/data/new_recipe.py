@@ -18,6 +18,10 @@ _LANGUAGE_ENDING = re.compile(r"\.([a-z]{2}(?:[-_][A-Za-z]{2,4})?)")
 _LANGUAGES_IN_NAME = re.compile(r"(?:^|\.)([a-z]{2})[-_]([a-z]{2})\.")
 
 
+SCHEMA_FILE = "recipe.schema.json"
+"""File beside a new recipe that editors read to complete and check its keys."""
+
+
 @dataclass(frozen=True)
 class UserCorpus:
     """Files of a corpus as a recipe names them: one file for each side, or one file that holds both."""
@@ -77,6 +81,7 @@ def format_recipe(
     """
     run = Path("runs") / path.stem
     lines = [
+        f"#:schema {SCHEMA_FILE}",
         "# Recipe for the corpus below. Each setting that is left out follows from the corpus, or is that of the preset.",
         f"# Train it:  dragoman train {path}",
         "",

@@ -13,12 +13,14 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
+from dragoman.bundle import get_license
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import TextOptions, TranslatedSegment
 from dragoman.serving.clients import identify_client
 from dragoman.serving.glossary_store import GlossaryStore, check_number_of_entries
 from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import MAX_ALTERNATIVES, check_number_of_texts
+from dragoman.serving.model_set import ServedModel
 from dragoman.serving.request_fields import OwnFields, check_fields, describe_fields, read_fields
 from dragoman.serving.service import ParseRequest, ServedTranslation, TextRequest, TranslationService
 from dragoman.serving.settings import ServerSettings
@@ -239,6 +241,11 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
         """List the languages, each with the languages that it is translated to."""
         return JSONResponse({"languages": service.models.targets})
 
+    @router.get("/models")
+    async def models() -> JSONResponse:
+        """List the models of translation with their languages and what their cards say."""
+        return JSONResponse({"models": list(map(describe_model, service.models.models))})
+
     return router
 
 
@@ -269,6 +276,13 @@ def _build_decoding(chosen_beam_size: int | None, alternatives: int) -> dict[str
             raise HttpError(400, f"alternatives: a beam of {beam_size} gives {beam_size - 1} at most; raise beam_size")
         decoding |= {"method": "beam", "beam_size": beam_size, "nbest": alternatives + 1}
     return decoding
+
+
+def describe_model(model: ServedModel) -> dict[str, Any]:
+    """Return the fields of a model: the name of its folder without the path, its pairs of languages, and its card."""
+    recipe = model.translator.recipe
+    fields = {"name": recipe.name, "pairs": model.pairs, **recipe.card.model_dump()}
+    return {**fields, "license": get_license(recipe, model.translator.metadata) or ""}
 
 
 def describe_translation(result: ServedTranslation, details: Details) -> dict[str, Any]:

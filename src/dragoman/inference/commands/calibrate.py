@@ -61,7 +61,7 @@ def calibrate(bundle: Path, source: Path, reference: Path | None, max_sentences:
     with progress_bar(stderr_console(), "translating", len(indices)) as bar:
         from dataclasses import replace
 
-        from dragoman.bundle import replace_metadata  # the import of torch takes seconds, in which the bar is shown
+        from dragoman.bundle import replace_config  # the import of torch takes seconds, in which the bar is shown
         from dragoman.inference.load import load
         from dragoman.tasks.confidence import MIN_CALIBRATION_SENTENCES, calibrate_model
 
@@ -82,7 +82,7 @@ def calibrate(bundle: Path, source: Path, reference: Path | None, max_sentences:
                 "bundle can translate",
                 code="empty-data",
             )
-        replace_metadata(bundle, replace(translator.metadata, confidence=calibration))
+        replace_config(bundle, metadata=replace(translator.metadata, confidence=calibration))
     if as_json:
         print_json(CalibrateOutput(str(bundle), calibration.sentences, chrf_correlation=calibration.chrf_correlation))
         return

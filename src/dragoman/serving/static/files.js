@@ -87,7 +87,7 @@ function buildFlaggedList(texts) {
   const list = document.createElement("ul");
   list.append(...texts.map((item) => {
     const line = document.createElement("li");
-    line.textContent = `${item.flags.map((flag) => WARNINGS[flag] || flag).join(" ")} ${item.source.slice(0, 120)}`;
+    line.textContent = `${item.flags.map((flag) => WARNINGS[flag] || flag).join(" ")} ${item.source.slice(0, 120)} → ${item.text.slice(0, 120)}`;
     return line;
   }));
   return list;

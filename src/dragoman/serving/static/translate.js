@@ -15,7 +15,7 @@ const WARNINGS = {
 };
 const element = (id) => document.getElementById(id);
 const text = element("text"), output = element("output"), source = element("source"), target = element("target"), state = element("state");
-let targets = {}, names = {}, controller = null, timer = 0, segments = [], translated = "", requestNumber = 0;
+let targets = {}, names = {}, models = [], limit = Infinity, controller = null, timer = 0, segments = [], translated = "", requestNumber = 0;
 let lastTranslation = Promise.resolve();
 
 function say(message, isError) {
@@ -30,8 +30,10 @@ function fill(select, codes, first) {
 }
 
 async function loadLanguages() {
-  const answer = await fetch("languages");
+  const [answer, modelAnswer, settings] = await Promise.all(["languages", "v1/models", "frontend/settings"].map((path) => fetch(path)));
   if (!answer.ok) throw new Error(await readError(answer));
+  if (modelAnswer.ok) models = (await modelAnswer.json()).models;
+  if (settings.ok) limit = (await settings.json()).charLimit;
   for (const language of await answer.json()) {
     targets[language.code] = language.targets;
     names[language.code] = language.name;
@@ -43,7 +45,37 @@ async function loadLanguages() {
 function fillTargets() {
   const codes = source.value ? targets[source.value] : [...new Set(Object.values(targets).flat())].sort();
   fill(target, codes);
-  element("swap").disabled = !canSwap();
+  showPair();
+}
+
+// Show what follows from the two languages.
+function showPair() {
+  const swap = element("swap");
+  swap.disabled = !canSwap();
+  swap.title = swap.disabled ? (source.value ? `No model translates ${names[target.value] || target.value} to ${names[source.value]}` : "Choose the language of the text first") : "Swap languages (Alt+S)";
+  showModel();
+}
+
+// Show the model of the chosen languages, and its examples while there is no text.
+function showModel() {
+  const model = models.find(({ pairs }) => pairs.some(([from, to]) => to === target.value && (!source.value || from === source.value)));
+  const license = model && model.license ? `license ${model.license}` : "";
+  element("model").textContent = model ? [model.name, model.purpose, model.score, license].filter(Boolean).join(" · ") : "";
+  element("examples").replaceChildren(...(model ? model.examples : []).map((example) => {
+    const item = document.createElement("li"), choice = document.createElement("button");
+    choice.type = "button";
+    choice.textContent = example;
+    choice.addEventListener("click", () => { setText(example); text.focus(); });
+    item.append(choice);
+    return item;
+  }));
+  element("models").hidden = !model;
+}
+
+function setText(value) {
+  text.value = value;
+  schedule();
+  translateNow();
 }
 
 function canSwap() {
@@ -62,7 +94,8 @@ async function readError(answer) {
 function schedule() {
   clearTimeout(timer);
   timer = setTimeout(translateNow, WAIT_MILLISECONDS);
-  element("count").textContent = text.value ? `${text.value.length} characters` : "";
+  element("count").textContent = text.value ? `${text.value.length.toLocaleString()} of ${limit.toLocaleString()} characters` : "";
+  element("clear").disabled = !text.value;
 }
 
 // Begin to translate the text; lastTranslation settles when that is done.
@@ -241,6 +274,7 @@ function select(index, button) {
   details.dataset.pinned = "yes";
   link(segment);
   fillDetails(segment);
+  button.scrollIntoView({ block: "nearest" });
   for (const alternative of segment.alternatives || []) {
     const item = document.createElement("li");
     const choice = document.createElement("button");
@@ -278,15 +312,14 @@ async function swap() {
   source.value = to;
   fillTargets();
   target.value = from;
-  element("swap").disabled = !canSwap();
-  if (translated) text.value = translated;
-  schedule();
-  translateNow();
+  showPair();
+  setText(translated || text.value);
 }
 
 text.addEventListener("input", schedule);
 source.addEventListener("change", () => { fillTargets(); translateNow(); });
-target.addEventListener("change", () => { element("swap").disabled = !canSwap(); translateNow(); });
+target.addEventListener("change", () => { showPair(); translateNow(); });
+element("clear").addEventListener("click", () => { setText(""); text.focus(); });
 element("swap").addEventListener("click", swap);
 element("copy").addEventListener("click", async () => {
   await navigator.clipboard.writeText(translated);
