@@ -185,6 +185,7 @@ def make_epub(body: str) -> bytes:
     )
 
 
+EVENTS = "[Events]\nFormat: Layer, Start, End, Style, Text\n"
 CUE = "00:00:01.000 --> 00:00:02.000\n"
 XLIFF = '<xliff version="1.2"><file><body><trans-unit id="a"><source>w{}</source></trans-unit></body></file></xliff>'
 QT = '<TS version="2.1"><context><name>c</name><message><source>w{}</source><translation/></message></context></TS>'
@@ -207,6 +208,7 @@ INSIDE: dict[str, Sequence[Wrap]] = {
     ],
     ".srt": [lambda text: f"1\n{CUE}{text.replace(chr(10), ' ')}"],
     ".vtt": [lambda text: f"WEBVTT\n\n{CUE}{text.replace(chr(10), ' ')}"],
+    ".ass": [lambda text: f"{EVENTS}Dialogue: 0,0:00:01.00,0:00:02.00,,w{text.replace(chr(10), ' ')}\n"],
     ".json": [lambda text: json.dumps({"a": text, "b": {"message": text}}), lambda text: f'{{"a": {text}'],
     ".yaml": [lambda text: f"en:\n  a: {json.dumps(text)}\n", lambda text: f"en:\n  a: w{text}\n"],
     ".properties": [lambda text: "a=w" + text.replace("\n", "\\\n")],
@@ -238,7 +240,7 @@ EQUAL_SUFFIXES = {
     ".pot": ".po", ".xliff": ".xlf", ".htm": ".html", ".xhtml": ".html", ".markdown": ".md", ".arb": ".json", ".yml": ".yaml",
     ".resw": ".resx", ".mdx": ".md", ".dotx": ".docx", ".potx": ".pptx", ".ppsx": ".pptx", ".xltx": ".xlsx", ".ott": ".odt",
     ".odp": ".odt", ".otp": ".odt", ".ods": ".odt", ".ots": ".odt", ".tsv": ".csv", ".docm": ".docx", ".dotm": ".docx",
-    ".pptm": ".pptx", ".potm": ".pptx", ".ppsm": ".pptx", ".xlsm": ".xlsx", ".xltm": ".xlsx",
+    ".pptm": ".pptx", ".potm": ".pptx", ".ppsm": ".pptx", ".xlsm": ".xlsx", ".xltm": ".xlsx", ".ssa": ".ass",
 }  # fmt: skip
 
 

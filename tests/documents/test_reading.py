@@ -184,6 +184,7 @@ def fill(start: str, pattern: str, end: str = "") -> str:
     return start + pattern * (2**24 // len(pattern)) + end
 
 
+ASS = "[Events]\nFormat: Start, End, Text\nDialogue: 0:00:01.00,0:00:02.00,one two "
 LARGE_FILES = {
     "units.xlf": lambda: fill(XLIFF.partition("{}")[0], UNIT.format("one two <x/> three"), XLIFF.partition("{}")[2]),
     "elements.xlf": lambda: fill("<xliff version='1.2'>", "<x/>", "</xliff>"),
@@ -201,6 +202,8 @@ LARGE_FILES = {
     "escapes.strings": lambda: fill('"a"="', "\\n", '";'),
     "comments.strings": lambda: fill('"a"="b";', "/* a */"),
     "tags.srt": lambda: fill("1\n00:00:01,000 --> 00:00:02,000\n", "<i>a</i>"),
+    "braces.ass": lambda: fill(ASS, "{a}"),
+    "events.ass": lambda: fill("[Events]\nFormat: Start, End, Text\n", "Dialogue: 0:00:01.00,0:00:02.00,a b\n"),
     "stamps.vtt": lambda: fill("WEBVTT\n\n00:01.000 --> 00:02.000\n", "<00:01.500>a "),
     "segments.tmx": lambda: fill(
         "<tmx version='1.4'><header srclang='en'/><body><tu>", "<tuv xml:lang='en'><seg>a</seg></tuv>", "</tu></body></tmx>"

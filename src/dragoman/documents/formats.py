@@ -26,6 +26,7 @@ _PARSERS = {
         ".mdx": ("markdown", "parse_mdx"),
         ".srt": ("subtitles", "parse_srt"),
         ".vtt": ("subtitles", "parse_vtt"),
+        ".ass .ssa": ("substation", "parse_ass"),
         ".json .arb": ("json_file", "parse"),
         ".yaml .yml": ("yaml_file", "parse"),
         ".properties": ("properties", "parse_properties"),

@@ -6,7 +6,7 @@ A sentence often goes on in the next cue. `sentence_groups` of the document list
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman.documents.cue_text import STAMP, TAG, CueText, read_cue_text, split_cue
@@ -70,6 +70,7 @@ class Cue:
     begins_at, ends_at: seconds
     is_dialogue: a dash or a name stands before it
     is_timed: the cue has time stamps, so that each of its lines is a text
+    track: style of the cue; a sentence does not go on in a cue of another one
     """
 
     start: int
@@ -78,6 +79,7 @@ class Cue:
     ends_at: float
     is_dialogue: bool
     is_timed: bool
+    track: str = ""
 
     @property
     def seconds(self) -> float:
@@ -87,7 +89,8 @@ class Cue:
 
 def parse_srt(content: bytes) -> Document:
     """Return the document of a SubRip file. Raises DataError for a file that is not one."""
-    return _parse(_decode(content), "srt")
+    text = decode_subtitles(content)
+    return parse_cues(text, "srt", _read_cues(text.text, is_vtt=False))
 
 
 def parse_vtt(content: bytes) -> Document:
@@ -95,11 +98,11 @@ def parse_vtt(content: bytes) -> Document:
     text = decode(content)
     if not re.match(r"WEBVTT(?:[ \t\n\r]|$)", text.text):
         raise DataError("the file does not begin with WEBVTT, so it is no WebVTT file", code="invalid-format")
-    return _parse(text, "vtt")
+    return parse_cues(text, "vtt", _read_cues(text.text, is_vtt=True))
 
 
-def _decode(content: bytes) -> EncodedText:
-    """Return the text of a SubRip file, which is in Windows-1252 if it is not in UTF-8.
+def decode_subtitles(content: bytes) -> EncodedText:
+    """Return the text of a subtitle file, which is in Windows-1252 if it is not in UTF-8.
 
     Raises DataError if so many characters are not in ASCII that the encoding must be another one.
     """
@@ -115,12 +118,16 @@ def _decode(content: bytes) -> EncodedText:
         return text
 
 
-def _parse(text: EncodedText, name: str) -> Document:
-    is_escaped = name == "vtt"
+def parse_cues(text: EncodedText, name: str, found_cues: Iterable[Cue]) -> Document:
+    """Return the document of cues.
+
+    name: name of the format: "srt", "vtt", or "ass", in which the text of a cue is one line
+    """
+    is_escaped, is_one_line = name == "vtt", name == "ass"
     units: list[Unit] = []
     cues: dict[str, Cue] = {}
     texts: dict[str, CueText] = {}
-    for cue in _read_cues(text.text, is_vtt=is_escaped):
+    for cue in found_cues:
         raw = text.text[cue.start : cue.end]
         cue_text = read_cue_text(raw, is_escaped=is_escaped)
         if cue_text.source.strip():
@@ -130,18 +137,18 @@ def _parse(text: EncodedText, name: str) -> Document:
                 markup=cue_text.markup,
                 keep_line_breaks=cue.is_timed,
                 seconds=cue.seconds,
-                lines=_LINE_BREAK.sub("\n", raw),
+                lines=cue_text.source if is_one_line else _LINE_BREAK.sub("\n", raw),
             )
             units.append(unit)
             check_texts(len(units), len(text.content))
             cues[unit.id], texts[unit.id] = cue, cue_text
-    if not units and "-->" not in text.text:
+    if not units and not is_one_line and "-->" not in text.text:
         raise DataError(f"the file has no cue, so it is no {name.upper()} file", code="invalid-format")
 
     def make_edits(unit: Unit, translation: UnitTranslation) -> Sequence[Edit]:
         cue, cue_text = cues[unit.id], texts[unit.id]
         in_one_line = replace(translation, text=translation.text.replace("\n", " "))
-        if cue.is_timed:
+        if cue.is_timed or is_one_line:
             written = cue_text.write(in_one_line)
         else:
             broken = translation.text if "\n" in translation.text else break_lines(translation.text)
@@ -193,7 +200,7 @@ def _read_cues(text: str, *, is_vtt: bool) -> Iterator[Cue]:
         groups = times.groups()
         is_timed = STAMP.search(text, start, position) is not None
         for first, last, is_dialogue in split_cue(text, start, position):
-            yield Cue(first, last, _to_seconds(groups[:4]), _to_seconds(groups[4:]), is_dialogue, is_timed)
+            yield Cue(first, last, to_seconds(groups[:4]), to_seconds(groups[4:]), is_dialogue, is_timed)
 
 
 def _begins_cue(lines: Sequence[str], number: int) -> bool:
@@ -204,7 +211,8 @@ def _begins_cue(lines: Sequence[str], number: int) -> bool:
     return bool(_NUMBER.fullmatch(lines[number]) and _TIMES.fullmatch(following))
 
 
-def _to_seconds(groups: Sequence[str | None]) -> float:
+def to_seconds(groups: Sequence[str | None]) -> float:
+    """Return the seconds of a time, given as hours, minutes, seconds and the digits behind the point."""
     hours, minutes, seconds, fraction = groups
     return 3600 * int(hours or 0) + 60 * int(minutes or 0) + int(seconds or 0) + float(f"0.{fraction}")
 
@@ -218,7 +226,8 @@ def _group_cues(units: Sequence[Unit], cues: dict[str, Cue]) -> Iterator[tuple[s
         is_start = _TEXT_START.match(unit.source) is not None
         pause = cues[unit.id].begins_at - cues[group[-1]].ends_at if group else 0.0
         is_repeated = unit.source in sources  # captions that roll show a line twice
-        is_next = is_plain and 0 <= pause <= MAX_PAUSE and not is_repeated and not is_start
+        is_same = not group or cues[unit.id].track == cues[group[-1]].track
+        is_next = is_plain and is_same and 0 <= pause <= MAX_PAUSE and not is_repeated and not is_start
         if group and not (is_next and len(group) < MAX_GROUP):
             if len(group) > 1:
                 yield tuple(group)
