@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.documents import json_file
-from dragoman.documents.document import UnitTranslation, check_written, write_document
+from dragoman.documents.document import UnitTranslation, add_plural_forms, check_written, write_document
 from dragoman.errors import DataError
+from expected_errors import raises_code
 
 FILE = r"""{
   // a comment
@@ -130,3 +131,43 @@ def check_error(content: bytes) -> str:
     with pytest.raises(DataError) as caught:
         json_file.parse(content)
     return caught.value.code
+
+
+JSON5 = r"""// comment
+{
+  title: 'It\'s "new"', $ok_1: "a 'b'", 'quoted key': 'one\
+ two', more: {deep: ["x y", .5, +1, 0xFF, Infinity, -NaN, 'end',],},
+  escapes: 'caf\xe9 \u00e9 \v\q', items_one: '{{count}} item', items_other: '{{count}} items', /* last */
+}
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_json5_is_read_and_written_in_its_own_style(encoding: str) -> None:
+    document = check_laws(json_file.parse_json5, JSON5.encode(encoding))
+    assert {unit.key: unit.source for unit in document.units} == {
+        "title": "It's \"new\"", "$ok_1": "a 'b'", "quoted key": "one two", "more.deep.0": "x y", "more.deep.6": "end",
+        "escapes": "café é \vq", "items_one": "{{count}} item", "items_other": "{{count}} items",
+    }  # fmt: skip
+    written = write_document(document, {document.units[0].id: UnitTranslation("\\ ' \" \n é")})
+    assert written.decode(encoding) == JSON5.replace('It\\\'s "new"', "\\\\ \\' \" \\n \\u00e9")
+
+
+def test_json5_has_plural_forms_with_keys_like_the_others() -> None:
+    document = add_plural_forms(json_file.parse_json5(JSON5.encode()), json_file.parse_json5, "pl")
+    assert b"items_few: '{{count}} items', items_many: '{{count}} items', items_other:" in document.content
+
+
+def test_other_content_than_json5_is_refused() -> None:
+    for text in ("{a b: 1}", "{'a': 'b", "{a: 'b\nc'}", "{a: '\\xz'}" + "}", "{" * 300, "[" * 300, "'a'", "{a: 1} b", "/*"):
+        with raises_code("invalid-format"):
+            json_file.parse_json5(text.encode())
+
+
+def test_json5_package_reads_the_same_texts() -> None:
+    json5 = pytest.importorskip("json5", reason="the package json5 is not installed")
+    document = json_file.parse_json5(JSON5.encode())
+    translations = {unit.id: UnitTranslation(f"«'{unit.source}'\\»") for unit in document.units}
+    values = json5.loads(write_document(document, translations).decode())
+    assert values["title"] == "«'It's \"new\"'\\»"
+    assert values["more"]["deep"][0] == "«'x y'\\»"

@@ -194,6 +194,8 @@ LARGE_FILES = {
     "attributes.html": lambda: fill("<p title='>' ", "a=1 ", ">one</p>"),
     "references.html": lambda: fill("<p>", "&amp;", "one</p>"),
     "strings.json": lambda: fill("[", '"a",', "1]"),
+    "escapes.json5": lambda: fill("{a: '", "\\v", "'}"),
+    "words.json5": lambda: fill("[", "+1 , ", "]"),
     "lists.json": lambda: fill("[", "[],", "1]"),
     "escapes.json": lambda: fill('["', "\\u00e4", '"]'),
     "letters.arb": lambda: fill('{"a": "', "{a, plural, one {x} other {y}}", '"}'),

@@ -82,7 +82,7 @@ def test_wrapped_text_is_read(subtests: pytest.Subtests) -> None:
     for suffix in INSIDE:
         with subtests.test(suffix=suffix):
             for number, wrap in enumerate(INSIDE[suffix]):
-                if (suffix, number) != (".json", 1):  # syntax
+                if (suffix, number) not in ((".json", 1), (".json5", 1)):  # syntax
                     assert parse_document(*read(suffix, wrap, "word one two")).units, number
 
 

@@ -28,6 +28,7 @@ _PARSERS = {
         ".vtt": ("subtitles", "parse_vtt"),
         ".ass .ssa": ("substation", "parse_ass"),
         ".json .arb": ("json_file", "parse"),
+        ".json5": ("json_file", "parse_json5"),
         ".yaml .yml": ("yaml_file", "parse"),
         ".properties": ("properties", "parse_properties"),
         ".strings": ("properties", "parse_strings"),

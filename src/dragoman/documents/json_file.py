@@ -1,4 +1,4 @@
-"""JSON files with texts: values of i18next and others, Chrome's messages.json, and ARB. Comments are allowed.
+"""JSON and JSON5 files with texts: values of i18next and others, Chrome's messages.json, and ARB. Comments are allowed.
 
 Keys stay as they are, and so do notes for translators and notes for programs.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
@@ -27,6 +27,13 @@ _TOKEN = re.compile(
     r'(?P<space>[ \t\r\n]+|//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\\n]++|\\.)*+")|(?P<mark>[{}\[\]:,])|(?P<word>[-+.\w]+)',
     re.DOTALL,
 )
+_TOKEN_JSON5 = re.compile(
+    r"(?P<space>[\s\ufeff]+|//[^\n]*|/\*.*?\*/)|(?P<string>\"(?:[^\"\\\n]++|\\(?:\r\n|.))*+\"|'(?:[^'\\\n]++|\\(?:\r\n|.))*+')"
+    r"|(?P<mark>[{}\[\]:,])|(?P<word>(?:[-+.\w$]|\\u[0-9a-fA-F]{4})+)",
+    re.DOTALL,
+)
+"""Token of JSON5, whose strings and keys have more forms; source: https://spec.json5.org"""
+_ESCAPE_JSON5 = re.compile(r'\\(?:x([0-9a-fA-F]{2})|\r\n|.)|"', re.DOTALL)
 _BLANK = r"[ \t\r\n]*+"
 # Items of a list, and members of an object, that are numbers, true, false and null. A slice is short.
 _ITEMS = re.compile(rf"(?:{_BLANK},{_BLANK}[-+.\w]++){{1,4096}}+")
@@ -36,8 +43,17 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 def parse(content: bytes) -> Document:
     """Return the document of a JSON file. Raises DataError for a file that is not JSON or whose root is a single value."""
+    return _parse(content, is_json5=False)
+
+
+def parse_json5(content: bytes) -> Document:
+    """Return the document of a JSON5 file. Raises DataError as `parse` does."""
+    return _parse(content, is_json5=True)
+
+
+def _parse(content: bytes, *, is_json5: bool) -> Document:
     text = decode(content)
-    strings = list(_read_strings(text.text))
+    strings = list(read_strings(text.text, is_json5=is_json5))
     is_chrome = any(string.path[1:] == ("message",) for string in strings) and all(len(string.path) >= 2 for string in strings)
     # A file in ASCII with escaped letters is written in ASCII again.
     is_ascii = text.text.isascii() and re.search(r"\\u(?!00[01])[0-9a-fA-F]{4}", text.text) is not None
@@ -47,7 +63,8 @@ def parse(content: bytes) -> Document:
     spans: dict[str, tuple[int, int]] = {}
     for number, string in enumerate(strings):
         path = string.path
-        value = _decode_string(text.text[string.start : string.end])
+        literal = text.text[string.start : string.end]
+        value = decode_string(_to_json(literal) if is_json5 else literal)
         is_note = any(part.startswith("@") for part in path) or (is_chrome and path[1:] != ("message",))
         if not is_note and value.strip() and (holds_language is None or holds_language(path)):
             key = join_keys(path)
@@ -59,7 +76,10 @@ def parse(content: bytes) -> Document:
         written = json.dumps(translation.text, ensure_ascii=is_ascii)
         if not is_ascii:
             written = _CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1], written)
-        return [text.make_edit(*spans[unit.id], written, escape=lambda character: json.dumps(character)[1:-1])]
+        start, end = spans[unit.id]
+        if text.text[start] == "'":
+            written = "'" + written[1:-1].replace('\\"', '"').replace("'", r"\'") + "'"
+        return [text.make_edit(start, end, written, escape=lambda character: json.dumps(character)[1:-1])]
 
     def make_plural_edits(language: str) -> Sequence[Edit]:
         """Return the edits that add the missing keys of plural forms before each key of `other`."""
@@ -69,6 +89,7 @@ def parse(content: bytes) -> Document:
                 continue
             *parents, name = string.path
             stem = name.removesuffix("other")
+            before, _, after = text.text[string.key_start : string.key_end].rpartition("other")
             present = {category for category in CATEGORIES if (*parents, stem + category) in keys}
             indent_start = string.key_start
             while text.text[indent_start - 1] in " \t\r\n":
@@ -76,24 +97,39 @@ def parse(content: bytes) -> Document:
             indent = text.text[indent_start : string.key_start]
             behind_key = text.text[string.key_end : string.end]
             added = [
-                f"{json.dumps(stem + category, ensure_ascii=is_ascii)}{behind_key},{indent}"
-                for category in list_missing_categories(language, present)
+                f"{before}{category}{after}{behind_key},{indent}" for category in list_missing_categories(language, present)
             ]
             edits += [text.make_edit(string.key_start, string.key_start, "".join(added))] if added else []
         return edits
 
     texts, others = divide_units(units)
-    return Document(content, texts, "json", make_edits, make_plural_edits=make_plural_edits, other_units=others)
+    name = "json5" if is_json5 else "json"
+    return Document(content, texts, name, make_edits, make_plural_edits=make_plural_edits, other_units=others)
 
 
-def _decode_string(quoted: str) -> str:
+def _to_json(token: str) -> str:
+    """Return a string or a key of JSON5 as a string of JSON, with the escapes of JSON."""
+
+    def convert(match: re.Match[str]) -> str:
+        sign = match[0][1:]
+        if not sign or match[1]:  # a quotation mark, or an escape of two digits
+            return f"\\u00{match[1]}" if match[1] else '\\"'
+        if sign[0] in "\r\n\u2028\u2029":
+            return ""
+        return {"v": "\\u000b", "0": "\\u0000"}.get(sign, match[0] if sign in '"\\/bfnrtu' else sign)
+
+    body = token[1:-1] if token[0] in "\"'" else token
+    return f'"{_ESCAPE_JSON5.sub(convert, body)}"'
+
+
+def decode_string(quoted: str) -> str:
     """Return the text of a string. Half of a surrogate pair stays an escape, because no encoding can write it."""
     value: str = _DECODER.decode(quoted)
     return re.sub(r"[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", value)
 
 
 @dataclass(frozen=True, slots=True)
-class _JsonString:
+class JsonString:
     """Value that is a string.
 
     path: keys of the objects around it, and its own
@@ -108,17 +144,23 @@ class _JsonString:
     key_end: int
 
 
-def _read_strings(text: str) -> Iterator[_JsonString]:
-    """Yield the values that are strings. Raises DataError, with the line, for other content than JSON.
+def read_strings(
+    text: str, *, is_json5: bool = False, on_other: Callable[[Path, int, int], None] | None = None
+) -> Iterator[JsonString]:
+    """Yield the values that are strings. Raises DataError, with the line, for other content than JSON or JSON5.
 
     An element of a list has its number as its key.
+
+    on_other: called with the path and the place of each other value, of an object at its end
     """
+    pattern = _TOKEN_JSON5 if is_json5 else _TOKEN
     stack: list[tuple[str, str]] = []  # closing bracket and present key
+    starts: list[int] = []
     key_start = key_end = 0
     expected = "root"
     position = num_cells = 0
     while position < len(text):
-        match = _TOKEN.match(text, position)
+        match = pattern.match(text, position)
         if match is None:
             raise _syntax_error(text, position)
         start, position = match.span()
@@ -127,9 +169,10 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
             continue
         if not position & 0xFF:
             check_goes_on()
-        if match["string"]:
+        is_key = expected in ("key", "key or end") and bool(match["string"] or (is_json5 and match["word"]))
+        if match["string"] or is_key:
             try:
-                string = _DECODER.decode(token)
+                string = _DECODER.decode(_to_json(token) if is_json5 else token)
             except ValueError:
                 raise _syntax_error(text, start) from None
         if expected in ("value", "value or end") and (match["string"] or match["word"]):
@@ -137,9 +180,18 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
                 key_span = (key_start, key_end) if stack and stack[-1][0] == "}" else (0, 0)
                 num_cells += 1 + len(stack) // 8  # memory holds the keys around each
                 check_texts(num_cells, len(text))
-                yield _JsonString(tuple(key for _, key in stack), start, position, *key_span)
+                yield JsonString(tuple(key for _, key in stack), start, position, *key_span)
+            elif on_other is not None:
+                num_cells += 1
+                check_texts(num_cells, len(text))
+                on_other(tuple(key for _, key in stack), start, position)
             expected = "comma or end"
-            while match["word"] and stack and (run := (_ITEMS if stack[-1][0] == "]" else _MEMBERS).match(text, position)):
+            while (
+                match["word"]
+                and stack
+                and on_other is None
+                and (run := (_ITEMS if stack[-1][0] == "]" else _MEMBERS).match(text, position))
+            ):
                 check_goes_on()
                 closing, key = stack[-1]
                 stack[-1] = closing, str(int(key) + run[0].count(",")) if closing == "]" else ""
@@ -150,8 +202,9 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
             num_cells += 1
             check_texts(num_cells, len(text))
             stack.append(("}", "") if token == "{" else ("]", "0"))
+            starts.append(start)
             expected = "key or end" if token == "{" else "value or end"
-        elif expected in ("key", "key or end") and match["string"]:
+        elif is_key:
             stack[-1] = ("}", string)
             key_start, key_end = start, position
             expected = "colon"
@@ -163,6 +216,9 @@ def _read_strings(text: str) -> Iterator[_JsonString]:
             expected = "key or end" if closing == "}" else "value or end"  # a comma may stand before the end
         elif expected.endswith("or end") and stack and token == stack[-1][0]:
             stack.pop()
+            object_start = starts.pop()
+            if on_other is not None:
+                on_other(tuple(key for _, key in stack), object_start, position)
             expected = "comma or end" if stack else "end"
         else:
             raise _syntax_error(text, start)
