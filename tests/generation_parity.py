@@ -105,7 +105,7 @@ class Peer:
 
     @torch.no_grad()
     def check_logits(self, lines: Sequence[str], forward: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
-        """Check that the logits of random targets differ by at most 1e-5.
+        """Check that the logits of random targets differ by at most 3e-5.
 
         forward: returns the logits of the source; by default those of `model`
         """
@@ -117,7 +117,9 @@ class Peer:
             inputs = torch.cat([torch.tensor([[2, *self.prompt]]), targets], dim=1)
             expected = self._compute_logits(source, inputs) if forward is None else forward(source, inputs)
             logits = self.translator.bundle.model(source_ids[source], target_ids[inputs])
-            torch.testing.assert_close(logits[:, :, target_ids], expected, rtol=0, atol=1e-5)
+            logits, is_excluded = logits[:, :, target_ids], expected == -torch.inf
+            assert (logits[is_excluded] < -1e4).all()
+            torch.testing.assert_close(logits[~is_excluded], expected[~is_excluded], rtol=0, atol=3e-5)
 
     def _compute_logits(self, source: Tensor, inputs: Tensor) -> Tensor:
         logits: Tensor = self.model(input_ids=source, decoder_input_ids=inputs, use_cache=False).logits

@@ -38,6 +38,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "concatenated sinusoids": {"position_encoding": "concatenated"},
     "sinusoids in halves": {"position_encoding": "halves", "position_offset": 2},
     "offset": {"position_offset": 7},
+    "embedding norm": {"embedding_norm": True, "target_space_embedding": True},
     "learned positions": {"position_encoding": "learned", "max_positions": 8},
     "decoder tie": {"tie_embeddings": "decoder"},
     "no tie": {"tie_embeddings": "none"},

@@ -13,6 +13,10 @@ import torch
 from odd_texts import PLAIN
 
 LANGUAGES = (">>deu<<", ">>fra<<")
+SMALL: dict[str, Any] = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64, "init_std": 0.5,
+}  # fmt: skip
 
 
 def train_pieces(path: Path, *, model_type: str = "unigram", extra: str = "") -> None:
@@ -74,10 +78,8 @@ def write_marian(
         transformers.MarianConfig(
             vocab_size=size, decoder_vocab_size=len(target) if separate else size,
             share_encoder_decoder_embeddings=not separate,
-            d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
-            encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64, pad_token_id=vocabulary.index("<pad>"),
-            eos_token_id=0, bos_token_id=0, forced_eos_token_id=None, decoder_start_token_id=vocabulary.index(start),
-            activation_function="swish", init_std=0.5,
+            pad_token_id=vocabulary.index("<pad>"), eos_token_id=0, bos_token_id=0, forced_eos_token_id=None,
+            decoder_start_token_id=vocabulary.index(start), activation_function="swish", **SMALL,
         )
     )  # fmt: skip
     return _save(folder, model, tokenizer, dtype, shard_size, change_model)
@@ -152,13 +154,36 @@ def write_m2m100(
     return _save(folder, model, tokenizer, dtype, shard_size, change_model)
 
 
+def write_mbart50(
+    folder: Path,
+    change: Callable[[Any], object] = lambda tokenizer: None,
+    *,
+    keep_sentencepiece: bool = False,
+    dtype: torch.dtype = torch.float32,
+    shard_size: str = "1GB",
+    change_model: Callable[[Any], object] = lambda model: None,
+) -> tuple[Any, Any]:
+    """Write an mBART-50 folder as transformers 5 saves it, with `tokenizer.json`, and return the model and the tokenizer."""
+    import transformers
+
+    first = folder.with_name(f"{folder.name}-first")
+    folder.mkdir(parents=True)
+    first.mkdir()
+    train_pieces(first / "sentencepiece.bpe.model")
+    (first / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MBart50Tokenizer"}), encoding="utf-8")
+    tokenizer = transformers.MBart50Tokenizer.from_pretrained(first, src_lang="en_XX", tgt_lang="de_DE")
+    change(tokenizer)
+    torch.manual_seed(1)
+    config = transformers.MBartConfig(vocab_size=len(tokenizer), decoder_start_token_id=2, scale_embedding=True, **SMALL)
+    model = transformers.MBartForConditionalGeneration(config)
+    if keep_sentencepiece:
+        (folder / "sentencepiece.bpe.model").write_bytes((first / "sentencepiece.bpe.model").read_bytes())
+    return _save(folder, model, tokenizer, dtype, shard_size, change_model)
+
+
 def make_m2m100_model(vocab_size: int) -> Any:
     """Return a small model of M2M-100 with random weights."""
     import transformers
 
     torch.manual_seed(1)
-    config = transformers.M2M100Config(
-        vocab_size=vocab_size, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64, init_std=0.5,
-    )  # fmt: skip
-    return transformers.M2M100ForConditionalGeneration(config)
+    return transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(vocab_size=vocab_size, **SMALL))

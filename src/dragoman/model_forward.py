@@ -203,13 +203,13 @@ class NumpyTransformer:
         return log_softmax(logits_BWV)
 
     def _embed(self, stack: Stack, ids_BT: IdArray) -> FloatArray:
-        """Return √d_model · E[ids] + PE (sections 3.4 and 3.5); the vector of padding is zero. → (B, T, D)"""
+        """Return √d_model · E[ids] + PE (sections 3.4 and 3.5), and its norm in BART; padding has a zero vector. → (B, T, D)"""
         scale_BT = np.where(ids_BT == self.weights.padding_id, 0, self.weights.embedding_scale).astype(np.float32)
         x_BTD: FloatArray = self.weights.get_embedding(stack)[ids_BT] * scale_BT[:, :, None]
         if (vector_D := self.weights.get_target_space(stack)) is not None:
             x_BTD += vector_D
         x_BTD += self.weights.compute_positions(stack, 0, ids_BT.shape[1])
-        return x_BTD
+        return self._norm(x_BTD, f"{stack}.embedding.norm") if self.weights.config.embedding_norm else x_BTD
 
     def _add_and_norm(self, x_BTD: FloatArray, name: str, sublayer: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
         """Return LayerNorm(x + Sublayer(x)) (section 3.1), or x + Sublayer(LayerNorm(x)) of later models. → (B, T, D)"""

@@ -217,6 +217,8 @@ def list_shapes(
     for stack, num_layers, attentions in stacks:
         if config.position_encoding == "learned":
             shapes[f"{stack}.embedding.positions.weight"] = (config.max_positions, width)
+        if config.embedding_norm:
+            shapes |= _list_norm_shapes(config, f"{stack}.embedding.norm")
         for index in range(num_layers):
             layer = f"{stack}.layers.{index}"
             for attention in attentions:

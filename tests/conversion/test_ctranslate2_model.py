@@ -103,7 +103,7 @@ def write_opennmt(
         embeddings = stack.embeddings[0] if stack is spec.encoder else stack.embeddings
         embeddings.weight = noise(len(vocabulary), 32)
         stack.position_encodings.encodings = positions
-        norms = [stack.layer_norm] if hasattr(stack, "layer_norm") else []
+        norms = [getattr(stack, name) for name in ("layer_norm", "layernorm_embedding") if hasattr(stack, name)]
         for layer in stack.layer:
             attentions = [layer.self_attention, *([layer.attention] if stack is spec.decoder else [])]
             for attention in attentions:
@@ -296,6 +296,7 @@ VARIANTS: dict[str, tuple[Callable[[Any], object], dict[str, Any], dict[str, Any
     "flags": (set_flags, {}, {"decoder_start_token": "zero", "scale_embeddings": False, "norm_epsilon": 0.01}),
     "post-norm": (lambda spec: None, {"pre_norm": False}, {"norm": "post", "final_norm": False}),
     "no final norm": (lambda spec: None, {"no_final_norm": True}, {"norm": "pre", "final_norm": False}),
+    "embedding norm": (lambda spec: None, {"layernorm_embedding": True}, {"embedding_norm": True}),
     "SiLU": (lambda spec: None, {"activation": 2}, {"activation": "silu"}),
     "GELU": (lambda spec: None, {"activation": 3}, {"activation": "gelu"}),
 }
@@ -470,7 +471,6 @@ def folder(small_folder: Path, tmp_path: Path) -> Path:
     "variable",
     [
         "encoder/layer_0/self_attention/relative_position_keys",
-        "encoder/layernorm_embedding/gamma",
         "decoder/layer_0/ffn/linear_0_noact/weight",
         "decoder/project_in/weight",
         "decoder/layer_0/self_attention/rotary_dim",

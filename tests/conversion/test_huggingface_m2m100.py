@@ -1,4 +1,4 @@
-"""Converted M2M-100 and NLLB folders against the `transformers` library, and errors of one line."""
+"""Converted M2M-100, NLLB and mBART-50 folders against the `transformers` library, and errors of one line."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ LETTERS = SOURCE_LETTERS + TARGET_LETTERS
 LINES = ["xyz ä nop 🙂 abc", "  a   b ", "ä", *make_lines(SOURCE_LETTERS, 430, 2)]
 FIRST_PIECES = ["<s>", "<pad>", "</s>", "<unk>"]
 NUM_MADEUP_WORDS = 8
+LANGUAGE_PAIRS = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en_XX", "de_DE")}
 
 
 def list_tokens(kind: str) -> list[str]:
@@ -35,21 +36,23 @@ def list_tokens(kind: str) -> list[str]:
     if kind == "nllb":
         from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES
 
-        return [*pieces, *FAIRSEQ_LANGUAGE_CODES, "<mask>", *unused_tokens(len(pieces) + len(FAIRSEQ_LANGUAGE_CODES) + 1)]
+        return [*pieces, *FAIRSEQ_LANGUAGE_CODES, "<mask>"]
+    if kind == "mbart50":
+        from transformers.models.mbart50.tokenization_mbart50 import FAIRSEQ_LANGUAGE_CODES as MBART50_CODES
+
+        return [*pieces, *MBART50_CODES, "<mask>"]
     from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M100_CODES
 
     languages = [f"__{language}__" for language in M2M100_CODES["m2m100"]]
-    return [*pieces, *languages, *unused_tokens(len(pieces) + len(languages))]
-
-
-def unused_tokens(start: int) -> list[str]:
-    return [f"<unused-{index}>" for index in range(start, start + NUM_MADEUP_WORDS)]
+    start = len(pieces) + len(languages)
+    return [*pieces, *languages, *(f"<unused-{index}>" for index in range(start, start + NUM_MADEUP_WORDS))]
 
 
 def write_folder(folder: Path, kind: str, **changes: Any) -> Any:
     """Write a folder with random weights by transformers itself, and return the model."""
     tokens = list_tokens(kind)
-    config = transformers.M2M100Config(
+    is_mbart = kind == "mbart50"
+    config = (transformers.MBartConfig if is_mbart else transformers.M2M100Config)(
         **{
             "vocab_size": len(tokens),
             "d_model": 32,
@@ -61,21 +64,28 @@ def write_folder(folder: Path, kind: str, **changes: Any) -> Any:
             "decoder_ffn_dim": 48,
             "max_position_embeddings": 128,
             "init_std": 0.5,
+            **({"decoder_start_token_id": 2, "scale_embedding": True} if is_mbart else {}),
             **changes,
         }
     )
     torch.manual_seed(4)
-    model = transformers.M2M100ForConditionalGeneration(config).eval()
+    model_class = transformers.MBartForConditionalGeneration if is_mbart else transformers.M2M100ForConditionalGeneration
+    model = model_class(config).eval()
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm | torch.nn.Linear) and module.bias is not None:
             torch.nn.init.normal_(module.bias, std=0.1)
+    if is_mbart:
+        for stack in (model.model.encoder, model.model.decoder):
+            torch.nn.init.normal_(stack.layernorm_embedding.weight, mean=1.0, std=0.1)
+        torch.nn.init.normal_(model.final_logits_bias, std=0.5)
+        model.final_logits_bias[0, 1] = -torch.inf
     shared = model.model.shared.weight
     shrink_and_favor_end([shared], shared, model.model.decoder.layer_norm.bias, 2)
     model.save_pretrained(folder)
     (folder / "sentencepiece.bpe.model").write_bytes(train_model(LETTERS))
     names = {"src_lang": "en", "tokenizer_class": "M2M100Tokenizer", "language_codes": "m2m100"}
-    if kind == "nllb":
-        names = {"src_lang": "eng_Latn", "tokenizer_class": "NllbTokenizer"}
+    if kind != "m2m100":
+        names = {"src_lang": LANGUAGE_PAIRS[kind][0], "tokenizer_class": "MBart50Tokenizer" if is_mbart else "NllbTokenizer"}
     else:
         pieces = tokens[: tokens.index("__af__")]
         ids = {piece: index for index, piece in enumerate(pieces)}
@@ -85,16 +95,16 @@ def write_folder(folder: Path, kind: str, **changes: Any) -> Any:
 
 
 def make_encode(kind: str, folder: Path) -> Callable[[str], list[int]]:
-    """Return the tokenizer of transformers for M2M-100, and fairseq's formula for NLLB: the id of SentencePiece plus one."""
+    """Return the tokenizer of transformers for M2M-100, and fairseq's formula for others: the id of SentencePiece plus one."""
     if kind == "m2m100":
         tokenizer = transformers.M2M100Tokenizer.from_pretrained(folder, src_lang="en")
         return lambda line: list(tokenizer(line)["input_ids"])
     processor = spm.SentencePieceProcessor(model_proto=train_model(LETTERS))
-    language = list_tokens("nllb").index("eng_Latn")
+    language = list_tokens(kind).index(LANGUAGE_PAIRS[kind][0])
     return lambda line: [language, *((index + 1) if index else 3 for index in processor.encode(line)), 2]
 
 
-@pytest.fixture(scope="module", params=["m2m100", "nllb"])
+@pytest.fixture(scope="module", params=["m2m100", "nllb", "mbart50"])
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
     folder, kind, tokens = tmp_path_factory.mktemp("peer"), request.param, list_tokens(request.param)
     with warnings.catch_warnings():
@@ -104,8 +114,8 @@ def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     dragoman.convert(folder / "source", folder / "bundle")
     translator = dragoman.load(folder / "bundle", task="translation", device="cpu", precision="float32")
     ids = map_ids(translator.bundle.tokenizer.target.piece_to_id, tokens)
-    languages = ("eng_Latn", "deu_Latn") if kind == "nllb" else ("en", "de")
-    prompt = tokens.index(languages[1] if kind == "nllb" else f"__{languages[1]}__")
+    languages = LANGUAGE_PAIRS[kind]
+    prompt = tokens.index(f"__{languages[1]}__" if kind == "m2m100" else languages[1])
     options = {"source_language": languages[0], "target_language": languages[1]}
     return Peer(model, translator, encode, ids, ids, [0, 1], [prompt], options)
 
@@ -127,7 +137,7 @@ def test_outputs_are_equal(search: str, peer: Peer) -> None:
 
 def test_target_language_changes_the_output(peer: Peer) -> None:
     """The decoder reads the language token, so the scores of two languages differ."""
-    names = {"de": "fr", "deu_Latn": "fra_Latn"}
+    names = {"de": "fr", "deu_Latn": "fra_Latn", "de_DE": "fr_XX"}
     options: Any = {**peer.options, "method": "greedy"}
     scores = [
         peer.translator.translate([LINES[3]], **options | {"target_language": language})[0].score
@@ -138,8 +148,9 @@ def test_target_language_changes_the_output(peer: Peer) -> None:
 
 def test_unknown_language_raises(peer: Peer) -> None:
     """Every piece of NLLB fits the pattern of its language tokens, but only the languages of its origin are allowed."""
-    piece = list_tokens("nllb")[5]
-    false, close = ("de", "are deu_Latn, ace_Arab") if "deu_Latn" in peer.options.values() else ("deu", "are de, af")
+    piece, language = list_tokens("nllb")[5], peer.options["target_language"]
+    false = "de" if "_" in language else "deu"
+    close = {"de": "are de, af", "deu_Latn": "are deu_Latn, ace_Arab", "de_DE": "are de_DE, ar_AR"}[language]
     for language, name in ((piece, ""), (false, close)):
         for key in ("source_language", "target_language"):
             with raises_code("invalid-option", f"decoding.{key} = {language!r}: is not a language of the model", name):

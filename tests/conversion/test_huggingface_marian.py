@@ -306,7 +306,7 @@ def test_false_settings_raise(config: dict[str, Any], name: str, tmp_path: Path)
         ),
         (lambda tensors: tensors["model.shared.weight"][7, 3:4].fill_(math.nan), "source-damaged", "output"),
         (lambda tensors: tensors.update(final_logits_bias=torch.zeros(1, 3)), "source-damaged", "final_logits_bias"),
-        (lambda tensors: tensors.update({"model.shared.weight": torch.zeros(9, D_MODEL)}), "source-damaged", "9 rows"),
+        (lambda tensors: tensors.update({"model.shared.weight": torch.zeros(9, D_MODEL)}), "source-damaged", "(9, "),
         (
             lambda tensors: tensors.update({"model.decoder.layers.0.fc1.bias": torch.zeros(D_MODEL)}),
             "source-damaged",
@@ -365,14 +365,14 @@ def test_unknown_format_raises(names: dict[str, str], code: str, tmp_path: Path)
         dragoman.convert(tmp_path / "model", tmp_path / "bundle")
 
 
-@pytest.mark.parametrize("model_type", ["bart", "blenderbot", "mbart", "mt5", "nllb-moe", "seamless_m4t", "t5", "umt5"])
+@pytest.mark.parametrize("model_type", ["blenderbot", "nllb-moe", "seamless_m4t"])
 def test_other_family_of_huggingface_is_named(model_type: str, folder: Path, tmp_path: Path) -> None:
     """All other files are those of a MarianMT model, and of a training that was interrupted."""
     for name in ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "training_args.bin"):
         torch.save({}, folder / name)
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(document | {"model_type": model_type}), encoding="utf-8")
-    with raises_code("unknown-format", f"model_type = {model_type!r}", "dragoman converts marian, m2m_100 and fsmt"):
+    with raises_code("unknown-format", f"model_type = {model_type!r}", "dragoman converts"):
         dragoman.convert(folder, tmp_path / "bundle")
 
 

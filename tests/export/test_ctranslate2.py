@@ -55,6 +55,7 @@ MODEL_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "post-norm with final norm": ("paper", {"final_norm": True}),
     "pre-norm without final norm": ("modern", {"final_norm": False}),
     "starts with the end token": ("t2t-2017", {"decoder_start_token": "eos", "append_source_eos": False}),
+    "mBART": ("modern", {"position_encoding": "learned", "max_positions": 40, "embedding_norm": True}),
     "MarianMT": ("t2t-2017", {"activation": "silu", "output_bias": True, "position_encoding": "halves"}),
     "fairseq with GELU": ("t2t-2017", {"activation": "gelu", "position_offset": 2}),
     "untied and unscaled": ("modern", {"tie_embeddings": "none", "scale_embeddings": False, "norm_epsilon": 0.01}),

@@ -190,6 +190,7 @@ def test_unsupported_feature_is_named(
         ({"position_encoding": "concatenated"}, "model.position_encoding = 'concatenated'"),
         ({"position_offset": 2}, "model.position_offset = 2"),
         ({"d_k": 3}, "model.d_k = 3"),
+        ({"embedding_norm": True}, "model.embedding_norm = True"),
         ({"target_space_embedding": True}, "model.target_space_embedding = True"),
         ({"attention_window": 3}, "model.attention_window = 3"),
     ]

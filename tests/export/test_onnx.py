@@ -36,6 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "t2t-2017": ("t2t-2017", {"target_space_embedding": True}),
     "narrow heads": ("paper", {"d_k": 5, "d_v": 3, "activation": "silu", "output_bias": True}),
     "learned positions": ("modern", {"position_encoding": "learned", "max_positions": 40, "activation": "gelu"}),
+    "BART": ("paper", {"position_encoding": "learned", "max_positions": 40, "embedding_norm": True}),
     "untied": ("paper", {"tie_embeddings": "none", "scale_embeddings": False, "position_offset": 2}),
 }
 

@@ -719,6 +719,7 @@ def test_dropout_positions_follow_the_paper() -> None:
         scale_embeddings=True,
         dropout=0.25,
         padding_id=PAD,
+        norm=nn.Identity(),
     )
     ids = sentences(8, 8, 8, rows=9)
     assert_dropped(embedding(ids), embedding.eval()(ids), 0.25)

@@ -35,7 +35,7 @@ MODEL_KEYS: list[dict[str, Any]] = [
     {"norm": "post"},
     {"norm": "pre", "attention_bias": True},
     {"attention_window": 2},
-    {"position_encoding": "learned", "max_positions": 44},
+    {"position_encoding": "learned", "max_positions": 44, "embedding_norm": True},
     {"position_encoding": "concatenated", "d_k": 5, "d_v": 3},
     {"tie_embeddings": "all", "target_space_embedding": True, "scale_embeddings": False, "final_norm": True},
     {"activation": "silu", "output_bias": True, "position_encoding": "halves"},

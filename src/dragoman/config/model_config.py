@@ -92,6 +92,8 @@ class ModelConfig(ExtensibleSection):
     """Whether the output matrix before the softmax has a bias; the paper's has none."""
     scale_embeddings: bool = True
     """Whether embeddings are multiplied by √d_model (section 3.4)."""
+    embedding_norm: bool = False
+    """Whether the sum of embedding and position is normalized, as in BART."""
     initialization: Literal["glorot", "torch", "normal", "gnmt", "convs2s"] = "glorot"
     """Initial weights: Glorot uniform, PyTorch's default, N(0, 0.02), uniform between ±0.04·√(1024/d_model) (GNMT), or by
     inputs and dropout of a layer (ConvS2S); only the last three include embeddings."""

@@ -54,6 +54,7 @@ PAPER_SETTINGS = (
     PaperSetting("model.position_encoding", "section 3.5", "interleaved", "concatenated"),
     PaperSetting("model.tie_embeddings", "section 3.4", "all", "all"),
     PaperSetting("model.scale_embeddings", "section 3.4", True, True),
+    PaperSetting("model.embedding_norm", "section 3.4", False, False),
     PaperSetting("model.initialization", "not stated", None, "glorot"),
     PaperSetting("model.norm_epsilon", "not stated", None, 1e-6),
     PaperSetting("model.attention_dropout", "section 5.4", 0.0, 0.0),

@@ -182,7 +182,9 @@ def _detect_format(files: SourceFiles) -> SourceFormat:
             return source_format
     problem = "has no known format"
     if SETTINGS_FILE in files and (model_type := files.read_json_object(SETTINGS_FILE).get("model_type")) is not None:
-        problem = f"its {SETTINGS_FILE} has model_type = {model_type!r:.60}, and dragoman converts marian, m2m_100 and fsmt"
+        problem = (
+            f"its {SETTINGS_FILE} has model_type = {model_type!r:.60}, and dragoman converts marian, m2m_100, mbart and fsmt"
+        )
     raise DataError(
         f"{files.folder}: {problem}; dragoman converts {', '.join(candidate.NAME for candidate in FORMATS)}",
         code="unknown-format",

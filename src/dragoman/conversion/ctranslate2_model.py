@@ -233,7 +233,6 @@ def build_model(
         | ({"language_token": language_token} if language_token else {})
         | ({"language_token_placement": "both"} if reads_source_language else {}),
         "model": model_section,
-        **({} if num_positions is None else {"data": {"max_length": min(256, num_positions)}}),
         "decoding": {
             "method": "beam" if beam_size > 1 else "greedy",
             "beam_size": beam_size if beam_size > 1 else 4,
@@ -382,12 +381,13 @@ class _Weights:
         for stack, count in num_layers.items():
             for layer in range(count):
                 weights |= self._read_layer(stack, layer, has_bias)
-        final_norms = {stack: f"{stack}/layer_norm/gamma" in arrays for stack in num_layers}
-        if final_norms["encoder"] != final_norms["decoder"]:
-            raise self._refuse("layer_norm", "in one stack only", "dragoman has it in both stacks or in none")
-        if final_norms["encoder"]:
-            for stack in num_layers:
-                weights |= self._read_norm(f"{stack}/layer_norm", f"{stack}.norm")
+        stack_norms = {"layer_norm": "norm", "layernorm_embedding": "embedding.norm"}
+        has_norm = {name: f"encoder/{name}/gamma" in arrays for name in stack_norms}
+        for source, target in stack_norms.items():
+            if has_norm[source] != (f"decoder/{source}/gamma" in arrays):
+                raise self._refuse(source, "in one stack only", "dragoman has it in both stacks or in none")
+            for stack in num_layers if has_norm[source] else ():
+                weights |= self._read_norm(f"{stack}/{source}", f"{stack}.{target}")
         positions, position_weights = self._read_positions(d_model)
         weights |= position_weights
         width = arrays.matrix("encoder/layer_0/self_attention/linear_0/weight").shape[0] // (3 * self.num_heads)
@@ -403,7 +403,8 @@ class _Weights:
             "num_heads": self.num_heads,
             **({} if width * self.num_heads == d_model else {"d_k": width, "d_v": width}),
             "norm": "pre" if self._read_equal_number("pre_norm", 1) else "post",
-            "final_norm": final_norms["encoder"],
+            "final_norm": has_norm["layer_norm"],
+            "embedding_norm": has_norm["layernorm_embedding"],
             "norm_epsilon": settings.number("layer_norm_epsilon", 1e-5),
             "attention_bias": has_bias,
             "activation": ACTIVATIONS[activation],

@@ -130,7 +130,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             "byte_fallback": False,
         },
         "model": _convert_settings(settings, num_positions, has_final_norm="encoder.norm.weight" in weights),
-        **({} if num_positions is None else {"data": {"max_length": min(256, num_positions)}}),
         "decoding": {
             "beam_size": 5,
             "length_penalty": "power",
@@ -338,21 +337,9 @@ def _build_weights(
         weights |= reader.read_layers(stack, settings.integer(f"{stack}_layers"))
         if has_final_norm:
             weights |= reader.read_norm(stack)
-        if learned:
-            table = _get_learned_positions(reader, settings, stack)
-            scale = settings.integer("encoder_embed_dim") ** -0.5  # dragoman multiplies learned positions by √d
-            weights[f"{stack}.embedding.positions.weight"] = reader.builder.concat([table], scale=scale)
-        else:
+        if not learned:
             reader.skip_sinusoids(f"{stack}.embed_positions.weights", PADDING + 1)
+    if learned:
+        weights |= reader.read_learned_positions(PADDING + 1)
     reader.check_all_used()
     return weights
-
-
-def _get_learned_positions(reader: WeightReader, settings: ModelSettings, stack: str) -> Array:
-    """Return the learned positions of one stack without the rows before the first. (number of positions, D)"""
-    tables = {name: reader.get(f"{name}.embed_positions.weight") for name in ("encoder", "decoder")}
-    if any(table.ndim != 2 or len(table) <= PADDING + 1 for table in tables.values()):
-        raise damaged(reader.tensors.location, "its learned positions are not a matrix")
-    if len(tables["encoder"]) != len(tables["decoder"]):
-        raise settings.refuse("max_target_positions", "dragoman has one number of learned positions for both stacks")
-    return tables[stack][PADDING + 1 :]

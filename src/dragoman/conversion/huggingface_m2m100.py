@@ -1,9 +1,9 @@
-"""M2M-100 and NLLB folders of Hugging Face: one architecture with two tokenizers.
+"""M2M-100, NLLB and mBART-50 folders of Hugging Face: models of many languages with a token of the language on both sides.
 
 - `config.json` and `generation_config.json` describe the architecture and the search.
 - `model.safetensors` or `pytorch_model.bin` has the weights, possibly in several files with an index.
-- `sentencepiece.bpe.model` splits the text. Without it, the merges of `tokenizer.json` split the text of NLLB.
-- `vocab.json` numbers the pieces of M2M-100, and `tokenizer.json` those of NLLB. Without it, NLLB has the numbers of
+- `sentencepiece.bpe.model` splits the text. Without it, `tokenizer.json` splits the text of NLLB and mBART-50.
+- `vocab.json` numbers the pieces of M2M-100, and `tokenizer.json` those of the others. Without it, they have the numbers of
   SentencePiece, moved by one as in fairseq.
 - Added tokens and languages have the ids that the files of the tokenizer state. If no file states the languages, they follow
   the pieces in a fixed order.
@@ -15,14 +15,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
-from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES, WMT21_LANGUAGES
+from dragoman.conversion.language_codes import (
+    M2M100_LANGUAGES,
+    MBART50_LANGUAGES,
+    NLLB_LANGUAGES,
+    WMT21_LANGUAGES,
+)
 from dragoman.conversion.model_card import read_front_matter
-from dragoman.conversion.model_section import build_model_section
+from dragoman.conversion.model_section import build_model_section, describe_bart
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
@@ -39,30 +44,45 @@ from dragoman.errors import BundleError
 from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-m2m100"
+Family = Literal["M2M-100", "NLLB", "mBART-50"]
+MODEL_TYPES = ("m2m_100", "mbart")
+TOKENIZERS: dict[str, Family] = {
+    "M2M100Tokenizer": "M2M-100",
+    "NllbTokenizer": "NLLB",
+    "NllbTokenizerFast": "NLLB",
+    "MBart50Tokenizer": "mBART-50",
+    "MBart50TokenizerFast": "mBART-50",
+}
+"""Families by the class of the tokenizer."""
+GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 PIECES_MODEL, VOCABULARY = "sentencepiece.bpe.model", "vocab.json"
-M2M100_TOKEN, NLLB_TOKEN = "__{}__", "{}"  # patterns of language tokens
+M2M100_TOKEN, PLAIN_TOKEN = "__{}__", "{}"  # patterns of language tokens
 
 EMBEDDING = (
     "model.shared.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"
 )  # fmt: skip
 """Names of the one embedding, any of which a file may have."""
 MASK = "<mask>"
-LANGUAGE_CODE = r"[a-z]{2,4}_[A-Z][a-z]{3}"
-"""Codes of NLLB, such as deu_Latn."""
+FAIRSEQ_LANGUAGES: dict[Family, tuple[str, ...]] = {"NLLB": NLLB_LANGUAGES, "mBART-50": MBART50_LANGUAGES}
+"""Languages behind the pieces of SentencePiece, in the order of their tokens."""
+LANGUAGE_CODE = r"[a-z]{2,4}_([A-Z][a-z]{3}|[A-Z]{2})"
+"""Codes such as deu_Latn and de_DE."""
 MADE_UP_WORDS = 8
-"""Rows without a token at the end of an embedding: fairseq adds words such as madeupword0000 to fill its dictionary."""
+"""Rows without a token at the end of an embedding of M2M-100: fairseq adds words such as madeupword0000."""
+NLLB_ROWS, NLLB_MADE_UP_WORDS = 256_206, 2
+"""Rows of the published embeddings of NLLB, and how many of them have no token."""
 
 SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
-NLLB_FIRST_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
+FAIRSEQ_FIRST_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
 """Tokens before the pieces of SentencePiece, which are those of fairseq's dictionary."""
 SENTENCEPIECE_FIRST_PIECES = ["<unk>", "<s>", "</s>"]
-"""First pieces of NLLB's SentencePiece model, which its vocabulary replaces."""
+"""First pieces of a SentencePiece model, which the vocabulary replaces."""
 
 
 def detect(files: SourceFiles) -> bool:
-    """Return whether a folder holds an M2M-100 or NLLB model."""
-    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "m2m_100"
+    """Return whether a folder holds an M2M-100, NLLB or mBART model."""
+    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") in MODEL_TYPES
 
 
 def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
@@ -76,14 +96,15 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     settings.require("tie_word_embeddings", True, True)
     names = files.read_json_object(TOKENIZER_FILE) if TOKENIZER_FILE in files else {}
     tokenizer_settings = ModelSettings(names, files.folder / TOKENIZER_FILE)
-    is_nllb = _is_nllb(files, tokenizer_settings)
-    pattern = NLLB_TOKEN if is_nllb else M2M100_TOKEN
-    table, model, rules = _read_tokens(files, settings, tokenizer_settings, is_nllb)
+    is_mbart = settings["model_type"] == "mbart"
+    family = _find_family(files, tokenizer_settings, is_mbart=is_mbart)
+    pattern = M2M100_TOKEN if family == "M2M-100" else PLAIN_TOKEN
+    table, model, rules = _read_tokens(files, settings, tokenizer_settings, family)
     order = _build_order(settings, table)
-    languages = _list_languages(table, tokenizer_settings, is_nllb)
-    weights = _build_weights(files, settings, order)
+    languages = _list_languages(table, tokenizer_settings, family)
+    weights = _build_weights(files, settings, order, family)
     vocabulary = PieceVocabulary(model, table.reorder(order, rules), name=str(files.folder / PIECES_MODEL))
-    if not is_nllb:
+    if family == "M2M-100":
         check_token_ids(vocabulary, order, open_transformers_tokenizer(files.folder, "M2M100Tokenizer"), files.folder)
     elif TOKENIZER_JSON in files:
         check_token_ids(vocabulary, order, open_tokenizer_json(files.path(TOKENIZER_JSON)), files.folder)
@@ -91,6 +112,11 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         files, settings, tokenizer_settings, options, languages, order, vocabulary, pattern
     )
     card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
+    model_section = build_model_section(
+        settings, is_pre_norm=True, tie_embeddings="all", attention_dropout=0.0 if is_mbart else 0.1
+    )
+    if is_mbart:
+        model_section |= describe_bart(settings, weights)
     document = {
         "name": options.name,
         "task": {"source_language": source_language, "target_language": target_language},
@@ -101,7 +127,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             "language_token": pattern,
             "language_token_placement": "both",
         },
-        "model": build_model_section(settings, is_pre_norm=True, tie_embeddings="all", attention_dropout=0.1),
+        "model": model_section,
         "decoding": convert_generation_options(files, settings, order, allowed=["forced_bos_token_id"], num_prompt_tokens=1),
     }
     recipe = build_recipe(document, settings.path)
@@ -120,17 +146,21 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     )
 
 
-def _is_nllb(files: SourceFiles, tokenizer_settings: ModelSettings) -> bool:
-    """Return whether the tokenizer is that of NLLB. Raise BundleError for a tokenizer of another model."""
-    name = tokenizer_settings.get("tokenizer_class") or ("M2M100Tokenizer" if VOCABULARY in files else "NllbTokenizer")
-    is_generic = name in ("TokenizersBackend", "PreTrainedTokenizerFast") and TOKENIZER_JSON in files
-    if name not in ("M2M100Tokenizer", "NllbTokenizer", "NllbTokenizerFast") and not is_generic:
-        raise tokenizer_settings.refuse("tokenizer_class", "dragoman has M2M100Tokenizer and NllbTokenizer")
+def _find_family(files: SourceFiles, tokenizer_settings: ModelSettings, *, is_mbart: bool) -> Family:
+    """Return the family of the tokenizer. Raise BundleError for a tokenizer of another model."""
+    default = "M2M100Tokenizer" if VOCABULARY in files else "NllbTokenizer"
+    name = tokenizer_settings.get("tokenizer_class") or ("" if is_mbart else default)
+    family = TOKENIZERS.get(name)
+    if name in GENERIC_TOKENIZERS and TOKENIZER_JSON in files and not is_mbart:
+        family = "NLLB"
+    if family is None or (family == "mBART-50") != is_mbart:
+        known = [name for name, family in TOKENIZERS.items() if (family == "mBART-50") == is_mbart]
+        raise tokenizer_settings.refuse("tokenizer_class", f"dragoman has {', '.join(known)} for this model")
     if tokenizer_settings.boolean("legacy_behaviour", False):
         raise tokenizer_settings.refuse(
             "legacy_behaviour", "dragoman writes the source language before the text, as NLLB was trained; set it to false"
         )
-    return name != "M2M100Tokenizer"
+    return family
 
 
 def _get_m2m100_languages(tokenizer_settings: ModelSettings) -> tuple[str, ...]:
@@ -141,12 +171,13 @@ def _get_m2m100_languages(tokenizer_settings: ModelSettings) -> tuple[str, ...]:
 
 
 def _read_tokens(
-    files: SourceFiles, settings: ModelSettings, tokenizer_settings: ModelSettings, is_nllb: bool
+    files: SourceFiles, settings: ModelSettings, tokenizer_settings: ModelSettings, family: Family
 ) -> tuple[TokenTable, bytes, SplitRules]:
     """Return the tokens by id, the SentencePiece model that splits text, and the rules of the added tokens."""
     vocab_size = settings.integer("vocab_size")
-    document = files.read_json_object(TOKENIZER_JSON) if is_nllb and TOKENIZER_JSON in files else None
-    ids, vocabulary_file = _read_piece_ids(files, document, is_nllb)
+    has_document = family != "M2M-100" and TOKENIZER_JSON in files
+    document = files.read_json_object(TOKENIZER_JSON) if has_document else None
+    ids, vocabulary_file = _read_piece_ids(files, document, family)
     rules: SplitRules = "transformers"
     if document is not None:
         rules = get_split_rules(document)
@@ -155,53 +186,63 @@ def _read_tokens(
             build_sentencepiece_model(document, files.folder / TOKENIZER_JSON) if document else files.read_bytes(PIECES_MODEL)
         )
     except BundleError:  # the merges have no SentencePiece model of their own
-        if PIECES_MODEL not in files or _list_nllb_ids(files) != ids:
+        if PIECES_MODEL not in files or _list_fairseq_ids(files) != ids:
             raise
         model = files.read_bytes(PIECES_MODEL)
     settings.check_vocab_size(vocab_size, len(ids))
-    languages = _list_unstated_languages(files, tokenizer_settings, is_nllb)
+    languages = _list_unstated_languages(files, ids, tokenizer_settings, family)
     ids |= {token: index for index, token in enumerate(languages, start=len(ids))}
     table = read_token_table(
         files,
         ids,
         vocabulary_file=vocabulary_file,
         num_rows=vocab_size,
-        always_special=NLLB_FIRST_PIECES,
-        num_made_up=max(MADE_UP_WORDS, tokenizer_settings.integer("num_madeup_words", MADE_UP_WORDS)),
+        always_special=FAIRSEQ_FIRST_PIECES,
+        num_made_up=_count_made_up_words(tokenizer_settings, family, vocab_size),
         is_padding=partial(are_padding_rows, files, EMBEDDING),
     )
     return table, model, rules
 
 
-def _read_piece_ids(files: SourceFiles, document: Mapping[str, Any] | None, is_nllb: bool) -> tuple[dict[str, int], str]:
+def _count_made_up_words(tokenizer_settings: ModelSettings, family: Family, vocab_size: int) -> int:
+    """Return the number of rows at the end of an embedding that its model leaves without a token."""
+    if family == "M2M-100":
+        return tokenizer_settings.integer("num_madeup_words", MADE_UP_WORDS)
+    return NLLB_MADE_UP_WORDS if family == "NLLB" and vocab_size == NLLB_ROWS else 0
+
+
+def _read_piece_ids(files: SourceFiles, document: Mapping[str, Any] | None, family: Family) -> tuple[dict[str, int], str]:
     """Return the ids of the pieces, and the file that states them."""
     if document is not None:
         return dict(read_vocabulary(document, files.folder / TOKENIZER_JSON)), TOKENIZER_JSON
-    if is_nllb:
-        return _list_nllb_ids(files), PIECES_MODEL
+    if family != "M2M-100":
+        return _list_fairseq_ids(files), PIECES_MODEL
     ids = files.read_json_object(VOCABULARY)
     if not all(type(index) is int for index in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
         raise damaged(files.folder / VOCABULARY, f"the ids of its {len(ids)} pieces are not 0, 1, 2, …")
     return ids, VOCABULARY
 
 
-def _list_nllb_ids(files: SourceFiles) -> dict[str, int]:
+def _list_fairseq_ids(files: SourceFiles) -> dict[str, int]:
     """Return the ids of the pieces before the languages: fairseq's four special tokens, then those of SentencePiece."""
     try:
         pieces = [piece.text for piece in read_pieces(files.read_bytes(PIECES_MODEL))]
     except ValueError:
         raise damaged(files.folder / PIECES_MODEL, "is not a SentencePiece model") from None
     if pieces[:3] != SENTENCEPIECE_FIRST_PIECES:
-        raise damaged(files.folder / PIECES_MODEL, f"its first pieces are {pieces[:3]}, not those of NLLB's model")
-    return {piece: index for index, piece in enumerate([*NLLB_FIRST_PIECES, *pieces[3:]])}
+        raise damaged(files.folder / PIECES_MODEL, f"its first pieces are {pieces[:3]}, not those of fairseq's models")
+    return {piece: index for index, piece in enumerate([*FAIRSEQ_FIRST_PIECES, *pieces[3:]])}
 
 
-def _list_unstated_languages(files: SourceFiles, tokenizer_settings: ModelSettings, is_nllb: bool) -> list[str]:
-    """Return the tokens behind the pieces that no file states: those of the family's languages, and NLLB's `<mask>`."""
-    if not is_nllb:
+def _list_unstated_languages(
+    files: SourceFiles, ids: Mapping[str, int], tokenizer_settings: ModelSettings, family: Family
+) -> list[str]:
+    """Return the tokens behind the pieces that no file states: those of the family's languages, and fairseq's `<mask>`."""
+    if family == "M2M-100":
         return [M2M100_TOKEN.format(language) for language in _get_m2m100_languages(tokenizer_settings)]
-    stated = list_stated_texts(files)
-    return [] if any(language in stated for language in NLLB_LANGUAGES) else [*NLLB_LANGUAGES, MASK]
+    stated = {*list_stated_texts(files), *ids}
+    languages = FAIRSEQ_LANGUAGES[family]
+    return [] if any(language in stated for language in languages) else [*languages, MASK]
 
 
 def _build_order(settings: ModelSettings, table: TokenTable) -> VocabularyOrder:
@@ -222,9 +263,9 @@ def _build_order(settings: ModelSettings, table: TokenTable) -> VocabularyOrder:
     )
 
 
-def _list_languages(table: TokenTable, tokenizer_settings: ModelSettings, is_nllb: bool) -> tuple[str, ...]:
-    """Return the languages by the ids of their tokens. A special token of NLLB that looks like a word is a language."""
-    if not is_nllb:
+def _list_languages(table: TokenTable, tokenizer_settings: ModelSettings, family: Family) -> tuple[str, ...]:
+    """Return the languages by the ids of their tokens. A special token that looks like a word is a language."""
+    if family == "M2M-100":
         before, after = M2M100_TOKEN.split("{}")
         tokens = [*_get_m2m100_languages(tokenizer_settings)]
         added = [token.text for token in table.added]
@@ -236,7 +277,7 @@ def _list_languages(table: TokenTable, tokenizer_settings: ModelSettings, is_nll
         for token in table.added
         if token.text in stated or re.fullmatch(LANGUAGE_CODE, token.text) or (token.special and token.text.isidentifier())
     }
-    return tuple(piece for piece in table.pieces if piece in added_texts or piece in NLLB_LANGUAGES)
+    return tuple(piece for piece in table.pieces if piece in added_texts or piece in FAIRSEQ_LANGUAGES[family])
 
 
 def _choose_languages(
@@ -269,14 +310,19 @@ def _choose_languages(
     return defaults["source"] or "", defaults["target"] or ""
 
 
-def _build_weights(files: SourceFiles, settings: ModelSettings, order: VocabularyOrder) -> dict[str, TensorStream]:
+def _build_weights(
+    files: SourceFiles, settings: ModelSettings, order: VocabularyOrder, family: Family
+) -> dict[str, TensorStream]:
     """Return the weights of the bundle."""
-    reader = WeightReader(files.open_tensors(), prefix="model.", family="M2M-100")
+    reader = WeightReader(files.open_tensors(), prefix="model.", family=family)
     weights = {"output": reader.read_vocabulary_matrix(reader.get(*EMBEDDING), order)}
     for stack in ("encoder", "decoder"):
         weights |= reader.read_layers(stack, settings.integer(f"{stack}_layers"))
         weights |= reader.read_norm(stack)
-        for name in ("weights", "weight"):
-            reader.skip_sinusoids(f"{stack}.embed_positions.{name}", settings.integer("pad_token_id") + 1)
+        if family != "mBART-50":
+            for name in ("weights", "weight"):
+                reader.skip_sinusoids(f"{stack}.embed_positions.{name}", settings.integer("pad_token_id") + 1)
+    if family == "mBART-50":
+        weights |= reader.read_bart_embeddings(order, weights["output"].dtype)
     reader.check_all_used()
     return weights

@@ -15,28 +15,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dragoman.bundle import ModelOrigin
-from dragoman.conversion.checkpoint_reader import Array, damaged
+from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
-from dragoman.conversion.layer_names import CROSS_ATTENTION_PARTS, LAYER_PARTS
 from dragoman.conversion.model_card import read_front_matter
 from dragoman.conversion.model_section import ACTIVATIONS
 from dragoman.conversion.original_tokenizer import check_token_ids, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceTensors
 from dragoman.conversion.stated_tokens import read_token_table
-from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_recipe
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
+from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary
 from dragoman.data.tokenization.special_tokens import SPECIAL_PIECES
 from dragoman.errors import BundleError
-from dragoman.io.bfloat16 import widen
-from dragoman.io.safetensors import TensorStream, is_floating_point
-from dragoman.positions import halved_sinusoids
+from dragoman.io.safetensors import TensorStream
 
 NAME = "huggingface-marian"
 CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
@@ -54,8 +50,6 @@ FIXED_SETTINGS = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-POSITION_TOLERANCE = 2e-3
-"""Largest difference of a stored table of positions from MarianMT's sinusoids, which float16 rounds to 2⁻¹¹."""
 
 
 def detect(files: SourceFiles) -> bool:
@@ -226,65 +220,21 @@ def _build_weights(
     tensors: SourceTensors, settings: ModelSettings, source_order: VocabularyOrder, target_order: VocabularyOrder | None
 ) -> dict[str, TensorStream]:
     """Return the weights of the bundle. target_order: None if both sides share the embeddings"""
-    builder = WeightBuilder(tensors, tensors.release)
-    used: set[str] = set()
-
-    def get(*names: str) -> Array:
-        """Return the first of these tensors that exists; all of them are one tensor in the model."""
-        used.update(names)
-        return tensors[next((name for name in names if name in tensors), names[0])]
-
-    def reorder(tensor: Array, order: VocabularyOrder) -> TensorStream:
-        if tensor.ndim != 2 or len(tensor) != order.num_source_rows:
-            problem = f"an embedding of shape {tuple(tensor.shape)} has {(*tensor.shape, 0)[0]} rows"
-            raise damaged(tensors.location, f"{problem}, but config.json has {order.num_source_rows} pieces")
-        return builder.reorder_rows(tensor, order)
-
+    reader = WeightReader(tensors, prefix="model.", family="MarianMT")
     order = target_order or source_order
     weights: dict[str, TensorStream] = {}
     if target_order is None:
-        weights["output"] = reorder(get(*SHARED_EMBEDDING), order)
-    elif _has_own_output(settings):
-        weights["output"] = reorder(get("lm_head.weight"), order)
-        weights["encoder.embedding.weight"] = reorder(get(ENCODER_EMBEDDING), source_order)
-        weights["decoder.embedding.weight"] = reorder(get(DECODER_EMBEDDING), order)
+        weights["output"] = reader.read_vocabulary_matrix(reader.get(*SHARED_EMBEDDING), order)
     else:
-        weights["output"] = reorder(get(DECODER_EMBEDDING, "lm_head.weight"), order)
-        weights["encoder.embedding.weight"] = reorder(get(ENCODER_EMBEDDING), source_order)
-    bias = get("final_logits_bias") if "final_logits_bias" in tensors else None
-    # `resize_token_embeddings` of transformers 5 leaves the bias as it is when it fills the embedding up to a multiple.
-    num_tokens = order.num_source_rows - order.num_padding_rows
-    if bias is not None and bias.size not in (num_tokens, order.num_source_rows):
-        raise damaged(
-            tensors.location,
-            f"final_logits_bias has {bias.size} values for {num_tokens} tokens and {order.num_source_rows} rows of "
-            "config.json, so transformers cannot run the model either; resize the bias with the embedding, and save it again",
-        )
-    weights["output_bias"] = builder.output_bias(bias, order, weights["output"].dtype)
-    for stack, parts in (("encoder", LAYER_PARTS), ("decoder", LAYER_PARTS | CROSS_ATTENTION_PARTS)):
-        for layer in range(settings.integer(f"{stack}_layers")):
-            for source_part, part in parts.items():
-                for kind in ("weight", "bias"):
-                    name = f"model.{stack}.layers.{layer}.{source_part}.{kind}"
-                    weights[f"{stack}.layers.{layer}.{part}.{kind}"] = builder.concat([get(name)])
-        _check_positions(tensors, f"model.{stack}.embed_positions.weight", used)
-    if unknown := sorted(tensors.keys() - used):
-        raise BundleError(
-            f"{tensors.location}: tensor {unknown[0][:100]!r} is not one of MarianMT's; this model cannot be converted",
-            code="conversion-unsupported",
-        )
+        has_own_output = _has_own_output(settings)
+        output = reader.get("lm_head.weight") if has_own_output else reader.get(DECODER_EMBEDDING, "lm_head.weight")
+        weights["output"] = reader.read_vocabulary_matrix(output, order)
+        weights["encoder.embedding.weight"] = reader.read_vocabulary_matrix(reader.get(ENCODER_EMBEDDING), source_order)
+        if has_own_output:
+            weights["decoder.embedding.weight"] = reader.read_vocabulary_matrix(reader.get(DECODER_EMBEDDING), order)
+    weights["output_bias"] = reader.read_output_bias(order, weights["output"].dtype)
+    for stack in ("encoder", "decoder"):
+        weights |= reader.read_layers(stack, settings.integer(f"{stack}_layers"))
+        reader.skip_sinusoids(f"{stack}.embed_positions.weight", layout="halves")
+    reader.check_all_used()
     return weights
-
-
-def _check_positions(tensors: SourceTensors, name: str, used: set[str]) -> None:
-    """Raise BundleError if a stored table of positions differs from the sinusoids that dragoman computes."""
-    used.add(name)
-    if name not in tensors:
-        return
-    table_PD = tensors[name]
-    is_table = table_PD.ndim == 2 and table_PD.shape[1] % 2 == 0 and is_floating_point(table_PD)
-    if not is_table or not np.allclose(widen(table_PD), halved_sinusoids(*table_PD.shape), rtol=0.0, atol=POSITION_TOLERANCE):
-        raise BundleError(
-            f"{tensors.location}: {name} holds other positions than MarianMT's sinusoids; this model cannot be converted",
-            code="conversion-unsupported",
-        )

@@ -1,4 +1,4 @@
-"""Languages of M2M-100, its WMT21 versions and NLLB-200, in the order of their tokens."""
+"""Languages of M2M-100, its WMT21 versions, NLLB-200 and mBART-50, in the order of their tokens."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ _NLLB_TABLE = """
     tum_Latn tur_Latn twi_Latn tzm_Tfng uig_Arab ukr_Cyrl umb_Latn urd_Arab uzn_Latn vec_Latn vie_Latn war_Latn wol_Latn
     xho_Latn ydd_Hebr yor_Latn yue_Hant zho_Hans zho_Hant zul_Latn
 """
+_MBART50_TABLE = """
+    ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX ro_RO
+    ru_RU si_LK tr_TR vi_VN zh_CN af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF
+    pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI
+"""
 M2M100_LANGUAGES = tuple(_M2M100_TABLE.split())
 WMT21_LANGUAGES = ("en", "ha", "is", "ja", "cs", "ru", "zh", "de")
 NLLB_LANGUAGES = tuple(_NLLB_TABLE.split())
+MBART50_LANGUAGES = tuple(_MBART50_TABLE.split())

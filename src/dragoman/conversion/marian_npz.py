@@ -163,7 +163,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         },
         "tokenizer": describe_tokenizer(tokenizer) | ({"language_token": LANGUAGE_TOKEN} if is_multilingual else {}),
         "model": model_section,
-        **({} if num_positions is None else {"data": {"max_length": min(256, num_positions)}}),
         "decoding": _convert_search(decoder, num_positions, is_greedy=has_binary),
     }
     recipe = build_recipe(document, path)

@@ -1,10 +1,12 @@
-"""Recipe section `model` of FSMT and M2M-100 models, whose config.json has the names of BART."""
+"""Recipe section `model` of BART, mBART-50, FSMT and M2M-100 models, whose config.json has the names of BART."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dragoman.conversion.source_files import ModelSettings
+from dragoman.io.safetensors import TensorStream
 
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
 """Activations by their name in config.json."""
@@ -48,4 +50,20 @@ def build_model_section(
         "activation_dropout": settings.number("activation_dropout", 0.0),
         "decoder_start_token": "eos" if start == settings.integer("eos_token_id") else "bos",
         "append_source_eos": True,
+    }
+
+
+def describe_bart(settings: ModelSettings, weights: Mapping[str, TensorStream]) -> dict[str, Any]:
+    """Return the keys of the recipe section `model` in which BART and mBART-50 differ from fairseq's Transformer.
+
+    Raises BundleError for an architecture that dragoman does not have.
+    """
+    return {
+        "activation": settings.choice("activation_function", ACTIVATIONS, "gelu"),
+        "position_encoding": "learned",
+        "position_offset": 0,
+        "max_positions": weights["encoder.embedding.positions.weight"].shape[0],
+        "embedding_norm": True,
+        "output_bias": True,
+        "scale_embeddings": settings.boolean("scale_embedding", False),
     }

@@ -143,7 +143,7 @@ def convert_model(files: SourceFiles, options: ConversionOptions, model: OpenNmt
             **({} if is_joint else {"target_vocab_size": len(target_order)}),
             "byte_fallback": False,
         },
-        **_convert_settings(model, tie_embeddings, weights),
+        "model": _convert_settings(model, tie_embeddings, weights),
         "decoding": {"beam_size": 5, "length_penalty": model.length_penalty, "alpha": 1.0, "early_stopping": "best"},
     }  # fmt: skip
     recipe = build_recipe(document, model.settings.path)
@@ -271,7 +271,7 @@ def _build_tokenizer(files: SourceFiles, kind: str, file_name: str, order: Vocab
 
 
 def _convert_settings(model: OpenNmtModel, tie_embeddings: str, weights: Mapping[str, TensorStream]) -> dict[str, Any]:
-    """Return the recipe sections `model` and `data`."""
+    """Return the recipe section `model`."""
     layout = LAYOUTS[model.position_encoding]
     special_tokens = model.special_tokens
     starts = {special_tokens["bos_token"]: "bos", special_tokens["eos_token"]: "eos"}
@@ -280,7 +280,7 @@ def _convert_settings(model: OpenNmtModel, tie_embeddings: str, weights: Mapping
             "decoder_start_token", "dragoman starts with the begin or the end token"
         )
     positions = weights.get("encoder.embedding.positions.weight")
-    section = {
+    return {
         "encoder_layers": model.layers[0],
         "decoder_layers": model.layers[1],
         "d_model": weights["output"].shape[1],
@@ -303,9 +303,6 @@ def _convert_settings(model: OpenNmtModel, tie_embeddings: str, weights: Mapping
         "decoder_start_token": starts[model.decoder_start],
         "append_source_eos": False,
     }
-    if positions is None:
-        return {"model": section}
-    return {"model": section, "data": {"max_length": min(256, positions.shape[0])}}
 
 
 def _build_weights(

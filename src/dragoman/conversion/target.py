@@ -90,8 +90,10 @@ def build_recipe(document: Mapping[str, Any], path: Path) -> Recipe:
     Raises:
         BundleError: no model can have these settings.
     """
+    model = document["model"]
+    limits = {"max_length": min(256, model["max_positions"])} if model.get("position_encoding") == "learned" else {}
     try:
-        return make_recipe(document)
+        return make_recipe({"data": limits, **document})
     except RecipeError as error:
         raise damaged(path, f"describes a model of impossible settings ({error})") from None
 

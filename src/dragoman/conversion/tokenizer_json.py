@@ -1,7 +1,8 @@
-"""`tokenizer.json` of Hugging Face as a SentencePiece model: pieces, merges and normalization of a BPE tokenizer.
+"""`tokenizer.json` of Hugging Face as a SentencePiece model: pieces, scores or merges, and the normalization.
 
-`transformers` 5 saves NLLB without its SentencePiece model. The merges of `tokenizer.json` were made from the scores of such a
-model: each piece is merged from all of its pairs, pair after pair. So the first merge of each piece gives its score again.
+`transformers` 5 saves NLLB and mBART without their SentencePiece models. A Unigram model has the scores. The merges of BPE were
+made from scores: each piece is merged from all of its pairs, pair after pair. So the first merge of each piece gives its score
+again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.data.tokenization.added_tokens import SplitRules
-from dragoman.data.tokenization.sentencepiece_proto import build_bpe_model
+from dragoman.data.tokenization.sentencepiece_proto import build_model
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.errors import BundleError
 
@@ -21,6 +22,8 @@ COLLAPSE_SPACES = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content":
 """Normalizers that replace several spaces by one, or by the mark of one."""
 STRIP = {"type": "Strip", "strip_left": False, "strip_right": True}
 """Normalizer that removes spaces at the end, as `transformers` 4 has it."""
+MAX_SCORE = 1e30
+"""Limit of a score, which SentencePiece stores in 32 bits."""
 MODEL_SETTINGS = {
     "dropout": (None, 0.0),
     "continuing_subword_prefix": (None, ""),
@@ -33,13 +36,19 @@ MODEL_SETTINGS = {
 
 
 def read_vocabulary(document: Mapping[str, Any], path: Path) -> dict[str, int]:
-    """Return the id of each piece. Raise DataError for a damaged file, and BundleError for another model than BPE."""
+    """Return the id of each piece. Raise DataError for a damaged file, and BundleError for a model of another type."""
     model = document.get("model")
     if not isinstance(model, dict) or not isinstance(vocabulary := model.get("vocab"), dict | list):
         raise damaged(path, "has no model with a vocabulary")
-    if model.get("type") not in ("BPE", None) or isinstance(vocabulary, list):
-        raise _refuse(path, "model.type", model.get("type"), "dragoman reads BPE")
-    return vocabulary
+    if (model.get("type") or "BPE", type(vocabulary)) not in (("BPE", dict), ("Unigram", list)):
+        raise _refuse(path, "model.type", model.get("type"), "dragoman reads BPE and Unigram")
+    if isinstance(vocabulary, dict):
+        return vocabulary
+    ids: dict[str, int] = {}
+    for index, (text, _) in enumerate(_iter_scores(vocabulary, path)):
+        if ids.setdefault(text, index) != index:
+            raise damaged(path, f"its pieces {ids[text]} and {index} are both {text[:40]!r}")
+    return ids
 
 
 def build_sentencepiece_model(document: Mapping[str, Any], path: Path) -> bytes:
@@ -55,6 +64,10 @@ def build_sentencepiece_model(document: Mapping[str, Any], path: Path) -> bytes:
     """
     vocabulary = read_vocabulary(document, path)
     model = document["model"]
+    _check_splitting(document, path)
+    charsmap = _read_charsmap(document, path)
+    if model.get("type") == "Unigram":
+        return _build_unigram_model(model, path, charsmap)
     for name, values in MODEL_SETTINGS.items():
         if model.get(name, values[0]) not in values:
             raise _refuse(path, f"model.{name}", model[name], f"dragoman has {values[0]!r}")
@@ -63,11 +76,30 @@ def build_sentencepiece_model(document: Mapping[str, Any], path: Path) -> bytes:
     for rank, (left, right) in enumerate(merges):
         ranks.setdefault(left + right, rank)
     _check_merges(merges, ranks, vocabulary, path)
-    _check_splitting(document, path)
     unknown = model.get("unk_token")
     pieces = {text: -float(rank) for text, rank in ranks.items()}
     pieces |= {text: -float(len(merges)) for text in vocabulary if len(text) == 1 and text not in pieces}
-    return build_bpe_model(pieces, unknown=str(unknown), charsmap=_read_charsmap(document, path))
+    return build_model(pieces, model_type="bpe", unknown=str(unknown), charsmap=charsmap)
+
+
+def _build_unigram_model(model: Mapping[str, Any], path: Path, charsmap: bytes) -> bytes:
+    unknown, scores = model.get("unk_id"), dict(_iter_scores(model["vocab"], path))
+    if type(unknown) is not int or not 0 <= unknown < len(scores):
+        raise _refuse(path, "model.unk_id", unknown, "dragoman has an unknown piece")
+    if model.get("byte_fallback"):
+        raise _refuse(path, "model.byte_fallback", True, "dragoman has False")
+    special = list(scores)[: unknown + 1]  # no text is split into them
+    pieces = {text: score for text, score in scores.items() if METASPACE not in text[1:] and text not in special}
+    return build_model(pieces, model_type="unigram", unknown=special[-1], charsmap=charsmap)
+
+
+def _iter_scores(vocabulary: Sequence[Any], path: Path) -> Iterator[tuple[str, float]]:
+    """Yield the pieces of a Unigram model and their scores. Raise DataError for an entry that is no such pair."""
+    for index, entry in enumerate(vocabulary):
+        is_pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
+        if not is_pair or type(entry[1]) not in (int, float) or not abs(entry[1]) < MAX_SCORE:
+            raise damaged(path, f"its piece {index} is {entry!r:.60}, which is not a text and its score")
+        yield entry[0], float(entry[1])
 
 
 def _iter_merges(merges: Any, path: Path) -> Iterator[tuple[str, str]]:

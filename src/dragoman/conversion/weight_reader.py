@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dragoman.conversion.checkpoint_reader import Array, damaged
@@ -14,6 +16,8 @@ from dragoman.io.bfloat16 import widen
 from dragoman.io.safetensors import TensorStream, is_floating_point
 from dragoman.positions import SINUSOIDS
 
+BART_POSITION_OFFSET = 2
+"""Row of the first position in the tables of BART and mBART."""
 POSITION_TOLERANCE = 3e-3
 """Largest difference of a stored table of positions from the sinusoids, which bfloat16 rounds to 2⁻⁹."""
 
@@ -62,6 +66,54 @@ class WeightReader:
     def read_norm(self, stack: str) -> dict[str, TensorStream]:
         """Return the weights of the layer normalization behind the last layer."""
         return {f"{stack}.norm.{kind}": self.read(f"{stack}.layer_norm.{kind}") for kind in ("weight", "bias")}
+
+    def read_bart_embeddings(self, order: VocabularyOrder, dtype: np.dtype[Any]) -> dict[str, TensorStream]:
+        """Return the positions, the layer normalizations of the embeddings, and the output bias of BART and mBART."""
+        weights = self.read_learned_positions(BART_POSITION_OFFSET) | {"output_bias": self.read_output_bias(order, dtype)}
+        return weights | {
+            f"{stack}.embedding.norm.{kind}": self.read(f"{stack}.layernorm_embedding.{kind}")
+            for stack in ("encoder", "decoder")
+            for kind in ("weight", "bias")
+        }
+
+    def read_learned_positions(self, offset: int) -> dict[str, TensorStream]:
+        """Return the learned positions of both stacks in float32, because dragoman multiplies them by √d.
+
+        offset: row of the first position
+
+        Raises DataError for a damaged table, and BundleError for tables of two lengths.
+        """
+        names = {stack: f"{self.prefix}{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
+        tables = {stack: self.get(name) for stack, name in names.items()}
+        if any(table.ndim != 2 or len(table) <= offset or not is_floating_point(table) for table in tables.values()):
+            raise damaged(self.tensors.location, "its learned positions are not a matrix")
+        if len(tables["encoder"]) != len(tables["decoder"]):
+            raise BundleError(
+                f"{self.tensors.location}: has {len(tables['encoder'])} positions in the encoder and {len(tables['decoder'])} "
+                "in the decoder; dragoman has one number for both stacks, so this model cannot be converted",
+                code="conversion-unsupported",
+            )
+        return {
+            f"{stack}.embedding.positions.weight": self.builder.concat([widen(table[offset:])], scale=table.shape[1] ** -0.5)
+            for stack, table in tables.items()
+        }
+
+    def read_output_bias(self, order: VocabularyOrder, dtype: np.dtype[Any]) -> TensorStream:
+        """Return the stream of `final_logits_bias`, or of zeros without one. Raise DataError if it has another size.
+
+        dtype: type of the zeros
+        """
+        name = "final_logits_bias"
+        bias = self.get(name) if name in self.tensors else None
+        # `resize_token_embeddings` of transformers 5 leaves the bias as it is when it fills the embedding up to a multiple.
+        num_tokens = order.num_source_rows - order.num_padding_rows
+        if bias is not None and bias.size not in (num_tokens, order.num_source_rows):
+            raise damaged(
+                self.tensors.location,
+                f"{name} has {bias.size} values for {num_tokens} tokens and {order.num_source_rows} rows of config.json, so "
+                "transformers cannot run the model either; resize the bias with the embedding, and save it again",
+            )
+        return self.builder.output_bias(bias, order, dtype)
 
     def read(self, name: str) -> TensorStream:
         """Return the stream of one tensor."""

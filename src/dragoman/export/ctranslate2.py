@@ -143,6 +143,7 @@ def build_spec(bundle: Bundle, num_positions: int, *, is_int8: bool = False) -> 
         config.num_heads,
         pre_norm=config.has_final_norm,
         activation={"relu": Activation.RELU, "silu": Activation.SWISH, "gelu": Activation.GELU}[config.activation],
+        layernorm_embedding=config.embedding_norm,
     )
     spec.encoder.embeddings[0].weight = model.get_embedding("encoder")
     spec.decoder.embeddings.weight = model.get_embedding("decoder")
@@ -285,6 +286,8 @@ def _set_stack(spec: Any, model: ModelWeights, stack: Stack, num_positions: int)
     table_PD = model.compute_positions(stack, 0, num_positions)
     space_D = model.get_target_space(stack)  # is added to every token, so it can be added to the positions
     spec.position_encodings.encodings = table_PD if space_D is None else table_PD + space_D
+    if config.embedding_norm:
+        _set_norm(spec.layernorm_embedding, model, f"{stack}.embedding.norm")
     if config.has_final_norm:
         _set_norm(spec.layer_norm, model, f"{stack}.norm")
     for index, layer_spec in enumerate(spec.layer):

@@ -157,6 +157,7 @@ def check_exportable(bundle: Bundle) -> None:
         (config.key_width == head_width, "d_k", f"has heads of width d_model / num_heads = {head_width:g}"),
         (config.value_width == head_width, "d_v", f"has heads of width d_model / num_heads = {head_width:g}"),
         (config.append_source_eos, "append_source_eos", "ends each source with the end token"),
+        (not config.embedding_norm, "embedding_norm", "has no normalization of the embedding"),
         (not config.target_space_embedding, "target_space_embedding", "has no such vector"),
         (config.attention_window is None, "attention_window", "has no local attention"),
     ):

@@ -342,6 +342,7 @@ def build_encoder(bundle: Bundle, num_positions: int) -> Graph:
     table = graph.weight("positions", positions_PD)
     positions = graph.add("Slice", table, graph.integers(0), length, graph.integers(0))
     x = graph.add("Add", graph.embed("source", encoder.embedding, "embedding"), positions)
+    x = graph.norm(x, encoder.embedding.norm, "encoder.embedding.norm")
     for index, layer in enumerate(encoder.layers):
         assert isinstance(layer, EncoderLayer)
         name = f"encoder.layers.{index}"
@@ -376,7 +377,8 @@ def build_decoder(bundle: Bundle, num_positions: int) -> Graph:
     positions = graph.add("Gather", graph.weight("positions", decoder.embedding.positions(0, num_positions)), position)
     embedding_name = "output" if decoder.embedding.weight is model.output else "embedding"
     vectors = graph.embed("tokens", decoder.embedding, embedding_name)
-    x = graph.add("Unsqueeze", graph.add("Add", vectors, positions), graph.integers(1))
+    x = graph.norm(graph.add("Add", vectors, positions), decoder.embedding.norm, "decoder.embedding.norm")
+    x = graph.add("Unsqueeze", x, graph.integers(1))
     keys, values = [], []
     for index, layer in enumerate(decoder.layers):
         assert isinstance(layer, DecoderLayer)

@@ -101,6 +101,7 @@ def _build_embedding(
         scale_embeddings=config.scale_embeddings,
         dropout=config.embedding_dropout,
         padding_id=padding_id,
+        norm=nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if config.embedding_norm else nn.Identity(),
         target_space_embedding=target_space_embedding,
     )
 

@@ -25,7 +25,10 @@ from dragoman.model.positional_encoding import (
 
 
 class Embedding(nn.Module):
-    """Dropout(√d_model · E[ids] + PE) (sections 3.4, 3.5 and 5.4); the vector of padding is zero."""
+    """Dropout(√d_model · E[ids] + PE) (sections 3.4, 3.5 and 5.4); the vector of padding is zero.
+
+    norm: normalization of the sum, as in BART; the identity in the paper
+    """
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class Embedding(nn.Module):
         scale_embeddings: bool,
         dropout: float,
         padding_id: int,
+        norm: nn.Module,
         target_space_embedding: nn.Parameter | None = None,
     ) -> None:
         super().__init__()
@@ -43,6 +47,7 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(weight.shape[1]) if scale_embeddings else 1.0
         self.dropout = Dropout(dropout)
         self.padding_id = padding_id
+        self.norm = norm
         self.target_space_embedding = target_space_embedding
 
     def forward(self, ids_BT: Tensor, start: int = 0) -> Tensor:
@@ -51,7 +56,7 @@ class Embedding(nn.Module):
         x_BTD = nn.functional.embedding(ids_BT, self.weight) * scale_BT[:, :, None]
         if self.target_space_embedding is not None:
             x_BTD = x_BTD + self.target_space_embedding
-        return cast(Tensor, self.dropout(x_BTD + self.positions(start, ids_BT.shape[1])))
+        return cast(Tensor, self.dropout(self.norm(x_BTD + self.positions(start, ids_BT.shape[1]))))
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,12 @@ def append_user_defined_pieces(model: bytes, texts: Sequence[str]) -> bytes:
     return model + b"".join(_encode_piece(text, USER_DEFINED) for text in texts)
 
 
-def build_bpe_model(scores: Mapping[str, float], *, unknown: str, charsmap: bytes) -> bytes:
-    """Return a BPE model.
+def build_model(scores: Mapping[str, float], *, model_type: str, unknown: str, charsmap: bytes) -> bytes:
+    """Return a model.
 
     Args:
-        scores: score of each ordinary piece; the piece of the highest score is merged first
+        scores: score of each ordinary piece: its log-probability, or its rank in BPE, where the highest is merged first
+        model_type: `unigram` or `bpe`
         unknown: text of the unknown piece, which has the id 0
         charsmap: compiled table of the normalization; empty for none
     """
@@ -117,7 +118,9 @@ def build_bpe_model(scores: Mapping[str, float], *, unknown: str, charsmap: byte
     for text, score in scores.items():
         fields = _encode_field(_TEXT_FIELD, text.encode()) + _encode_float(_SCORE_FIELD, score)
         pieces.append(_encode_field(_PIECES_FIELD, fields))
-    trainer = _encode_field(_MODEL_TYPE_FIELD, 2) + _encode_field(_UNKNOWN_NAME_FIELD, unknown.encode())
+    trainer = _encode_field(
+        _MODEL_TYPE_FIELD, next(number for number, name in _MODEL_TYPES.items() if name == model_type)
+    ) + _encode_field(_UNKNOWN_NAME_FIELD, unknown.encode())
     normalizer = _encode_field(_COMPILED_RULE_FIELD, charsmap) if charsmap else b""
     return b"".join([*pieces, _encode_field(_TRAINER_SPEC_FIELD, trainer), _encode_field(_NORMALIZER_SPEC_FIELD, normalizer)])
 

@@ -64,7 +64,7 @@ class CtcDecoder(Decoder):
         mask_BF = source_mask_BS.repeat_interleave(self.upsampling, dim=1)
         batch_size, source_length, d_model = memory_BSD.shape
         x_BFD = self.upsample(memory_BSD).view(batch_size, source_length * self.upsampling, d_model)
-        x_BFD = self.embedding.dropout(x_BFD + self.embedding.positions(0, x_BFD.shape[1]))
+        x_BFD = self.embedding.dropout(self.embedding.norm(x_BFD + self.embedding.positions(0, x_BFD.shape[1])))
         mask, memory_mask = self._build_frame_mask(mask_BF), padding_mask(source_mask_BS)
         set_token_mask(self, mask_BF)
         for layer in self.layers:

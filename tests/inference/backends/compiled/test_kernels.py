@@ -71,7 +71,7 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "eight narrow heads": {"num_heads": 8, "d_k": 3, "d_v": 5},
     "sixteen heads": {"num_heads": 16, "d_k": 16, "d_v": 16},
     "two groups of heads": {"num_heads": 20, "d_k": 3, "d_v": 5, "norm": "pre"},
-    "no width in whole vectors": {"d_model": 42, "d_ff": 77, "final_norm": True},
+    "no width in whole vectors": {"d_model": 42, "d_ff": 77, "final_norm": True, "embedding_norm": True},
     "attention window": {"attention_window": 3},
     "pointer": {"pointer": True, "tie_embeddings": "none", "d_model": 42},
     "SiLU, output bias": {"activation": "silu", "output_bias": True},

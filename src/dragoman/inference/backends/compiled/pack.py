@@ -98,7 +98,8 @@ class _ModelPacker(WeightPacker):
         num_tokens, width = matrix.shape
         scale_V = np.full(num_tokens, self.weights.embedding_scale, np.float32)
         scale_V[self.weights.padding_id] = 0.0
-        return EmbeddingTable(vectors, steps, self.add_array(scale_V), width)
+        norm = self.pack_norms([f"{stack}.embedding.norm"] if self.config.embedding_norm else [])
+        return EmbeddingTable(vectors, steps, self.add_array(scale_V), width, norm)
 
     def pack_layers(self, stack: Stack, num_layers: int) -> LayerWeights:
         config, layers = self.config, [f"{stack}.layers.{index}" for index in range(num_layers)]

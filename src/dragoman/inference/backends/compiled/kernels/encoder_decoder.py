@@ -355,7 +355,7 @@ def load_vector(embedding_table, token, offset):
 
 @kernel
 def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, workspace):
-    """Write the scaled vectors of tokens (N,) plus their positions into x."""
+    """Write the scaled vectors of tokens (N,) plus their positions into x, normalized if the table has a norm."""
     width, table_width = workspace.width, embedding_table.width
     full_width = table_width // LANES * LANES
     for row in range(num_rows):
@@ -370,6 +370,8 @@ def embed_tokens(tokens, position_ids, num_rows, embedding_table, positions, wor
             store_f32x16(
                 workspace.x, row * width + full_width, vector * scale + load_f32x16(positions, position * width + full_width)
             )
+    if embedding_table.norm.is_present:
+        layer_norm(workspace.x, workspace.x, num_rows, width, embedding_table.norm, np.int64(0))
 
 
 @kernel

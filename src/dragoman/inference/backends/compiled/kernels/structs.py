@@ -181,12 +181,14 @@ class EmbeddingTable(NamedTuple):
     vectors: (V, width), D without padding, in float32 or int8
     steps: (V,), the step of each vector of int8; 0 for float32
     scale: (V,), the factor of each vector
+    norm: normalization of the sum of vector and position
     """
 
     vectors: Address
     steps: Address
     scale: Address
     width: int
+    norm: NormWeights
 
 
 class CrossKVCache(NamedTuple):
