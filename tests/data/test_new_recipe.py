@@ -96,10 +96,9 @@ def test_estimate_is_proportional_to_the_steps() -> None:
     recipe, corpus = read_recipe(Path("own.toml"), ["tokenizer.vocab_size=500", "size=tiny"]), CorpusSize(200, 2000)
     for num_steps, num_batches in ((60, 1), (120, 1), (60, 2)):
         keys = {"max_steps": num_steps, "batches_per_update": num_batches, "batch_tokens": 11}
-        changed = recipe.model_copy(update={"training": recipe.training.model_copy(update=keys)})
-        assert estimate_minutes(changed, corpus, lambda: float(next(ticks))) == pytest.approx(
-            num_steps * (num_batches + 1) / 60
-        )
+        training = recipe.training.model_copy(update=keys)
+        minutes = estimate_minutes(recipe.model, training, corpus, vocab_size=500, clock=lambda: float(next(ticks)))
+        assert minutes == pytest.approx(num_steps * (num_batches + 1) / 60)
 
 
 def test_times_are_in_words() -> None:

@@ -15,7 +15,7 @@ from dragoman.cli.main import cli
 from dragoman.config import Recipe, flatten_settings
 from dragoman.errors import RecipeError, RunError
 from dragoman.experiments.normalization.options import NormalizationOptions
-from dragoman.paper import ablations
+from dragoman.paper import run_grid
 from dragoman.paper.ablations import (
     ABLATION_ROWS,
     TrainedAblation,
@@ -24,7 +24,7 @@ from dragoman.paper.ablations import (
     select_ablations,
     train_ablations,
 )
-from dragoman.paper.table3_results import Budget
+from dragoman.paper.budget import Budget
 from dragoman.training.monitoring.events import Callback, ignore_event
 
 pytestmark = pytest.mark.usefixtures("one_core")
@@ -61,7 +61,7 @@ def test_ablations_need_a_validation_set(tiny: MakeRecipe, tmp_path: Path) -> No
 
 
 def test_diverged_row_stays_in_the_table(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake_train(recipe: Recipe, callback: Callback) -> dict[str, Any]:
+    def fake_train(recipe: Recipe, callback: Callback, *, reuse_plan: object) -> dict[str, Any]:
         folder = Path(recipe.run)
         folder.mkdir(parents=True)
         (folder / "recipe.json").write_text(recipe.model_dump_json(), encoding="utf-8")
@@ -72,7 +72,7 @@ def test_diverged_row_stays_in_the_table(tiny: MakeRecipe, tmp_path: Path, monke
             raise RunError("step 2: diverged", code="run-diverged")
         return {"valid": {"perplexity": math.exp(nll)}, "bleu": 10.0 * seed, "parameters": 7}
 
-    monkeypatch.setattr(ablations, "train", fake_train)
+    monkeypatch.setattr(run_grid, "train", fake_train)
     rows = select_ablations("no-residual")
     base, changed = train_ablations(
         tiny(tmp_path / "run"),

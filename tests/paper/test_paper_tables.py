@@ -35,6 +35,7 @@ from dragoman.evaluation.bootstrap import ResampledScore
 from dragoman.evaluation.metrics import Score
 from dragoman.experiments.local_attention.blocks import local_attention
 from dragoman.paper import parallel_runs, table1
+from dragoman.paper.budget import Budget, parse_budget
 from dragoman.paper.commands.outputs import describe_table3
 from dragoman.paper.differences import PAPER_ITEMS, find_differences
 from dragoman.paper.flop_counter import count_operations, count_sequential_matmuls, find_path_length
@@ -42,7 +43,7 @@ from dragoman.paper.table1 import LayerSize, Sweep, draw_table1, fit_exponent, m
 from dragoman.paper.table1_layers import LAYER_KINDS, LayerKind, build_layer
 from dragoman.paper.table2 import PAPER_COSTS, add_bleu_scores, compute_run_cost, estimate_paper_flops
 from dragoman.paper.table3 import read_trained_row, train_table3
-from dragoman.paper.table3_results import Budget, Ordering, Table3, Table3Result, TrainedRow, draw_table3, parse_budget
+from dragoman.paper.table3_results import Ordering, Table3, Table3Result, TrainedRow, draw_table3
 from dragoman.paper.table3_rows import (
     MODEL_SCALES,
     PAPER_ROWS,
@@ -504,12 +505,12 @@ def test_rows_are_compared_over_one_text(plain: Recipe, corpus: Path, tmp_path: 
     small_table(with_root(text), folder)
     (folder / "C-n2-seed1" / TRANSLATIONS_FILE).write_text("one\n")
     (remark,) = small_table(with_root(text), folder).remarks
-    assert "translations.txt: has 1 line, but data.valid has 10" in remark
+    assert "translations.txt: has 1 line, but the test set has 10" in remark
 
 
 def test_minutes_of_only_one_step_are_an_error() -> None:
     report = {"seconds": 30.0, "steps": 1, "valid": {"perplexity": 9.0}, "bleu": 1.0, "parameters": 5}
-    with pytest.raises(RecipeError, match=r"too small to train one step of C-n2, which took 30\.0 seconds"):
+    with pytest.raises(RecipeError, match=r"too small for two steps of C-n2, of which one took 30\.0 seconds"):
         read_trained_row("C-n2", 1, report, Budget(minutes=0.1))
     assert read_trained_row("C-n2", 1, report, Budget(minutes=1.0)).steps == 1
     assert read_trained_row("C-n2", 1, {**report, "steps": 2}, Budget(minutes=0.1)).steps == 2

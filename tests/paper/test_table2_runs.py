@@ -17,12 +17,12 @@ from dragoman.cli.main import cli
 from dragoman.config import ModelConfig, read_recipe
 from dragoman.errors import DataError, DragomanError, RecipeError, RunError, WorkerLostError
 from dragoman.model.factory import build_model
+from dragoman.paper.budget import Budget
 from dragoman.paper.parallel_runs import _RunProcess
 from dragoman.paper.table2_results import Table2
 from dragoman.paper.table2_runs import train_table2
 from dragoman.paper.table2_systems import (
     SYSTEMS,
-    SystemBudget,
     count_longest_path,
     make_system_recipe,
     select_systems,
@@ -58,7 +58,7 @@ def small_table(recipe_file: Path, folder: Path, *, systems: str | None = "gnmt"
         recipe_file,
         SMALL,
         systems=select_systems(systems),
-        budget=SystemBudget(**(budget or {"steps": 3})),
+        budget=Budget(**(budget or {"steps": 3})),
         seeds=seeds,
         folder=folder,
         make_callback=lambda _: ignore_event,
@@ -95,14 +95,14 @@ def test_systems_have_equal_sizes() -> None:
 
 def test_recipe_of_a_system_has_its_layers_and_the_corpus_of_the_recipe(recipe_file: Path, tmp_path: Path) -> None:
     gnmt = SYSTEMS[1]
-    budget = SystemBudget(steps=100)
+    budget = Budget(steps=100)
     recipe = make_system_recipe(recipe_file, gnmt, ["training.peak_lr=0.25"], seed=3, budget=budget, run=tmp_path / "run")
     assert recipe.model == read_recipe(Path("multi30k-ende-gnmt")).model
     assert (recipe.training.peak_lr, recipe.training.clip_norm, recipe.training.seed) == (0.25, 5.0, 3)
     assert (recipe.training.max_steps, recipe.training.checkpoint_every_steps) == (100, 2)
     assert (recipe.tokenizer.vocab_size, recipe.data.test) == (80, recipe.data.valid)
     by_flops = make_system_recipe(
-        recipe_file, gnmt, (), seed=1, budget=SystemBudget(flops=1e9, clock="processor"), run=tmp_path / "run"
+        recipe_file, gnmt, (), seed=1, budget=Budget(flops=1e9, clock="processor"), run=tmp_path / "run"
     )
     assert (by_flops.training.max_flops, by_flops.training.clock) == (1e9, "processor")
 

@@ -185,7 +185,8 @@ def test_loss_without_gradients_allocates_none(outputs_XD: Tensor, output_VD: Te
 
 def test_validation_allocates_no_gradient(trained: Path) -> None:
     bundle, corpus = load_bundle(trained / "bundle"), Corpus(list_pair_files(trained / "data", "valid"))
-    model, loss, plan = bundle.model, build_validation_loss(bundle.recipe), ComputePlan(torch.device("cpu"), torch.float32)
+    recipe, model, plan = bundle.recipe, bundle.model, ComputePlan(torch.device("cpu"), torch.float32)
+    loss = build_validation_loss(recipe.task, recipe.model, recipe.training)
     with ShapeRecorder() as no_grad_shapes:
         compute_mean_loss(model, corpus, plan, loss, batch_tokens=4096, start_id=2)
     with ShapeRecorder() as grad_shapes:

@@ -121,7 +121,7 @@ def _estimate_minutes(recipe: Recipe) -> float | None:
     from dragoman.training.time_estimate import estimate_minutes
 
     corpus = measure_corpora(Path(recipe.data.root), recipe.training_directions.values())
-    return round(estimate_minutes(recipe, corpus), 1)
+    return round(estimate_minutes(recipe.model, recipe.training, corpus, vocab_size=recipe.tokenizer.vocab_size), 1)
 
 
 def _ask_language(side: str, option: str, code: str | None, guess: str) -> str:

@@ -25,8 +25,11 @@ class ModelExtension(Extension):
     def change_model(self, model: Any) -> None:
         """Change a model that is built from the parts, in place and before its weights are initialized."""
 
-    def change_loss(self, loss: Any, recipe: Any) -> Any:
-        """Return the `LossFunction` of this architecture, in training and in validation, for the function without it."""
+    def change_loss(self, loss: Any, training: Any) -> Any:
+        """Return the `LossFunction` of this architecture, in training and in validation, for the function without it.
+
+        training: the section `training` of the recipe
+        """
         return loss
 
     @property

@@ -25,7 +25,7 @@ from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 from dragoman.data.tokenization.subword_nmt import CONTINUATION, SubwordNmtScheme, parse_codes
-from dragoman.data.tokenization.token_list import TokenListTokenizer
+from dragoman.data.tokenization.token_list import TokenListTokenizer, TokenScheme
 from dragoman.data.tokenization.vocabulary import TextTokenizer
 from dragoman.data.tokenization.words import WordScheme
 from dragoman.errors import DataError, MissingDependencyError
@@ -79,6 +79,11 @@ class Segmenter:
     file_name: str
     is_pretokenized: bool
 
+    @property
+    def is_sentencepiece(self) -> bool:
+        """Return whether the splitter is a SentencePiece model."""
+        return self.kind == "sentencepiece"
+
 
 def detect(files: SourceFiles) -> bool:
     """Return whether a folder holds a model of JoeyNMT."""
@@ -102,7 +107,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     section = _convert_settings(model, tensors)
     tie_embeddings, weights = _build_weights(tensors, section, source_order, target_order)
     segmenters = [_find_segmenter(side) for side in sides]
-    if segmenters[0].kind != segmenters[1].kind:
+    if len({segmenter.kind for segmenter in segmenters}) > 1:
         raise sides[1].refuse("level", "dragoman has one kind of tokenizer for both sides")
     source = _build_tokenizer(files, sides[0], segmenters[0], source_order)
     is_joint = source_order == target_order and segmenters[0] == segmenters[1]
@@ -111,7 +116,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         chosen or _get_text(side, "lang") or _get_text(data, name)
         for chosen, side, name in zip((options.source_language, options.target_language), sides, ("src", "trg"), strict=True)
     ]
-    is_sentencepiece = segmenters[0].kind == "sentencepiece"
     document = {
         "name": options.name,
         "task": {
@@ -124,7 +128,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             "vocab_size": len(source_order),
             **({} if is_joint else {"target_vocab_size": len(target_order)}),
             "byte_fallback": False,
-            **({} if is_sentencepiece else _describe_token_list(segmenters[0].kind, sides[0])),
+            **({} if segmenters[0].is_sentencepiece else _describe_token_list(segmenters[0].kind, sides[0])),
         },
         "model": {**section, "tie_embeddings": tie_embeddings, "output_bias": target_order.has_missing_rows},
         "decoding": _convert_search(_get_section(config, "testing", is_required=False)),
@@ -327,13 +331,14 @@ def _find_segmenter(side: ModelSettings) -> Segmenter:
 def _build_tokenizer(files: SourceFiles, side: ModelSettings, segmenter: Segmenter, order: VocabularyOrder) -> TextTokenizer:
     """Return the tokenizer of one side."""
     path = files.path(segmenter.file_name) if segmenter.file_name else side.path
-    if segmenter.kind == "sentencepiece":
+    if segmenter.is_sentencepiece:
         return PieceVocabulary(files.read_bytes(segmenter.file_name), order.pieces, name=str(path))
-    scheme: WordScheme | CharacterScheme | SubwordNmtScheme = SubwordNmtScheme(None)
+    schemes: dict[str, TokenScheme] = {
+        "word": WordScheme(), "char": CharacterScheme(), "subword-nmt": SubwordNmtScheme(None)
+    }  # fmt: skip
+    scheme = schemes[segmenter.kind]
     if segmenter.file_name:
         scheme = parse_codes(files.read_text(segmenter.file_name).split("\n"), str(path))
-    elif segmenter.kind != "subword-nmt":
-        scheme = WordScheme() if segmenter.kind == "word" else CharacterScheme()
     return TokenListTokenizer(
         scheme,
         order.pieces[len(SPECIAL_IDS) :],
@@ -384,7 +389,7 @@ def _list_notes(side: ModelSettings, segmenter: Segmenter) -> list[str]:
     notes = [MOSES_NOTE] if options.get("pretokenizer") == "moses" else []
     if side.boolean("normalize", False):
         notes.append(NORMALIZE_NOTE)
-    if segmenter.kind == "sentencepiece" and side.boolean("lowercase", False):
+    if segmenter.is_sentencepiece and side.boolean("lowercase", False):
         notes.append(LOWERCASE_NOTE)
     if segmenter.file_name:
         notes.append(VOCABULARY_NOTE)

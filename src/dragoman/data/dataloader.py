@@ -33,7 +33,7 @@ from dragoman.data.mixture import Mixture
 from dragoman.data.noise import PairNoise
 from dragoman.data.prepare import get_training_prefix
 from dragoman.data.term_noise import Term, find_known_terms, find_linked_terms, read_term_file
-from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, with_recipe_languages
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_recipe_tokenizer
 from dragoman.data.tokenization.sentencepiece import derive_sampling_seed
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.word_boundaries import NO_ALIGNMENT, PairTokens
@@ -51,6 +51,7 @@ class DataPosition:
     batch: int = 0
 
 
+@dataclass(eq=False)
 class TrainingBatches(Dataset[list[Batch]]):
     """Batches of a prepared folder by position. Files open at first use, so that the object can be sent to a worker process.
 
@@ -60,12 +61,14 @@ class TrainingBatches(Dataset[list[Batch]]):
         start_id: first id that the decoder reads
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, *, start_id: int) -> None:
-        self.recipe = recipe
-        self.folder = folder
-        self.start_id = start_id
-        # Sorted, because the order of the corpora in the recipe must not change the batches.
-        self.corpus_names = sorted(recipe.training_directions)
+    recipe: Recipe
+    folder: Path
+    start_id: int
+
+    @property
+    def corpus_names(self) -> list[str]:
+        """Names of the directions, sorted, because the order of the corpora in the recipe must not change the batches."""
+        return sorted(self.recipe.training_directions)
 
     def __getstate__(self) -> dict[str, object]:
         """Return the attributes without the opened files, which a worker process opens itself."""
@@ -93,9 +96,7 @@ class TrainingBatches(Dataset[list[Batch]]):
     @cached_property
     def tokenizer(self) -> PairTokenizer:
         """Tokenizers of both sides."""
-        append_source_eos = self.recipe.model.append_source_eos
-        tokenizer = read_tokenizer(self.folder, self.recipe.tokenizer, append_source_eos=append_source_eos)
-        return with_recipe_languages(tokenizer, self.recipe)
+        return read_recipe_tokenizer(self.folder, self.recipe)
 
     @cached_property
     def noise(self) -> PairNoise:

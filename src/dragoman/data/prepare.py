@@ -54,10 +54,10 @@ from dragoman.data.tokenization.extra_tokens import add_extra_tokens
 from dragoman.data.tokenization.pair_tokenizer import (
     PairTokenizer,
     import_tokenizer,
+    read_recipe_tokenizer,
     read_tokenizer,
     train_one_side,
     train_tokenizer,
-    with_recipe_languages,
     write_tokenizer,
 )
 from dragoman.data.tokenization.sentencepiece import check_sampling, import_sentencepiece
@@ -97,11 +97,11 @@ class PreparedData:
         return Corpus([path for prefix in prefixes for path in list_pair_files(self.folder, prefix)])
 
 
-def open_prepared(recipe: Recipe, folder: Path, tokenizer: PairTokenizer) -> PreparedData:
+def open_prepared(recipe: Recipe, folder: Path) -> PreparedData:
     """Return the data that an earlier run has prepared in this folder, without its statistics if its manifest is damaged."""
     names = recipe.evaluation_directions(VALID)
     manifest = read_manifest(folder) or {"pair_counts": {get_validation_prefix(name): PairStats() for name in names}}
-    return PreparedData(folder, tokenizer, manifest["pair_counts"], is_new=False)
+    return PreparedData(folder, read_recipe_tokenizer(folder, recipe), manifest["pair_counts"], is_new=False)
 
 
 def get_training_prefix(name: str) -> str:
@@ -169,7 +169,7 @@ def prepare(
         with lock_dir(work_dir):
             _resume_or_clear(work_dir, digest, inputs, notify)
             try:
-                pair_counts = _build(recipe, work_dir, notify, on_progress, map_items)
+                pair_counts = CorpusBuilder(recipe, work_dir, notify, on_progress, map_items).build()
                 digests = hash_prepared_files(work_dir)
                 accept(digests)
             except (WorkerLostError, ClusterError, OutputError):
@@ -227,82 +227,149 @@ def _resume_or_clear(work_dir: Path, digest: str, inputs: dict[str, Any], notify
     write_lines(marker, [digest])
 
 
-def _build(
-    recipe: Recipe, work_dir: Path, notify: NotifyFn, on_progress: ProgressCallback, map_items: MapFunction
-) -> dict[str, PairStats]:
-    """Write all files of a prepared folder except its manifest, and return the statistics; existing files are kept."""
-    num_workers = recipe.data.preprocessing_workers or count_cores()
-    valid_corpora = {get_validation_prefix(name): corpus for name, corpus in recipe.data.evaluation_corpora(VALID).items()}
-    corpora = recipe.data.training_corpora() | valid_corpora
-    root = Path(recipe.data.root)
-    for name, corpus in corpora.items():
-        notify(f"reading {name}: {_join_file_names(corpus, root)}")
-    cleaned_corpora = clean_training_corpora(
-        recipe.data,
-        build_filter_pipelines(recipe),
-        work_dir / "text",
-        processes=num_workers,
-        on_progress=on_progress,
-        map_items=map_items,
-    )
-    cleaned_valid_corpora = {
-        name: clean_corpus(
-            work_dir / "text",
-            get_validation_prefix(name),
-            direction.corpus,
-            root,
-            FilterPipeline(CleaningConfig(), *direction.languages),
-            processes=num_workers,
-            on_progress=on_progress,
-            map_items=map_items,
-        )
-        for name, direction in recipe.evaluation_directions(VALID).items()
-        if not direction.is_reversed
-    }
-    for cleaned_corpus in [*cleaned_corpora, *cleaned_valid_corpora.values()]:
-        if not len(cleaned_corpus):
-            raise _build_empty_error(_join_file_names(corpora[cleaned_corpus.name], root), _get_cleaning_stats(cleaned_corpus))
-    tokenizer = _train_or_load_tokenizer(recipe, cleaned_corpora, work_dir, notify)
-    check_terminology(recipe.data, recipe.default_pair, tokenizer)
-    if any(value is not None and value is not False for _, value in recipe.data.cleaning):
-        page = render_cleaning_report({cleaned_corpus.name: cleaned_corpus.stats for cleaned_corpus in cleaned_corpora})
-        write_lines(work_dir / CLEANING_PAGE, [page], overwrite=True)
-    cleaned_training_corpora = {cleaned_corpus.name: cleaned_corpus for cleaned_corpus in cleaned_corpora}
-    pair_counts: dict[str, PairStats] = {}
+@dataclass(frozen=True)
+class CorpusBuilder:
+    """Builder of the files of a prepared folder, which keeps existing files."""
 
-    def encode(direction: Direction, cleaned_corpus: CleanedCorpus, prefix: str, name: str, max_length: int | None) -> None:
-        encoder = PairEncoder(
-            select_direction(tokenizer, direction),
-            max_length,
-            recipe.data.overlong_pairs,
-            is_reversed=direction.is_reversed,
-        )
-        stats = _encode_and_index(cleaned_corpus, work_dir, prefix, encoder, num_workers, on_progress, map_items)
-        if stats.kept == 0:
-            raise _build_empty_error(_join_file_names(direction.corpus, root), stats)
-        pair_counts[name] = stats
+    recipe: Recipe
+    work_dir: Path
+    notify: NotifyFn
+    on_progress: ProgressCallback
+    map_items: MapFunction
 
-    for name, direction in recipe.training_directions.items():
-        cleaned_corpus = cleaned_training_corpora[direction.corpus_name]
-        encode(direction, cleaned_corpus, get_training_prefix(name), name, recipe.data.max_length)
-    for name, direction in recipe.evaluation_directions(VALID).items():
-        prefix = get_validation_prefix(name)
-        encode(direction, cleaned_valid_corpora[direction.corpus_name], prefix, prefix, None)
-    if recipe.aligns_words:
-        for direction in recipe.training_directions.values():
-            name = get_training_prefix(direction.name)
-            encoded_corpus = Corpus(list_pair_files(work_dir, name))
-            align_training_corpus(
-                recipe.data,
-                cleaned_training_corpora[direction.corpus_name],
-                encoded_corpus,
-                tokenizer,
-                get_links_file(work_dir, name),
-                num_workers=num_workers,
-                notify=notify,
-                on_progress=on_progress,
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return self.recipe.data.preprocessing_workers or count_cores()
+
+    def build(self) -> dict[str, PairStats]:
+        """Write all files except the manifest, and return the statistics."""
+        recipe, root = self.recipe, Path(self.recipe.data.root)
+        cleaned_training, cleaned_valid = self._clean()
+        tokenizer = self._train_or_load_tokenizer(list(cleaned_training.values()))
+        check_terminology(recipe.data, recipe.default_pair, tokenizer)
+        if any(value is not None and value is not False for _, value in recipe.data.cleaning):
+            page = render_cleaning_report({name: cleaned_corpus.stats for name, cleaned_corpus in cleaned_training.items()})
+            write_lines(self.work_dir / CLEANING_PAGE, [page], overwrite=True)
+        encoded = [
+            (get_training_prefix(name), name, direction, cleaned_training[direction.corpus_name], recipe.data.max_length)
+            for name, direction in recipe.training_directions.items()
+        ] + [
+            (get_validation_prefix(name), get_validation_prefix(name), direction, cleaned_valid[direction.corpus_name], None)
+            for name, direction in recipe.evaluation_directions(VALID).items()
+        ]
+        pair_counts: dict[str, PairStats] = {}
+        for prefix, name, direction, cleaned_corpus, max_length in encoded:
+            encoder = PairEncoder(
+                select_direction(tokenizer, direction),
+                max_length,
+                recipe.data.overlong_pairs,
+                is_reversed=direction.is_reversed,
             )
-    return pair_counts
+            stats = _encode_and_index(
+                cleaned_corpus, self.work_dir, prefix, encoder, self.num_workers, self.on_progress, self.map_items
+            )
+            if stats.kept == 0:
+                raise _build_empty_error(_join_file_names(direction.corpus, root), stats)
+            pair_counts[name] = stats
+        if recipe.aligns_words:
+            for direction in recipe.training_directions.values():
+                name = get_training_prefix(direction.name)
+                align_training_corpus(
+                    recipe.data,
+                    cleaned_training[direction.corpus_name],
+                    Corpus(list_pair_files(self.work_dir, name)),
+                    tokenizer,
+                    get_links_file(self.work_dir, name),
+                    num_workers=self.num_workers,
+                    notify=self.notify,
+                    on_progress=self.on_progress,
+                )
+        return pair_counts
+
+    def _clean(self) -> tuple[dict[str, CleanedCorpus], dict[str, CleanedCorpus]]:
+        """Return the training corpora by name, filtered, and the validation corpora, unfiltered. None of them is empty."""
+        recipe, root, folder = self.recipe, Path(self.recipe.data.root), self.work_dir / "text"
+        valid_corpora = {get_validation_prefix(name): corpus for name, corpus in recipe.data.evaluation_corpora(VALID).items()}
+        corpora = recipe.data.training_corpora() | valid_corpora
+        for name, corpus in corpora.items():
+            self.notify(f"reading {name}: {_join_file_names(corpus, root)}")
+        options: dict[str, Any] = {
+            "processes": self.num_workers, "on_progress": self.on_progress, "map_items": self.map_items
+        }  # fmt: skip
+        cleaned_training = clean_training_corpora(recipe.data, build_filter_pipelines(recipe), folder, **options)
+        cleaned_valid = {
+            name: clean_corpus(
+                folder,
+                get_validation_prefix(name),
+                direction.corpus,
+                root,
+                FilterPipeline(CleaningConfig(), *direction.languages),
+                **options,
+            )
+            for name, direction in recipe.evaluation_directions(VALID).items()
+            if not direction.is_reversed
+        }
+        for cleaned in [*cleaned_training, *cleaned_valid.values()]:
+            if not len(cleaned):
+                raise _build_empty_error(_join_file_names(corpora[cleaned.name], root), _get_cleaning_stats(cleaned))
+        return {cleaned_corpus.name: cleaned_corpus for cleaned_corpus in cleaned_training}, cleaned_valid
+
+    def _train_or_load_tokenizer(self, cleaned_corpora: Sequence[CleanedCorpus]) -> PairTokenizer:
+        """Train the tokenizer on the cleaned text, or read the models that the recipe names."""
+        recipe, config = self.recipe, self.recipe.tokenizer
+        if (self.work_dir / TOKENIZER_MARKER).is_file():
+            return _read_tokenizer(recipe, self.work_dir)
+        if recipe.training.init_from is not None:
+            folder = locate_initial_bundle(recipe.training.init_from, recipe.run)
+            self.notify(f"using the tokenizer of {folder}")
+            tokenizer = read_tokenizer(folder, config, append_source_eos=recipe.model.append_source_eos)
+        elif not recipe.task.has_text_target:
+            tokenizer = self._train_parser_tokenizer(cleaned_corpora)
+        elif config.model_file is not None:
+            tokenizer = import_tokenizer(
+                config,
+                root=Path(recipe.data.root),
+                append_source_eos=recipe.model.append_source_eos,
+                languages=recipe.languages,
+            )
+        else:
+            self.notify(config.describe_training())
+            num_pairs = sum(map(len, cleaned_corpora))
+            max_lines = max(config.max_train_sentences // 2, 1) if config.joint else config.max_train_sentences
+            tokenizer = train_tokenizer(
+                _sample_evenly(cleaned_corpora, 0, num_pairs, max_lines),
+                _sample_evenly(cleaned_corpora, 1, num_pairs, max_lines),
+                config,
+                append_source_eos=recipe.model.append_source_eos,
+                seed=recipe.training.seed,
+                languages=recipe.languages,
+                root=Path(recipe.data.root),
+                notify=self.notify,
+            )
+        tokenizer = add_extra_tokens(tokenizer, config.extra_tokens)
+        _check_language_tokens(map(recipe.tokenizer.format_language_token, recipe.languages), tokenizer)
+        write_tokenizer(self.work_dir, tokenizer)
+        write_lines(self.work_dir / TOKENIZER_MARKER, [])
+        return read_recipe_tokenizer(self.work_dir, recipe)
+
+    def _train_parser_tokenizer(self, cleaned_corpora: Sequence[CleanedCorpus]) -> PairTokenizer:
+        """Return the labels of all trees, and the tokenizer of their words: trained, or read from the recipe's file."""
+        recipe, config = self.recipe, self.recipe.tokenizer
+        pairs = chain.from_iterable(cleaned_corpus.iter_pairs() for cleaned_corpus in cleaned_corpora)
+        labels: StructuredVocabulary = load_task(recipe.task.kind).collect_vocabulary(pairs, recipe.task)
+        self.notify(labels.describe())
+        if config.model_file is not None:
+            source: TextTokenizer = import_sentencepiece(config, "model_file", Path(recipe.data.root) / config.model_file)
+        else:
+            self.notify(config.describe_training())
+            lines = _sample_evenly(cleaned_corpora, 1, sum(map(len, cleaned_corpora)), config.max_train_sentences)
+            root = Path(recipe.data.root)
+            options: dict[str, Any] = {"normalization": "identity", "seed": recipe.training.seed}  # a parser keeps its words
+            source = train_one_side(
+                map(labels.get_source_text, lines), config, "source", **options, root=root, notify=self.notify
+            )
+        return PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
 
 
 def select_direction(tokenizer: PairTokenizer, direction: Direction) -> PairTokenizer:
@@ -323,47 +390,6 @@ def _build_empty_error(files: str, stats: PairStats) -> DataError:
     )
 
 
-def _train_or_load_tokenizer(
-    recipe: Recipe, cleaned_corpora: Sequence[CleanedCorpus], work_dir: Path, notify: NotifyFn
-) -> PairTokenizer:
-    """Train the tokenizer on the cleaned text, or read the models that the recipe names."""
-    if (work_dir / TOKENIZER_MARKER).is_file():
-        return _read_tokenizer(recipe, work_dir)
-    config = recipe.tokenizer
-    if recipe.training.init_from is not None:
-        folder = locate_initial_bundle(recipe.training.init_from, recipe.run)
-        notify(f"using the tokenizer of {folder}")
-        tokenizer = read_tokenizer(folder, config, append_source_eos=recipe.model.append_source_eos)
-    elif not recipe.task.has_text_target:
-        tokenizer = _train_parser_tokenizer(recipe, cleaned_corpora, notify)
-    elif config.model_file is not None:
-        tokenizer = import_tokenizer(
-            config,
-            root=Path(recipe.data.root),
-            append_source_eos=recipe.model.append_source_eos,
-            languages=recipe.languages,
-        )
-    else:
-        notify(config.describe_training())
-        num_pairs = sum(map(len, cleaned_corpora))
-        max_lines = max(config.max_train_sentences // 2, 1) if config.joint else config.max_train_sentences
-        tokenizer = train_tokenizer(
-            _sample_evenly(cleaned_corpora, 0, num_pairs, max_lines),
-            _sample_evenly(cleaned_corpora, 1, num_pairs, max_lines),
-            config,
-            append_source_eos=recipe.model.append_source_eos,
-            seed=recipe.training.seed,
-            languages=recipe.languages,
-            root=Path(recipe.data.root),
-            notify=notify,
-        )
-    tokenizer = add_extra_tokens(tokenizer, config.extra_tokens)
-    _check_language_tokens(map(recipe.tokenizer.format_language_token, recipe.languages), tokenizer)
-    write_tokenizer(work_dir, tokenizer)
-    write_lines(work_dir / TOKENIZER_MARKER, [])
-    return with_recipe_languages(tokenizer, recipe)
-
-
 def _check_language_tokens(tokens: Iterable[str], tokenizer: PairTokenizer) -> None:
     """Raise RecipeError if the vocabulary of an initial bundle lacks the token of a language."""
     for token in tokens:
@@ -372,23 +398,6 @@ def _check_language_tokens(tokens: Iterable[str], tokenizer: PairTokenizer) -> N
                 f"data.corpora: the vocabulary has no language token {token}; add it to tokenizer.extra_tokens",
                 code="tokenizer-mismatch",
             )
-
-
-def _train_parser_tokenizer(recipe: Recipe, cleaned_corpora: Sequence[CleanedCorpus], notify: NotifyFn) -> PairTokenizer:
-    """Return the labels of all trees, and the tokenizer of their words: trained, or read from the recipe's file."""
-    config = recipe.tokenizer
-    pairs = chain.from_iterable(cleaned_corpus.iter_pairs() for cleaned_corpus in cleaned_corpora)
-    labels: StructuredVocabulary = load_task(recipe.task.kind).collect_vocabulary(pairs, recipe.task)
-    notify(labels.describe())
-    if config.model_file is not None:
-        source: TextTokenizer = import_sentencepiece(config, "model_file", Path(recipe.data.root) / config.model_file)
-    else:
-        notify(config.describe_training())
-        lines = _sample_evenly(cleaned_corpora, 1, sum(map(len, cleaned_corpora)), config.max_train_sentences)
-        root = Path(recipe.data.root)
-        options: dict[str, Any] = {"normalization": "identity", "seed": recipe.training.seed}  # a parser keeps its words
-        source = train_one_side(map(labels.get_source_text, lines), config, "source", **options, root=root, notify=notify)
-    return PairTokenizer(source, labels, append_source_eos=recipe.model.append_source_eos)
 
 
 def _sample_evenly(cleaned_corpora: Sequence[CleanedCorpus], side: int, num_pairs: int, limit: int) -> Iterator[str]:
@@ -448,9 +457,7 @@ def _publish(work_dir: Path, folder: Path, digests: dict[str, str]) -> None:
 
 
 def _read_tokenizer(recipe: Recipe, folder: Path) -> PairTokenizer:
-    tokenizer = with_recipe_languages(
-        read_tokenizer(folder, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos), recipe
-    )
+    tokenizer = read_recipe_tokenizer(folder, recipe)
     for vocabulary in (tokenizer.source, tokenizer.target):
         check_sampling(vocabulary, recipe.tokenizer, str(folder))
     return tokenizer

@@ -64,7 +64,7 @@ def prepare_with_stores(
     store = StoreFolder(f"{run_url.rstrip('/')}/data")
     with _lock_work_folder(run_url) as run:
         local_recipe = copy_inputs(recipe, run)
-        pair_counts = _find_prepared(local_recipe, store)
+        pair_counts = _find_prepared(store, compute_request_digest(local_recipe, hash_inputs(local_recipe, {})))
         if is_new := pair_counts is None:
             check_is_writable(store.get_url(MANIFEST))
             prepared = prepare(local_recipe, run / "data", notify, on_progress=on_progress, map_items=map_items)
@@ -99,11 +99,11 @@ def _lock_work_folder(url: str) -> Iterator[Path]:
         yield folder
 
 
-def _find_prepared(recipe: Recipe, store: StoreFolder) -> dict[str, PairStats] | None:
+def _find_prepared(store: StoreFolder, digest: str) -> dict[str, PairStats] | None:
     """Return the statistics of the prepared files in a store, or None if they belong to another request or are incomplete."""
     content = store.read_if_exists(MANIFEST)
     manifest = None if content is None else parse_manifest(content)
-    if manifest is None or manifest["digest"] != compute_request_digest(recipe, hash_inputs(recipe, {})):
+    if manifest is None or manifest["digest"] != digest:
         return None
     return manifest["pair_counts"] if manifest["files"].keys() <= store.list_files() else None
 

@@ -2,8 +2,8 @@
 
     FOLDER/base-seed1/  dot-seed1/  …      one run folder each, as of `dragoman train`
 
-Each row changes one choice of the model, and trains on the same data for the same budget. Finished rows are kept, and
-interrupted rows are resumed. A row that diverges stays in the table without scores.
+Each row changes one choice of the model, and trains on the same data for the same budget. A row that diverges stays in the
+table without scores.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any
 
 from dragoman.config import Recipe, recipe_from_dict
 from dragoman.config.section_validation import suggest_or_list_names
-from dragoman.errors import RecipeError, RunError
-from dragoman.paper.table3 import check_same_recipe, read_finished_report
-from dragoman.paper.table3_results import Budget
+from dragoman.errors import RecipeError
+from dragoman.paper.budget import Budget
+from dragoman.paper.run_grid import RunGrid, RunKey
 from dragoman.training.monitoring.events import Callback
 from dragoman.training.monitoring.run_status import read_run_status
-from dragoman.training.run import train
 from dragoman.viz.charts import Panel, Series, render_learning_curve
 
 Point = tuple[float, float]
@@ -127,40 +126,25 @@ def train_ablations(
 ) -> list[TrainedAblation]:
     """Train the unfinished rows, and return the results in order.
 
-    make_callback: called with the name of a run when it starts; returns the callback of the run
+    make_callback: see `RunGrid.train`
 
     Raises RecipeError if the recipe or the budget cannot be used, and RunError if a row's folder has another recipe.
     """
-    recipes = {
-        (row.name, seed): make_ablation_recipe(
-            base_recipe, row, seed=seed, budget=budget, run=folder / f"{row.name}-seed{seed}"
-        )
-        for seed in range(1, seeds + 1)
-        for row in rows
-    }
-    for recipe in recipes.values():
-        check_same_recipe(recipe)
-    reports: dict[tuple[str, int], dict[str, Any] | None] = {}
-    for number, (key, recipe) in enumerate(recipes.items(), start=1):
-        report = read_finished_report(Path(recipe.run))
-        if report is None:
-            report = _train_row(recipe, make_callback(f"{key[0]}, seed {key[1]} ({number} of {len(recipes)})"))
-        reports[key] = report
+    grid = RunGrid(
+        {
+            (row.name, seed): make_ablation_recipe(
+                base_recipe, row, seed=seed, budget=budget, run=folder / f"{row.name}-seed{seed}"
+            )
+            for seed in range(1, seeds + 1)
+            for row in rows
+        }
+    )
+    reports = grid.train(make_callback, allow_divergence=True)
     return [_collect_row(row, seeds, folder, reports) for row in rows]
 
 
-def _train_row(recipe: Recipe, callback: Callback) -> dict[str, Any] | None:
-    """Return the report of the run; None if it diverged."""
-    try:
-        return train(recipe, callback)
-    except RunError as error:
-        if error.code != "run-diverged":
-            raise
-        return None
-
-
 def _collect_row(
-    row: AblationRow, seeds: int, folder: Path, reports: Mapping[tuple[str, int], dict[str, Any] | None]
+    row: AblationRow, seeds: int, folder: Path, reports: Mapping[RunKey, dict[str, Any] | None]
 ) -> TrainedAblation:
     by_seed = {seed: reports[row.name, seed] for seed in range(1, seeds + 1)}
     finished = [report for report in by_seed.values() if report is not None]

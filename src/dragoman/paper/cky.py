@@ -136,10 +136,10 @@ class ChartParser:
             chain = None if span_scores_S is None else self._find_best_chain(symbol, span_scores_S)
             if chain is None:
                 return None
-            opened_symbols = [opened_symbol for opened_symbol in chain if opened_symbol.kind == "label"]
+            opened_symbols = [opened_symbol for opened_symbol in chain if opened_symbol.is_label]
             tree_events += (TreeEvent("open", opened_symbol.label) for opened_symbol in opened_symbols)
             pending += (_PendingNode(opened_symbol, start, end, is_close=True) for opened_symbol in opened_symbols)
-            if chain[-1].kind == "tag":
+            if chain[-1].is_tag:
                 word, tag = sentence[start]
                 tree_events.append(TreeEvent("leaf", chain[-1].label if tag is None else tag, word))
             else:

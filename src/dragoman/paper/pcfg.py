@@ -42,6 +42,16 @@ class Symbol(NamedTuple):
     parent: str
     sibling_context: tuple[str, ...] = ()
 
+    @property
+    def is_label(self) -> bool:
+        """Return whether the symbol is a constituent."""
+        return self.kind == "label"
+
+    @property
+    def is_tag(self) -> bool:
+        """Return whether the symbol is the tag of a word."""
+        return self.kind == "tag"
+
 
 class BinaryRule(NamedTuple):
     """Rule with two children."""

@@ -17,11 +17,9 @@ from dragoman.config import DataConfig, Recipe, TaskConfig, flatten_settings
 from dragoman.data.manifest import list_input_digests, read_manifest
 from dragoman.errors import DataError, RunError
 from dragoman.evaluation.bleu_tokenizer import get_task_bleu_tokenizer
-from dragoman.evaluation.bootstrap import ResampledScore, SystemComparison, compare_resampled, resample
-from dragoman.formats.text import read_lines
-from dragoman.paper.table3 import KEYS_THAT_MAY_DIFFER
+from dragoman.evaluation.bootstrap import ResampledScore, SystemComparison, compare_resampled
+from dragoman.paper.run_grid import KEYS_THAT_MAY_DIFFER, resample_translations
 from dragoman.training.monitoring.run_status import read_report, read_run_status
-from dragoman.training.report import TRANSLATIONS_FILE
 from dragoman.training.validation import get_references, read_eval_pairs
 
 # A report has a signature for each of them.
@@ -176,16 +174,10 @@ def _resample_bleu(runs: Sequence[FinishedRun]) -> list[ResampledScore]:
     if recipe.data.test is None or any("bleu" not in run.report for run in runs):
         return []
     references = get_references(read_eval_pairs(recipe.data.test, recipe.data, recipe.task), recipe.tokenizer)
-    resamples = []
-    for run in runs:
-        try:
-            lines = list(read_lines(run.folder / TRANSLATIONS_FILE))
-        except DataError:
-            return []
-        if len(lines) != len(references):
-            return []
-        resamples.append(resample(lines, [references], tokenize=get_task_bleu_tokenizer(recipe.task)))
-    return resamples
+    try:
+        return [resample_translations(run.folder, references, recipe.task) for run in runs]
+    except DataError:
+        return []
 
 
 def _build_row(runs: Sequence[FinishedRun], first_run: FinishedRun, comparison: SystemComparison | None) -> ResultsRow:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from dragoman.evaluation.bootstrap import ResampledScore, SystemComparison, compare_resampled
+from dragoman.paper.budget import Budget
 from dragoman.paper.table2 import PAPER_COSTS, PaperCost
-from dragoman.paper.table2_systems import System, SystemBudget
+from dragoman.paper.table2_systems import System
 from dragoman.runtime.counts import format_count
 from dragoman.viz import Panel, Series, render_learning_curve
 
@@ -126,7 +127,7 @@ class Table2:
 
     corpus: str
     languages: str
-    budget: SystemBudget
+    budget: Budget
     seeds: int
     results: Sequence[SystemResult]
 

@@ -10,15 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from dragoman.config import ModelConfig, Recipe, make_recipe, parse_setting, read_recipe
 from dragoman.config.section_validation import suggest_or_list_names
 from dragoman.errors import RecipeError
 from dragoman.experiments.mixers.options import MixerOptions
-from dragoman.runtime.counts import format_count
-
-Clock = Literal["wall", "processor"]
+from dragoman.paper.budget import Budget
 
 SYSTEM_TRAINING_KEYS = ("schedule", "peak_lr", "warmup_steps", "clip_norm", "load_balancing_weight")
 """Keys of the section `training` that belong to a system. The others are those of the corpus's recipe."""
@@ -26,7 +23,6 @@ SYSTEM_TRAINING_KEYS = ("schedule", "peak_lr", "warmup_steps", "clip_norm", "loa
 NUM_CHECKPOINTS = 50
 """Checkpoints of a run, if the budget is in steps. The mean of the newest ones is the final model."""
 NUM_VALIDATIONS = 10
-MAX_STEPS = 2**31 - 1
 PATH_LENGTH = 32
 """Positions between whose ends the longest path is counted."""
 
@@ -57,34 +53,6 @@ SYSTEMS = (
     System("bytenet", "multi30k-ende-bytenet", "ByteNet", None, "log_k n"),
     System("moe", "multi30k-ende-moe", "MoE", None, "n"),
 )
-
-
-@dataclass(frozen=True)
-class SystemBudget:
-    """Budget of each run: updates, counted floating-point operations, or minutes of steps by a clock."""
-
-    steps: int | None = None
-    flops: float | None = None
-    minutes: float | None = None
-    clock: Clock = "wall"
-
-    def to_training_settings(self) -> dict[str, Any]:
-        """Return the keys of the section `training`."""
-        settings: dict[str, Any] = {
-            "max_steps": self.steps or MAX_STEPS, "max_flops": self.flops, "max_minutes": self.minutes, "clock": self.clock,
-            "max_epochs": None, "patience": None,
-        }  # fmt: skip
-        if self.steps is not None:
-            settings["checkpoint_every_steps"] = max(self.steps // NUM_CHECKPOINTS, 1)
-            settings["validate_every_steps"] = max(self.steps // NUM_VALIDATIONS, 1)
-        return settings
-
-    def __str__(self) -> str:
-        if self.steps is not None:
-            return format_count(self.steps, "step")
-        if self.flops is not None:
-            return f"{self.flops:.2e} FLOPs"
-        return f"{self.minutes:g} {'processor minutes' if self.clock == 'processor' else 'min'}"
 
 
 def select_systems(names: str | None) -> list[System]:
@@ -127,7 +95,7 @@ def split_overrides(overrides: Sequence[str]) -> tuple[list[str], dict[str, list
 
 
 def make_system_recipe(
-    corpus: Path, system: System, overrides: Sequence[str], *, seed: int, budget: SystemBudget, run: Path
+    corpus: Path, system: System, overrides: Sequence[str], *, seed: int, budget: Budget, run: Path
 ) -> Recipe:
     """Return the recipe of a system for the corpus of a recipe. It is scored on data.test, or on data.valid without one.
 
@@ -143,7 +111,13 @@ def make_system_recipe(
     document["model"] = system_recipe["model"]
     training = {key: value for key, value in document["training"].items() if key not in SYSTEM_TRAINING_KEYS}
     training |= {key: value for key, value in system_recipe["training"].items() if key in SYSTEM_TRAINING_KEYS}
-    document["training"] = {**training, **budget.to_training_settings(), "seed": seed}
+    document["training"] = training | {"max_flops": budget.flops, "clock": budget.clock, "seed": seed}
+    document["training"] |= budget.to_training_settings()
+    if budget.steps is not None:
+        document["training"] |= {
+            "checkpoint_every_steps": max(budget.steps // NUM_CHECKPOINTS, 1),
+            "validate_every_steps": max(budget.steps // NUM_VALIDATIONS, 1),
+        }
     document |= {"name": f"{document['name']}, {system.name}", "run": str(run)}
     where = f"{corpus}, {system.name}"
     recipe = make_recipe(document, overrides, where=where)

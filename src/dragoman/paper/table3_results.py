@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Literal
 
-from dragoman.errors import RecipeError
 from dragoman.evaluation.bootstrap import SIGNIFICANCE_LEVEL, ResampledScore, compare_resampled
+from dragoman.paper.budget import Budget
 from dragoman.paper.table3_rows import ROW_SERIES, PaperRow
 from dragoman.runtime.counts import format_count
 from dragoman.viz import Panel, Series, render_learning_curve
@@ -26,39 +25,6 @@ OrderingOutcome = Literal["held", "reversed", "within deviation", "not significa
     not significant     the paired bootstrap over the sentences finds no difference; only for BLEU
     one seed            one seed has no standard deviation
 """
-
-_MAX_STEPS = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Budget of each row: updates, or minutes of training."""
-
-    steps: int | None = None
-    minutes: float | None = None
-
-    def to_training_settings(self) -> dict[str, Any]:
-        """Return the keys of the [training] section."""
-        return {"max_steps": self.steps or _MAX_STEPS, "max_minutes": self.minutes}
-
-    def __str__(self) -> str:
-        return format_count(self.steps, "step") if self.steps is not None else f"{self.minutes:g} min"
-
-
-def parse_budget(text: str) -> Budget:
-    """Return the budget of text such as 2000, 2000steps or 10min. Raises RecipeError for other text or a budget of zero."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(steps?|min(?:utes?)?|)\s*", text)
-    if match is None:
-        raise RecipeError(f"--budget {text!r}: is not a budget; give steps, such as 2000, or minutes, such as 10min")
-    amount, unit = float(match[1]), match[2]
-    if unit.startswith("min"):
-        if amount == 0:
-            raise RecipeError(f"--budget {text!r}: is too small to train one step; give more minutes")
-        return Budget(minutes=amount)
-    if not amount.is_integer() or not 1 <= amount <= _MAX_STEPS:
-        problem = "is too small to train one step" if amount < 1 else "is not a number of steps"
-        raise RecipeError(f"--budget {text!r}: {problem}; give a whole number from 1, or minutes, such as 10min")
-    return Budget(steps=int(amount))
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,6 @@ def _build_bracketing(parser: ExplainableParser, parse: Parse) -> ExplanationTre
         words=parse.words,
         tags=parse.tags,
         brackets=tuple((label, start, end) for label, start, end in parse.spans),
-        opener_positions=tuple(index for index, action in enumerate(actions) if action.kind == "open"),
+        opener_positions=tuple(index for index, action in enumerate(actions) if action.is_open),
         has_pointer=parser.recipe.model.pointer,
     )

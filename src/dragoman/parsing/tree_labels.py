@@ -62,7 +62,7 @@ class DelexicalizedTopDown:
         """Return the action of each token."""
         top_down = TopDownLinearization()
         return [
-            Action("word") if token == XX else action if action.kind != "word" else Action("invalid")
+            Action("word") if token == XX else action if not action.is_word else Action("invalid")
             for token, action in zip(tokens, top_down.parse_actions(tokens), strict=True)
         ]
 

@@ -22,15 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from dragoman.config import DecodingConfig, Recipe
+from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.errors import refuse_steps
 from dragoman.tasks.attention_alignment import AlignmentHead
 from dragoman.tasks.forced_decoding import ForcedDecoder, compute_cross_attentions, score_pairs
 from dragoman.tasks.generation import OnProgress
-from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
-from dragoman.tasks.translation import decode_best, translate_lines
+from dragoman.tasks.translation import LineSearch, decode_best
 
 MIN_CALIBRATION_SENTENCES = 100
 """Fewest translations of a calibration; the 1 % quantile of fewer would mean nothing."""
@@ -230,44 +229,36 @@ def _compute_coverage(received_S: NDArray[np.float32], pieces: Sequence[str], so
 
 
 def calibrate_model(
-    inference_model: InferenceModel,
-    decoder: ForcedDecoder,
-    tokenizer: PairTokenizer,
-    recipe: Recipe,
+    search: LineSearch,
     sources: Sequence[str],
     references: Sequence[str] | None = None,
     *,
     head: AlignmentHead | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> ConfidenceCalibration | None:
-    """Translate a validation set with the recipe's decoding options, and return the calibration by these translations.
+    """Translate a validation set, and return the calibration by these translations.
 
-    inference_model, decoder: the same model, for the search and for forced decoding
+    search: search with a forced decoder, which computes the signals
     references: for the rank correlation with sentence chrF
     head: attention head that coverage comes from; by default the mean of the last layer
     Return None if fewer than `MIN_CALIBRATION_SENTENCES` lines have a translation. Raise BundleError for a model that predicts
     all tokens at once.
     """
+    decoder, tokenizer = search.forced_decoder, search.tokenizer
+    assert decoder is not None, "the calibration needs a forced decoder"
     if not decoder.is_autoregressive:
         refuse_steps("the calibration of the confidence")
     if len(sources) < MIN_CALIBRATION_SENTENCES:
         return None
-    translated = translate_lines(
-        inference_model,
-        tokenizer,
-        sources,
-        recipe,
-        forced_decoder=decoder,
-        on_progress=on_progress,
-    )
+    translated = search.translate(sources, on_progress=on_progress)
     indices = [index for index, line in enumerate(translated) if line.hypotheses and line.hypotheses[0].tokens]
     best = [(translated[index].source, translated[index].hypotheses[0]) for index in indices]
     signals = compute_signals(
         decoder,
         tokenizer,
         [(source, hypothesis.tokens, hypothesis.finished) for source, hypothesis in best],
-        recipe.decoding,
-        start_id=get_decoder_start_id(recipe.model),
+        search.decoding,
+        start_id=search.start_id,
         head=head or AlignmentHead(),
     )
     calibration = calibrate(signals)

@@ -1,6 +1,6 @@
 """Translation: text to ids, ids to hypotheses, and scores of translations.
 
-`translate_lines` encodes lines and searches them. Training validates with it. Inference calls the two steps one by one,
+`LineSearch.translate` encodes lines and searches them. Training validates with it. Inference calls the two steps one by one,
 because it searches some lines twice.
 """
 
@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.config import DecodingConfig, Recipe, TaskConfig
+from dragoman.config import DecodingConfig, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.data.tokenization.vocabulary import Vocabulary
@@ -25,7 +25,7 @@ from dragoman.errors import MissingDependencyError, RecipeError
 from dragoman.tasks.coverage_penalty import rerank_by_coverage
 from dragoman.tasks.forced_decoding import ForcedDecoder
 from dragoman.tasks.generation import BatchSearch, MapFn, OnProgress, generate
-from dragoman.tasks.inference_model import InferenceModel, get_decoder_start_id
+from dragoman.tasks.inference_model import InferenceModel
 from dragoman.tasks.mbr import UtilityFn, build_candidate_search, rerank_by_mbr
 
 if TYPE_CHECKING:
@@ -78,23 +78,6 @@ def get_source_limit(max_positions: int | None, decoding: DecodingConfig) -> int
     return min(decoding.max_source_tokens, max_positions or decoding.max_source_tokens)
 
 
-def translate_lines(
-    inference_model: InferenceModel,
-    tokenizer: PairTokenizer,
-    lines: Sequence[str],
-    recipe: Recipe,
-    *,
-    decoding: DecodingConfig | None = None,
-    forced_decoder: ForcedDecoder | None = None,
-    on_progress: OnProgress = lambda _: None,
-) -> list[TranslatedLine]:
-    """Encode and search each line, in order. decoding: options to use instead of those of the recipe"""
-    start_id = get_decoder_start_id(recipe.model)
-    search = LineSearch(inference_model, tokenizer, recipe.task, decoding or recipe.decoding, start_id, forced_decoder)
-    source_limit = get_source_limit(inference_model.max_positions, search.decoding)
-    return search.run(encode_lines(tokenizer, lines, source_limit=source_limit), on_progress=on_progress)
-
-
 def encode_lines(tokenizer: PairTokenizer, lines: Sequence[str], *, source_limit: int) -> list[EncodedLine]:
     """Return the source ids of each line, and mark lines without text and lines longer than the limit in tokens."""
     encoded_lines = []
@@ -125,6 +108,11 @@ class LineSearch:
     start_id: int
     forced_decoder: ForcedDecoder | None = None
     compute_utility: UtilityFn | None = None
+
+    def translate(self, lines: Sequence[str], *, on_progress: OnProgress = lambda _: None) -> list[TranslatedLine]:
+        """Encode and search each line, in order."""
+        source_limit = get_source_limit(self.inference_model.max_positions, self.decoding)
+        return self.run(encode_lines(self.tokenizer, lines, source_limit=source_limit), on_progress=on_progress)
 
     def run(
         self,

@@ -19,7 +19,6 @@ from dragoman.config import INITIAL_DIR, STANDARD_INPUT, DataConfig, Recipe, Tra
 from dragoman.config.paper_settings import find_deviations
 from dragoman.data.manifest import hash_prepared_files
 from dragoman.data.prepare import PreparedData, is_validation, open_prepared
-from dragoman.data.tokenization.pair_tokenizer import read_tokenizer, with_recipe_languages
 from dragoman.errors import BundleError, OutOfMemoryError, RunError, is_out_of_memory
 from dragoman.formats.pair import Pair
 from dragoman.formats.text import describe_path
@@ -39,7 +38,7 @@ from dragoman.training.checkpoints.checkpoint import (
     select_scheduled,
 )
 from dragoman.training.initial_model import add_initial_bundle
-from dragoman.training.measure_parts import measure_parts
+from dragoman.training.measure_parts import RunMeasurement
 from dragoman.training.monitoring.events import Callback, Notice
 from dragoman.training.report import write_report
 from dragoman.training.resume_checks import check_corpus_unchanged
@@ -66,35 +65,16 @@ def finalize(
 def _write_bundle_and_report(
     trainer: Trainer, test_sets: Mapping[str, Sequence[Pair]], callback: Callback, attention_source: str | None
 ) -> dict[str, Any]:
-    recipe, folder, tokenizer = trainer.recipe, trainer.folder, trainer.prepared.tokenizer
+    recipe, folder = trainer.recipe, trainer.folder
     selected = _select_intact_checkpoints(trainer, callback)
     for text in _describe_missing_checkpoints(trainer, selected):
         callback(Notice(text))
     callback(Notice(f"writing {folder / 'bundle'} from {', '.join(checkpoint.path.name for checkpoint in selected)}"))
     weights = compute_final_weights(selected, recipe.training.checkpoint_averaging)
     weights = _save_and_merge_adapter(recipe.name, recipe.training, folder, weights)
-    bases = _read_bases(folder)
-    metadata = measure_parts(
-        add_initial_bundle(collect_metadata(trainer, selected), recipe.training, folder),
-        recipe,
-        trainer.prepared,
-        weights,
-        known=bases.get(str(folder / INITIAL_DIR), BundleMetadata()),
-        location=folder,
-        device=trainer.plan.device,
-    )
-    metadata, sentences = inherit_parts(metadata, bases)
-    shortlist, reasons = inherit_shortlist(bases, tokenizer)
-    for sentence in (*sentences, *reasons):
-        callback(Notice(sentence))
-    save_bundle(
-        folder / "bundle",
-        recipe=recipe,
-        tokenizer=tokenizer,
-        weights=weights,
-        metadata=metadata,
-        overwrite=True,
-        shortlist=shortlist,
+    measurement = RunMeasurement(recipe, trainer.prepared, weights, folder, trainer.plan.device)
+    metadata = _write_bundle(
+        folder / "bundle", measurement, collect_metadata(trainer, selected), lambda text: callback(Notice(text)), overwrite=True
     )
     return write_report(folder, recipe, metadata, test_sets, callback, attention_source, trainer.plan.device)
 
@@ -221,27 +201,32 @@ def average_run(
     latest = max(selected, key=lambda checkpoint: checkpoint.step)
     recipe = recipe_from_dict(latest.recipe, where=str(latest.path))
     check_corpus_unchanged(latest, hash_prepared_files(run_dir / "data"), run_dir)
-    tokenizer = with_recipe_languages(
-        read_tokenizer(run_dir / "data", recipe.tokenizer, append_source_eos=recipe.model.append_source_eos), recipe
-    )
     weights = compute_final_weights(selected, averaging)
     if recipe.training.lora is not None:
         weights = _merge_adapter(weights, scale=recipe.training.lora.alpha / recipe.training.lora.rank)
-    prepared, bases = open_prepared(recipe, run_dir / "data", tokenizer), _read_bases(run_dir)
+    prepared, bases = open_prepared(recipe, run_dir / "data"), _read_bases(run_dir)
     metadata = _describe_training(recipe, latest.trainer_state, prepared, selected)
     if (finished := bases.get(str(run_dir / "bundle"))) is not None:  # the rest is known at the end of the run only
         metadata = replace(metadata, parameters=finished.parameters, machine=finished.machine)
         if finished.steps == latest.step:
             metadata = replace(metadata, epochs=finished.epochs, mfu=finished.mfu)
-    metadata = measure_parts(
-        add_initial_bundle(metadata, recipe.training, run_dir),
-        recipe,
-        prepared,
-        weights,
-        known=bases.get(str(run_dir / INITIAL_DIR), BundleMetadata()),
-        location=run_dir,
-        device=torch.device("cpu"),
-    )
+    measurement = RunMeasurement(recipe, prepared, weights, run_dir, torch.device("cpu"))
+    return _write_bundle(output, measurement, metadata, notify, overwrite=overwrite).to_dict()
+
+
+def _write_bundle(
+    output: Path,
+    measurement: RunMeasurement,
+    metadata: BundleMetadata,
+    notify: Callable[[str], None],
+    *,
+    overwrite: bool,
+) -> BundleMetadata:
+    """Write a bundle of a run with its measured and inherited parts, and return its metadata."""
+    run_dir, recipe, tokenizer = measurement.location, measurement.recipe, measurement.prepared.tokenizer
+    bases = _read_bases(run_dir)
+    known = bases.get(str(run_dir / INITIAL_DIR), BundleMetadata())
+    metadata = measurement.measure_parts(add_initial_bundle(metadata, recipe.training, run_dir), known)
     metadata, sentences = inherit_parts(metadata, bases)
     shortlist, reasons = inherit_shortlist(bases, tokenizer)
     for sentence in (*sentences, *reasons):
@@ -250,12 +235,12 @@ def average_run(
         output,
         recipe=recipe,
         tokenizer=tokenizer,
-        weights=weights,
+        weights=measurement.weights,
         metadata=metadata,
         overwrite=overwrite,
         shortlist=shortlist,
     )
-    return metadata.to_dict()
+    return metadata
 
 
 def list_training_files(data: DataConfig) -> list[str]:

@@ -26,7 +26,7 @@ from dragoman.training.monitoring.events import Callback, Notice, PreparationPro
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.monitoring.run_page import ATTENTION_FILE
 from dragoman.training.test_sets import TestSetReport, build_test_set_report
-from dragoman.training.validation import EvaluationResult, evaluate
+from dragoman.training.validation import EvaluationResult, Evaluator
 from dragoman.viz import Panel, Series, render_attention_heatmap, render_learning_curve
 
 NUM_REPORT_SAMPLES = 10
@@ -107,12 +107,13 @@ def write_report(
     if test_sets:
         bundle = load_bundle(folder / "bundle")
         bundle.model.to(device)
-        evaluations = {name: _score_test_set(bundle, recipe, name, test_sets[name], callback) for name in test_sets}
+        scored_sets = TestSets(recipe, test_sets, callback)
+        evaluations = scored_sets.evaluate(bundle)
         evaluation = next(iter(evaluations.values()))
         test_values = _collect_test_values(evaluation)
         _write_translations(folder, evaluations, "")
         if len(test_sets) > 1 or recipe.training.init_from is not None:
-            test_values["test_sets"] = _report_test_sets(folder, recipe, test_sets, evaluations, callback, device)
+            test_values["test_sets"] = scored_sets.build_reports(folder, evaluations, device)
         bundle = _select_languages(bundle, next(iter(test_sets.values())))
         attention_sample = _select_attention_sample(bundle, evaluation.samples, attention_source)
     metadata_values = {field.name: getattr(metadata, field.name) for field in fields(BundleMetadata)}
@@ -141,53 +142,55 @@ def _summarize_last_validation(log_entries: Sequence[dict[str, Any]]) -> Validat
     return ValidationSummary(**values)
 
 
-def _score_test_set(
-    bundle: Bundle, recipe: Recipe, name: str, test_pairs: Sequence[Pair], callback: Callback, *, model_name: str = ""
-) -> EvaluationResult:
-    """Score a model on one test set.
+@dataclass(frozen=True)
+class TestSets:
+    """Test sets of a run, and their scores. pairs: by name"""
 
-    name: name of the test set
-    model_name: name of the model in messages; empty for the trained model
-    """
-    title = "the test set" if name == "test" else f"the test set {name}"
-    task_name = f"scoring {title}{f' with {model_name}' if model_name else ''}"
-    callback(Notice(task_name))
-    num_done = 0
+    __test__ = False  # not a class of tests
 
-    def report_progress(num_newly_done: int) -> None:
-        nonlocal num_done
-        num_done += num_newly_done
-        callback(PreparationProgress(task_name, num_done, len(test_pairs), unit="sentences"))
+    recipe: Recipe
+    pairs: Mapping[str, Sequence[Pair]]
+    callback: Callback
 
-    report_progress(0)
-    evaluation = evaluate(bundle.model, bundle.tokenizer, recipe, test_pairs, recipe.decoding, report_progress)
-    for status, count in evaluation.incomplete_outputs.items():
-        callback(Notice(f"{title.removeprefix('the ')}: {count} outputs have the status {status}"))
-    for note in evaluation.notes:
-        callback(Notice(f"{title.removeprefix('the ')}: {note}"))
-    return evaluation
+    def evaluate(self, bundle: Bundle, model_name: str = "") -> dict[str, EvaluationResult]:
+        """Score a model on each test set. model_name: name of the model in messages; empty for the trained model"""
+        evaluator = Evaluator(bundle.model, bundle.tokenizer, self.recipe)
+        return {name: self._evaluate(evaluator, name, model_name) for name in self.pairs}
 
+    def _evaluate(self, evaluator: Evaluator, name: str, model_name: str) -> EvaluationResult:
+        title = "test set" if name == "test" else f"test set {name}"
+        task_name = f"scoring the {title}{f' with {model_name}' if model_name else ''}"
+        self.callback(Notice(task_name))
+        pairs, num_done = self.pairs[name], 0
 
-def _report_test_sets(
-    folder: Path,
-    recipe: Recipe,
-    test_sets: Mapping[str, Sequence[Pair]],
-    evaluations: Mapping[str, EvaluationResult],
-    callback: Callback,
-    device: torch.device,
-) -> dict[str, TestSetReport]:
-    """Return the report of each test set, for a fine-tuned model with the scores of the initial model."""
-    initial_evaluations: dict[str, EvaluationResult] = {}
-    if recipe.training.init_from is not None:
-        bundle = load_bundle(folder / INITIAL_DIR)
-        bundle.model.to(device)
-        for name, pairs in test_sets.items():
-            initial_evaluations[name] = _score_test_set(bundle, recipe, name, pairs, callback, model_name="the initial model")
-        _write_translations(folder, initial_evaluations, ".initial")
-    return {
-        name: build_test_set_report(recipe.task, recipe.tokenizer, pairs, evaluations[name], initial_evaluations.get(name))
-        for name, pairs in test_sets.items()
-    }
+        def report_progress(num_newly_done: int) -> None:
+            nonlocal num_done
+            num_done += num_newly_done
+            self.callback(PreparationProgress(task_name, num_done, len(pairs), unit="sentences"))
+
+        report_progress(0)
+        evaluation = evaluator.evaluate(pairs, self.recipe.decoding, report_progress)
+        for status, count in evaluation.incomplete_outputs.items():
+            self.callback(Notice(f"{title}: {count} outputs have the status {status}"))
+        for note in evaluation.notes:
+            self.callback(Notice(f"{title}: {note}"))
+        return evaluation
+
+    def build_reports(
+        self, folder: Path, evaluations: Mapping[str, EvaluationResult], device: torch.device
+    ) -> dict[str, TestSetReport]:
+        """Return the report of each test set, for a fine-tuned model with the scores of the initial model."""
+        initial_evaluations: dict[str, EvaluationResult] = {}
+        if self.recipe.training.init_from is not None:
+            bundle = load_bundle(folder / INITIAL_DIR)
+            bundle.model.to(device)
+            initial_evaluations = self.evaluate(bundle, "the initial model")
+            _write_translations(folder, initial_evaluations, ".initial")
+        task, tokenizer = self.recipe.task, self.recipe.tokenizer
+        return {
+            name: build_test_set_report(task, tokenizer, pairs, evaluations[name], initial_evaluations.get(name))
+            for name, pairs in self.pairs.items()
+        }
 
 
 def _write_translations(folder: Path, evaluations: Mapping[str, EvaluationResult], suffix: str) -> None:

@@ -35,7 +35,7 @@ from dragoman.training.resume_checks import check_corpus_unchanged, check_no_ear
 from dragoman.training.train_state import build_train_state
 from dragoman.training.train_step import TrainStep
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import build_validator, read_direction
+from dragoman.training.validation import build_validator, read_evaluation_pairs
 
 
 @contextmanager
@@ -63,8 +63,7 @@ def read_test_sets(recipe: Recipe) -> dict[str, list[Pair]]:
     """Read the test sets by name, so that an error in one appears before training. That of data.test is named test."""
     corpora = recipe.data.evaluation_corpora("test")
     check_files_exist(recipe.data.root, recipe.name, corpora.values())
-    directions = recipe.evaluation_directions("test")
-    test_sets = {name: read_direction(direction, recipe) for name, direction in directions.items()}
+    test_sets, directions = read_evaluation_pairs(recipe, "test"), recipe.evaluation_directions("test")
     for name, pairs in test_sets.items():
         if all(is_blank(pair.target) for pair in pairs):
             files = " and ".join(str(path) for path in list_corpus_files(directions[name].corpus, Path(recipe.data.root)))
@@ -194,7 +193,14 @@ def build_trainer(
         pin_memory=plan.device.type == "cuda",
     )
     checkpointer = Checkpointer(
-        folder / "checkpoints", recipe, data_digests, plan.to_dict(), distributed, log_and_report, checkpoint
+        folder / "checkpoints",
+        recipe.model_dump(mode="json"),
+        config,
+        data_digests,
+        plan.to_dict(),
+        distributed,
+        log_and_report,
+        checkpoint,
     )
     return Trainer(
         recipe,

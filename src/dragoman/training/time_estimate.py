@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from dragoman.config import Recipe
+from dragoman.config import ModelConfig, TrainingConfig
 from dragoman.data.data_defaults import CorpusSize
 from dragoman.model.factory import build_model
 from dragoman.training.compute_plan import choose_compute_plan
@@ -19,20 +19,25 @@ MAX_SECONDS = 3.0
 """No further trial starts after this time."""
 
 
-def estimate_minutes(recipe: Recipe, corpus: CorpusSize, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the minutes of all steps of a recipe, without its data preparation and its validations.
+def estimate_minutes(
+    model_config: ModelConfig,
+    config: TrainingConfig,
+    corpus: CorpusSize,
+    *,
+    vocab_size: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Return the minutes of all steps of a training, without its data preparation and its validations.
 
     A step is the forward and the backward pass, and the sums of an optimizer, on sentences of the corpus's mean length. The
     shortest of a few trials counts.
 
     clock: function that returns seconds
     """
-    config = recipe.training
     plan = choose_compute_plan(config)
     length = max(round(corpus.tokens / max(corpus.pairs, 1)) + 1, 2)
     num_sentences = max(min(config.batch_tokens, MAX_TRIAL_TOKENS) // length, 1)
-    vocab_size = recipe.tokenizer.vocab_size
-    model = build_model(recipe.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size).to(plan.device)
+    model = build_model(model_config, source_vocab_size=vocab_size, target_vocab_size=vocab_size).to(plan.device)
     plan.apply_to(model)
     ids_BT = torch.randint(4, vocab_size, (num_sentences, length), device=plan.device)
     optimizer = torch.optim.Adam(model.parameters())

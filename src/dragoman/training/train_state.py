@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -36,31 +38,24 @@ from dragoman.training.losses.function import LossContext, build_training_loss
 from dragoman.training.losses.guided_alignment import AlignmentLossConfig, alignment_layer
 
 
+@dataclass(eq=False)
 class TrainState:
     """Model, loss, optimizer and moving average of a run. Each rank may hold a shard of them."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        tokenizer: PairTokenizer,
-        plan: ComputePlan,
-        distributed: DistributedContext,
-        *,
-        model: Transformer,
-        loss: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        ema: MovingAverage | None,
-    ) -> None:
-        self.recipe = recipe
-        self.tokenizer = tokenizer
-        self.plan = plan
-        self.distributed = distributed
-        self.model = model
-        self.loss = loss
-        self.optimizer = optimizer
-        self.ema = ema
-        self.parameter_names = dict(enumerate(name for name, _ in model.named_parameters()))
-        self._full_model: Transformer | None = None
+    recipe: Recipe
+    tokenizer: PairTokenizer
+    plan: ComputePlan
+    distributed: DistributedContext
+    model: Transformer
+    loss: nn.Module
+    optimizer: torch.optim.Optimizer
+    ema: MovingAverage | None
+    _full_model: Transformer | None = None
+
+    @cached_property
+    def parameter_names(self) -> dict[int, str]:
+        """Names of the parameters by their number in the optimizer."""
+        return dict(enumerate(name for name, _ in self.model.named_parameters()))
 
     def gather_state(self) -> StateTensors:
         """Return all tensors, gathered on rank 0 and empty on other ranks. All ranks must call it."""
@@ -120,7 +115,9 @@ class TrainState:
             return self.model
         try:
             if self._full_model is None:
-                self._full_model = build_seeded_model(self.recipe, self.tokenizer).to(self.plan.device)
+                self._full_model = build_seeded_model(
+                    self.recipe.model, self.recipe.task, self.recipe.training, self.tokenizer
+                ).to(self.plan.device)
                 self.plan.apply_to(self._full_model)
             load_full_weights(self._full_model, weights)
         except (MemoryError, RuntimeError) as error:
@@ -139,7 +136,7 @@ def build_train_state(
 ) -> TrainState:
     """Build the training state of a new run, or load it from a checkpoint."""
     config = recipe.training
-    model = build_seeded_model(recipe, tokenizer)
+    model = build_seeded_model(recipe.model, recipe.task, config, tokenizer)
     if checkpoint is not None:
         load_weights(model, checkpoint.weights(), location=checkpoint.path)
     elif config.init_from is not None:
@@ -150,7 +147,16 @@ def build_train_state(
     alignment_config = AlignmentLossConfig.from_training(config, recipe.alignment_layer)
     if config.compile:
         compile_layers(model, exclude=None if alignment_config is None else alignment_layer(model, alignment_config))
-    context = LossContext(recipe, tokenizer, lambda: build_initial_model(recipe, tokenizer, plan))
+
+    def build_initial_model() -> Transformer:
+        """Build the initial model of a fine-tuning run, without gradients and dropout."""
+        initial_model = build_base_model(recipe.model, recipe.task, config, tokenizer)
+        load_initial_weights(initial_model, recipe.run, config)
+        initial_model = initial_model.to(plan.device).eval().requires_grad_(False)
+        plan.apply_to(initial_model)
+        return initial_model
+
+    context = LossContext(recipe, tokenizer, build_initial_model)
     loss = ModelLoss(model, build_training_loss(context), alignment_config=alignment_config)
     parallel_loss = parallelize_loss(loss, distributed, plan.device, config.parallel)
     train_state = TrainState(
@@ -170,19 +176,12 @@ def build_train_state(
     return train_state
 
 
-def build_initial_model(recipe: Recipe, tokenizer: PairTokenizer, plan: ComputePlan) -> Transformer:
-    """Build the initial model of a fine-tuning run, without gradients and dropout."""
-    model = build_base_model(recipe.model, recipe.task, recipe.training, tokenizer)
-    load_initial_weights(model, recipe.run, recipe.training)
-    model = model.to(plan.device).eval().requires_grad_(False)
-    plan.apply_to(model)
-    return model
-
-
-def build_seeded_model(recipe: Recipe, tokenizer: PairTokenizer) -> Transformer:
+def build_seeded_model(
+    config: ModelConfig, task: TaskConfig, training: TrainingConfig, tokenizer: PairTokenizer
+) -> Transformer:
     """Build the recipe's model on the CPU, with initial weights and low-rank adapters drawn by the recipe's seed."""
-    model = build_base_model(recipe.model, recipe.task, recipe.training, tokenizer)
-    add_recipe_adapters(model, recipe.training)
+    model = build_base_model(config, task, training, tokenizer)
+    add_recipe_adapters(model, training)
     return model
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +20,6 @@ from dragoman.config import (
     CorpusConfig,
     DataConfig,
     DecodingConfig,
-    Direction,
     LanguagePair,
     Recipe,
     TaskConfig,
@@ -42,7 +42,7 @@ from dragoman.parsing.sentence_parser import SentenceParser, read_gold_tree, sco
 from dragoman.parsing.trees.ptb import format_tree
 from dragoman.parsing.trees.tree import get_leaves
 from dragoman.tasks.inference_model import get_decoder_start_id
-from dragoman.tasks.translation import decode_best, score_translations, translate_lines
+from dragoman.tasks.translation import LineSearch, decode_best, score_translations
 from dragoman.torch_engine.forced_decoder import TorchForcedDecoder
 from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.training.compute_plan import ComputePlan
@@ -61,6 +61,7 @@ def ignore_progress(num_done: int) -> None:
     """Do nothing."""
 
 
+@dataclass(frozen=True)
 class Validator:
     """Validation of a model on the recipe's validation set.
 
@@ -68,22 +69,12 @@ class Validator:
     shuffled_pairs: indices (own, other) of pairs for the loss with shuffled sources
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        tokenizer: PairTokenizer,
-        corpus: Corpus,
-        plan: ComputePlan,
-        *,
-        pairs: Sequence[Pair],
-        shuffled_pairs: Sequence[tuple[int, int]],
-    ) -> None:
-        self.recipe = recipe
-        self.plan = plan
-        self.tokenizer = tokenizer
-        self.corpus = corpus
-        self.pairs = pairs
-        self.shuffled_pairs = shuffled_pairs
+    recipe: Recipe
+    tokenizer: PairTokenizer
+    corpus: Corpus
+    plan: ComputePlan
+    pairs: Sequence[Pair]
+    shuffled_pairs: Sequence[tuple[int, int]]
 
     def validate(self, model: Transformer, on_progress: OnProgress = ignore_progress) -> ValidationResult:
         """Return the loss over the whole set, and BLEU or F1 of a subset if the recipe asks for it."""
@@ -91,7 +82,7 @@ class Validator:
         start_token_id = get_decoder_start_id(self.recipe.model)
         model.eval()
         try:
-            loss_function = build_validation_loss(self.recipe)
+            loss_function = self._build_loss()
             loss, nll = compute_mean_loss(
                 model, self.corpus, self.plan, loss_function, batch_tokens=config.batch_tokens, start_id=start_token_id
             )
@@ -101,7 +92,7 @@ class Validator:
             greedy_overrides = {"method": "greedy", "nbest": 1, "mbr": "none", "mbr_candidates": None, "coverage_penalty": 0.0}
             greedy = update_section(self.recipe.decoding, greedy_overrides, where="decoding")
             with self.plan.autocast():
-                evaluation = evaluate(model, self.tokenizer, self.recipe, self.pairs, greedy, on_progress)
+                evaluation = Evaluator(model, self.tokenizer, self.recipe).evaluate(self.pairs, greedy, on_progress)
         finally:
             model.train()
         scores = {name: evaluation.scores[name].value for name in ("f1", "f1_gold_tags") if name in evaluation.scores}
@@ -123,12 +114,15 @@ class Validator:
             note=evaluation.scores["bleu"].note if "bleu" in evaluation.scores else None,
         )
 
+    def _build_loss(self) -> LossFunction:
+        return build_validation_loss(self.recipe.task, self.recipe.model, self.recipe.training)
+
     def _compare_source_nll(self, model: Transformer) -> tuple[float | None, float | None]:
         """Return the negative log-likelihood per token of a subset, with its own sources and with shuffled ones.
 
         Both are None if the set has only one pair, and for a decoder that reads no target tokens and cannot ignore its source.
         """
-        config, loss_function = self.recipe.training, build_validation_loss(self.recipe)
+        config, loss_function = self.recipe.training, self._build_loss()
         rows = [pair for pair in self.shuffled_pairs if pair[0] != pair[1]]
         if not rows or not model.is_autoregressive:
             return None, None
@@ -160,7 +154,7 @@ def build_validator(
     if not recipe.data.evaluation_corpora(VALID):
         return None
     corpus = prepared.corpus(VALID)
-    pairs = read_validation_pairs(recipe, max_pairs=recipe.training.num_validation_translations)
+    pairs = read_evaluation_pairs(recipe, VALID, max_pairs=recipe.training.num_validation_translations)
     longest = max(int(lengths.max()) for lengths in corpus.lengths())
     if max_positions is not None and longest > max_positions:
         raise RecipeError(f"data.valid: {longest} tokens in a sentence, but model.max_positions = {max_positions}; raise it")
@@ -169,8 +163,8 @@ def build_validator(
         prepared.tokenizer,
         corpus,
         plan,
-        pairs=pairs,
-        shuffled_pairs=pair_shuffled_sources(corpus, prepared.tokenizer),
+        [pair for name in pairs for pair in pairs[name]],
+        pair_shuffled_sources(corpus, prepared.tokenizer),
     )
 
 
@@ -287,27 +281,29 @@ def read_eval_pairs(corpus: CorpusConfig, data: DataConfig, task: TaskConfig, *,
     return pairs
 
 
-def read_direction(direction: Direction, recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:
-    """Return the pairs of one direction of a validation or test corpus, as `read_eval_pairs` does.
+def read_evaluation_pairs(
+    recipe: Recipe, split: Literal["valid", "test"], *, max_pairs: int | None = None
+) -> dict[str, list[Pair]]:
+    """Return the pairs of each direction of the validation or test corpora, as `read_eval_pairs` does.
+
+    max_pairs: limit over all directions, of which each has an equal share
 
     The pairs of a model of many languages hold their languages.
     """
-    task = recipe.with_languages(direction.text_languages).task
-    pairs = read_eval_pairs(direction.corpus, recipe.data, task, max_pairs=max_pairs)
-    if recipe.tokenizer.language_token is None:
-        return pairs
-    sides = [(pair.target, pair.source) if direction.is_reversed else (pair.source, pair.target) for pair in pairs]
-    return [
-        DirectedPair(source, target, pair.origin, *direction.languages)
-        for pair, (source, target) in zip(pairs, sides, strict=True)
-    ]
-
-
-def read_validation_pairs(recipe: Recipe, *, max_pairs: int | None = None) -> list[Pair]:
-    """Return the pairs of all validation corpora as text; at most `max_pairs`, of which each corpus has an equal share."""
-    directions = recipe.evaluation_directions(VALID).values()
+    directions = recipe.evaluation_directions(split)
     share = max_pairs if not max_pairs or len(directions) < 2 else max(1, max_pairs // len(directions))
-    return [pair for direction in directions for pair in read_direction(direction, recipe, max_pairs=share)]
+    pairs_by_name = {}
+    for name, direction in directions.items():
+        task = recipe.with_languages(direction.text_languages).task
+        pairs = read_eval_pairs(direction.corpus, recipe.data, task, max_pairs=share)
+        if recipe.tokenizer.language_token is not None:
+            sides = [(pair.target, pair.source) if direction.is_reversed else (pair.source, pair.target) for pair in pairs]
+            pairs = [
+                DirectedPair(source, target, pair.origin, *direction.languages)
+                for pair, (source, target) in zip(pairs, sides, strict=True)
+            ]
+        pairs_by_name[name] = pairs
+    return pairs_by_name
 
 
 def with_pair_languages(task: TaskConfig, pairs: Sequence[Pair]) -> TaskConfig:
@@ -333,100 +329,88 @@ def get_references(pairs: Sequence[Pair], tokenizer: TokenizerConfig) -> list[st
     return [join_pieces(pair.target) if has_pieces else pair.target for pair in pairs]
 
 
-def evaluate(
-    model: Transformer,
-    tokenizer: PairTokenizer,
-    recipe: Recipe,
-    pairs: Sequence[Pair],
-    decoding: DecodingConfig,
-    on_progress: OnProgress = ignore_progress,
-) -> EvaluationResult:
-    """Translate or parse the sources, and score the outputs; each pair of languages by itself.
+@dataclass(frozen=True)
+class Evaluator:
+    """Scores of a model on pairs."""
 
-    on_progress: takes the number of sentences that were finished since its last call
-    """
-    if not recipe.task.has_text_target:
-        return _evaluate_parses(model, tokenizer, recipe, pairs, decoding, on_progress)
-    groups = group_by_languages(pairs)
-    evaluations = {}
-    for languages, indices in groups.items():
-        group_tokenizer, group_recipe = tokenizer, recipe
-        if languages is not None:
-            group_tokenizer = tokenizer.select_languages(*languages, zero_shot=True)
-            group_recipe = recipe.with_languages(languages)
-        group = [pairs[index] for index in indices]
-        evaluations[languages] = _evaluate_translations(model, group_tokenizer, group_recipe, group, decoding, on_progress)
-    if len(evaluations) == 1:
-        [(languages, evaluation)] = evaluations.items()
-        return evaluation if languages is None else replace(evaluation, pair_scores={languages: evaluation.scores})
-    samples = {
-        index: sample
-        for languages, indices in groups.items()
-        for index, sample in zip(indices, evaluations[languages].samples, strict=True)
-    }
-    incomplete_outputs = sum((Counter(evaluation.incomplete_outputs) for evaluation in evaluations.values()), Counter[str]())
-    pair_scores = {languages: evaluation.scores for languages, evaluation in evaluations.items() if languages is not None}
-    return EvaluationResult(
-        _average_scores(list(pair_scores.values())),
-        tuple(samples[index] for index in range(len(pairs))),
-        dict(incomplete_outputs),
-        pair_scores,
-    )
+    model: Transformer
+    tokenizer: PairTokenizer
+    recipe: Recipe
+
+    def evaluate(
+        self, pairs: Sequence[Pair], decoding: DecodingConfig, on_progress: OnProgress = ignore_progress
+    ) -> EvaluationResult:
+        """Translate or parse the sources, and score the outputs; each pair of languages by itself.
+
+        on_progress: takes the number of sentences that were finished since its last call
+        """
+        if not self.recipe.task.has_text_target:
+            return self._evaluate_parses(pairs, decoding, on_progress)
+        groups = group_by_languages(pairs)
+        evaluations = {}
+        for languages, indices in groups.items():
+            evaluator = self if languages is None else self._select_languages(languages)
+            group = [pairs[index] for index in indices]
+            evaluations[languages] = evaluator._evaluate_translations(group, decoding, on_progress)
+        if len(evaluations) == 1:
+            [(languages, evaluation)] = evaluations.items()
+            return evaluation if languages is None else replace(evaluation, pair_scores={languages: evaluation.scores})
+        samples = {
+            index: sample
+            for languages, indices in groups.items()
+            for index, sample in zip(indices, evaluations[languages].samples, strict=True)
+        }
+        incomplete_outputs = sum(
+            (Counter(evaluation.incomplete_outputs) for evaluation in evaluations.values()), Counter[str]()
+        )
+        pair_scores = {languages: evaluation.scores for languages, evaluation in evaluations.items() if languages is not None}
+        return EvaluationResult(
+            _average_scores(list(pair_scores.values())),
+            tuple(samples[index] for index in range(len(pairs))),
+            dict(incomplete_outputs),
+            pair_scores,
+        )
+
+    def _select_languages(self, languages: LanguagePair) -> Evaluator:
+        tokenizer = self.tokenizer.select_languages(*languages, zero_shot=True)
+        return Evaluator(self.model, tokenizer, self.recipe.with_languages(languages))
+
+    def _evaluate_translations(
+        self, pairs: Sequence[Pair], decoding: DecodingConfig, on_progress: OnProgress
+    ) -> EvaluationResult:
+        task, start_id = self.recipe.task, get_decoder_start_id(self.recipe.model)
+        search = LineSearch(
+            as_inference_model([self.model]), self.tokenizer, task, decoding, start_id, TorchForcedDecoder(self.model)
+        )
+        translations = search.translate([pair.source for pair in pairs], on_progress=on_progress)
+        texts = decode_best(translations, self.tokenizer)
+        scores = score_translations(texts, get_references(pairs, self.recipe.tokenizer), task)
+        samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
+        incomplete_outputs: Counter[str] = Counter()
+        for sample, translation in zip(samples, translations, strict=True):
+            status = "empty" if translation.status == "ok" and not sample.translation.strip() else translation.status
+            incomplete_outputs[status] += status != "ok" and bool(sample.source.strip())
+        return EvaluationResult(scores, samples, dict(+incomplete_outputs))
+
+    def _evaluate_parses(self, pairs: Sequence[Pair], decoding: DecodingConfig, on_progress: OnProgress) -> EvaluationResult:
+        """Parse the words of the gold trees with well-formed trees, and with the gold tags if the recipe gives them."""
+        task = self.recipe.task
+        gold_trees = [read_gold_tree(task, pair) for pair in pairs]
+        words = [[leaf.word for leaf in get_leaves(tree)] for tree in gold_trees]
+        tags = [[leaf.tag or "" for leaf in get_leaves(tree)] for tree in gold_trees] if task.pos_tags == "given" else None
+        inference_model, taggers = as_inference_model([self.model]), [TorchForcedDecoder(self.model)]
+        parser = SentenceParser(inference_model, taggers, self.tokenizer, self.recipe, decoding)
+        parses = parser.parse(words, tags=tags, on_progress=on_progress)
+        scores = score_parses([parse.tree for parse in parses], gold_trees)
+        samples = tuple(
+            Sample(" ".join(parse.words), format_tree(reference), format_tree(parse.tree) if parse.tree is not None else "")
+            for reference, parse in zip(gold_trees, parses, strict=True)
+        )
+        statuses = (parse.status for parse in parses if parse.status in ("truncated", "too_long"))
+        return EvaluationResult(scores, samples, dict(Counter[str](statuses)))
 
 
 def _average_scores(scores_by_pair: Sequence[dict[str, Score]]) -> dict[str, Score]:
     """Return the mean of each metric that all pairs of languages have."""
     metrics = [metric for metric in scores_by_pair[0] if all(metric in pair_scores for pair_scores in scores_by_pair)]
     return {metric: mean_score([pair_scores[metric] for pair_scores in scores_by_pair]) for metric in metrics}
-
-
-def _evaluate_translations(
-    model: Transformer,
-    tokenizer: PairTokenizer,
-    recipe: Recipe,
-    pairs: Sequence[Pair],
-    decoding: DecodingConfig,
-    on_progress: OnProgress,
-) -> EvaluationResult:
-    sources = [pair.source for pair in pairs]
-    translations = translate_lines(
-        as_inference_model([model]),
-        tokenizer,
-        sources,
-        recipe,
-        decoding=decoding,
-        forced_decoder=TorchForcedDecoder(model),
-        on_progress=on_progress,
-    )
-    texts = decode_best(translations, tokenizer)
-    scores = score_translations(texts, get_references(pairs, recipe.tokenizer), recipe.task)
-    samples = tuple(Sample(pair.source, pair.target, text) for pair, text in zip(pairs, texts, strict=True))
-    incomplete_outputs: Counter[str] = Counter()
-    for sample, translation in zip(samples, translations, strict=True):
-        status = "empty" if translation.status == "ok" and not sample.translation.strip() else translation.status
-        incomplete_outputs[status] += status != "ok" and bool(sample.source.strip())
-    return EvaluationResult(scores, samples, dict(+incomplete_outputs))
-
-
-def _evaluate_parses(
-    model: Transformer,
-    tokenizer: PairTokenizer,
-    recipe: Recipe,
-    pairs: Sequence[Pair],
-    decoding: DecodingConfig,
-    on_progress: OnProgress,
-) -> EvaluationResult:
-    """Parse the words of the gold trees with well-formed trees, and with the gold tags if the recipe gives them."""
-    gold_trees = [read_gold_tree(recipe.task, pair) for pair in pairs]
-    words = [[leaf.word for leaf in get_leaves(tree)] for tree in gold_trees]
-    tags = [[leaf.tag or "" for leaf in get_leaves(tree)] for tree in gold_trees] if recipe.task.pos_tags == "given" else None
-    parses = SentenceParser(as_inference_model([model]), [TorchForcedDecoder(model)], tokenizer, recipe, decoding).parse(
-        words, tags=tags, on_progress=on_progress
-    )
-    scores = score_parses([parse.tree for parse in parses], gold_trees)
-    samples = tuple(
-        Sample(" ".join(parse.words), format_tree(reference), format_tree(parse.tree) if parse.tree is not None else "")
-        for reference, parse in zip(gold_trees, parses, strict=True)
-    )
-    incomplete_outputs: Counter[str] = Counter(parse.status for parse in parses if parse.status in ("truncated", "too_long"))
-    return EvaluationResult(scores, samples, dict(incomplete_outputs))

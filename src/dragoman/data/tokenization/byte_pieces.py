@@ -20,6 +20,7 @@ class ByteScheme:
     """Scheme of byte level, which loses nothing: joining the tokens of a text gives the text."""
 
     kind: ClassVar[str] = "byte"
+    has_word_tokens: ClassVar[bool] = False
     unknown_piece: ClassVar[str] = SPECIAL_PIECES[UNKNOWN_ID]
 
     def split(self, text: str) -> list[str]:

@@ -15,6 +15,7 @@ class CharacterScheme:
     """Scheme of character level. A run of spaces is one token ▁; spaces at the ends are removed, as in SentencePiece."""
 
     kind: ClassVar[str] = "char"
+    has_word_tokens: ClassVar[bool] = False
     unknown_piece: ClassVar[str] = SPECIAL_PIECES[UNKNOWN_ID]
 
     def split(self, text: str) -> list[str]:

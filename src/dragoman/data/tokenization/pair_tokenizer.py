@@ -163,14 +163,15 @@ class PairTokenizer:
         return self.target.encode(text)
 
 
-def with_recipe_languages(tokenizer: PairTokenizer, recipe: Recipe) -> PairTokenizer:
-    """Return the tokenizers with the language tokens of a recipe that is trained, if it has any."""
-    if recipe.tokenizer.language_token is None:
-        return tokenizer
+def read_recipe_tokenizer(folder: Path, recipe: Recipe) -> PairTokenizer:
+    """Read the tokenizers of a recipe that is trained, with its language tokens if it has any."""
     config = recipe.tokenizer
+    tokenizer = read_tokenizer(folder, config, append_source_eos=recipe.model.append_source_eos)
+    if config.language_token is None:
+        return tokenizer
     return tokenizer.with_languages(
         LanguageTokens(
-            recipe.tokenizer.language_token,
+            config.language_token,
             config.language_token_placement,
             *recipe.default_pair,
             codes=tuple(recipe.languages),

@@ -37,6 +37,7 @@ class SubwordNmtScheme:
     """
 
     kind: ClassVar[str] = "subword-nmt"
+    has_word_tokens: ClassVar[bool] = True
     unknown_piece: ClassVar[str] = SPECIAL_PIECES[UNKNOWN_ID] + METASPACE
 
     def __init__(self, merges: Sequence[Merge] | None, *, end_is_separate: bool = False) -> None:

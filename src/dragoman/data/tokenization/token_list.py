@@ -36,11 +36,15 @@ class TokenScheme(Protocol):
     """Way to split text into tokens and to join them.
 
     kind: name of the scheme in recipes
+    has_word_tokens: whether a token may have several characters
     unknown_piece: piece of the unknown token
     """
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def has_word_tokens(self) -> bool: ...
     @property
     def unknown_piece(self) -> str: ...
     def split(self, text: str) -> list[str]: ...

@@ -13,6 +13,7 @@ class WordScheme:
     """Scheme of word level. Any run of white space separates words, and the decoded text has single spaces."""
 
     kind: ClassVar[str] = "word"
+    has_word_tokens: ClassVar[bool] = True
     unknown_piece: ClassVar[str] = METASPACE + SPECIAL_PIECES[UNKNOWN_ID]
 
     def split(self, text: str) -> list[str]:

@@ -22,7 +22,7 @@ class WrittenCharacters:
         self._answers: dict[str, bool] = {}
         # A word is known or unknown as a whole, so a character of a list of words is known if a word has it.
         self._word_characters: frozenset[str] | None = None
-        if isinstance(tokenizer, TokenListTokenizer) and tokenizer.scheme.kind in ("word", "subword-nmt"):
+        if isinstance(tokenizer, TokenListTokenizer) and tokenizer.scheme.has_word_tokens:
             self._word_characters = frozenset("".join(tokenizer.tokens))
 
     def can_write(self, character: str) -> bool:

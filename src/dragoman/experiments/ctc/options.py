@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from dragoman.config import DecodingConfig, ModelConfig, ModelExtension, Recipe
+from dragoman.config import DecodingConfig, ModelConfig, ModelExtension, Recipe, TrainingConfig
 from dragoman.config.fields import Integer
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class CtcOptions(ModelExtension):
 
         return replace(parts, decoder=build_decoder)
 
-    def change_loss(self, loss: LossFunction, recipe: Recipe) -> LossFunction:
+    def change_loss(self, loss: LossFunction, training: TrainingConfig) -> LossFunction:
         """Return the CTC loss."""
         from dragoman.experiments.ctc.loss import ctc_loss
 

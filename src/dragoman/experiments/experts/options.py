@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field
 
-from dragoman.config import LossExtension, ModelConfig, ModelExtension, Recipe
+from dragoman.config import LossExtension, ModelConfig, ModelExtension, TrainingConfig
 from dragoman.config.fields import Integer
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class ExpertsOptions(ModelExtension):
             pass_token_masks(model.encoder)
             pass_token_masks(model.decoder)
 
-    def change_loss(self, loss: LossFunction, recipe: Recipe) -> LossFunction:
+    def change_loss(self, loss: LossFunction, training: TrainingConfig) -> LossFunction:
         """Return the loss with the load-balancing loss of the mixtures."""
         from dragoman.experiments.experts.loss import add_load_balancing
 
-        weight = recipe.training.get_extension(LoadBalancingOptions).load_balancing_weight
+        weight = training.get_extension(LoadBalancingOptions).load_balancing_weight
         return add_load_balancing(loss, weight) if self.feed_forward == "moe" and weight else loss
 
     def change_macs(self, macs: LayerMacs, config: ModelConfig) -> LayerMacs:

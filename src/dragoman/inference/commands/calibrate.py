@@ -64,13 +64,22 @@ def calibrate(bundle: Path, source: Path, reference: Path | None, max_sentences:
         from dragoman.bundle import replace_config  # the import of torch takes seconds, in which the bar is shown
         from dragoman.inference.load import load
         from dragoman.tasks.confidence import MIN_CALIBRATION_SENTENCES, calibrate_model
+        from dragoman.tasks.inference_model import get_decoder_start_id
+        from dragoman.tasks.translation import LineSearch
 
         translator = load(bundle, task="translation", device=device, precision="float32")
-        calibration = calibrate_model(
-            translator.session.inference_model,
-            translator.session.forced_decoders[0],
+        session, recipe = translator.session, translator.recipe
+        start_id = get_decoder_start_id(recipe.model)
+        search = LineSearch(
+            session.inference_model,
             translator.bundle.tokenizer,
-            translator.recipe,
+            recipe.task,
+            recipe.decoding,
+            start_id,
+            session.forced_decoders[0],
+        )
+        calibration = calibrate_model(
+            search,
             [sources[index] for index in indices],
             None if references is None else [references[index] for index in indices],
             head=translator.metadata.alignment,

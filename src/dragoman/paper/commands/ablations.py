@@ -55,8 +55,8 @@ def ablations(
     from dragoman.console.terminal import print_json, print_table
     from dragoman.io.storage import write_lines
     from dragoman.paper.ablations import draw_ablations, select_ablations, train_ablations
+    from dragoman.paper.budget import parse_budget
     from dragoman.paper.commands.outputs import describe_ablation
-    from dragoman.paper.table3_results import parse_budget
     from dragoman.runtime.counts import format_count
     from dragoman.viz.matplotlib_svg import check_matplotlib
 

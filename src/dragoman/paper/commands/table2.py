@@ -25,9 +25,9 @@ from dragoman.console.options import (
 from dragoman.paper.commands.table3 import training_progress_bars
 
 if TYPE_CHECKING:
+    from dragoman.paper.budget import Budget
     from dragoman.paper.table2 import RunCost
     from dragoman.paper.table2_results import SystemResult, Table2
-    from dragoman.paper.table2_systems import SystemBudget
 
 DEFAULT_STEPS = 2000
 _RUN_OPTIONS = ("corpus", "systems", "steps", "flops", "minutes", "clock", "seeds", "folder", "processes", "output")
@@ -132,17 +132,15 @@ def table2(args: Table2Options) -> None:
     _print_systems(table)
 
 
-def _make_budget(steps: int | None, flops: float | None, minutes: float | None, clock: str | None) -> SystemBudget:
+def _make_budget(steps: int | None, flops: float | None, minutes: float | None, clock: str | None) -> Budget:
     """Return the one budget that is given. Raises UsageError for several of them."""
-    from dragoman.paper.table2_systems import SystemBudget
+    from dragoman.paper.budget import Budget
 
     named = {"--steps": steps, "--flops": flops, "--minutes": minutes}
     chosen = [name for name, value in named.items() if value is not None]
     if len(chosen) > 1:
         raise usage_error(f"{' and '.join(chosen)} are two budgets; give one of them")
-    return SystemBudget(
-        steps if chosen else DEFAULT_STEPS, flops, minutes, clock="processor" if clock == "processor" else "wall"
-    )
+    return Budget(steps if chosen else DEFAULT_STEPS, flops, minutes, clock="processor" if clock == "processor" else "wall")
 
 
 def _print_systems(table: Table2) -> None:

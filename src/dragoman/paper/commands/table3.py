@@ -74,9 +74,10 @@ def table3(args: Table3Options) -> None:
     from dragoman.config import read_recipe
     from dragoman.console.terminal import print_json
     from dragoman.io.storage import write_lines
+    from dragoman.paper.budget import parse_budget
     from dragoman.paper.commands.outputs import describe_table3
     from dragoman.paper.table3 import train_table3
-    from dragoman.paper.table3_results import draw_table3, parse_budget
+    from dragoman.paper.table3_results import draw_table3
     from dragoman.paper.table3_rows import MODEL_SCALES, check_fixed_keys, select_rows
     from dragoman.viz.matplotlib_svg import check_matplotlib
 

@@ -18,7 +18,7 @@ from dragoman.formats.text import read_lines
 from dragoman.parsing.evalb.params import COLLINS, EvalbParams
 from dragoman.parsing.trees import ptb
 from dragoman.parsing.trees.simplify import copy_tags
-from dragoman.parsing.trees.tree import Span, Tree, iter_events
+from dragoman.parsing.trees.tree import Span, Tree, get_leaves, iter_events
 from dragoman.runtime.counts import format_count
 
 Status = Literal[0, 1, 2]
@@ -345,7 +345,7 @@ def score_files(
                 code="length-mismatch",
             )
         trees = [located.tree for located in ptb.iter_trees([gold_line], str(gold), start_line=line_number)]
-        if not any(step.kind == "leaf" for tree in trees for step in iter_events(tree)):
+        if not any(get_leaves(tree) for tree in trees):
             raise DataError(
                 f"{gold}, line {line_number}: {'the tree has no words' if trees else 'no tree'}; remove it from both files",
                 code="invalid-tree",

@@ -97,10 +97,10 @@ class ConstraintAutomaton:
             actions[token_id] = Action("invalid")
         self.max_depth, self.max_consecutive_opens, self.end_id = max_depth, max_consecutive_opens, end_id
         self.has_word_tokens = isinstance(linearization, TopDownLinearization)
-        closing_labels = {action.label for action in actions if action.kind == "close"}
+        closing_labels = {action.label for action in actions if action.is_close}
         closes_any_label = None in closing_labels
         opening_labels = {
-            action.label for action in actions if action.kind == "open" and (closes_any_label or action.label in closing_labels)
+            action.label for action in actions if action.is_open and (closes_any_label or action.label in closing_labels)
         }
         self.labels = sorted(label or "" for label in opening_labels)
         label_ids = {label: label_id for label_id, label in enumerate(self.labels)}
@@ -108,7 +108,7 @@ class ConstraintAutomaton:
         self.kind_V = np.array([_KIND_IDS[action.kind] for action in actions], dtype=np.int32)
         self.label_V = np.full(len(actions), -1, dtype=np.int32)
         for token, action in enumerate(actions):
-            if action.kind in ("open", "close") and action.label is not None:
+            if (action.is_open or action.is_close) and action.label is not None:
                 self.label_V[token] = label_ids.get(action.label, -1)
                 if action.label not in label_ids:
                     self.kind_V[token] = _INVALID

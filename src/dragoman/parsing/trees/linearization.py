@@ -36,6 +36,21 @@ class Action(NamedTuple):
     label: str | None = None
     word: str | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether the token opens a bracket."""
+        return self.kind == "open"
+
+    @property
+    def is_close(self) -> bool:
+        """Return whether the token closes a bracket."""
+        return self.kind == "close"
+
+    @property
+    def is_word(self) -> bool:
+        """Return whether the token consumes a word."""
+        return self.kind == "word"
+
 
 class Linearization(Protocol):
     """Conversion of trees to tokens."""

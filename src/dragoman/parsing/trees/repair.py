@@ -226,7 +226,7 @@ def _find_following_words(actions: Sequence[Action]) -> list[str | None]:
     word: str | None = None
     for action in reversed(actions):
         following.append(word)
-        if action.kind == "word":
+        if action.is_word:
             word = action.word
     following.reverse()
     return following

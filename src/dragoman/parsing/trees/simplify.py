@@ -60,7 +60,7 @@ def _strip_annotation(tree: Tree, *, strip_functions: bool, strip_traces: bool) 
         if kind == "leaf":
             if not (strip_traces and label == TRACE):
                 tree_events.append(event)
-        elif kind == "close" and strip_traces and tree_events[-1].kind == "open" and len(tree_events) > 1:
+        elif kind == "close" and strip_traces and tree_events[-1].is_open and len(tree_events) > 1:
             tree_events.pop()
         else:
             tree_events.append(event._replace(label=strip_function_tags(label or "")) if strip_functions else event)

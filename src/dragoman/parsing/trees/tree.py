@@ -20,6 +20,11 @@ class TreeEvent(NamedTuple):
     label: str | None
     word: str = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether a bracket opens."""
+        return self.kind == "open"
+
 
 class Leaf(NamedTuple):
     """Word with its tag, which is None for a word without one."""

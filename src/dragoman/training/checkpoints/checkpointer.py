@@ -6,8 +6,9 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from dragoman.config import Recipe
+from dragoman.config import TrainingConfig
 from dragoman.errors import OutputError, RankError, RunError
 from dragoman.io.storage import verify_checksums
 from dragoman.training.checkpoints.checkpoint import (
@@ -25,12 +26,13 @@ from dragoman.training.monitoring.events import Callback, RunEvent
 
 
 class Checkpointer:
-    """Writer of a run's checkpoints. Rank 0 writes them; all ranks know whether they were saved."""
+    """Writer of a run's checkpoints. Rank 0 writes them; all ranks know whether they were saved. recipe: as JSON"""
 
     def __init__(
         self,
         folder: Path,
-        recipe: Recipe,
+        recipe: Mapping[str, Any],
+        config: TrainingConfig,
         data_digests: Mapping[str, str],
         compute_plan: Mapping[str, str],
         distributed: DistributedContext,
@@ -38,8 +40,8 @@ class Checkpointer:
         latest: Checkpoint | None,
     ) -> None:
         self.folder = folder
-        self.recipe = recipe.model_dump(mode="json")
-        self.config = recipe.training
+        self.recipe = dict(recipe)
+        self.config = config
         self.data_digests = dict(data_digests)
         self.compute_plan = dict(compute_plan)
         self.distributed = distributed

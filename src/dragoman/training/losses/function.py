@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from torch import Tensor
 
-from dragoman.config import Recipe, TaskConfig, TrainingConfig
+from dragoman.config import ModelConfig, Recipe, TaskConfig, TrainingConfig
 from dragoman.data.collate import Batch
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.model.transformer import Transformer
@@ -32,9 +32,9 @@ class LossContext:
     build_initial_model: Callable[[], Transformer]
 
 
-def build_validation_loss(recipe: Recipe) -> LossFunction:
+def build_validation_loss(task: TaskConfig, model: ModelConfig, training: TrainingConfig) -> LossFunction:
     """Return the smoothed loss, or the loss of the recipe's architecture."""
-    return _change_for_architecture(_build_smoothed_loss(recipe.task, recipe.training), recipe)
+    return _change_for_architecture(_build_smoothed_loss(task, training), model, training)
 
 
 def build_training_loss(context: LossContext) -> LossFunction:
@@ -43,7 +43,7 @@ def build_training_loss(context: LossContext) -> LossFunction:
     loss = _build_r_drop_loss(training) if training.r_drop_alpha else _build_smoothed_loss(context.recipe.task, training)
     for extension in training.loss_extensions:
         loss = extension.change_loss(loss, context)
-    return _change_for_architecture(loss, context.recipe)
+    return _change_for_architecture(loss, context.recipe.model, training)
 
 
 def _build_smoothed_loss(task: TaskConfig, training: TrainingConfig) -> LossFunction:
@@ -65,9 +65,9 @@ def _build_r_drop_loss(training: TrainingConfig) -> LossFunction:
     )
 
 
-def _change_for_architecture(loss: LossFunction, recipe: Recipe) -> LossFunction:
-    for extension in recipe.model.model_extensions:
-        loss = extension.change_loss(loss, recipe)
+def _change_for_architecture(loss: LossFunction, model: ModelConfig, training: TrainingConfig) -> LossFunction:
+    for extension in model.model_extensions:
+        loss = extension.change_loss(loss, training)
     return loss
 
 
