@@ -13,7 +13,6 @@ import pytest
 from conftest import MakeRecipe
 from dragoman.bundle import load_bundle, read_config
 from dragoman.errors import WriteError
-from dragoman.training import report
 from dragoman.training.checkpoints import checkpoint, checkpointer
 from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
 from dragoman.training.finalize import average_run
@@ -21,7 +20,7 @@ from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.monitoring.run_status import read_run_status
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import ValidationResult, Validator
+from dragoman.training.validation import Evaluator, ValidationResult, Validator
 from expected_errors import raises_code
 from trainers import Recorder, new_trainer
 
@@ -197,7 +196,7 @@ def test_failure_at_end_is_reported_and_logged(
     recipe = tiny(tmp_path / "run", *EVERY_SECOND_STEP)
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patched:
-        patched.setattr(report, "evaluate", failure)
+        patched.setattr(Evaluator, "evaluate", failure)
         with raises_code(code, *names):
             train(recipe)
     assert read_run_status(tmp_path / "run").state == state

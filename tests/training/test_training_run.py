@@ -65,7 +65,7 @@ from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_lo
 from dragoman.training.report import TrainingReport
 from dragoman.training.run import train
 from dragoman.training.train_step import derive_seed
-from dragoman.training.validation import EvaluationResult, compute_mean_loss
+from dragoman.training.validation import EvaluationResult, Evaluator, compute_mean_loss
 from expected_errors import raises_code
 from tiny_runs import NO_DROPOUT
 from trainers import Recorder, new_trainer
@@ -982,7 +982,7 @@ def test_ctrl_c_during_report_loses_nothing(tiny: MakeRecipe, tmp_path: Path, mo
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dragoman.training.report, "evaluate", interrupted)
+    monkeypatch.setattr(Evaluator, "evaluate", interrupted)
     with raises_code("interrupted", "step-00000006 is saved"):
         train(tiny(tmp_path / "run"))
     monkeypatch.undo()
@@ -1017,7 +1017,7 @@ def fake_validations(
 
     monkeypatch.setattr(dragoman.training.validation, "compute_mean_loss", mean_loss)
     if bleu is not None:
-        monkeypatch.setattr(dragoman.training.validation, "evaluate", evaluate)
+        monkeypatch.setattr(Evaluator, "evaluate", evaluate)
 
 
 EVERY_STEP = ("training.validate_every_steps=1", "training.max_steps=12")
