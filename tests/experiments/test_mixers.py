@@ -15,6 +15,7 @@ from dragoman.decoding.greedy import decode_tokens
 from dragoman.decoding.interface import SearchSettings
 from dragoman.experiments.mixers.convolution import Convolution, DilatedConvolution, GatedConvolution
 from dragoman.experiments.mixers.recurrent import Lstm, OneWayLayer, TwoWayLayer, reverse_tokens
+from dragoman.experiments.mixers.state import MixerInput
 from dragoman.model.factory import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.torch_engine.arrays import TorchArrays
@@ -100,7 +101,7 @@ def test_two_way_lstm_equals_torch_on_packed_sequences() -> None:
     token_mask_BT = torch.arange(6) < lengths[:, None]
     packed = torch.nn.utils.rnn.pack_padded_sequence(x_BTX, lengths, batch_first=True)
     expected, _ = torch.nn.utils.rnn.pad_packed_sequence(reference(packed)[0], batch_first=True)
-    result = layer(x_BTX, token_mask_NT=token_mask_BT).y_NTD
+    result = layer(MixerInput(x_BTX, token_mask_NT=token_mask_BT)).y_NTD
     torch.testing.assert_close(result * token_mask_BT[:, :, None], expected, rtol=0, atol=1e-5)
 
 
@@ -115,9 +116,9 @@ def test_fast_forward_connection_is_half_of_the_gates() -> None:
     torch.manual_seed(0)
     below = OneWayLayer(in_features=4, d_model=4, dropout=0.0, fast_forward=True, is_first=True)
     layer = OneWayLayer(in_features=4, d_model=4, dropout=0.0, fast_forward=True, is_first=False)
-    first = below(noise(2, 5, 4))
+    first = below(MixerInput(noise(2, 5, 4)))
     assert first.fast_forward is not None
-    result = layer(first.y_NTD, fast_forward=first.fast_forward)
+    result = layer(MixerInput(first.y_NTD, fast_forward=first.fast_forward))
     f_BTG = noise(2, 5, 4) @ below.lstm.input.weight.T + below.lstm.input.bias
     torch.testing.assert_close(first.fast_forward, f_BTG[:, :, :8], rtol=0, atol=1e-5)
     gates_BTG = torch.cat([f_BTG[:, :, :8], first.y_NTD], dim=-1) @ layer.lstm.input.weight.T + layer.lstm.input.bias
@@ -137,7 +138,7 @@ def test_interleaved_columns_alternate_directions() -> None:
         x_BTX = noise(1, 4, 8)
         other_BTX = x_BTX.clone()
         other_BTX[:, 2] += 1.0
-        difference_T = (module(other_BTX).y_NTD - module(x_BTX).y_NTD)[0, :, :4].abs().sum(dim=1)
+        difference_T = (module(MixerInput(other_BTX)).y_NTD - module(MixerInput(x_BTX)).y_NTD)[0, :, :4].abs().sum(dim=1)
         assert (difference_T > 0).tolist() == changed
 
 
@@ -161,7 +162,7 @@ def test_gated_convolution_equals_torch() -> None:
     x_BTX = noise(2, 7, 4)
     linear = module.convolution.linear
     convolved = F.conv1d(F.pad(x_BTX.mT, (2, 0)), linear.weight.view(8, 3, 4).transpose(1, 2), linear.bias)
-    torch.testing.assert_close(module(x_BTX).y_NTD, F.glu(convolved, dim=1).mT, rtol=0, atol=1e-5)
+    torch.testing.assert_close(module(MixerInput(x_BTX)).y_NTD, F.glu(convolved, dim=1).mT, rtol=0, atol=1e-5)
 
 
 def test_dilated_block_equals_torch() -> None:
@@ -174,7 +175,7 @@ def test_dilated_block_equals_torch() -> None:
     linear = module.convolution.linear
     y = F.conv1d(y.mT, linear.weight.view(2, 3, 2).transpose(1, 2), linear.bias, padding=2, dilation=2).mT
     expected = F.linear(F.relu(F.layer_norm(y, (2,), eps=1e-6)), module.outer.weight, module.outer.bias)
-    torch.testing.assert_close(module(x_BTX).y_NTD, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(module(MixerInput(x_BTX)).y_NTD, expected, rtol=0, atol=1e-5)
 
 
 def test_dilations_double_and_begin_again() -> None:

@@ -18,9 +18,10 @@ from dragoman.training.checkpoints.checkpoint import Checkpoint, TrainerState
 from dragoman.training.finalize import average_run
 from dragoman.training.monitoring.metrics_log import read_metrics_log
 from dragoman.training.monitoring.run_status import read_run_status
+from dragoman.training.report import TestSets
 from dragoman.training.run import train
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import Evaluator, ValidationResult, Validator
+from dragoman.training.validation import ValidationResult, Validator
 from expected_errors import raises_code
 from trainers import Recorder, new_trainer
 
@@ -196,7 +197,7 @@ def test_failure_at_end_is_reported_and_logged(
     recipe = tiny(tmp_path / "run", *EVERY_SECOND_STEP)
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patched:
-        patched.setattr(Evaluator, "evaluate", failure)
+        patched.setattr(TestSets, "evaluate", failure)
         with raises_code(code, *names):
             train(recipe)
     assert read_run_status(tmp_path / "run").state == state

@@ -62,7 +62,7 @@ from dragoman.training.losses.label_smoothing import batch_loss, label_smoothed_
 from dragoman.training.lr_schedule import compute_budget_fraction, compute_learning_rate
 from dragoman.training.monitoring.events import Sample, StepDone
 from dragoman.training.monitoring.metrics_log import MetricsLog, read_metrics_log
-from dragoman.training.report import TrainingReport
+from dragoman.training.report import TestSets, TrainingReport
 from dragoman.training.run import train
 from dragoman.training.train_step import derive_seed
 from dragoman.training.validation import EvaluationResult, Evaluator, compute_mean_loss
@@ -982,7 +982,7 @@ def test_ctrl_c_during_report_loses_nothing(tiny: MakeRecipe, tmp_path: Path, mo
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Evaluator, "evaluate", interrupted)
+    monkeypatch.setattr(TestSets, "evaluate", interrupted)
     with raises_code("interrupted", "step-00000006 is saved"):
         train(tiny(tmp_path / "run"))
     monkeypatch.undo()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.experiments.mixers.state import LayerState, MixerOutput
+from dragoman.experiments.mixers.state import MixerInput, MixerOutput
 from dragoman.experiments.normalization.layers import build_norm
 from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
@@ -62,17 +62,10 @@ class GatedConvolution(nn.Module):
         # A gated unit keeps a quarter of the variance, and dropout of its input changes it (section 3.5).
         self.convolution.linear.variance_gain = 4.0 * (1.0 - dropout)
 
-    def forward(
-        self,
-        x_NTX: Tensor,
-        *,
-        state: LayerState | None = None,
-        token_mask_NT: Tensor | None = None,
-        fast_forward: Tensor | None = None,
-    ) -> MixerOutput:
-        """Return the gated convolution of x; see `Mixer`. → (N, T, D)"""
-        past_NPX = None if state is None else state[0]
-        y_NTO, past_NPX = self.convolution(self.dropout(x_NTX), past_NPX, token_mask_NT)
+    def forward(self, inputs: MixerInput) -> MixerOutput:
+        """Return the gated convolution of x. → (N, T, D)"""
+        past_NPX = None if inputs.state is None else inputs.state[0]
+        y_NTO, past_NPX = self.convolution(self.dropout(inputs.x_NTX), past_NPX, inputs.token_mask_NT)
         return MixerOutput(F.glu(y_NTO, dim=-1), (past_NPX,))
 
 
@@ -106,18 +99,11 @@ class DilatedConvolution(nn.Module):
         self.outer_norm = build_norm(normalization, width, epsilon)
         self.outer = Linear(width, d_model)
 
-    def forward(
-        self,
-        x_NTX: Tensor,
-        *,
-        state: LayerState | None = None,
-        token_mask_NT: Tensor | None = None,
-        fast_forward: Tensor | None = None,
-    ) -> MixerOutput:
-        """Return the output of the block; see `Mixer`. → (N, T, D)"""
-        y_NTW = self.inner(self.dropout(F.relu(x_NTX)))
+    def forward(self, inputs: MixerInput) -> MixerOutput:
+        """Return the output of the block. → (N, T, D)"""
+        y_NTW = self.inner(self.dropout(F.relu(inputs.x_NTX)))
         y_NTW = F.relu(self.inner_norm(y_NTW))
-        past_NPW = None if state is None else state[0]
-        y_NTW, past_NPW = self.convolution(y_NTW, past_NPW, token_mask_NT)
+        past_NPW = None if inputs.state is None else inputs.state[0]
+        y_NTW, past_NPW = self.convolution(y_NTW, past_NPW, inputs.token_mask_NT)
         y_NTW = F.relu(self.outer_norm(y_NTW))
         return MixerOutput(self.outer(y_NTW), (past_NPW,))

@@ -10,7 +10,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from dragoman.experiments.mixers.state import LayerState, MixerOutput
+from dragoman.experiments.mixers.state import LayerState, MixerInput, MixerOutput
 from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
 
@@ -59,17 +59,10 @@ class OneWayLayer(nn.Module):
         self.fast_forward = fast_forward
         self.lstm = Lstm(in_features + (2 * d_model if fast_forward and not is_first else 0), d_model)
 
-    def forward(
-        self,
-        x_NTX: Tensor,
-        *,
-        state: LayerState | None = None,
-        token_mask_NT: Tensor | None = None,
-        fast_forward: Tensor | None = None,
-    ) -> MixerOutput:
-        """Return h of each position; see `Mixer`. → (N, T, D)"""
-        x_NTX = _concatenate(self.dropout(x_NTX), fast_forward)
-        h_NTD, state = self.lstm(x_NTX, state)
+    def forward(self, inputs: MixerInput) -> MixerOutput:
+        """Return h of each position. → (N, T, D)"""
+        x_NTX = _concatenate(self.dropout(inputs.x_NTX), inputs.fast_forward)
+        h_NTD, state = self.lstm(x_NTX, inputs.state)
         return MixerOutput(h_NTD, state, self.lstm.compute_half_gates(x_NTX) if self.fast_forward else None)
 
 
@@ -94,21 +87,14 @@ class TwoWayLayer(nn.Module):
         self.first = Lstm(in_features, d_model // 2)
         self.second = Lstm(in_features, d_model // 2)
 
-    def forward(
-        self,
-        x_NTX: Tensor,
-        *,
-        state: LayerState | None = None,
-        token_mask_NT: Tensor | None = None,
-        fast_forward: Tensor | None = None,
-    ) -> MixerOutput:
-        """Return h of both directions; see `Mixer`. → (N, T, D)"""
-        x_NTX = self.dropout(x_NTX)
-        inputs = x_NTX.chunk(2, dim=-1) if self.splits_input else (x_NTX, x_NTX)
-        gates = (None, None) if fast_forward is None else fast_forward.chunk(2, dim=-1)
+    def forward(self, inputs: MixerInput) -> MixerOutput:
+        """Return h of both directions. → (N, T, D)"""
+        x_NTX, token_mask_NT = self.dropout(inputs.x_NTX), inputs.token_mask_NT
+        columns = x_NTX.chunk(2, dim=-1) if self.splits_input else (x_NTX, x_NTX)
+        gates = (None, None) if inputs.fast_forward is None else inputs.fast_forward.chunk(2, dim=-1)
         outputs, half_gates = [], []
         for number, lstm in enumerate((self.first, self.second)):
-            column_NTX = _concatenate(inputs[number], gates[number])
+            column_NTX = _concatenate(columns[number], gates[number])
             if self.fast_forward:
                 half_gates.append(lstm.compute_half_gates(column_NTX))
             if (number == 1) is not self.is_swapped:

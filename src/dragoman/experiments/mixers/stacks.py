@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.experiments.mixers.state import LayerState, MixerOutput, MixerState
+from dragoman.experiments.mixers.state import LayerState, MixerInput, MixerOutput, MixerState
 from dragoman.experiments.token_masks import find_target_tokens
 from dragoman.model.attention import Attention, KeyValue
 from dragoman.model.layers import FeedForward, Residual, attend_to_source
@@ -44,7 +44,7 @@ class MixerEncoderLayer(nn.Module):
     def forward(self, x_BSD: Tensor, token_mask_BS: Tensor, fast_forward: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the layer's output (B, S, D), and its fast-forward connection if the mixer has one."""
         y_BSD = self.mixer_residual.sublayer_input(x_BSD)
-        output: MixerOutput = self.mixer(y_BSD, token_mask_NT=token_mask_BS, fast_forward=fast_forward)
+        output: MixerOutput = self.mixer(MixerInput(y_BSD, None, token_mask_BS, fast_forward))
         x_BSD = self.mixer_residual(x_BSD, output.y_NTD)
         y_BSD = self.feed_forward(self.feed_forward_residual.sublayer_input(x_BSD))
         return self.feed_forward_residual(x_BSD, y_BSD), output.fast_forward
@@ -142,7 +142,7 @@ class MixerDecoderLayer(nn.Module):
         y_NTX = self.mixer_residual.sublayer_input(x_NTD)
         if context_NTD is not None:
             y_NTX = torch.cat([y_NTX, context_NTD], dim=-1)
-        output: MixerOutput = self.mixer(y_NTX, state=state, token_mask_NT=token_mask_NT, fast_forward=fast_forward)
+        output: MixerOutput = self.mixer(MixerInput(y_NTX, state, token_mask_NT, fast_forward))
         x_NTD = self.mixer_residual(x_NTD, output.y_NTD)
 
         if self.cross_attention is not None and cross_kv is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,21 @@ from dragoman.model.transformer import DecoderState
 
 LayerState = tuple[Tensor, ...]
 """Tensors of one layer with one row a hypothesis: h and c of an LSTM, or the last inputs of a convolution."""
+
+
+class MixerInput(NamedTuple):
+    """Input of a mixer, a layer that combines T more positions in the place of self-attention.
+
+    x_NTX: outputs of the layer below, in a decoder perhaps with a context vector beside them
+    state: state after earlier positions; None before the first one
+    token_mask_NT: true for tokens, false for padding on the right; None if there is no padding
+    fast_forward: connection of the layer below
+    """
+
+    x_NTX: Tensor
+    state: LayerState | None = None
+    token_mask_NT: Tensor | None = None
+    fast_forward: Tensor | None = None
 
 
 class MixerOutput(NamedTuple):
@@ -23,27 +38,6 @@ class MixerOutput(NamedTuple):
     y_NTD: Tensor
     state: LayerState
     fast_forward: Tensor | None = None
-
-
-class Mixer(Protocol):
-    """Layer that combines positions, in the place of self-attention."""
-
-    def __call__(
-        self,
-        x_NTX: Tensor,
-        *,
-        state: LayerState | None = None,
-        token_mask_NT: Tensor | None = None,
-        fast_forward: Tensor | None = None,
-    ) -> MixerOutput:
-        """Return the output for T more positions, and the state after them.
-
-        x_NTX: outputs of the layer below, in a decoder perhaps with a context vector beside them
-        state: state after earlier positions; None before the first one
-        token_mask_NT: true for tokens, false for padding on the right; None if there is no padding
-        fast_forward: connection of the layer below
-        """
-        ...
 
 
 @dataclass(frozen=True)
