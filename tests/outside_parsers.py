@@ -235,6 +235,12 @@ INSIDE: dict[str, Sequence[Wrap]] = {
         )
     ],
     ".txt": [],
+    ".rst": [lambda text: f"Word {text} word", lambda text: f"Title\n=====\n\n.. note:: w{text}\n\n- w{text}\n"],
+    ".adoc": [lambda text: f"Word {text} word", lambda text: f"== Title\n\n|===\n|w{text}\n|===\n\n* w{text}\n"],
+    ".docbook": [
+        lambda text: f"<article><para>w{escape(text)}</para></article>",
+        lambda text: f"<article><para>w</para>{text}</article>",
+    ],
 }
 # Endings of one format, which one of them stands for.
 EQUAL_SUFFIXES = {
@@ -242,6 +248,7 @@ EQUAL_SUFFIXES = {
     ".resw": ".resx", ".mdx": ".md", ".dotx": ".docx", ".potx": ".pptx", ".ppsx": ".pptx", ".xltx": ".xlsx", ".ott": ".odt",
     ".odp": ".odt", ".otp": ".odt", ".ods": ".odt", ".ots": ".odt", ".tsv": ".csv", ".docm": ".docx", ".dotm": ".docx",
     ".pptm": ".pptx", ".potm": ".pptx", ".ppsm": ".pptx", ".xlsm": ".xlsx", ".xltm": ".xlsx", ".ssa": ".ass",
+    ".asciidoc": ".adoc", ".dbk": ".docbook",
 }  # fmt: skip
 
 
@@ -358,6 +365,10 @@ NO_PARSERS = {
     "documents.document.check_written": "is called for each format",
     "documents.encoded_text.EncodedText": "is made for each format of text",
     "documents.flowing_text.add_flowing_text": "is called by the readers of ODT and EPUB",
+    "documents.marked_text.MarkedTextReader": "is made by the readers of reStructuredText and AsciiDoc",
+    "documents.marked_text.MarkedSyntax": "is a protocol",
+    "documents.rst_marks.RstSyntax": "is used by the reader of reStructuredText",
+    "documents.asciidoc_marks.AsciidocSyntax": "is used by the reader of AsciiDoc",
     "documents.formats.parse_document": "is called for each format",
     "documents.html_languages.PageLanguage": "is made by the readers of HTML",
     "documents.icu_message.pair_sentences": "reads messages",

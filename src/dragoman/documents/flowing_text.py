@@ -47,7 +47,22 @@ def add_flowing_text(
     language: str = "",
     restate: Callable[[list[Piece], UnitTranslation], Sequence[Piece]] = lambda pieces, translation: pieces,
 ) -> None:
-    """Add parts that stand side by side as one unit, if they have a word. Codes and white space at the ends stay outside.
+    """Add parts of a member that stand side by side as one unit, as `read_flowing_text` reads them."""
+    if flowing := read_flowing_text(source, parts, name, read_element, language, restate):
+        units.add(flowing[0], members.shift(member_name, flowing[1]))
+
+
+def read_flowing_text(
+    source: XmlSource,
+    parts: Sequence[Part],
+    name: str,
+    read_element: Callable[[XmlElement], list[Piece]],
+    language: str = "",
+    restate: Callable[[list[Piece], UnitTranslation], Sequence[Piece]] = lambda pieces, translation: pieces,
+) -> tuple[Unit, Callable[[UnitTranslation], list[Edit]]] | None:
+    """Return the unit of parts that stand side by side, and its writer; None for parts without a word.
+
+    Codes and white space at the ends stay outside.
 
     name: id of the unit
     read_element: function that returns the pieces of an element among the parts
@@ -60,7 +75,7 @@ def add_flowing_text(
     parts = parts[inside]
     pieces = [piece for group in pieces_of_parts[inside] for piece in group]
     if not any(piece.strip() for piece in pieces if isinstance(piece, str)):
-        return
+        return None
     before, after = "", ""
     if isinstance(pieces[0], str):
         before = pieces[0][: len(pieces[0]) - len(pieces[0].lstrip(" \t\r\n"))]
@@ -75,7 +90,7 @@ def add_flowing_text(
         return write_pieces([before, *restate(text.split(translation.text), translation), after], span, source)
 
     unit = Unit(name, text.text, text.markup, keep_line_breaks=False, language=language)
-    units.add(unit, members.shift(member_name, write))
+    return unit, write
 
 
 def _has_text(pieces: Sequence[Piece]) -> bool:

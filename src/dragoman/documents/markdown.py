@@ -21,6 +21,7 @@ from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, d
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.front_matter import LANGUAGE_KEY, FrontText, read_front_matter
 from dragoman.documents.heading_anchors import find_linked, list_anchors
+from dragoman.documents.line_wrapping import MIN_WRAP_WIDTH, wrap_pieces
 from dragoman.documents.markdown_dialects import add_dialects
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 Span = tuple[int, int]
-
-MIN_WRAP_WIDTH = 40
-"""Fewest columns of a paragraph in several lines that is written in lines again."""
 
 MIN_BLOCK_LINES = 400_000
 """Lines that a file of any size may have. markdown-it-py takes some 150 bytes for each."""
@@ -74,8 +72,6 @@ _BLOCK_START = re.compile(
     r"^(?:(\d{1,9})(?=[.)](?:\s|$))|(?=[-+*:](?:\s|$)|[-=_*][-=_* \t]*$|#{1,6}(?:\s|$)|[>|<]|~~~|```|:::|!!!|\?\?\?|==="
     r"|///|%[%\s]|\$\$|\{[{%:#./]|\[[!^]|\[[^\[\]]*\]:|\*\[|--8|\+[-=]))"
 )
-_BREAK = re.compile(r"(?<![ \\]) (?=[^\W\d_])")
-"""Space at which a line can end: no block begins with a letter, and a backslash before a line break is a break, too."""
 
 
 class _UnreadableInlineError(Exception):
@@ -312,15 +308,7 @@ class _BlockReader:
         pieces = _TAG.split(translation.text.strip())
         if not self._reads_as(pieces, codes, escaped := self._write_pieces(pieces, codes, place, is_escaped=False)):
             escaped = self._write_pieces(pieces, codes, place, is_escaped=True)
-        words: list[list[str]] = [[]]
-        for index, piece in enumerate(escaped):
-            if index % 2:
-                words[-1].append(piece.replace("\n", f"{self.text.newline}{place.prefix}"))
-                continue
-            first, *rest = _BREAK.split(piece) if place.width else [piece]
-            words[-1].append(first)
-            words += ([word] for word in rest)
-        text = f"{self.text.newline}{place.prefix}".join(_wrap(["".join(word) for word in words], place))
+        text = wrap_pieces(escaped, place.width, f"{self.text.newline}{place.prefix}")
         if place.is_cell:
             text = text.replace("|", "\\|")
         return [self.text.make_edit(place.start, place.end, self._add_anchors(unit, translation, text))]
@@ -384,22 +372,6 @@ def _read_insides(text: str, end_tags: Collection[str]) -> dict[str, str]:
     places = {match[0]: match.span() for match in _TAG.finditer(text)} if end_tags else {}
     starts = {tag: places.get(tag.replace("/", ""), (0, 0))[1] for tag in end_tags}
     return {tag: text[starts[tag] : places[tag][0]] for tag in end_tags if tag in places}
-
-
-def _wrap(words: Sequence[str], place: _PlaceInMarkdown) -> list[str]:
-    """Return words in lines of the width of a place. A word may have line breaks."""
-    lines: list[list[str]] = []
-    column = 0  # behind the last line
-    for word in words:
-        first, *rest = word.split("\n")
-        if lines and column + 1 + len(first) <= place.width:
-            lines[-1].append(word)
-            column += 1 + len(first)
-        else:
-            lines.append([word])
-            column = len(place.prefix) + len(first)
-        column = len(rest[-1]) if rest else column
-    return [" ".join(line) for line in lines]
 
 
 class _InlineReader:

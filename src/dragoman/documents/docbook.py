@@ -1,0 +1,111 @@
+"""DocBook files, of version 4 and 5: paragraphs, titles, terms and cells. Code stays, and so does what is not known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+from dragoman.documents.android_strings import parse_android_strings
+from dragoman.documents.document import Document, Edit, UnitTranslation
+from dragoman.documents.flowing_text import read_flowing_text
+from dragoman.documents.xml_languages import edit_root, get_stated_language
+from dragoman.documents.xml_spans import XmlElement, XmlSource
+from dragoman.documents.xml_units import Code, Piece, UnitList, make_pair, make_point, read_parts
+from dragoman.errors import DataError
+
+_ROOTS = frozenset(
+    ("book", "article", "chapter", "part", "set", "section", "sect1", "appendix", "preface", "glossary", "reference",
+     "refentry", "topic", "bookinfo", "articleinfo", "legalnotice", "abstract")
+)  # fmt: skip
+_BLOCKS = frozenset(
+    ("para", "simpara", "title", "titleabbrev", "subtitle", "term", "entry", "td", "th", "member", "refpurpose", "bridgehead",
+     "attribution", "glossterm", "phrase", "caption", "releaseinfo", "alt", "seg", "segtitle", "contrib")
+)  # fmt: skip
+_PAIRS = frozenset(
+    ("emphasis", "phrase", "link", "ulink", "quote", "citetitle", "firstterm", "foreignphrase", "subscript", "superscript",
+     "guilabel", "guibutton", "guimenu", "guimenuitem", "guisubmenu", "menuchoice", "glossterm", "acronym", "wordasword",
+     "olink")
+)  # fmt: skip
+_KEPT = frozenset(
+    ("programlisting", "screen", "literallayout", "synopsis", "cmdsynopsis", "funcsynopsis", "classsynopsis", "mediaobject",
+     "informalequation", "equation", "imageobject")
+)  # fmt: skip
+_FIXED = (_BLOCKS - _PAIRS) | _KEPT | {"mediaobject"}
+_START_TAG = re.compile(r"""<(?:[^<>"']|"[^"]*+"|'[^']*+')++>""")
+_FIRST_TAG = re.compile(rb"<(?:[a-z]+:)?([a-zA-Z][\w-]*)")
+_COMMENT = re.compile(rb"<!--.*?-->", re.DOTALL)
+_MAX_PROLOG = 2**12
+_MAX_START_TAG = 2**16
+_INDEX = "terms of the index"
+
+
+def parse_xml(content: bytes) -> Document:
+    """Return the document of an XML file: DocBook by its first element, and Android resources otherwise."""
+    name = _FIRST_TAG.search(_COMMENT.sub(b"", content[:_MAX_PROLOG]))
+    return (parse_docbook if name and name[1].decode("latin-1") in _ROOTS else parse_android_strings)(content)
+
+
+def parse_docbook(content: bytes) -> Document:
+    """Return the document of a DocBook file. Raises DataError for XML of another kind."""
+    source = XmlSource(content, has_entities=True)
+    units = UnitList(len(content))
+    root: XmlElement | None = None
+    num_index_terms = 0
+
+    def read_start(element: XmlElement) -> None:
+        nonlocal root, num_index_terms
+        if root is None:
+            root = element
+            if root.name not in _ROOTS:
+                problem = f"its first element is {root.name[:40]!r}"
+                raise DataError(f"{problem}; expected one of DocBook, such as 'book'", code="invalid-format")
+        num_index_terms += element.name == "indexterm"
+
+    add = partial(_add_blocks, source, count(1))
+    for element in source.iter_elements((*_BLOCKS, *_KEPT), read_start):
+        if element.name in _BLOCKS:
+            units.read(source, element, add)
+    language = "" if root is None else get_stated_language(root)
+
+    def edit_language(translations: Mapping[str, UnitTranslation], new: str) -> list[Edit]:
+        if root is None or not new:
+            return []
+        match = _START_TAG.match(source.get_markup(root.start, min(root.start + _MAX_START_TAG, len(content))))
+        tag = "" if match is None else match[0]
+        return (
+            edit_root(source, replace(root, content_start=root.start + len(source.encode(tag))), language, new) if tag else []
+        )
+
+    return units.make_document(
+        content, "docbook", source_language=language, make_document_edits=edit_language, skipped={_INDEX: num_index_terms}
+    )
+
+
+def _add_blocks(source: XmlSource, numbers: Iterator[int], units: UnitList, element: XmlElement) -> None:
+    """Add the texts of an element, and of the blocks in it."""
+    if element.name in _KEPT:
+        return
+    if element.name in _BLOCKS:
+        flowing = read_flowing_text(source, element.parts, str(next(numbers)), partial(_read_inline, source))
+        if flowing:
+            units.add(*flowing)
+    for child in element.children:
+        if element.name not in _BLOCKS or _is_fixed(child):
+            _add_blocks(source, numbers, units, child)
+
+
+def _is_fixed(element: XmlElement) -> bool:
+    """Return whether an element in a text is a block, or holds one."""
+    return element.name in _FIXED or any(inner.name in _FIXED for inner in element.descend())
+
+
+def _read_inline(source: XmlSource, element: XmlElement) -> list[Piece]:
+    """Return the pieces of an element in a text. A block in it keeps its place."""
+    if _is_fixed(element):
+        return [Code("point", "", fixed=(element.start, element.end))]
+    if element.name not in _PAIRS:
+        return [make_point(source, element)]
+    return make_pair(source, element, read_parts(source, element.parts, partial(_read_inline, source)))

@@ -1,0 +1,217 @@
+"""reStructuredText, AsciiDoc and DocBook: what is a text, what stays, and what docutils and Asciidoctor read afterwards."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from document_checks import check_document
+
+from dragoman.documents.asciidoc import parse_asciidoc
+from dragoman.documents.docbook import parse_docbook, parse_xml
+from dragoman.documents.document import Document, UnitTranslation, write_document
+from dragoman.documents.restructured_text import parse_rst
+from expected_errors import raises_code
+
+RST = b"""\
+=====
+Title
+=====
+
+Some *words*, ``code`` and `a link <http://x.y>`_ of `Second Part`_ and :ref:`text <label>`, not :term:`thing`::
+
+    literal block
+
+Second Part
+-----------
+
+- item
+  goes on
+
+  1. inner
+
+term : kind
+    Definition.
+
+.. note:: The note
+   goes on.
+
+   Its second part.
+
+.. figure:: a.png
+   :alt: Alternative
+   :width: 3
+
+   Caption.
+
+.. py:function:: run(x)
+
+   Runs.
+
+   :param x: number
+   :type x: integer
+
+.. glossary::
+
+   kept term
+   other term
+      Meaning.
+
+.. code-block:: text
+
+   code
+
+.. |name| replace:: substitution
+.. _label: http://x.y
+.. A comment
+
+=====  =====
+cell   cell
+=====  =====
+"""
+ADOC = b"""\
+= Title
+A. Author <a@b.c>
+:name: value
+
+Some *words*, _marks_, `code` and https://x.y[a link] of <<_second_part>> or <<id,the part>>. +
+Next {name}.
+
+== Second Part
+
+.Caption
+* item
+goes on
+** inner
+
+term:: Definition.
+
+NOTE: The note
+goes on.
+
+[source]
+----
+code
+----
+
+ literal
+
+[cols="1,m"]
+|===
+|Head |Column
+
+|cell |code
+|===
+
+Old Title
+---------
+"""
+DOCBOOK = b"""\
+<?xml version="1.0"?>
+<article xmlns="http://docbook.org/ns/docbook" version="5.0" xml:lang="en">
+<title>Title<indexterm><primary>term</primary></indexterm></title>
+<para>Some <emphasis>words</emphasis> and <literal>code</literal>
+<itemizedlist><listitem><para>item</para></listitem></itemizedlist> behind.</para>
+<programlisting>code</programlisting>
+<informaltable><tgroup cols="1"><tbody><row><entry>cell</entry></row></tbody></tgroup></informaltable>
+</article>
+"""
+
+
+def list_sources(document: Document) -> list[str]:
+    return [unit.source for unit in document.units]
+
+
+def translate(document: Document) -> bytes:
+    """Return the document with twice as long texts."""
+    texts = {unit.id: UnitTranslation(f"Neu \u00fcbersetzt {unit.source}") for unit in document.units}
+    return write_document(document, texts, "de")
+
+
+def test_texts_of_restructured_text() -> None:
+    document = check_document(parse_rst, RST, is_bilingual=False)
+    assert list_sources(document) == [
+        "Title",
+        "Some <g1>words</g1>, <x2/> and <g3>a link</g3> of <g4>Second Part</g4> and <g5>text</g5>, not <x6/>",
+        "Second Part", "item goes on", "inner", "term", "Definition.", "The note goes on.", "Its second part.", "Alternative",
+        "Caption.", "Runs.", "number", "Meaning.", "substitution",
+    ]  # fmt: skip
+    assert document.skipped == {"terms of glossaries": 2, "tables in lines": 1}
+    written = translate(document).decode()
+    assert "===================\nNeu \u00fcbersetzt Title\n===================\n" in written
+    assert ".. _Second Part:\n\nNeu \u00fcbersetzt Second Part\n-------------------------\n" in written
+    assert "`Second Part <Second Part_>`__" in written
+
+
+def test_docutils_reads_the_same_structure() -> None:
+    core = pytest.importorskip("docutils.core")
+    text = (
+        RST[: RST.index(b".. py:function")].replace(b" and :ref:`text <label>`, not :term:`thing`", b"")
+        + RST[RST.index(b".. |name|") :]
+    )
+    trees = []
+    for content in (text, translate(parse_rst(text))):
+        warnings = io.StringIO()
+        tree = core.publish_doctree(content.decode(), settings_overrides={"warning_stream": warnings, "report_level": 2})
+        assert not warnings.getvalue()
+        trees.append([type(node).__name__ for node in tree.findall() if type(node).__name__ not in ("Text", "target")])
+    assert trees[0] == trees[1]
+
+
+def test_mark_in_a_word_stays_a_mark() -> None:
+    for parse, source, text, expected in (
+        (parse_rst, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das *Gro\u00df*\\ haus."),
+        (parse_rst, b"The ``x`` value.", "Der Wert<x1/>.", "Der Wert\\ ``x``."),
+        (parse_rst, b"Plain text.", "1. Text mit *Stern*", "\\1. Text mit \\*Stern\\*"),
+        (parse_asciidoc, b"The *big* house.", "Das <g1>Gro\u00df</g1>haus.", "Das **Gro\u00df**haus."),
+        (parse_asciidoc, b"Plain text.", "* Text", "{empty}* Text"),
+    ):
+        document = parse(source)
+        written = write_document(document, {"0": UnitTranslation(text)})
+        assert written.decode() == expected
+        assert parse(written).units[0].source.replace("<x1/>* ", "* ").count("<") == text.count("<")
+
+
+def test_texts_of_asciidoc() -> None:
+    document = parse_asciidoc(ADOC)
+    assert list_sources(document) == [
+        "Title",
+        "Some <g1>words</g1>, <g2>marks</g2>, <x3/> and <g4>a link</g4> of <x5/> or <g6>the part</g6>.<br7/>Next <x8/>.",
+        "Second Part", "Caption", "item goes on", "inner", "term", "Definition.", "The note goes on.", "Head", "Column", "cell",
+        "Old Title",
+    ]  # fmt: skip
+    written = translate(document).decode()
+    assert "[[_second_part]]\n== Neu" in written
+    assert written.endswith("Neu \u00fcbersetzt Old Title\n-----------------------\n")
+    assert list_sources(parse_asciidoc(translate(document))) == [
+        f"Neu \u00fcbersetzt {text}" for text in list_sources(document)
+    ]
+
+
+@pytest.mark.skipif(shutil.which("asciidoctor") is None, reason="Asciidoctor is not installed")
+def test_asciidoctor_reads_the_same_structure(tmp_path: Path) -> None:
+    pages = []
+    for content in (ADOC, translate(parse_asciidoc(ADOC))):
+        path = tmp_path / "page.adoc"
+        path.write_bytes(content)
+        page = subprocess.run(["asciidoctor", "-b", "docbook5", "-o", "-", path], capture_output=True, check=True, timeout=120)
+        pages.append([(unit.markup, unit.source.count("<")) for unit in parse_docbook(page.stdout).units])
+    assert pages[0] == pages[1]
+
+
+def test_texts_of_docbook() -> None:
+    document = check_document(parse_xml, DOCBOOK, is_bilingual=False)
+    assert list_sources(document) == ["Title", "Some <g1>words</g1> and <x2/> <x3/> behind.", "item", "cell"]
+    assert (document.source_language, document.skipped) == ("en", {"terms of the index": 1})
+    assert b'xml:lang="de"' in translate(document)
+    with raises_code("invalid-format"):
+        parse_docbook(b"<resources/>")
+
+
+def test_deep_blocks_are_refused() -> None:
+    with raises_code("input-too-long"):
+        parse_rst(b"- " * 1000 + b"text")
+    assert len(parse_asciidoc(b"*_" * 1000 + b"text" + b"_*" * 1000).units) == 1
