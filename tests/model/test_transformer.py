@@ -152,10 +152,12 @@ def test_parameter_counts_match_closed_form(subtests: pytest.Subtests) -> None:
             feed_forward = 2 * d * ff + ff + d
             norm = 2 * d
             encoder = config.encoder_layers * (attention + feed_forward + 2 * norm)
-            decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
+            first = 2 * d * d + d if config.has_ssru else attention
+            decoder = config.decoder_layers * (first + attention + feed_forward + 3 * norm)
             final = 2 * norm if config.norm == "pre" else 0
             positions = 2 * config.max_positions * d if config.position_encoding == "learned" else 0
-            assert meta_model(config, 1000).num_parameters() == 1000 * d + encoder + decoder + final + positions
+            output = 1000 * (d + config.output_bias)
+            assert meta_model(config, 1000).num_parameters() == output + encoder + decoder + final + positions
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ def test_rows_differ_as_printed_at_every_scale(scale: str) -> None:
 
 def test_printed_rows_are_in_series_and_presets() -> None:
     names = {name for names in ROW_SERIES.values() for name in names}
-    assert {row.name for row in PAPER_ROWS} == SIZES.keys() - {"tiny", "small"} == names
+    assert {row.name for row in PAPER_ROWS} == SIZES.keys() - {"tiny", "small", "student"} == names
     assert select_rows(None) == list(PAPER_ROWS)
     assert [row.name for row in select_rows("B, big")] == ["base", "B-dk16", "B-dk32", "big"]
 

@@ -4,8 +4,7 @@ The key `preset` chooses the settings. `paper` is the paper's text; if the text 
 the code behind the paper's numbers, tensor2tensor 1.0.3 of 2017-06-20. `modern` is current practice.
 
 The key `size` chooses the dimensions: `base`, `big`, `tiny` for some ten thousand pairs, `small` for some hundred thousand,
-or a row of Table 3. The values in a
-recipe file win over both.
+or a row of Table 3. `student` is a fast model that learns a teacher's outputs. The values in a recipe file win over both.
 """
 
 from __future__ import annotations
@@ -100,6 +99,22 @@ SIZES: dict[str, SectionValues] = {
     "small": _build_size(6, 256, 1024, 4, dropout=0.1, max_steps=30_000, decoder_layers=3),
     "base": _build_size(6, 512, 2048, 8),
     "big": _build_size(6, 1024, 4096, 16, dropout=0.3, max_steps=300_000),
+    # The tiny student of Firefox, with an SSRU (Kim et al. 2019). A teacher's outputs need no regularization.
+    "student": _build_size(
+        6,
+        256,
+        1536,
+        8,
+        dropout=0.0,
+        label_smoothing=0.0,
+        decoder_layers=2,
+        decoder_autoregression="ssru",
+        norm="post",
+        attention_bias=True,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        output_bias=True,
+    ),
     # Rows of Table 3, with the 100,000 steps of base.
     "A-h1": _build_size(6, 512, 2048, 1),
     "A-h4": _build_size(6, 512, 2048, 4),

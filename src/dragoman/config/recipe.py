@@ -95,7 +95,8 @@ class Recipe(RecipeSection):
     preset: Literal["paper", "t2t-2017", "modern"] = "paper"
     """Defaults to start from: the paper's text, the code behind its numbers, or current practice."""
     size: str = "base"
-    """Model size to start from: tiny, small, base, big or a row of Table 3; with preset = 'modern', by the number of pairs."""
+    """Model size to start from: tiny, small, base, big, student or a row of Table 3; with preset = 'modern', by the number of
+    pairs."""
     card: CardConfig = CardConfig()
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
