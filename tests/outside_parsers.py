@@ -211,6 +211,14 @@ INSIDE: dict[str, Sequence[Wrap]] = {
     ".ass": [lambda text: f"{EVENTS}Dialogue: 0,0:00:01.00,0:00:02.00,,w{text.replace(chr(10), ' ')}\n"],
     ".json": [lambda text: json.dumps({"a": text, "b": {"message": text}}), lambda text: f'{{"a": {text}'],
     ".json5": [lambda text: f"{{a: 'w{text.replace(chr(10), ' ')}'}}", lambda text: f"{{a: 'w', {text}"],
+    ".xcstrings": [
+        lambda text: json.dumps(
+            {
+                "sourceLanguage": "en",
+                "strings": {f"w{text}": {"localizations": {"de": {"stringUnit": {"state": "new", "value": text}}}}},
+            }
+        )
+    ],
     ".yaml": [lambda text: f"en:\n  a: {json.dumps(text)}\n", lambda text: f"en:\n  a: w{text}\n"],
     ".properties": [lambda text: "a=w" + text.replace("\n", "\\\n")],
     ".strings": [lambda text: f'"a" = {json.dumps(text, ensure_ascii=False)};'],

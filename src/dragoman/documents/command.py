@@ -148,10 +148,10 @@ def translate_file(args: TranslateFileOptions) -> None:
     """Translate each FILE with BUNDLE. Everything but the texts stays as it is, byte for byte.
 
     The ending of a name selects the format. Catalogs: PO, XLIFF, TMX, JSON, JSON5, YAML, properties, strings, stringsdict,
-    Android, RESX, TS, Fluent. Documents: HTML, Markdown, reStructuredText, AsciiDoc, DocBook, DOCX, PPTX, XLSX, ODT, ODP, ODS,
-    EPUB, SRT, VTT, ASS, CSV, text. A translation is written beside its file, as NAME.de.po for German, or into the folder of
-    -o. A text that fails a check is named on standard error, and the exit status is 3. A file that cannot be translated or
-    written is left out, and the exit status is 4. The other files are translated.
+    xcstrings, Android, RESX, TS, Fluent. Documents: HTML, Markdown, reStructuredText, AsciiDoc, DocBook, DOCX, PPTX, XLSX, ODT,
+    ODP, ODS, EPUB, SRT, VTT, ASS, CSV, text. A translation is written beside its file, as NAME.de.po for German, or into the
+    folder of -o. A text that fails a check is named on standard error, and the exit status is 3. A file that cannot be
+    translated or written is left out, and the exit status is 4. The other files are translated.
 
     \b
     Example:  dragoman translate-file runs/general-ende/bundle messages.po index.html -o out

@@ -36,7 +36,7 @@ UnitState = Literal["untranslated", "fuzzy", "translated", "locked"]
 """State of a unit before the translation: without one, with one to be checked, with a good one, or not to be changed."""
 
 
-BILINGUAL_FORMATS = frozenset(("po", "xliff", "tmx", "ts"))
+BILINGUAL_FORMATS = frozenset(("po", "xliff", "tmx", "ts", "xcstrings"))
 """Formats whose files have sources and translations beside each other."""
 
 

@@ -33,6 +33,7 @@ _PARSERS = {
         ".properties": ("properties", "parse_properties"),
         ".strings": ("properties", "parse_strings"),
         ".stringsdict": ("stringsdict", "parse_stringsdict"),
+        ".xcstrings": ("xcstrings", "parse_xcstrings"),
         ".xml": ("docbook", "parse_xml"),
         ".docbook .dbk": ("docbook", "parse_docbook"),
         ".rst": ("restructured_text", "parse_rst"),

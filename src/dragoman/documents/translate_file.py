@@ -26,6 +26,7 @@ from dragoman.errors import DataError, OutputError
 from dragoman.formats.glossary_file import resolve_glossary
 from dragoman.inference.whole_texts import LineRequest, OutputLimits, PlaceholderMethod
 from dragoman.io.storage import atomic_write, check_path_is_free, make_dirs, to_write_error
+from dragoman.languages import is_foreign
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation
@@ -151,7 +152,11 @@ class FileTranslator:
         options = self.options
         selected = list_selected(document, options.scope, options.keys, options.source_language, options.target_language)
         redone = {unit.id for unit in selected if is_redone(unit, earlier.texts, options.scope)}
-        num_kept = sum(unit.id not in redone and bool(unit.target or unit.id in earlier.texts) for unit in document.units)
+        num_kept = sum(
+            unit.id not in redone and bool(unit.target or unit.id in earlier.texts)
+            for unit in document.units
+            if not is_foreign(unit.target_language, options.target_language)
+        )
         total, done = len(redone), 0
 
         def advance(count: int) -> None:
@@ -172,7 +177,7 @@ class FileTranslator:
             path,
             output,
             document.format,
-            count_texts(document, self.options.keys),
+            count_texts(document, options.keys, options.target_language),
             result.results,
             terms,
             num_kept,

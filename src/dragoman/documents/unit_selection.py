@@ -78,9 +78,10 @@ def list_selected(
     ]
 
 
-def count_texts(document: Document, keys: KeyGlobs = ALL_KEYS) -> int:
-    """Return the number of units that hold language."""
-    return sum(document.is_bilingual or keys.selects(unit) for unit in document.units)
+def count_texts(document: Document, keys: KeyGlobs = ALL_KEYS, target_language: str = "") -> int:
+    """Return the number of units that hold language, without translations into another language than this."""
+    units = (unit for unit in document.units if not is_foreign(unit.target_language, target_language))
+    return sum(document.is_bilingual or keys.selects(unit) for unit in units)
 
 
 def is_message(unit: Unit) -> bool:
