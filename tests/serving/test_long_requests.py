@@ -116,9 +116,6 @@ def make_requests() -> dict[str, Sent]:
     return requests
 
 
-REQUESTS = make_requests()
-
-
 def send(address: str, request: Sent, seconds: float = 3) -> None:
     """Send a request. The client goes away if the answer takes longer than some seconds."""
     with suppress(httpx.TransportError), httpx.Client(base_url=address, timeout=seconds) as client:
@@ -155,7 +152,7 @@ def measure_longest_wait(address: str, process_id: int, sender: threading.Thread
 def test_long_requests_do_not_hold_up_others(bundle: Path) -> None:
     waits: dict[str, float] = {}
     with run_server(bundle) as (process, address):
-        for name, request in REQUESTS.items():
+        for name, request in make_requests().items():
             for _ in range(4):
                 sender = threading.Thread(target=send, args=(address, request))
                 sender.start()
@@ -172,7 +169,7 @@ def test_long_requests_do_not_hold_up_others(bundle: Path) -> None:
 @pytest.mark.parametrize("kind", ["LibreTranslate", "file of text"])
 def test_server_stops_under_long_requests(bundle: Path, kind: str) -> None:
     """The server gives requests in progress `drain_seconds`, 60 by default, and reads no file after SIGTERM."""
-    requests = [request for name, request in REQUESTS.items() if name.startswith(f"{kind},")][:6]
+    requests = [request for name, request in make_requests().items() if name.startswith(f"{kind},")][:6]
     with run_server(bundle) as (process, address):
         for request in requests:
             threading.Thread(target=send, args=(address, request, 100), daemon=True).start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -54,10 +53,6 @@ class OpenPage:
         self.problems.append(dialog.message)
         dialog.dismiss()
 
-    def ready_after(self) -> float:
-        """Return the seconds from the start of the navigation to the end of the page's script."""
-        return float(self.page.locator(READY).get_attribute("data-ready")) / 1000
-
     def readout(self) -> str:
         return str(self.page.locator("#readout").inner_text())
 
@@ -88,15 +83,11 @@ def small() -> Explanation:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_opens_fast_without_requests(open_page: Any, small: Explanation, scheme: str) -> None:
+def test_page_opens_without_requests(open_page: Any, scheme: str) -> None:
     page = render_attention_page(random_explanation(source_length=50, output_length=50, layers=6, heads=8, width=64, beam=4))
-    open_page(render_attention_page(small))  # the browser's first page takes longer
-    sights = [open_page(page, color_scheme=scheme) for _ in range(3)]
-    for sight in sights:
-        assert [url.split(":")[0] for url in sight.requests if not url.startswith("data:")] == ["file"]
-        assert sight.problems == []
-    print(f"ready after {[sight.ready_after() for sight in sights]} s")
-    assert min(sight.ready_after() for sight in sights) < 3.0  # one second on a machine that does nothing else
+    sight = open_page(page, color_scheme=scheme)
+    assert [url.split(":")[0] for url in sight.requests if not url.startswith("data:")] == ["file"]
+    assert sight.problems == []
 
 
 def test_shown_numbers_are_the_models(open_page: Any, bundle: Path) -> None:
@@ -251,33 +242,6 @@ def test_notebook_frame_runs_the_page(open_page: Any, small: Explanation, browse
     assert frame.locator("#readout").inner_text().startswith("tok0 attends to")
     assert sight.problems == []
     sight.context.close()
-
-
-FRAMES = """async () => {
-  const times = [];
-  await new Promise(done => {
-    let place = 0;
-    const step = now => {
-      times.push(now);
-      place += 40;
-      window.scrollTo(0, place);
-      if (place < document.documentElement.scrollHeight && times.length < 200) requestAnimationFrame(step); else done();
-    };
-    requestAnimationFrame(step);
-  });
-  return times.slice(1).map((time, place) => time - times[place]);
-}"""
-
-
-def test_long_sentence_opens_and_scrolls(open_page: Any) -> None:
-    explanation = random_explanation(source_length=100, output_length=100, layers=12, heads=8, width=16, beam=4)
-    sight = open_page(render_attention_page(explanation))
-    seconds = sight.ready_after()
-    gaps = sight.page.evaluate(FRAMES)
-    print(f"opened in {seconds:.2f} s; {len(gaps)} frames, median {statistics.median(gaps):.1f} ms, worst {max(gaps):.1f} ms")
-    assert seconds < 30.0
-    assert statistics.median(gaps) < 250  # a page that draws everything anew for each frame takes longer
-    assert sight.problems == []
 
 
 def test_longest_page_is_complete(open_page: Any) -> None:

@@ -1018,22 +1018,20 @@ def test_r2_fine_tuning_killed_20_times_equals_unbroken_run(bundle: Path, tiny: 
     assert result["lost"] <= 1
 
 
-def stop_often(recipe: Recipe, stops: int) -> dict[str, float]:
+def stop_often(recipe: Recipe, stops: int) -> dict[str, int]:
     """Send SIGTERM to a run, every other time twice, and resume it."""
     rng = random.Random(14)
     run = Path(recipe.run)
-    saved_step, codes, slowest = 0, [], 0.0
+    saved_step, codes = 0, []
     for number in range(stops):
         child = Child(recipe)
         child.wait_for_a_step()
         time.sleep(rng.uniform(0, 0.05))
-        started = time.monotonic()
         child.signal(signal.SIGTERM)
         if number % 2:
             time.sleep(rng.uniform(0, 0.02))
             child.signal(signal.SIGTERM)
         code, last_step = child.end()
-        slowest = max(slowest, time.monotonic() - started)
         codes.append(code)
         assert newest(recipe).step == last_step > saved_step
         saved_step = last_step
@@ -1042,7 +1040,7 @@ def stop_often(recipe: Recipe, stops: int) -> dict[str, float]:
     assert set(codes[1::2]) <= {InterruptedRun.exit_code, -signal.SIGTERM}
     steps = saved_step + 3
     assert train_to_end(recipe, run, steps=steps) == train_to_end(recipe, run.with_name(f"{run.name}-unbroken"), steps=steps)
-    return {"steps": saved_step, "slowest": slowest, "late": codes.count(-signal.SIGTERM)}
+    return {"steps": saved_step, "late": codes.count(-signal.SIGTERM)}
 
 
 @SLOW
@@ -1050,7 +1048,6 @@ def test_r14_30_stop_requests_save_a_checkpoint_each(tiny: MakeRecipe, tmp_path:
     settings = ("training.max_steps=1000000", "training.validate_every_steps=1000000")
     result = run_in_process(stop_often, tiny(tmp_path / "run", *EVENTFUL, *settings), 30)
     assert result["steps"] >= 30
-    assert result["slowest"] < 60.0  # seconds; a step and a save take a thousandth of that
 
 
 def run_long(recipe: Recipe, every: int) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def test_searches_translate_as_with_pytorch(bundle: Path, options: list[str]) ->
     assert results[0].stdout == results[1].stdout != ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_format", ["ctranslate2", "argos"])
 def test_command_exports(target_format: str, bundle: Path, tmp_path: Path) -> None:
     done = run(COMMAND, "export", bundle, tmp_path / "out.argosmodel", "--to", target_format)

@@ -74,6 +74,7 @@ def test_names_of_xml_have_case_and_ignored_elements_stay_whole() -> None:
 PROGRAMS = ("a(", "x->", "A<", "A<b,", "a[", "A::")
 
 
+@pytest.mark.slow
 def test_hostile_markup_takes_linear_time(subtests: pytest.Subtests) -> None:
     """Each pattern makes a search that starts again at every character take hours."""
     for pattern in ["<", "<!--", "<![CDATA[", '<a "', "<a>", "</a>", "{", "${", "a@", "http://.", "%", *PROGRAMS]:

@@ -252,6 +252,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_models_of_other_settings_are_supported(subtests: pytest.Subtests) -> None:
     for options in OPTIONS:
         for model_type in MODEL_TYPES:

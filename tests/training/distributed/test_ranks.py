@@ -170,11 +170,10 @@ def alone(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_any_number_of_ranks_makes_same_run(world_size: int, alone: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
+def test_four_ranks_make_the_run_of_one(alone: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     modes = ("ddp", "fsdp")
     recipes = {find_free_port(): tiny(tmp_path / mode, *FOUR, f"training.parallel={mode}") for mode in modes}
-    run_ranks(world_size, train_all, recipes)
+    run_ranks(4, train_all, recipes)
     expected_losses = read_losses(alone)
     assert len(expected_losses) == 14
     for mode in modes:
@@ -205,7 +204,7 @@ def test_resume_with_another_number_of_ranks(alone: Path, tiny: MakeRecipe, tmp_
 
 def write_batches(recipe: Recipe, folder: Path, steps: int) -> None:
     """Write, for each rank, the sources of each step."""
-    with init_process_group(context_from_environment(os.environ, timeout_minutes=1.0)) as context:
+    with init_process_group(context_from_environment(os.environ, timeout_minutes=10.0)) as context:
         trainer = new_trainer(recipe, distributed=context)
         sources = []
         for _ in range(steps):
@@ -229,7 +228,7 @@ def test_ranks_share_the_batches_of_one_process(tiny: MakeRecipe, tmp_path: Path
 
 def train_with_nonfinite_steps(recipe: Recipe, target: str) -> None:
     """Train with a non-finite number on the last rank in two steps, or skip these steps on all ranks (`skip`)."""
-    with init_process_group(context_from_environment(os.environ, timeout_minutes=1.0)) as context:
+    with init_process_group(context_from_environment(os.environ, timeout_minutes=10.0)) as context:
         trainer = new_trainer(recipe, distributed=context)
         train_step, backward = trainer.train_step, trainer.train_step._backward
         original_should_apply = trainer.guard.should_apply
@@ -343,7 +342,7 @@ def test_validation_without_memory_stops_all_ranks(alone: Path, tiny: MakeRecipe
 
 def train_and_lose_rank(recipe: Recipe, lost_rank: int, place: str, expected: str) -> None:
     """Train until a rank ends after step 5, and check the message of the others."""
-    context = context_from_environment(os.environ, timeout_minutes=2.0)
+    context = context_from_environment(os.environ, timeout_minutes=10.0)
     is_lost = context.rank == lost_rank
     with nullcontext() if is_lost else raises_code("worker-lost", expected), init_process_group(context):
         trainer = new_trainer(recipe, distributed=context)
@@ -609,13 +608,13 @@ def test_signal_before_training_stops_all_ranks(written: Path, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the ranks in /proc")
 def test_hanging_rank_ends_all_after_time_out(written: Path, tmp_path: Path) -> None:
-    with command(written, "training.max_steps=100000", "training.distributed_timeout_minutes=0.25") as process:
+    with command(written, "training.max_steps=100000", "training.distributed_timeout_minutes=1") as process:
         wait_for(tmp_path / "run" / "checkpoints" / "step-00000004")
         hanging_rank = ranks_of(written)[1]
         os.kill(hanging_rank, signal.SIGSTOP)
         errors = process.communicate(timeout=END_SECONDS)[1]
         assert process.returncode == 1
-        assert "Timeout (0:00:15)!" in errors
+        assert "Timeout (0:01:00)!" in errors
         assert re.search(r'File ".*training/(trainer|train_step|distributed/process_group)\.py", line \d+ in', errors)
         assert ranks_of(written) == []
 

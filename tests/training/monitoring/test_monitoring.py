@@ -677,6 +677,7 @@ def test_page_shows_curves_events_and_sentences_as_text(tmp_path: Path) -> None:
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
 
 
+@pytest.mark.slow
 def test_page_of_diverged_run_has_short_words(tmp_path: Path) -> None:
     """A perplexity of exp(600) has 261 digits, and a repeated word has thousands of characters."""
     sample = {"source": "one", "reference": "eins", "translation": "x" * 10_000}
@@ -745,6 +746,7 @@ def test_dashboard_writes_no_page_into_bundle(trained: Path) -> None:
     assert not page.exists()
 
 
+@pytest.mark.slow
 def test_dashboard_writes_page_or_json(tmp_path: Path) -> None:
     run = written(tmp_path / "run", lines(10))
     page = ["-o", str(tmp_path / "page.html")]
