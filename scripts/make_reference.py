@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 
 from dragoman.bundle import BundleMetadata
 from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, cli
-from dragoman.config import Recipe
+from dragoman.config import Recipe, RecipeSection
 from dragoman.config.recipe_schema import read_sentences
 from dragoman.parsing.parse_result import Parse
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
@@ -163,7 +163,7 @@ def make_schema(kind: Any) -> dict[str, Any]:
 
 def read_field_meanings(kind: Any) -> dict[str, str]:
     """Return the descriptions of fields from the `name: description` lines in the docstrings of a class and its bases."""
-    if issubclass(kind, BaseModel):
+    if issubclass(kind, RecipeSection):
         links = {name: f"[Keys of the section](recipe.md#{name})" for name in kind.model_fields}
         return {**links, **read_sentences(kind)}
     meanings: dict[str, str] = {}

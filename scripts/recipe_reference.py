@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-
 from dragoman.config.data_config import FileNames
 from dragoman.config.extension import ExtensibleSection, iter_extension_types
 from dragoman.config.presets import PRESETS, SIZES, SectionValues
 from dragoman.config.recipe import Recipe
 from dragoman.config.recipe_schema import read_sentences
+from dragoman.config.section import Limits, RecipeSection, SectionField
 
 _TYPE_NAMES = {bool: "true or false", int: "integer", float: "number", str: "text"}
-_FILE_NAMES_VALIDATOR = typing.get_args(FileNames)[1]
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class RecipeKey:
         return f"{self.section}.{self.name}".removeprefix(".")
 
 
-def iter_recipe_keys(section: type[BaseModel] = Recipe, path: str = "") -> Iterator[RecipeKey]:
+def iter_recipe_keys(section: type[RecipeSection] = Recipe, path: str = "") -> Iterator[RecipeKey]:
     """Yield every key of a section and of the sections in it, in the order of the source.
 
     A section in a list is named `[N]`, and a section that the user names is `NAME`, such as `data.corpora.NAME.weight`.
@@ -122,28 +118,27 @@ def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _find_section(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+def _find_section(annotation: Any) -> tuple[type[RecipeSection] | None, str]:
     """Return the section that a value holds, and the suffix of its key: `[N]` in a list, `.NAME` in a table."""
     for part in _split_union(annotation):
         plain = _split_annotated(part)[0]
-        if isinstance(plain, type) and issubclass(plain, BaseModel):
+        if isinstance(plain, type) and issubclass(plain, RecipeSection):
             return plain, ""
         item = _split_annotated(typing.get_args(plain)[-1])[0] if typing.get_origin(plain) in (list, dict) else None
-        if isinstance(item, type) and issubclass(item, BaseModel):
+        if isinstance(item, type) and issubclass(item, RecipeSection):
             return item, "[N]" if typing.get_origin(plain) is list else ".NAME"
     return None, ""
 
 
-def _describe_type(field: FieldInfo) -> tuple[str, str]:
+def _describe_type(field: SectionField) -> tuple[str, str]:
     """Return the name of a key's type and its limits."""
     names, limits = [], ""
+    if set(_split_union(FileNames)) <= set(_split_union(field.annotation)):
+        return "file name or list of file names", ""
     for part in _split_union(field.annotation):
         plain, metadata = _split_annotated(part)
-        metadata = [*metadata, *field.metadata]
         if plain is NoneType:
             continue
-        if _FILE_NAMES_VALIDATOR in metadata:
-            return "file name or list of file names", ""
         names.append(_name_type(plain))
         limits = limits or _describe_limits(metadata)
     return " or ".join(dict.fromkeys(names)), limits
@@ -159,32 +154,23 @@ def _name_type(plain: Any) -> str:
         return f"list: {_name_type(_split_annotated(arguments[0])[0])}"
     if origin is dict:
         return f"table by corpus name: {_name_type(_split_annotated(arguments[1])[0])}"
-    if isinstance(plain, type) and issubclass(plain, BaseModel):
+    if isinstance(plain, type) and issubclass(plain, RecipeSection):
         return "section"
     return _TYPE_NAMES[plain]
 
 
 def _describe_limits(metadata: Sequence[Any]) -> str:
     """Return the range of numbers, or the number of items of a list. Later limits replace earlier ones."""
-    lower = upper = ""
-    min_items = max_items = None
-    for constraint in metadata:
-        match constraint:
-            case Ge(ge=limit):
-                lower = f"{_format_limit(limit)} ≤ "
-            case Gt(gt=limit):
-                lower = f"{_format_limit(limit)} < "
-            case Le(le=limit):
-                upper = f" ≤ {_format_limit(limit)}"
-            case Lt(lt=limit):
-                upper = f" < {_format_limit(limit)}"
-            case MinLen(min_length=limit):
-                min_items = limit
-            case MaxLen(max_length=limit):
-                max_items = limit
-    if lower or upper:
-        return f"{lower}value{upper}"
-    return f"{min_items} items" if min_items is not None and min_items == max_items else ""
+    limits = Limits()
+    for item in metadata:
+        limits = limits.merge(item) if isinstance(item, Limits) else limits
+    lower = (limits.ge, "≤") if limits.gt is None else (limits.gt, "<")
+    upper = (limits.le, "≤") if limits.lt is None else (limits.lt, "<")
+    if lower[0] is not None or upper[0] is not None:
+        start = "" if lower[0] is None else f"{_format_limit(lower[0])} {lower[1]} "
+        return start + "value" + ("" if upper[0] is None else f" {upper[1]} {_format_limit(upper[0])}")
+    items = limits.min_length
+    return f"{items} items" if items is not None and items == limits.max_length else ""
 
 
 def _format_limit(limit: Any) -> str:
@@ -195,8 +181,8 @@ def _format_limit(limit: Any) -> str:
     return f"{int(number):,}" if number.is_integer() else f"{number:g}"
 
 
-def _format_default(field: FieldInfo) -> str:
-    return "" if field.is_required() or isinstance(field.default, BaseModel) else _format_value(field.default)
+def _format_default(field: SectionField) -> str:
+    return "" if isinstance(field.default, RecipeSection) else _format_value(field.default)
 
 
 def _format_value(value: Any) -> str:
@@ -218,14 +204,11 @@ def _split_union(annotation: Any) -> Sequence[Any]:
 
 
 def _split_annotated(annotation: Any) -> tuple[Any, list[Any]]:
-    """Return a type without its annotations, and the annotations, those of pydantic's fields in their parts."""
+    """Return a type without its annotations, and the annotations."""
     if typing.get_origin(annotation) is not Annotated:
         return annotation, []
     plain, *annotations = typing.get_args(annotation)
-    metadata: list[Any] = []
-    for item in annotations:
-        metadata += [item, *item.metadata] if isinstance(item, FieldInfo) else [item]
-    return plain, metadata
+    return plain, annotations
 
 
 if __name__ == "__main__":

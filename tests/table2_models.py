@@ -15,5 +15,5 @@ NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0, "attention_drop
 def make_system_config(name: str, **sizes: Any) -> ModelConfig:
     """Return the section `model` of a system's recipe without dropout, with these keys in place of the recipe's."""
     system = next(system for system in SYSTEMS if system.name == name)
-    model = read_recipe(Path(system.recipe)).model.model_dump(mode="json")
+    model = read_recipe(Path(system.recipe)).model.model_dump()
     return ModelConfig.model_validate(model | NO_DROPOUT | sizes)

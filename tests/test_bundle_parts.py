@@ -93,7 +93,7 @@ def fine_tune(base: Path, tiny: MakeRecipe, run_dir: Path, *settings: str) -> st
 def _keep_base(tiny: MakeRecipe, run_dir: Path, base: Path, *settings: str) -> Any:
     from dragoman.config import make_recipe
 
-    own = tiny(run_dir).model_dump(mode="json")
+    own = tiny(run_dir).model_dump()
     training = {name: own["training"][name] for name in ("precision", "batch_tokens", "peak_lr", "warmup_steps", "schedule")}
     document = {
         "name": "tuned",

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from dragoman.bundle import Bundle, compute_bundle_digest, load_bundle, save_bundle
@@ -56,7 +55,7 @@ class Adapter:
 
 def save_adapter(path: Path, adapter: Adapter, *, overwrite: bool = False) -> None:
     """Write an adapter completely or not at all. Raise OutputError if the path exists or cannot be written."""
-    document = {"name": adapter.name, "base_digest": adapter.base_digest, "lora": adapter.config.model_dump(mode="json")}
+    document = {"name": adapter.name, "base_digest": adapter.base_digest, "lora": adapter.config.model_dump()}
     digests: dict[str, str] = {}
     size = sum(weight.nbytes for weight in adapter.weights.values())
     with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
@@ -75,7 +74,7 @@ def load_adapter(path: Path) -> Adapter:
         config = LoraConfig.model_validate(document["lora"])
         weights = StoredArrays(files[ADAPTER_WEIGHTS_FILE])
         return Adapter(str(document["name"]), str(document["base_digest"]), config, dict(weights))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, ValidationError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise BundleError(
             f"{path}: is not an adapter, or is damaged ({type(error).__name__}); copy it again", code="bundle-damaged"
         ) from None

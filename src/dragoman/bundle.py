@@ -16,16 +16,17 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from dragoman.config import ModelConfig, Recipe, TaskConfig, TokenizerConfig, recipe_from_dict
+from dragoman.config.section import read_value
+from dragoman.config.section_validation import FieldError
 from dragoman.data.tokenization.language_tokens import LanguageTokens
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer, read_tokenizer, write_tokenizer
 from dragoman.data.tokenization.special_tokens import WORD_ID
@@ -60,7 +61,7 @@ class ModelOrigin:
         target_languages: language codes of the target side
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
     format: str
     name: str
@@ -105,7 +106,7 @@ class BundleMetadata:
         finished: end of the training in UTC, in ISO 8601
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
     training_files: list[str] | None = None
     language_pairs: list[tuple[str, str]] | None = None
@@ -143,16 +144,10 @@ class BundleMetadata:
 
     @classmethod
     def from_dict(cls, document: object) -> BundleMetadata:
-        """Return the metadata of a JSON object. Raise pydantic's ValidationError if it does not fit the schema."""
+        """Return the metadata of a JSON object. Raise FieldError if it does not fit the schema."""
         if isinstance(document, Mapping):
             document = {key: value for key, value in document.items() if key not in RETIRED_FIELDS}
-        return metadata_adapter().validate_python(document)
-
-
-@lru_cache(maxsize=1)
-def metadata_adapter() -> TypeAdapter[BundleMetadata]:
-    """Return pydantic's adapter of the metadata; `metadata_adapter().json_schema()` is its JSON schema."""
-    return TypeAdapter(BundleMetadata)
+        return read_value(cls, document)
 
 
 @dataclass(frozen=True)
@@ -238,7 +233,7 @@ def save_bundle(
     size = sum(weight.nbytes for weight in weights.values())
     digests: dict[str, str] = {}
     with atomic_dir(path, overwrite=overwrite, size=size, digests=digests) as folder:
-        _write_config(folder, recipe.model_dump(mode="json"), (len(tokenizer.source), len(tokenizer.target)), metadata)
+        _write_config(folder, recipe.model_dump(), (len(tokenizer.source), len(tokenizer.target)), metadata)
         digests[WEIGHTS_FILE] = save_tensors(folder / WEIGHTS_FILE, weights)
         if shortlist is not None:
             digests[SHORTLIST_FILE] = save_tensors(folder / SHORTLIST_FILE, shortlist.tables)
@@ -256,7 +251,7 @@ def replace_config(path: Path, *, recipe: Recipe | None = None, metadata: Bundle
     names = [name for name in base_digests if name not in (CONFIG_FILE, MANIFEST_FILE)]
     digests = {name: base_digests[name] for name in names}
     size = sum((path / name).stat().st_size for name in names)
-    settings = (recipe or known_recipe).model_dump(mode="json")
+    settings = (recipe or known_recipe).model_dump()
     with atomic_dir(path, overwrite=True, size=size, digests=digests) as folder:
         for name in names:
             shutil.copyfile(path / name, folder / name)
@@ -401,12 +396,9 @@ def read_config(path: Path) -> tuple[Recipe, tuple[int, int], BundleMetadata]:
         return recipe_from_dict(config["recipe"], where=str(path / CONFIG_FILE)), vocabulary, metadata
     except RecipeError as error:
         raise BundleError(str(error), code="bundle-damaged") from None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(map(str, ("metadata", *problem["loc"])))
-        raise BundleError(
-            f"{path / CONFIG_FILE}: {key}: {problem['msg']}; copy the bundle again", code="bundle-damaged"
-        ) from None
+    except FieldError as error:
+        error.location = ("metadata", *error.location)
+        raise BundleError(f"{path / CONFIG_FILE}: {error}; copy the bundle again", code="bundle-damaged") from None
     except OSError as error:
         raise BundleError(f"{path / CONFIG_FILE}: cannot be read: {error.strerror}", code="bundle-damaged") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

@@ -11,14 +11,15 @@ builds a package with one entry for each. The protocols of the first three hooks
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import HookError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 DISTRIBUTION = "dragoman"
 HOOKS: Mapping[str, str] = {
@@ -48,6 +49,8 @@ def list_entries(hook: str) -> tuple[EntryPoint, ...]:
 @cache
 def list_other_entries(hook: str) -> tuple[EntryPoint, ...]:
     """Return the entries of other distributions. It reads the metadata of each distribution that is installed."""
+    from importlib.metadata import entry_points  # a translation asks no hook
+
     assert hook in HOOKS, f"{hook} is no hook"
     group = f"{DISTRIBUTION}.{hook}"
     others = [entry for entry in entry_points(group=group) if entry.dist is None or entry.dist.name != DISTRIBUTION]
@@ -60,6 +63,9 @@ def list_own_entries(hook: str) -> tuple[EntryPoint, ...]:
 
     An editable installation has the entry points of the day when it was installed, so a source tree is read instead.
     """
+    import tomllib
+    from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
+
     group = f"{DISTRIBUTION}.{hook}"
     project_file = Path(__file__).parents[2] / "pyproject.toml"
     if project_file.is_file():

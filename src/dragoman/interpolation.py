@@ -98,7 +98,7 @@ def _check_shares(paths: Sequence[Path], shares: Sequence[float]) -> None:
 
 
 def _check_same_structure(first_path: Path, first: Bundle, path: Path, bundle: Bundle) -> None:
-    first_section, section = (item.recipe.model.model_dump(mode="json") for item in (first, bundle))
+    first_section, section = (item.recipe.model.model_dump() for item in (first, bundle))
     for key in (section | first_section).keys() - CHANGEABLE_KEYS["model"]:
         value, first_value = section.get(key), first_section.get(key)
         if value != first_value:

@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from dragoman.io.cache_folder import get_cache_folder
@@ -45,6 +44,8 @@ def resolve_model(path: str | os.PathLike[str]) -> Path:
 
 
 def _iter_models() -> Iterator[tuple[str, Path]]:
+    from importlib.metadata import entry_points  # a path needs no list of the models
+
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         # The path finder looks at the folders of sys.path. It does not run the package.
         spec = importlib.machinery.PathFinder.find_spec(entry_point.module.partition(".")[0], sys.path)

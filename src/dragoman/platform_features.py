@@ -11,7 +11,6 @@ import importlib
 import os
 import platform
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from functools import lru_cache
@@ -105,6 +104,6 @@ SYNC_MODE: Literal["rb", "r+b"] = "rb" if CAN_OPEN_FOLDERS else "r+b"
 """Mode of a file that is opened to be synced. Windows syncs files that are open for writing only."""
 
 PROCESS_GROUP_OPTIONS: dict[str, Any] = (
-    {"process_group": 0} if os.name == "posix" else {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+    {"process_group": 0} if os.name == "posix" else {"creationflags": 0x200}  # subprocess.CREATE_NEW_PROCESS_GROUP
 )
 """Arguments of `subprocess.Popen` that keep Ctrl-C at the terminal from a child process."""

@@ -14,7 +14,6 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
 
 from dragoman.config import (
     CorpusConfig,
@@ -33,6 +32,7 @@ from dragoman.config.paper_settings import find_deviations
 from dragoman.config.presets import PRESETS, SIZES
 from dragoman.config.recipe import list_builtin_recipes
 from dragoman.config.recipe_schema import make_recipe_schema, read_sentences
+from dragoman.config.section import RecipeSection
 from dragoman.errors import BundleError, RecipeError
 from expected_errors import raises_code
 
@@ -63,7 +63,7 @@ class KeyTypes:
     sentence: str | None
 
 
-def iter_keys(section: type[BaseModel] = Recipe, path: str = "") -> Iterator[tuple[str, KeyTypes]]:
+def iter_keys(section: type[RecipeSection] = Recipe, path: str = "") -> Iterator[tuple[str, KeyTypes]]:
     """Yield every dotted key of a section, and the items of lists and tables: `x[0]` in a list, `x.any` in a table."""
     for name, field in section.model_fields.items():
         yield from iter_value_keys(path + name, field.annotation, read_sentences(section).get(name))
@@ -71,7 +71,7 @@ def iter_keys(section: type[BaseModel] = Recipe, path: str = "") -> Iterator[tup
 
 def iter_value_keys(key: str, annotation: Any, sentence: str | None) -> Iterator[tuple[str, KeyTypes]]:
     types = split_types(annotation)
-    sections = [plain for plain in types if isinstance(plain, type) and issubclass(plain, BaseModel)]
+    sections = [plain for plain in types if isinstance(plain, type) and issubclass(plain, RecipeSection)]
     if sections:
         yield from iter_keys(sections[0], f"{key}.")
     else:
@@ -699,7 +699,7 @@ def test_mixture_with_every_option_is_accepted() -> None:
             "tokenizer": {"joint": False, "model_file": "a.model", "target_model_file": "b.model", "sampling_alpha": 0.1},
         }
     )
-    assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
+    assert recipe_from_dict(recipe.model_dump(), where="x") == recipe
     assert list(recipe.data.training_corpora()) == ["Europarl-v7", "2014_wmt", "piped", "t", "columns", "memory"]  # in order
     corpora = recipe.data.corpora
     assert corpora["t"] == CorpusConfig(file=["a.tsv", "*.txt"], format="tsv")
@@ -725,7 +725,7 @@ def find_error(make: Callable[[], Recipe]) -> str:
         recipe = make()
     except (RecipeError, BundleError) as error:  # training.init_from may name no bundle
         return str(error)
-    assert recipe_from_dict(recipe.model_dump(mode="json"), where="x") == recipe
+    assert recipe_from_dict(recipe.model_dump(), where="x") == recipe
     return ""
 
 
@@ -755,8 +755,7 @@ def deviations_of(preset: str, size: str = "base", **sections: dict[str, Any]) -
     """Return the keys that deviate, each with the value of the recipe and that of the text."""
     recipe = make_recipe({"preset": preset, "size": size, **sections})
     return {
-        deviation.key: (deviation.recipe_value, deviation.paper_value)
-        for deviation in find_deviations(recipe.model_dump(mode="json"))
+        deviation.key: (deviation.recipe_value, deviation.paper_value) for deviation in find_deviations(recipe.model_dump())
     }
 
 
@@ -790,7 +789,7 @@ def test_code_preset_deviates_like_the_code() -> None:
         "model.position_encoding": ("concatenated", "interleaved"),
         "model.target_space_embedding": (False, False),
     }
-    recipe = make_recipe({"preset": "t2t-2017"}).model_dump(mode="json")
+    recipe = make_recipe({"preset": "t2t-2017"}).model_dump()
     different_from_code = [
         deviation.key for deviation in find_deviations(recipe) if deviation.recipe_value != deviation.code_value
     ]
@@ -815,7 +814,7 @@ def test_parsing_recipes_follow_the_text_and_then_the_code() -> None:
         assert (model.residual_dropout, model.embedding_dropout) == (sets["dropout"], sets["dropout"])
         assert (model.attention_dropout, model.tie_embeddings) == (sets["attention"], sets["tie"])
         assert training.batch_tokens * training.batches_per_update == 32_768
-        deviations = {deviation.key: deviation for deviation in find_deviations(recipe.model_dump(mode="json"))}
+        deviations = {deviation.key: deviation for deviation in find_deviations(recipe.model_dump())}
         # The preset t2t-2017 is compared with the code as well, which has 6 layers and the search of translation.
         assert deviations["model.encoder_layers"].code_value == 6
         assert deviations["decoding.beam_size"].code_value == 4
@@ -826,7 +825,7 @@ def test_parsing_recipes_follow_the_text_and_then_the_code() -> None:
 
 def test_dimensions_of_a_parser_are_compared_with_the_text() -> None:
     recipe = read_recipe(Path("parsing-wsj"), ["model.d_ff=4096", "model.num_heads=16", "training.lr_factor=1.0"])
-    sentences = [deviation.describe() for deviation in find_deviations(recipe.model_dump(mode="json"))]
+    sentences = [deviation.describe() for deviation in find_deviations(recipe.model_dump())]
     assert "model.d_ff = 4096; the text has 2048 (section 6.3: as base), its code has 2048" in sentences
     assert "model.num_heads = 16; the text has 8 (section 6.3: as base), its code has 8" in sentences
     assert "training.lr_factor = 1.0; the text states no value, its code has 5.0" in sentences

@@ -178,7 +178,7 @@ def repeating_batches(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory
     pairs = ["one two three four\teins zwei drei vier", "five six seven\tfünf sechs sieben", "big red nine\tgroß rot neun"]
     (run / "small.tsv").write_text("".join(f"{pair}\n" for pair in pairs), encoding="utf-8")
     settings = ["training.batch_tokens=200", "tokenizer.vocab_size=320", "tokenizer.byte_fallback=true"]
-    document = tiny(run, *settings, "data.noise.upper_case=0.5", "tokenizer.sampling_alpha=0.3").model_dump(mode="json")
+    document = tiny(run, *settings, "data.noise.upper_case=0.5", "tokenizer.sampling_alpha=0.3").model_dump()
     data = document["data"]
     data["corpora"] = {"small": {"file": str(run / "small.tsv"), "weight": 3.0}, "large": data["train"] | {"weight": 1.0}}
     data["train"] = None

@@ -923,7 +923,7 @@ def test_killed_preparation_resumes(text: Path, monkeypatch: pytest.MonkeyPatch)
     recipe = make_test_recipe(text, *settings, "data.preprocessing_workers=2", **data)
     prepare(make_test_recipe(text, *settings, **data), text.parent / "undisturbed")
     folder = text.parent / "data"
-    (text.parent / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
+    (text.parent / "recipe.json").write_text(json.dumps(recipe.model_dump()))
     (text.parent / "killed.py").write_text(KILLED)
     command = [sys.executable, text.parent / "killed.py", text.parent / "recipe.json", folder]
     for index in (2, 5, 4):
@@ -991,7 +991,7 @@ def test_only_one_process_answers_ctrl_c(text: Path, monkeypatch: pytest.MonkeyP
     settings, data = make_mixture(text, monkeypatch)
     prepare(make_test_recipe(text, *settings, **data), text.parent / "undisturbed")
     recipe = make_test_recipe(text, *settings, **data | {"preprocessing_workers": 2})
-    (text.parent / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
+    (text.parent / "recipe.json").write_text(json.dumps(recipe.model_dump()))
     (text.parent / "interrupted.py").write_text(CTRL_C)
     for seconds in (0.0, 0.1, 0.3, 2.0):
         folder = text.parent / f"after {seconds}"  # a new folder, so that enough chunks remain for the workers

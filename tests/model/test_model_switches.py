@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from dragoman.config import DecodingConfig, ModelConfig
+from dragoman.config.section_validation import FieldError
 from dragoman.data.collate import collate
 from dragoman.model.factory import build_model
 from dragoman.model.layers import FeedForward
@@ -73,7 +73,7 @@ def test_output_bias_is_added_to_the_logits() -> None:
 
 
 def test_position_offset_of_learned_positions_is_refused() -> None:
-    with pytest.raises(ValidationError, match="position_offset"):
+    with pytest.raises(FieldError, match="position_offset"):
         ModelConfig(position_encoding="learned", position_offset=2)
 
 

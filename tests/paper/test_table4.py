@@ -185,12 +185,12 @@ def test_run_must_be_a_finished_parser_run(tmp_path: Path) -> None:
             }
         )
         (tmp_path / task).mkdir()
-        (tmp_path / task / "recipe.json").write_text(recipe.model_dump_json())
+        (tmp_path / task / "recipe.json").write_text(json.dumps(recipe.model_dump()))
         assert message in one_line(command("--run", tmp_path / task))
 
 
 def test_run_gives_bundle_test_and_training_files(parser: Path, gold: Path, tmp_path: Path) -> None:
-    document = read_config(parser)[0].model_dump(mode="json")
+    document = read_config(parser)[0].model_dump()
     document["data"] |= {"root": str(gold.parent), "valid": {"file": "valid.mrg"}}
     (tmp_path / "recipe.json").write_text(json.dumps(document))
     shutil.copytree(parser, tmp_path / "bundle")

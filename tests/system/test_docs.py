@@ -17,11 +17,11 @@ from typing import Any, get_args
 
 import click
 import pytest
-from pydantic.fields import FieldInfo
 
 from dragoman.cli.main import COMMANDS, CommandTable, cli
 from dragoman.config import Recipe, RecipeSection, make_recipe, read_recipe
 from dragoman.config.extension import ExtensibleSection, iter_extension_types
+from dragoman.config.section import SectionField
 from dragoman.errors import RecipeError
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,7 @@ def has_key(key: str) -> bool:
     return True
 
 
-def list_fields(section: type[RecipeSection]) -> dict[str, FieldInfo]:
+def list_fields(section: type[RecipeSection]) -> dict[str, SectionField]:
     """Return the fields of a section by name, with those that the entries of a hook add."""
     fields = dict(section.model_fields)
     for extension_type in iter_extension_types(section.hook) if issubclass(section, ExtensibleSection) else ():

@@ -239,12 +239,12 @@ def test_r_drop_needs_dropout(tiny: MakeRecipe, tmp_path: Path) -> None:
 
 def test_run_without_a_new_key_resumes(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run")
-    before = recipe.model_dump(mode="json")
+    before = recipe.model_dump()
     del before["training"]["r_drop_alpha"]
-    check_recipe_unchanged(before, recipe.model_dump(mode="json"), tmp_path)
+    check_recipe_unchanged(before, recipe.model_dump(), tmp_path)
     changed = tiny(tmp_path / "run", "training.r_drop_alpha=1")
     with raises_code("recipe-changed", "training.r_drop_alpha was 0.0 and is 1.0"):
-        check_recipe_unchanged(before, changed.model_dump(mode="json"), tmp_path)
+        check_recipe_unchanged(before, changed.model_dump(), tmp_path)
 
 
 # Minimum Bayes risk
@@ -640,7 +640,7 @@ def test_mixture_of_the_page_can_be_prepared(tmp_path: Path, corpus: Path, tiny:
         else:
             for side in ("source", "target"):
                 (tmp_path / settings[side]).write_bytes((corpus / f"train.{'en' if side == 'source' else 'de'}").read_bytes())
-    base = tiny(tmp_path / "run").model_dump(mode="json")
+    base = tiny(tmp_path / "run").model_dump()
     base["data"] = {**document["data"], "root": str(tmp_path), "max_length": 40}
     prepared = prepare(recipe_from_dict(base, where="page"), tmp_path / "data", lambda _: None)
     assert {name: stats.kept for name, stats in prepared.pair_counts.items()} == {

@@ -878,7 +878,7 @@ def test_r6_second_run_in_a_folder_fails(tiny: MakeRecipe, tmp_path: Path) -> No
 def run_in_process(task: Callable[..., Any], recipe: Recipe, *words: object) -> Any:
     """Return the result of `task`, a function of this module, in a process of its own."""
     path = Path(recipe.run).with_suffix(".json")
-    path.write_text(json.dumps(recipe.model_dump(mode="json")))
+    path.write_text(json.dumps(recipe.model_dump()))
     program = (
         f"import json, test_reliability as tests; "
         f"print(json.dumps(tests.{task.__name__}(tests.read_warm_recipe({str(path)!r}), *{words!r})))"

@@ -665,7 +665,7 @@ def test_resumed_mixture_run_equals_unbroken_run(tiny: MakeRecipe, corpus: Path,
     )  # fmt: skip
 
     def recipe(run: Path) -> Recipe:
-        document = tiny(run, *settings).model_dump(mode="json")
+        document = tiny(run, *settings).model_dump()
         document["data"] |= {"train": None, "corpora": mixture}
         return recipe_from_dict(document, where="recipe")
 
@@ -736,7 +736,7 @@ if __name__ == "__main__":
 def test_signal_to_all_processes_stops_with_workers(name: str, tiny: MakeRecipe, tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to all of its processes, and a scheduler sends its signals to all processes of a job."""
     recipe = tiny(tmp_path / "run", *LONG, "data.num_workers=1", "data.preprocessing_workers=1", "training.max_steps=1000")
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.model_dump()))
     (tmp_path / "run_with_workers.py").write_text(WORKER_SCRIPT)
     # The signals come between the two batches of the first step, and after both batches of the third step.
     for stop, step in ((1, 1), (4, 3)):
@@ -782,7 +782,7 @@ if __name__ == "__main__":
 def test_killed_data_worker_is_reported(tiny: MakeRecipe, tmp_path: Path) -> None:
     """The training has a process of its own, because torch's handler of SIGCHLD raises wherever the main thread is then."""
     recipe = tiny(tmp_path / "run", "data.num_workers=1", "training.max_steps=100000")
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe.model_dump(mode="json")))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.model_dump()))
     (tmp_path / "kill_worker.py").write_text(KILLING_SCRIPT)
     words = [sys.executable, str(tmp_path / "kill_worker.py"), str(tmp_path / "recipe.json")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)

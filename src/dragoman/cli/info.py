@@ -92,7 +92,7 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
                 bytes=size_bytes,
                 language_pairs=pairs,
                 vocabulary=VocabularySizes(*vocabulary_sizes),
-                recipe=recipe.model_dump(mode="json"),
+                recipe=recipe.model_dump(),
                 metadata=metadata,
             )
         )

@@ -146,7 +146,7 @@ def clean_on_cluster(
         raise DataError("standard input: cannot be read again after an interruption; give a file with --cluster")
     url, root_url = normalize_url(output), normalize_url(recipe.data.root)
     shard_folder = StoreFolder(f"{url}.shards")
-    request = {"command": "clean", "recipe": json.loads(recipe.data.model_dump_json()), "versions": get_versions()}
+    request = {"command": "clean", "recipe": recipe.data.model_dump(), "versions": get_versions()}
     is_remote = is_url(url)
     with ExitStack() as stack:
         temporary_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-clean-")))

@@ -18,7 +18,7 @@ from dragoman.config.data_config import (
 )
 from dragoman.config.decoding_config import DecodingConfig, SearchExtension
 from dragoman.config.extension import Extension
-from dragoman.config.fields import FilterName, RecipeSection
+from dragoman.config.fields import FilterName
 from dragoman.config.initial_bundle import INITIAL_DIR, locate_initial_bundle
 from dragoman.config.model_config import ModelConfig, ModelExtension
 from dragoman.config.recipe import (
@@ -33,6 +33,7 @@ from dragoman.config.recipe import (
     recipe_from_dict,
     update_section,
 )
+from dragoman.config.section import RecipeSection
 from dragoman.config.tokenizer_config import Normalization, TokenizerConfig
 from dragoman.config.training_config import LoraConfig, LossExtension, TrainingConfig
 

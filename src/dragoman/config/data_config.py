@@ -1,54 +1,34 @@
 """Recipe section `data`: corpora, mixtures, curriculum, cleaning filters and noise."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from dragoman.config.fields import (
     FileName,
     FilterName,
     Fraction,
-    Integer,
     PositiveInt,
-    RecipeSection,
     Temperature,
     Utf8Text,
     Weight,
 )
+from dragoman.config.section import BeforeValidator, Limits, RecipeSection, list_fields, model_validator
 from dragoman.config.section_validation import format_value, suggest_or_list_names
 
-_FILE_NAME_ADAPTER = TypeAdapter[str](FileName)
-_FILE_NAMES_ADAPTER = TypeAdapter[list[str]](Annotated[list[FileName], Field(min_length=1)])
 
-
-def _validate_file_names(value: Any) -> Any:
-    """Return one file name or a list of them. A union type would report one mistake twice, with the names of its types."""
-    match value:
-        case str():
-            return _FILE_NAME_ADAPTER.validate_python(value, strict=True)
-        case list():
-            return _FILE_NAMES_ADAPTER.validate_python(value, strict=True)
-        case _:
-            raise PydanticCustomError("name_or_list", "neither a text nor a list of texts")
-
-
-def _validate_corpus_name(name: str) -> str:
-    """Return a name that can be part of a recipe key and of a file name, and that is not another key of the section."""
+def _check_corpus_name(name: str) -> None:
+    """Raise ValueError unless a name can be part of a recipe key and of a file name, and is not another key of the section."""
     if name in ("valid", "test"):
         raise ValueError(f"data.{name} is another part of the data")
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name) is None:
         raise ValueError("use letters from a to z, digits, - and _, 64 at most, with a letter or a digit first")
-    return name
 
 
-FileNames = Annotated[str | list[str], PlainValidator(_validate_file_names)]
-CorpusName = Annotated[str, AfterValidator(_validate_corpus_name)]
+FileNames = FileName | Annotated[list[FileName], Limits(min_length=1)]
+CorpusName = Annotated[str, _check_corpus_name]
 Format = Literal["auto", "lines", "tsv", "jsonl", "tmx", "xliff", "po", "sgm", "parquet", "brackets"]
 STANDARD_INPUT = "-"
 LanguagePair = tuple[str, str]
@@ -71,9 +51,9 @@ class CorpusConfig(RecipeSection):
     """File that holds both sides, or a list; `*` matches any characters of a name, and `-` reads standard input."""
     format: Format = "auto"
     """Format of the files; `auto` takes it from the file name's ending."""
-    columns: Annotated[list[FileName], Field(min_length=2, max_length=2)] | None = None
+    columns: Annotated[list[FileName], Limits(min_length=2, max_length=2)] | None = None
     """Source and target column: TSV columns counted from "1", or keys of JSON lines and Parquet, where "a.b" is b in a."""
-    weight: Annotated[Weight, Field(gt=0.0)] | None = None
+    weight: Annotated[Weight, Limits(gt=0.0)] | None = None
     """Share of an epoch's pairs that come from this corpus, relative to the weights of the other corpora."""
     source_language: Utf8Text = ""
     """Language code of the source, by default task.source_language; corpora of several pairs make a multilingual model."""
@@ -86,8 +66,8 @@ class CorpusConfig(RecipeSection):
     skip_filters: list[FilterName] = []
     """Cleaning filters that this corpus skips."""
 
-    @model_validator(mode="after")
-    def _check_files(self) -> Self:
+    @model_validator
+    def _check_files(self) -> None:
         file_options = [name for name in ("source", "target", "file") if getattr(self, name) is not None]
         if file_options not in (["source", "target"], ["file"], ["source", "target", "file"]):
             raise ValueError(
@@ -99,9 +79,10 @@ class CorpusConfig(RecipeSection):
             )
         if self.source is not None:
             self._check_parallel_files()
-        return self._check_combined_file() if self.file is not None else self
+        if self.file is not None:
+            self._check_combined_file()
 
-    def _check_parallel_files(self) -> Self:
+    def _check_parallel_files(self) -> None:
         sources, targets = as_list(self.source), as_list(self.target)
         if len(sources) != len(targets):
             raise ValueError(f"files go in pairs, but source names {len(sources)} of them and target {len(targets)}")
@@ -111,9 +92,8 @@ class CorpusConfig(RecipeSection):
             raise ValueError("columns is for a file that holds both sides; drop it, or give file instead of source and target")
         if self.reads_standard_input:
             raise ValueError("standard input (-) has to hold both sides: give file = '-', with its format")
-        return self
 
-    def _check_combined_file(self) -> Self:
+    def _check_combined_file(self) -> None:
         if self.format in ("lines", "sgm"):
             raise ValueError(f"format = {self.format!r} holds one side: give source and target instead of file")
         if self.columns is not None and self.format not in ("auto", "tsv", "jsonl", "parquet"):
@@ -130,7 +110,6 @@ class CorpusConfig(RecipeSection):
             raise ValueError("standard input (-) cannot be one of several files: give file = '-' alone")
         if self.reads_standard_input and self.format == "auto":
             raise ValueError("file = '-' needs format: standard input has no file name ending; give it, such as format = 'tsv'")
-        return self
 
     @property
     def reads_standard_input(self) -> bool:
@@ -181,7 +160,7 @@ class CleaningConfig(RecipeSection):
     """Filter `length`: most words a side may have; in scripts without spaces each letter counts as a word."""
     max_characters: PositiveInt | None = None
     """Filter `length`: most characters a side may have."""
-    max_ratio: Annotated[float, Field(gt=1.0)] | None = None
+    max_ratio: Annotated[float, Limits(gt=1.0)] | None = None
     """Filter `ratio`: largest length ratio of the sides in characters; a longer side of at most ten characters passes."""
     source_equals_target: bool = False
     """Filter `source-equals-target`: drop pairs whose sides are equal, ignoring case and spaces."""
@@ -230,6 +209,21 @@ class NoiseConfig(RecipeSection):
     glossary (needs the extra `terminology`)."""
 
 
+def _check_is_corpus(document: Any, *, hint: str) -> None:
+    """Raise ValueError for several corpora in the place of one."""
+    if isinstance(document, list) and any(isinstance(item, Mapping) for item in document):
+        raise ValueError(f"this is one corpus, not a list of them: {hint}")
+    tables = [key for key, value in document.items() if isinstance(value, Mapping)] if isinstance(document, Mapping) else []
+    if unknown_keys := [key for key in tables if key not in list_fields(CorpusConfig)]:
+        raise ValueError(f"{format_value(unknown_keys[0])} is not one of its keys, and this is one corpus: {hint}")
+
+
+def _check_outside_mixture(corpus: CorpusConfig) -> None:
+    """Raise ValueError if a single corpus has a weight."""
+    if corpus.weight is not None:
+        raise ValueError("weight is for the corpora of a mixture, in data.corpora; drop it")
+
+
 def _check_evaluation_corpus(corpus: CorpusConfig) -> None:
     """Raise ValueError if a validation or test corpus has a key of training corpora."""
     if corpus.skip_filters:
@@ -238,6 +232,31 @@ def _check_evaluation_corpus(corpus: CorpusConfig) -> None:
         raise ValueError("alignments is for training corpora; drop it")
     if corpus.reads_standard_input:
         raise ValueError("file = '-' is for training corpora, because this corpus is read twice; name a file")
+
+
+def _check_evaluation_corpora(corpora: Mapping[str, CorpusConfig]) -> None:
+    """Raise ValueError if one of several validation or test corpora has a key of training corpora."""
+    for name, corpus in corpora.items():
+        if corpus.weight is not None:
+            raise ValueError(f"{name}.weight is for training corpora, in data.corpora; drop it")
+        try:
+            _check_evaluation_corpus(corpus)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+
+TrainingCorpus = Annotated[
+    CorpusConfig,
+    BeforeValidator(partial(_check_is_corpus, hint="name several in data.corpora")),
+    _check_outside_mixture,
+]
+EvaluationCorpus = Annotated[
+    CorpusConfig,
+    BeforeValidator(partial(_check_is_corpus, hint="give several files as a list")),
+    _check_outside_mixture,
+    _check_evaluation_corpus,
+]
+EvaluationCorpora = Annotated[dict[CorpusName, CorpusConfig], _check_evaluation_corpora]
 
 
 class CurriculumStageConfig(RecipeSection):
@@ -250,13 +269,12 @@ class CurriculumStageConfig(RecipeSection):
     temperature: Temperature | None = None
     """Alternative to weights: shares are corpus sizes to the power of 1/temperature."""
 
-    @model_validator(mode="after")
-    def _check_weights(self) -> Self:
+    @model_validator
+    def _check_weights(self) -> None:
         if self.weights is not None and self.temperature is not None:
             raise ValueError("weights and temperature are given; drop one of the two")
         if self.weights is not None and not any(self.weights.values()):
             raise ValueError("weights are 0 for all corpora: give at least one a weight above 0")
-        return self
 
 
 class DataConfig(RecipeSection):
@@ -264,7 +282,7 @@ class DataConfig(RecipeSection):
 
     root: Utf8Text = "."
     """Folder that the corpus paths start from, relative to the working directory."""
-    train: CorpusConfig | None = None
+    train: TrainingCorpus | None = None
     """Training corpus, if there is only one."""
     corpora: dict[CorpusName, CorpusConfig] = {}
     """Training corpora by name, if there are several."""
@@ -274,15 +292,15 @@ class DataConfig(RecipeSection):
     """Sampling temperature of language pairs: a pair is drawn by its size to the power of 1/pair_temperature."""
     curriculum: list[CurriculumStageConfig] = []
     """Stages of a mixture whose weights change with the epochs; excludes weights and temperatures."""
-    valid: CorpusConfig | None = None
+    valid: EvaluationCorpus | None = None
     """Validation corpus, if there is only one."""
-    valid_corpora: dict[CorpusName, CorpusConfig] = {}
+    valid_corpora: EvaluationCorpora = {}
     """Validation corpora by name, such as one for each pair of languages; each pair has its own scores."""
-    test: CorpusConfig | None = None
+    test: EvaluationCorpus | None = None
     """Test corpus, if there is only one; it is scored once at the end of the run."""
-    test_corpora: dict[CorpusName, CorpusConfig] = {}
+    test_corpora: EvaluationCorpora = {}
     """Test corpora by name, such as one for each pair of languages; each pair has its own scores."""
-    max_length: Annotated[PositiveInt, Field(ge=2)] = 256
+    max_length: Annotated[PositiveInt, Limits(ge=2)] = 256
     """Longest side of a training pair in tokens, the end-of-sentence token included."""
     overlong_pairs: Literal["drop", "truncate", "error"] = "drop"
     """Treatment of training pairs longer than max_length; their number and first lines are reported."""
@@ -290,45 +308,13 @@ class DataConfig(RecipeSection):
     noise: NoiseConfig = NoiseConfig()
     term_file: FileName | None = None
     """Glossary (CSV, TSV or TBX) with the terms of noise.terminology; by default, the word aligner finds phrases in pairs."""
-    preprocessing_workers: Annotated[Integer, Field(ge=1, le=1024)] | None = None
+    preprocessing_workers: Annotated[int, Limits(ge=1, le=1024)] | None = None
     """Processes that clean and encode, by default one for each core; the result does not depend on the number."""
-    num_workers: Annotated[Integer, Field(ge=0, le=1024)] = 0
+    num_workers: Annotated[int, Limits(ge=0, le=1024)] = 0
     """Data loader processes; 0 makes batches in the training process, and the result does not depend on the number."""
 
-    @field_validator("train", "valid", "test", mode="before")
-    @classmethod
-    def _check_single_corpus(cls, document: Any, info: ValidationInfo) -> Any:
-        hint = "name several in data.corpora" if info.field_name == "train" else "give several files as a list"
-        if isinstance(document, list) and any(isinstance(item, Mapping) for item in document):
-            raise ValueError(f"this is one corpus, not a list of them: {hint}")
-        tables = [key for key, value in document.items() if isinstance(value, Mapping)] if isinstance(document, Mapping) else []
-        if unknown_keys := [key for key in tables if key not in CorpusConfig.model_fields]:
-            raise ValueError(f"{format_value(unknown_keys[0])} is not one of its keys, and this is one corpus: {hint}")
-        return document
-
-    @field_validator("train", "valid", "test")
-    @classmethod
-    def _check_outside_mixture(cls, corpus: CorpusConfig | None, info: ValidationInfo) -> CorpusConfig | None:
-        if corpus is not None and corpus.weight is not None:
-            raise ValueError("weight is for the corpora of a mixture, in data.corpora; drop it")
-        if corpus is not None and info.field_name != "train":
-            _check_evaluation_corpus(corpus)
-        return corpus
-
-    @field_validator("valid_corpora", "test_corpora")
-    @classmethod
-    def _check_evaluation_corpora(cls, corpora: dict[str, CorpusConfig]) -> dict[str, CorpusConfig]:
-        for name, corpus in corpora.items():
-            if corpus.weight is not None:
-                raise ValueError(f"{name}.weight is for training corpora, in data.corpora; drop it")
-            try:
-                _check_evaluation_corpus(corpus)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-        return corpora
-
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
+    @model_validator
+    def _check_consistency(self) -> None:
         if self.term_file is not None and not self.noise.terminology:
             raise ValueError("term_file has no effect without noise.terminology: set that, such as 0.1, or drop term_file")
         if self.train is not None and self.corpora:
@@ -363,7 +349,6 @@ class DataConfig(RecipeSection):
                 "only; put their pairs together"
             )
         self._check_curriculum()
-        return self
 
     def _check_curriculum(self) -> None:
         start_epoch = 0

@@ -1,13 +1,10 @@
 """Recipe section `decoding`: search method, length limits, sampling and constraints on repetition."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
-
-from pydantic import Field, model_validator
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from dragoman.config.extension import ExtensibleSection, Extension
-from dragoman.config.fields import Integer, NonNegativeInt, PositiveInt, SmallPositiveInt, Utf8Text
+from dragoman.config.fields import NonNegativeInt, PositiveInt, SmallPositiveInt, Utf8Text
+from dragoman.config.section import Limits, model_validator
 
 DEFAULT_MBR_SAMPLES = 32
 """Default number of samples that minimum Bayes risk decoding compares."""
@@ -39,9 +36,9 @@ class DecodingConfig(ExtensibleSection):
     """Hypotheses that beam search keeps at each step."""
     length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
     """Length normalization of scores: `gnmt` divides by ((5+|Y|)/6)^α, as the paper does, and `power` by |Y|^α."""
-    alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
+    alpha: Annotated[float, Limits(ge=0.0, le=10.0)] = 0.6
     """α of the length penalty."""
-    max_extra_tokens: Annotated[Integer, Field(ge=0, le=100_000)] = 50
+    max_extra_tokens: Annotated[int, Limits(ge=0, le=100_000)] = 50
     """Most tokens by which an output may be longer than its source (section 6.1)."""
     max_source_tokens: PositiveInt = 1024
     """Most tokens of one source segment; `long_input` treats longer lines."""
@@ -52,31 +49,31 @@ class DecodingConfig(ExtensibleSection):
     slots are finished; or Hugging Face's rule."""
     nbest: SmallPositiveInt = 1
     """Outputs for each sentence."""
-    temperature: Annotated[float, Field(ge=1e-4, le=1e4)] = 1.0
+    temperature: Annotated[float, Limits(ge=1e-4, le=1e4)] = 1.0
     """Sampling: divisor of the logits."""
     top_k: NonNegativeInt = 0
     """Sampling: number of most probable tokens to draw from; 0 draws from all."""
-    top_p: Annotated[float, Field(ge=0.001, le=1.0)] = 1.0
+    top_p: Annotated[float, Limits(ge=0.001, le=1.0)] = 1.0
     """Sampling: total probability of the most probable tokens to draw from."""
     seed: NonNegativeInt = 1
     """Sampling: seed of the draws, which depend only on it and on the sentence's index."""
     num_beam_groups: SmallPositiveInt = 1
     """Diverse beam search: number of groups that divide the beam; `nbest` lists the best of each group first."""
-    diversity_penalty: Annotated[float, Field(gt=0.0, le=100.0)] = 0.5
+    diversity_penalty: Annotated[float, Limits(gt=0.0, le=100.0)] = 0.5
     """Diverse beam search: log-probability taken from a token for each hypothesis of earlier groups that chose it."""
     min_length: NonNegativeInt = 0
     """Fewest tokens of an output, limited by the source length plus max_extra_tokens."""
     no_repeat_ngram_size: NonNegativeInt = 0
     """Length in tokens of sequences that may occur only once in an output; 0 turns it off."""
-    repetition_penalty: Annotated[float, Field(ge=1.0, le=100.0)] = 1.0
+    repetition_penalty: Annotated[float, Limits(ge=1.0, le=100.0)] = 1.0
     """Divisor of the logits of tokens that an output has already; 1 turns it off."""
-    coverage_penalty: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
+    coverage_penalty: Annotated[float, Limits(ge=0.0, le=100.0)] = 0.0
     """Beam search: β of the penalty for source tokens without attention, which ranks the hypotheses; 0 turns it off."""
-    suppress_tokens: list[Annotated[str, Field(min_length=1)]] = []
+    suppress_tokens: list[Annotated[str, Limits(min_length=1)]] = []
     """Pieces of the target vocabulary that never occur in an output."""
     repetition_window: NonNegativeInt = 32
     """Last tokens that a group of tokens, repeated four times or more, must fill to end an output as `repetition`; 0: never."""
-    min_length_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.4
+    min_length_ratio: Annotated[float, Limits(ge=0.0, le=1.0)] = 0.4
     """Fewest output tokens per source token before an output counts as `short`, for sources of 20 tokens or more; 0: never."""
     replace_unknowns: bool = False
     """Replace `<unk>` in an output by the source word with the most attention, for vocabularies of words."""
@@ -102,8 +99,8 @@ class DecodingConfig(ExtensibleSection):
         """Return the number of hypotheses that minimum Bayes risk decoding compares."""
         return self.mbr_candidates or (self.beam_size if self.method == "beam" else DEFAULT_MBR_SAMPLES)
 
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
+    @model_validator
+    def _check_consistency(self) -> None:
         if self.method == "beam" and self.nbest > self.beam_size:
             raise ValueError(f"nbest = {self.nbest} is more than beam_size = {self.beam_size}")
         if self.method == "greedy" and self.nbest > 1:
@@ -143,7 +140,6 @@ class DecodingConfig(ExtensibleSection):
             raise ValueError(
                 f"repetition_window = {self.repetition_window} would stop ordinary text: give 8 or more, or 0 to turn it off"
             )
-        return self
 
     def _check_mbr(self) -> None:
         """Raise ValueError if the search gives mbr too few hypotheses."""

@@ -6,13 +6,10 @@ changes nothing, so it is dropped: a recipe without experiments loads none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self, TypeVar, cast
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar, cast
 
-from pydantic import PrivateAttr, SerializerFunctionWrapHandler, model_serializer, model_validator
-from pydantic.functional_validators import ModelWrapValidatorHandler
-
-from dragoman.config.fields import RecipeSection
+from dragoman.config.section import RecipeSection, list_fields
 from dragoman.hooks import find_broken_entries, iter_entries
 
 
@@ -38,7 +35,7 @@ class ExtensibleSection(RecipeSection):
     """Section of a recipe with the keys of active extensions beside its own."""
 
     hook: ClassVar[str]
-    _extensions: tuple[Extension, ...] = PrivateAttr(default=())
+    _extensions: ClassVar[tuple[Extension, ...]] = ()
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
@@ -49,40 +46,45 @@ class ExtensibleSection(RecipeSection):
         """Return the extension of this type, with the default of each key if no key of it is set."""
         return next((item for item in self._extensions if isinstance(item, extension_type)), None) or extension_type()
 
-    @model_validator(mode="wrap")
     @classmethod
-    def _read_extensions(cls, document: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def list_extension_keys(cls) -> list[str]:
+        """Return the keys that the entries of the hook add."""
+        return list(get_extension_defaults(cls.hook))
+
+    def model_dump(self, *, exclude: Collection[str] = ()) -> dict[str, Any]:
+        """Return the values, with those of the active extensions."""
+        values = super().model_dump(exclude=exclude)
+        for extension in self._extensions:
+            values |= extension.get_changes()
+        return values
+
+    def _read(self, document: object) -> None:
         if not isinstance(document, Mapping):
-            return handler(document)
-        values = {key: value for key, value in document.items() if key not in cls.model_fields}
-        own_values = {key: value for key, value in document.items() if key in cls.model_fields}
+            return super()._read(document)
+        own_fields = list_fields(type(self))
+        values = {key: value for key, value in document.items() if key not in own_fields}
+        own_values = {key: value for key, value in document.items() if key in own_fields}
         extensions = []
-        for extension_type in iter_extension_types(cls.hook) if values else ():
-            names = [name for name in values if name in extension_type.model_fields]
+        for extension_type in iter_extension_types(self.hook) if values else ():
+            names = [name for name in values if name in list_fields(extension_type)]
             if names:
                 extension = extension_type.model_validate({name: values.pop(name) for name in names})
                 extensions += [extension] if extension.get_changes() else []
             if not values:
                 break
-        if values and (problems := find_broken_entries(cls.hook)):
+        if values and (problems := find_broken_entries(self.hook)):
             raise ValueError(f"{next(iter(values))} is not a known key; {problems[0]}")
-        section = handler({**own_values, **values})
-        section._extensions = tuple(extensions)
+        super()._read({**own_values, **values})
+        vars(self)["_extensions"] = tuple(extensions)
         for extension in extensions:
-            extension.check_section(section)
-        return section
-
-    @model_serializer(mode="wrap")
-    def _write_extensions(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = handler(self)
-        for extension in self._extensions:
-            values |= extension.get_changes()
-        return values
+            extension.check_section(self)
+        return None
 
 
 def get_extension_defaults(hook: str) -> dict[str, Any]:
     """Return the default of each key that the entries of a hook add to their section."""
-    return {name: value for extension_type in iter_extension_types(hook) for name, value in extension_type()}
+    extension_types = iter_extension_types(hook)
+    return {name: field.default for extension_type in extension_types for name, field in list_fields(extension_type).items()}
 
 
 def iter_extension_types(hook: str) -> Iterator[type[Extension]]:

@@ -1,14 +1,11 @@
 """Recipe section `model`: dimensions, and every point on which the paper's text and its code differ."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
-
-from pydantic import Field, model_validator
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from dragoman.config.decoding_config import DecodingConfig
 from dragoman.config.extension import ExtensibleSection, Extension
-from dragoman.config.fields import Dimension, Integer, PositiveFloat, PositiveInt, Probability, SmallPositiveInt
+from dragoman.config.fields import Dimension, PositiveFloat, PositiveInt, Probability, SmallPositiveInt
+from dragoman.config.section import Limits, model_validator
 
 
 class ModelExtension(Extension):
@@ -18,7 +15,7 @@ class ModelExtension(Extension):
     `dragoman.training.monitoring.layer_macs`, which this module does not import.
     """
 
-    def change_parts(self, parts: Any, config: ModelConfig) -> Any:
+    def change_parts(self, parts: Any, config: "ModelConfig") -> Any:
         """Return the `ModelParts` with those of this architecture, as `dataclasses.replace` makes them."""
         return parts
 
@@ -44,11 +41,11 @@ class ModelExtension(Extension):
         """Return a note for the page that shows the attention, or None."""
         return None
 
-    def change_macs(self, macs: Any, config: ModelConfig) -> Any:
+    def change_macs(self, macs: Any, config: "ModelConfig") -> Any:
         """Return the `LayerMacs` of this architecture, for reports and budgets."""
         return macs
 
-    def count_cross_attentions(self, config: ModelConfig) -> int | None:
+    def count_cross_attentions(self, config: "ModelConfig") -> int | None:
         """Return the number of decoder layers in which output tokens attend to the source; None for the Transformer's."""
         return None
 
@@ -85,7 +82,7 @@ class ModelConfig(ExtensibleSection):
     position_encoding: Literal["interleaved", "concatenated", "halves", "learned", "none"] = "interleaved"
     """Sinusoids as printed (sin, cos, sin, …), in tensor2tensor's form (sin …, cos …), in halves with the printed wavelengths
     (MarianMT), learned positions (Table 3, E), or none."""
-    position_offset: Annotated[Integer, Field(ge=0, le=1_000)] = 0
+    position_offset: Annotated[int, Limits(ge=0, le=1_000)] = 0
     """Number of the first position of sinusoids; fairseq begins with 2."""
     max_positions: Dimension = 1024
     """Number of learned positions; sinusoids have no limit."""
@@ -169,8 +166,8 @@ class ModelConfig(ExtensibleSection):
         changes |= {"position_encoding": "none"} if self.position_encoding == "none" else {}
         return [f"model.{name} = {value!r}" for name, value in changes.items()]
 
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
+    @model_validator
+    def _check_consistency(self) -> None:
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model = {self.d_model} is not divisible by num_heads = {self.num_heads}; change one, or give d_k and d_v"
@@ -179,4 +176,3 @@ class ModelConfig(ExtensibleSection):
             raise ValueError(f"d_model = {self.d_model} is odd, but sinusoids come in pairs; make it even, or learn positions")
         if self.position_encoding in ("learned", "none") and self.position_offset:
             raise ValueError(f"position_offset = {self.position_offset} is for sinusoids; learned positions need none: drop it")
-        return self

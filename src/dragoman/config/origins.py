@@ -31,8 +31,8 @@ def trace_values(
     commanded = {key for name, value in settings for key, _ in flatten_settings({name: value})}
     replaced = tuple(f"{name}." for name, value in settings if isinstance(value, Mapping))
     stated = {key for key, _ in flatten_settings(document) if not key.startswith(replaced)}
-    earlier = dict(flatten_settings(without_corpora.model_dump(mode="json")))
-    defaults = dict(flatten_settings(Recipe.model_construct().model_dump(mode="json", warnings=False)))
+    earlier = dict(flatten_settings(without_corpora.model_dump()))
+    defaults = dict(flatten_settings(Recipe.model_construct().model_dump()))
     sized, preset = (dict(flatten_settings(values)) for values in (SIZES[recipe.size], PRESETS[recipe.preset]))
 
     def find_origin(key: str, value: Any) -> str:
@@ -49,5 +49,5 @@ def trace_values(
         is_inherited = recipe.training.init_from is not None and defaults.get(key) != value
         return "initial bundle" if is_inherited else "default"
 
-    values = flatten_settings(recipe.model_dump(mode="json"))
+    values = flatten_settings(recipe.model_dump())
     return [RecipeValue(key, value, find_origin(key, value)) for key, value in values]

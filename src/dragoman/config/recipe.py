@@ -4,20 +4,14 @@ Later layers win: preset → size → what follows from the corpora (`data.data_
 `key=value` overrides.
 """
 
-from __future__ import annotations
-
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
-
-from pydantic import model_validator
 
 from dragoman.config.card_config import CardConfig
 from dragoman.config.data_config import DataConfig, Direction, LanguagePair, iter_directions
 from dragoman.config.decoding_config import DecodingConfig
-from dragoman.config.fields import BleuTokenizer, RecipeSection, SectionT, Utf8Text, Weight
+from dragoman.config.fields import BleuTokenizer, Utf8Text, Weight
 from dragoman.config.initial_bundle import (
     TOKENIZER_FILE_KEYS,
     check_structure,
@@ -27,7 +21,8 @@ from dragoman.config.initial_bundle import (
 )
 from dragoman.config.model_config import ModelConfig
 from dragoman.config.presets import PRESETS, SIZES
-from dragoman.config.section_validation import format_value, suggest_name, validate_section
+from dragoman.config.section import RecipeSection, SectionT, model_validator, validate_section
+from dragoman.config.section_validation import format_value, suggest_name
 from dragoman.config.tokenizer_config import TokenizerConfig
 from dragoman.config.training_config import TrainingConfig
 from dragoman.errors import RecipeError
@@ -70,8 +65,8 @@ class TaskConfig(RecipeSection):
         """Return whether a layer on the encoder predicts the tags."""
         return not self.has_text_target and self.pos_tags == "head"
 
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
+    @model_validator
+    def _check_consistency(self) -> None:
         if self.tokenized and self.bleu_tokenizer not in ("auto", "none"):
             raise ValueError(
                 f"bleu_tokenizer = {self.bleu_tokenizer!r} with tokenized = true: tokenized text counts its tokens as they "
@@ -82,7 +77,6 @@ class TaskConfig(RecipeSection):
                 f"pos_tags = {self.pos_tags!r} with linearization = {self.linearization!r}: only the tensor2tensor sequence "
                 "holds tags; use pos_tags = 'sequence' with it, and 'head' or 'given' with the other two"
             )
-        return self
 
 
 class Recipe(RecipeSection):
@@ -105,14 +99,13 @@ class Recipe(RecipeSection):
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
 
-    @model_validator(mode="after")
-    def _check_extensions(self) -> Self:
+    @model_validator
+    def _check_extensions(self) -> None:
         for extension in (*self.model.extensions, *self.training.extensions):
             extension.check_recipe(self)
-        return self
 
-    @model_validator(mode="after")
-    def _check_training(self) -> Self:
+    @model_validator
+    def _check_training(self) -> None:
         if self.decoding.mbr == "comet":
             raise ValueError("decoding.mbr = 'comet' needs a model on this machine: give it to translate or evaluate instead")
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
@@ -137,10 +130,9 @@ class Recipe(RecipeSection):
                 f"training.r_drop_alpha = {self.training.r_drop_alpha:g} compares two dropout masks, but all dropout rates "
                 "are 0: set model.residual_dropout, such as 0.3, or drop r_drop_alpha"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_cleaning(self) -> Self:
+    @model_validator
+    def _check_cleaning(self) -> None:
         cleaning = self.data.cleaning
         for option, share in (
             ("min_script_ratio", cleaning.min_script_ratio),
@@ -150,10 +142,9 @@ class Recipe(RecipeSection):
                 raise ValueError(f"data.cleaning.{option} needs task.source_language and task.target_language; give both")
         if cleaning.eval_overlap and not self.data.evaluation_corpora("valid") and not self.data.evaluation_corpora("test"):
             raise ValueError("data.cleaning.eval_overlap needs evaluation data: give data.valid, data.test or both")
-        return self
 
-    @model_validator(mode="after")
-    def _check_tokenizer(self) -> Self:
+    @model_validator
+    def _check_tokenizer(self) -> None:
         if self.tokenizer.joint and self.tokenizer.target_vocab_size is not None:
             raise ValueError("tokenizer.target_vocab_size is given but tokenizer.joint is true: drop one of the two")
         if self.tokenizer.target_model_file is not None and (self.tokenizer.joint or self.tokenizer.model_file is None):
@@ -184,10 +175,9 @@ class Recipe(RecipeSection):
                 f"{noise_options[0]} needs tokenizer.byte_fallback = true: it decodes text from the encoded corpus, where "
                 "unknown characters are lost; set byte_fallback, or drop it"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_max_length(self) -> Self:
+    @model_validator
+    def _check_max_length(self) -> None:
         if self.data.max_length > self.training.batch_tokens:
             raise ValueError(
                 f"data.max_length = {self.data.max_length} is more than training.batch_tokens = "
@@ -198,10 +188,9 @@ class Recipe(RecipeSection):
                 f"data.max_length = {self.data.max_length} is more than the {self.model.max_positions} learned positions; "
                 "lower it, or raise model.max_positions"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_task(self) -> Self:
+    @model_validator
+    def _check_task(self) -> None:
         corpora = {
             f"data.{key}.{name}": corpus
             for key in ("corpora", "valid_corpora", "test_corpora")
@@ -223,10 +212,9 @@ class Recipe(RecipeSection):
             raise ValueError(
                 f"training.best_metric = {best_metric!r} is not for {self.task.kind}: set '{alternative}' or 'loss'"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _check_guided_alignment(self) -> Self:
+    @model_validator
+    def _check_guided_alignment(self) -> None:
         training, model = self.training, self.model
         corpora = {f"data.corpora.{name}": corpus for name, corpus in self.data.corpora.items()}
         training_corpora = corpora | ({} if self.data.train is None else {"data.train": self.data.train})
@@ -237,7 +225,7 @@ class Recipe(RecipeSection):
                     f"{aligned_keys[0]} has no effect without training.guided_alignment_weight: set it, such as 0.05, or drop "
                     "alignments"
                 )
-            return self
+            return
         if aligned_keys and len(aligned_keys) < len(training_corpora):
             unaligned_key = next(key for key, corpus in training_corpora.items() if corpus.alignments is None)
             raise ValueError(
@@ -260,20 +248,18 @@ class Recipe(RecipeSection):
             if value > limit:
                 allowed = "1" if limit == 1 else f"a number from 1 to {limit}"
                 raise ValueError(f"training.{option} = {value}: the decoder has {limit}; give {allowed}")
-        return self
 
-    @model_validator(mode="after")
-    def _check_layers(self) -> Self:
+    @model_validator
+    def _check_layers(self) -> None:
         for option in ("coverage_penalty", "replace_unknowns"):
             value = getattr(self.decoding, option)
             if value and not self.model.num_cross_attentions:
                 raise ValueError(
                     f"decoding.{option} = {str(value).lower()} needs cross-attention, which this decoder has not: drop it"
                 )
-        return self
 
-    @model_validator(mode="after")
-    def _check_languages(self) -> Self:
+    @model_validator
+    def _check_languages(self) -> None:
         pairs, tokenizer = self.language_pairs, self.tokenizer
         for direction in self.training_directions.values():
             key = "data.train" if self.data.train is not None else f"data.corpora.{direction.corpus_name}"
@@ -300,7 +286,6 @@ class Recipe(RecipeSection):
             raise ValueError("data.pair_temperature is for several pairs of languages; drop it")
         if pairs and tokenizer.language_token is not None:
             self._check_multilingual(pairs)
-        return self
 
     def _check_multilingual(self, pairs: list[LanguagePair]) -> None:
         """Raise ValueError if an option does not fit language tokens."""
@@ -353,7 +338,7 @@ class Recipe(RecipeSection):
             return []
         return sorted({language for pair in self.language_pairs for language in pair if language})
 
-    def with_languages(self, pair: LanguagePair) -> Recipe:
+    def with_languages(self, pair: LanguagePair) -> Self:
         """Return the recipe with these languages in its task section."""
         task = self.task.model_copy(update={"source_language": pair[0], "target_language": pair[1]})
         return self.model_copy(update={"task": task})
@@ -408,7 +393,7 @@ def find_builtin_recipe(name: str) -> Path | None:
 
 def list_builtin_recipes() -> dict[str, Path]:
     """Return the files of the recipes of this package by name."""
-    return {path.stem: path for path in sorted(Path(str(files("dragoman"))).glob("recipes/*.toml"))}
+    return {path.stem: path for path in sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))}
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = (), *, defaults: Mapping[str, Any] | None = None) -> Recipe:
@@ -448,6 +433,8 @@ def read_recipe_text(path: Path) -> str:
 
 def parse_toml(text: str, *, where: str) -> dict[str, Any]:
     """Return the tables of a TOML text. Raises RecipeError, which names the line."""
+    import tomllib  # the recipe of a bundle is JSON
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -557,6 +544,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise RecipeError(
             f"{format_value(text)} is not a setting: write key=value, such as training.max_steps=1000", code="recipe-syntax"
         )
+    import tomllib
+
     try:
         parsed = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):

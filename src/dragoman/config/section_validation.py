@@ -3,58 +3,40 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from textwrap import shorten
-from types import NoneType
-from typing import Any, TypeVar, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from dragoman.config.extension import ExtensibleSection, get_extension_defaults
-from dragoman.errors import RecipeError
-
-SectionT = TypeVar("SectionT", bound=BaseModel)
-
-Location = tuple[int | str, ...]
-
-# Message for a value of a wrong type, by pydantic's name of the error.
-_TYPE_MESSAGES = {
-    "bool_type": "needs true or false, without quotes",
-    "int_type": "needs a whole number, such as 100",
-    "float_type": "needs a number, such as 0.1",
-    "string_type": "needs a text, in quotes, such as 'text'",
-    "list_type": "needs a list, such as ['a', 'b']",
-    "name_or_list": "needs a text, in quotes, or a list of them, such as 'train.en'",
-    "dict_type": "needs a section of key = value lines, below its name in brackets",
-    "model_type": "needs a section of key = value lines, below its name in brackets",
-}
+_NO_VALUE = object()
 
 
-def validate_section(section: type[SectionT], document: Mapping[str, Any], where: str) -> SectionT:
-    """Return the section that a document holds. Raises RecipeError for the first mistake in it.
+class FieldError(ValueError):
+    """Mistake in a document.
 
-    where: name of the document at the start of the message
+    Attributes:
+        message: the limit, and what to do
+        value: the given value, if the message does not state it
+        location: names and list indices from the outermost section to the value
+        code: code of the error, if it has one of its own
     """
-    try:
-        return section.model_validate(document)
-    except ValidationError as error:
-        first_error = error.errors()[0]
-        location, error_type = first_error["loc"], first_error["type"]
-        message = first_error["msg"].removeprefix("Value error, ").replace(" after validation", "")
-        if location[-1:] == ("[key]",):  # pydantic's mark of a mistake in a key instead of its value
-            problem = f"{_format_key(location[:-2])}: {format_value(location[-2])} is not a name: {message}"
-        elif error_type == "extra_forbidden":
-            suggestion = suggest_or_list_names(location[-1], _list_section_keys(section, location))
-            problem = f"{_format_key(location)} is not a key{suggestion}"
-        elif error_type == "value_error":
-            problem = ": ".join(part for part in (_format_key(location), message) if part)
-        else:
-            setting = f"{_format_key(location) or 'the whole'} = {format_value(first_error['input'])}"
-            names = re.findall(r"'([^']*)'", message) if error_type == "literal_error" else []
-            problem = f"{setting}: {_TYPE_MESSAGES.get(error_type, message)}{suggest_name(first_error['input'], names)}"
-        code = "unknown-key" if error_type == "extra_forbidden" else None
-        raise RecipeError(f"{where}: {problem}", code=code) from None
+
+    def __init__(
+        self, message: str, *, value: Any = _NO_VALUE, location: tuple[int | str, ...] = (), code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message, self.value, self.location, self.code = message, value, location, code
+
+    @classmethod
+    def of_name(cls, name: Any, error: ValueError) -> FieldError:
+        """Return the mistake in the name of an item."""
+        return cls(f"{format_value(name)} is not a name: {error}")
+
+    def __str__(self) -> str:
+        key = _format_key(self.location)
+        if self.value is not _NO_VALUE:
+            return f"{key or 'the whole'} = {format_value(self.value)}: {self.message}"
+        separator = " " if self.code == "unknown-key" else ": "
+        return separator.join(part for part in (key, self.message) if part)
 
 
 def format_value(value: Any) -> str:
@@ -78,21 +60,7 @@ def suggest_or_list_names(name: Any, known_names: Iterable[str]) -> str:
     return suggest_name(name, known_names) or f"; one of: {shorten(', '.join(known_names), 300, placeholder=' …')}"
 
 
-def _format_key(location: Location) -> str:
+def _format_key(location: tuple[int | str, ...]) -> str:
     """Return a location as a dotted key, such as data.curriculum[0].weights."""
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")
     return key if key.isprintable() and len(key) <= 80 else format_value(key)
-
-
-def _list_section_keys(section: type[BaseModel], location: Location) -> list[str]:
-    """Return the keys of the section that holds a misspelt key."""
-    annotation: Any = section
-    for part in location[:-1]:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            annotation = annotation.model_fields[str(part)].annotation
-            if NoneType in get_args(annotation):
-                annotation = next(argument for argument in get_args(annotation) if argument is not NoneType)
-        else:  # a list of sections, or sections by name
-            annotation = get_args(annotation)[-1]
-    further_keys = get_extension_defaults(annotation.hook) if issubclass(annotation, ExtensibleSection) else ()
-    return [*annotation.model_fields, *further_keys]

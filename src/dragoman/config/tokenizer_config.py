@@ -1,30 +1,25 @@
 """Recipe section `tokenizer`: the tokenizers of both languages."""
 
-from __future__ import annotations
+from typing import Annotated, Literal
 
-from typing import Annotated, Literal, Self
-
-from pydantic import AfterValidator, Field, model_validator
-
-from dragoman.config.fields import FileName, Fraction, Integer, PositiveInt, RecipeSection, Utf8Text, VocabSize
+from dragoman.config.fields import FileName, Fraction, PositiveInt, Utf8Text, VocabSize
+from dragoman.config.section import Limits, RecipeSection, model_validator
 
 
-def _check_language_pattern(pattern: str) -> str:
-    """Return the pattern. Raises ValueError unless it has one place for a language."""
+def _check_language_pattern(pattern: str) -> None:
+    """Raise ValueError unless it has one place for a language."""
     if pattern.replace("{}", "", 1).count("{") or pattern.count("{}") != 1 or pattern.count("}") != 1:
         raise ValueError("has one place for the language, written {}; an example is '>>{}<<'")
-    return pattern
 
 
-def _check_extra_token(token: str) -> str:
-    """Return the token. Raises ValueError if it holds a space, or SentencePiece's mark of one."""
+def _check_extra_token(token: str) -> None:
+    """Raise ValueError if it holds a space, or SentencePiece's mark of one."""
     if not token or any(character.isspace() or character == "▁" or not character.isprintable() for character in token):
         raise ValueError("is one token without spaces and without ▁; an example is '<ui>'")
-    return token
 
 
-LanguagePattern = Annotated[Utf8Text, AfterValidator(_check_language_pattern)]
-ExtraToken = Annotated[Utf8Text, AfterValidator(_check_extra_token)]
+LanguagePattern = Annotated[Utf8Text, _check_language_pattern]
+ExtraToken = Annotated[Utf8Text, _check_extra_token]
 Normalization = Literal["nfkc", "nfc", "identity"]
 
 
@@ -41,11 +36,11 @@ class TokenizerConfig(RecipeSection):
     `subword-nmt` may have fewer, and `byte` has 260."""
     target_vocab_size: VocabSize | None = None
     """Pieces of the target vocabulary if joint = false, by default vocab_size."""
-    reserved_tokens: Annotated[Integer, Field(ge=0, le=4096)] = 64
+    reserved_tokens: Annotated[int, Limits(ge=0, le=4096)] = 64
     """Ids beside vocab_size that a new vocabulary reserves for placeholders and language tags; no text is encoded to them."""
     byte_fallback: bool = True
     """Whether unknown characters become byte pieces instead of `<unk>`; `word` and `subword-nmt` have no byte pieces."""
-    character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
+    character_coverage: Annotated[float, Limits(ge=0.98, le=1.0)] = 1.0
     """Share of the training text's characters that the vocabulary covers."""
     normalization: Normalization | None = None
     """Unicode normalization of both sides, by default `nfc` of the source and `identity` of the target; `nfkc` rewrites `²` as
@@ -117,8 +112,8 @@ class TokenizerConfig(RecipeSection):
         size = f"at most {self.vocab_size}" if self.model_type in ("word", "char", "subword-nmt") else f"{self.vocab_size}"
         return f"training a {self.model_type} tokenizer of {'260' if self.model_type == 'byte' else size} pieces"
 
-    @model_validator(mode="after")
-    def _check_model_type(self) -> Self:
+    @model_validator
+    def _check_model_type(self) -> None:
         model_type, is_list = self.model_type, self.model_type in ("word", "char", "subword-nmt")
         has_codes = self.codes_file is not None or self.target_codes_file is not None
         has_list = self.vocab_file is not None or self.target_vocab_file is not None
@@ -157,4 +152,3 @@ class TokenizerConfig(RecipeSection):
         ):
             if is_invalid:
                 raise ValueError(f"model_type = {model_type!r}: {message}")
-        return self

@@ -1,10 +1,6 @@
 """Recipe section `training`: batches, optimizer, schedule, loss, validation and checkpoints."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
-
-from pydantic import Field, model_validator
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from dragoman.config.extension import ExtensibleSection, Extension
 from dragoman.config.fields import (
@@ -13,9 +9,9 @@ from dragoman.config.fields import (
     PositiveFloat,
     PositiveInt,
     Probability,
-    RecipeSection,
     SmallPositiveInt,
 )
+from dragoman.config.section import Limits, RecipeSection, model_validator
 
 
 class LoraConfig(RecipeSection):
@@ -25,7 +21,7 @@ class LoraConfig(RecipeSection):
     """Rows of A and columns of B, r."""
     alpha: PositiveFloat = 32.0
     """α; the product of B and A is multiplied by α / r."""
-    targets: Annotated[list[FileName], Field(min_length=1)] = ["*"]
+    targets: Annotated[list[FileName], Limits(min_length=1)] = ["*"]
     """Patterns of the linear layers that get an adapter, such as `*attention.query`; `*` is all, as in QLoRA."""
 
 
@@ -93,7 +89,7 @@ class TrainingConfig(ExtensibleSection):
     """β₂ of Adam (section 5.3)."""
     adam_epsilon: PositiveFloat = 1e-9
     """ε of Adam (section 5.3)."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    weight_decay: Annotated[float, Limits(ge=0.0)] = 0.0
     """Decoupled weight decay, as in AdamW."""
     schedule: Literal["noam", "inverse_sqrt", "constant"] = "noam"
     """Learning rate schedule: `noam` is equation 3 of the paper, and the other two warm up to peak_lr."""
@@ -103,15 +99,15 @@ class TrainingConfig(ExtensibleSection):
     """Highest learning rate of the schedules `inverse_sqrt` and `constant`."""
     warmup_steps: PositiveInt = 4000
     """Steps over which the learning rate grows linearly."""
-    lr_decay_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    lr_decay_ratio: Annotated[float, Limits(ge=0.0, le=1.0)] = 0.0
     """Last share of the budget of steps or minutes over which the learning rate falls linearly to zero."""
     label_smoothing: Probability = 0.1
     """Probability mass taken from the target token, ε_ls (section 5.4)."""
     label_smoothing_mode: Literal["uniform", "exclude_target", "exclude_target_and_pad"] = "uniform"
     """Tokens that share ε_ls: all V (PyTorch), all but the target (tensor2tensor), or all but target and padding (JoeyNMT)."""
-    r_drop_alpha: Annotated[float, Field(ge=0.0, le=1e3)] = 0.0
+    r_drop_alpha: Annotated[float, Limits(ge=0.0, le=1e3)] = 0.0
     """α of R-Drop, which passes each pair through the model twice at twice the cost; 0 turns it off."""
-    guided_alignment_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.0
+    guided_alignment_weight: Annotated[float, Limits(ge=0.0, le=1e3)] = 0.0
     """Weight of the guided alignment loss, which trains one decoder head to attend to aligned source words; 0 turns it off."""
     alignment_layer: PositiveInt | None = None
     """Decoder layer of the alignment head, counted from 1, by default the last but one."""
@@ -125,7 +121,7 @@ class TrainingConfig(ExtensibleSection):
     """Consecutive skipped steps, because of spikes or values that are not finite, after which `on_divergence` applies."""
     on_divergence: Literal["stop", "rollback"] = "stop"
     """Reaction to a diverged run: stop with a diagnosis, or continue from an earlier checkpoint with the data that follows."""
-    ema_decay: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    ema_decay: Annotated[float, Limits(ge=0.0, lt=1.0)] | None = None
     """Decay of an exponential moving average of the weights, updated after each step; none by default."""
     log_every_steps: PositiveInt = 50
     """Steps between lines of the metrics log."""
@@ -175,8 +171,8 @@ class TrainingConfig(ExtensibleSection):
         """Return the number of outputs of each sentence that a step decodes and trains on."""
         return sum(extension.num_candidates for extension in self.loss_extensions)
 
-    @model_validator(mode="after")
-    def _check_fine_tuning(self) -> Self:
+    @model_validator
+    def _check_fine_tuning(self) -> None:
         options = {
             "init_optimizer = 'keep'": self.init_optimizer == "keep",
             "freeze": bool(self.freeze),
@@ -188,10 +184,9 @@ class TrainingConfig(ExtensibleSection):
         if self.lora is not None and (self.freeze or self.init_optimizer == "keep"):
             excluded = "freeze" if self.freeze else "init_optimizer = 'keep'"
             raise ValueError(f"lora and {excluded} are given, but lora trains no weight of the bundle: drop one of the two")
-        return self
 
-    @model_validator(mode="after")
-    def _check_consistency(self) -> Self:
+    @model_validator
+    def _check_consistency(self) -> None:
         if self.checkpoint_averaging == "best" and self.keep_best < self.num_averaged_checkpoints:
             raise ValueError(
                 f"num_averaged_checkpoints = {self.num_averaged_checkpoints} needs as many in keep_best = {self.keep_best}"
@@ -210,4 +205,3 @@ class TrainingConfig(ExtensibleSection):
             )
         if not self.checkpoint_every_steps and self.checkpoint_every_minutes is None:
             raise ValueError("no checkpoint is scheduled: give checkpoint_every_steps, checkpoint_every_minutes or both")
-        return self

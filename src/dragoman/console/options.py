@@ -154,7 +154,7 @@ references_option = click.option(
     "--ref", "references", multiple=True, type=PATH_TYPE, help="Reference file. Repeat it for several references."
 )
 tokenized_option = click.option("--tokenized", is_flag=True, help="The text is tokenized: count its tokens as they are.")
-# The names of `BleuTokenizer`, which are not imported, because pydantic would slow down the start of every command.
+# The names of `BleuTokenizer`, which are not imported, because the recipe schema would slow down the start of every command.
 BLEU_TOKENIZERS = ("auto", "13a", "zh", "ja-mecab", "ko-mecab", "char", "intl", "flores101", "flores200", "none")
 bleu_tokenizer_option = click.option(
     "--bleu-tokenizer",

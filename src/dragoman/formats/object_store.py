@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -190,7 +189,7 @@ def write_pieces(url: str, pieces: Iterable[bytes]) -> None:
             stream.commit()
         return
     path = Path(url)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    partial = path.with_name(f".{path.name}.{os.urandom(16).hex()}.partial")
     try:
         with partial.open("wb") as stream:
             for piece in pieces:
@@ -250,7 +249,7 @@ def check_is_writable(url: str) -> None:
 
     Raises WriteError.
     """
-    check_url = f"{url}.{uuid.uuid4().hex}"
+    check_url = f"{url}.{os.urandom(16).hex()}"
     with store_errors(url, is_output=True):
         _open_filesystem(url).pipe_file(check_url, b"")
         _open_filesystem(url).rm_file(check_url)

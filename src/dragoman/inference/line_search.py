@@ -171,7 +171,7 @@ class LineTranslation:
             model.recipe.task,
             model.decoding,
             model.start_id,
-            session.forced_decoders[0],
+            session.forced_decoders[0] if model.decoding.coverage_penalty else None,
             self._build_utility(segments),
         )
         return search.run(

@@ -8,15 +8,12 @@ from collections.abc import Callable
 from dragoman.languages import is_spaced_language
 
 # Patterns of pauses, best first; a cut follows the match.
-PAUSE_PATTERNS = [
-    re.compile(pattern)
-    for pattern in (
-        r"[.!?…]['\"»”’)\]]*\s+|[。！？][」』”’）]*\s*",  # end of a sentence
-        r"[;:]\s+|[；：]\s*|\s[–—-]\s+",  # end of a clause
-        r",\s+|[，、]\s*",
-        r"\s+",  # end of a word
-    )
-]
+PAUSE_PATTERNS = (
+    r"[.!?…]['\"»”’)\]]*\s+|[。！？][」』”’）]*\s*",  # end of a sentence
+    r"[;:]\s+|[；：]\s*|\s[–—-]\s+",  # end of a clause
+    r",\s+|[，、]\s*",
+    r"\s+",  # end of a word
+)
 # A segment has at least this share of the text; if no pause allows that, the next pattern is tried, and the middle at last.
 MIN_SEGMENT_FRACTION = 0.2
 # Tokens of a line that stand for no character: the space before it, and the end token.
@@ -59,7 +56,7 @@ def _find_pause(text: str) -> int:
     for pattern in PAUSE_PATTERNS:
         positions = [
             position
-            for position in (match.end() for match in pattern.finditer(text))
+            for position in (match.end() for match in re.finditer(pattern, text))
             if MIN_SEGMENT_FRACTION * len(text) <= position <= (1 - MIN_SEGMENT_FRACTION) * len(text)
         ]
         if positions:

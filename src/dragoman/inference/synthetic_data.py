@@ -122,7 +122,7 @@ def describe_request(
     fields = {**vars(augmentation), "keep_statuses": sorted(augmentation.keep_statuses)}
     file_digests = [_digest(path) for path in files]
     bundle_digests = [_digest(path / MANIFEST_FILE) for path in bundles]
-    settings = {"decoding": decoding.model_dump(mode="json"), "precision": precision}
+    settings = {"decoding": decoding.model_dump(), "precision": precision}
     return {"file_format": file_format, **fields, "text": file_digests, "bundle": bundle_digests, **settings}
 
 

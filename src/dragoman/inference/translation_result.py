@@ -51,7 +51,8 @@ class _Explainable:
     """Base class that stores the explain function outside the fields, so that comparison and pickling ignore it."""
 
     __slots__ = ("_explain",)
-    _explain: ExplainFn
+    if TYPE_CHECKING:
+        _explain: ExplainFn
 
     def __getstate__(self) -> dict[str, object]:
         return dict(vars(self))

@@ -1,21 +1,29 @@
-"""JSON of result classes. `pydantic.TypeAdapter` makes it and its schema from the fields of a dataclass."""
+"""JSON of result classes, from the fields of their dataclasses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, cast
-
-from pydantic import Field, TypeAdapter
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 OutputT = TypeVar("OutputT")
 
-OPTIONAL = Field(exclude_if=lambda value: value is None)
-"""Annotation of a field that the JSON leaves out if it is None."""
-HIDDEN = Field(exclude=True)
+
+class _Hidden:
+    """Annotation that pydantic, which writes the published schema, understands too."""
+
+    def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> Any:
+        from pydantic_core import PydanticOmit
+
+        raise PydanticOmit
+
+
+HIDDEN = _Hidden()
 """Annotation of a field that the JSON leaves out."""
+OPTIONAL = object()
+"""Annotation of a field that the JSON leaves out if it is None."""
 
 
 def to_json_line(output: Any) -> str:
@@ -26,16 +34,24 @@ def to_json_line(output: Any) -> str:
 def to_json_fields(output: Any) -> Any:
     """Return what JSON has of a dataclass, or of a dictionary or list of such."""
     if is_dataclass(output):
-        derived = {item.name: to_json_fields(getattr(output, item.name)) for item in fields(output) if not item.init}
-        return _get_adapter(cast(Any, type(output))).dump_python(output, mode="json", warnings=False) | derived
+        values = {name: (getattr(output, name), mark) for name, mark in _list_fields(cast(Any, type(output))).items()}
+        return {
+            name: to_json_fields(value)
+            for name, (value, mark) in values.items()
+            if mark is not HIDDEN and not (mark is OPTIONAL and value is None)
+        }
     if isinstance(output, Mapping):
         return {key: to_json_fields(value) for key, value in output.items()}
-    return [to_json_fields(value) for value in output] if isinstance(output, list | tuple) else output
+    return [to_json_fields(value) for value in output] if isinstance(output, list | tuple | Set) else output
 
 
 @cache
-def _get_adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def _list_fields(kind: type) -> dict[str, object]:
+    """Return the fields of a dataclass, those that it derives last, each with its mark or None."""
+    hints = get_type_hints(kind, include_extras=True)
+    names = [item.name for item in sorted(fields(cast(Any, kind)), key=lambda item: not item.init)]
+    annotations = {name: get_args(hints[name]) if get_origin(hints[name]) is Annotated else () for name in names}
+    return {name: next((mark for mark in (HIDDEN, OPTIONAL) if mark in annotations[name]), None) for name in names}
 
 
 def copy_fields(kind: type[OutputT], source: object, /, **values: Any) -> OutputT:

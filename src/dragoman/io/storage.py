@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -107,7 +106,7 @@ def atomic_write(path: Path, *, overwrite: bool = False, mode_of: Path | None = 
         check_path_is_free(path)
     if _path_exists(path) and not path.is_file():
         raise OutputError(f"{path}: is not a file that can be replaced; give another name", code="not-replaceable")
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    partial = path.with_name(f".{path.name}.{os.urandom(16).hex()}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as stream:
             copy_mode(partial, path, *([] if mode_of is None else [mode_of]))
@@ -186,7 +185,7 @@ def atomic_dir(
     if not path.name or (_path_exists(path) and not path.is_dir()):
         raise OutputError(f"{path}: is not a folder that can be replaced; give another name", code="not-replaceable")
     _check_free_space(path, size)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    partial = path.with_name(f".{path.name}.{os.urandom(16).hex()}.partial")
     try:
         try:
             make_dirs(partial.parent)

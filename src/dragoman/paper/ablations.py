@@ -105,7 +105,7 @@ def make_ablation_recipe(base_recipe: Recipe, row: AblationRow, *, seed: int, bu
     """
     if base_recipe.data.valid is None:
         raise RecipeError(f"{base_recipe.name}: data.valid is missing, but the ablations need it for scores; name its files")
-    document = base_recipe.model_dump(mode="json")
+    document = base_recipe.model_dump()
     document |= {"name": f"{base_recipe.name}, {row.name}", "run": str(run)}
     document["model"] |= row.settings
     document["training"] |= {**_TRAINING_OVERRIDES, "seed": seed, **budget.to_training_settings()}

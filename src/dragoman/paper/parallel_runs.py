@@ -5,7 +5,6 @@ A run at the smallest scale of Table 3 is mostly Python. A second process makes 
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from typing import Any
 
 import torch
 
@@ -67,7 +67,7 @@ def train_parallel(
                 while pending and len(running) < processes:
                     name, recipe = pending.popleft()
                     on_start(name)
-                    running.append(_start_run(name, recipe.model_dump_json(), threads_per_run, reuse_plan))
+                    running.append(_start_run(name, recipe.model_dump(), threads_per_run, reuse_plan))
                 finished_sentinels = wait([run.process.sentinel for run in running])
                 for run in [run for run in running if run.process.sentinel in finished_sentinels]:
                     running.remove(run)
@@ -95,24 +95,24 @@ def _treat_sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous_handler)
 
 
-def _start_run(name: str, recipe_json: str, threads: int, reuse_plan: Mapping[str, str]) -> _RunProcess:
+def _start_run(name: str, recipe: Mapping[str, Any], threads: int, reuse_plan: Mapping[str, str]) -> _RunProcess:
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
     parent_connection, child_connection = context.Pipe(duplex=False)
-    process = context.Process(target=_train_in_child, args=(recipe_json, threads, reuse_plan, child_connection), name=name)
+    process = context.Process(target=_train_in_child, args=(recipe, threads, reuse_plan, child_connection), name=name)
     with block_signals(signal.SIGINT):
         process.start()
     child_connection.close()
     return _RunProcess(name, process, parent_connection)
 
 
-def _train_in_child(recipe_json: str, threads: int, reuse_plan: Mapping[str, str], connection: Connection) -> None:
+def _train_in_child(recipe: Mapping[str, Any], threads: int, reuse_plan: Mapping[str, str], connection: Connection) -> None:
     """Train one run in this child process. Ctrl-C reaches only the parent process, which sends each child one SIGINT."""
     start_own_process_group()
     exit_with_parent()
     try:
         unblock_signals(signal.SIGINT)
         torch.set_num_threads(threads)
-        train(recipe_from_dict(json.loads(recipe_json), where="the recipe"), reuse_plan=reuse_plan)
+        train(recipe_from_dict(recipe, where="the recipe"), reuse_plan=reuse_plan)
     except (InterruptedRun, KeyboardInterrupt):
         raise SystemExit(InterruptedRun.exit_code) from None
     except DragomanError as error:

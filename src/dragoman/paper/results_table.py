@@ -148,7 +148,7 @@ def _has_same_setup(run: FinishedRun, other_run: FinishedRun) -> bool:
 
 
 def _get_comparable_settings(run: FinishedRun) -> dict[str, Any]:
-    settings = flatten_settings(run.recipe.model_dump(mode="json"))
+    settings = flatten_settings(run.recipe.model_dump())
     return {key: value for key, value in settings if key not in _RUN_SPECIFIC_KEYS}
 
 

@@ -68,7 +68,7 @@ class RunGrid:
         Raises RunError if a folder has another recipe, or if a run fails, and DataError if the corpus is missing.
         """
         for recipe in self.recipes.values():
-            _check_same_recipe(recipe.run, recipe.model_dump(mode="json"))
+            _check_same_recipe(recipe.run, recipe.model_dump())
         data_error = self._check_same_text()
         reports = {key: read_finished_report(self.get_folder(key)) for key in self.recipes}
         unfinished = [key for key, report in reports.items() if report is None]
@@ -157,7 +157,7 @@ def _check_same_recipe(run: str, settings: Mapping[str, Any]) -> None:
     if not (folder / "recipe.json").exists():
         return
     old_settings, new_settings = (
-        dict(flatten_settings(compared)) for compared in (read_run_status(folder).recipe.model_dump(mode="json"), settings)
+        dict(flatten_settings(compared)) for compared in (read_run_status(folder).recipe.model_dump(), settings)
     )
     for key in sorted(old_settings.keys() | new_settings.keys()):
         if old_settings.get(key) != new_settings.get(key) and key not in KEYS_THAT_MAY_DIFFER:

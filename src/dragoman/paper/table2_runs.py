@@ -142,7 +142,7 @@ class SystemRuns:
         sources = [pair.source for pair in self.pairs]
         origin = {
             "bundles": [compute_bundle_digest(bundle_path) for bundle_path in bundle_paths],
-            "decoding": recipe.decoding.model_dump(mode="json"),
+            "decoding": recipe.decoding.model_dump(),
             "clock": self.budget.clock,
             "sources": len(sources),
         }

@@ -106,8 +106,8 @@ def make_system_recipe(
     corpus_recipe = read_recipe(corpus)
     if not corpus_recipe.task.has_text_target:
         raise RecipeError(f"{corpus}: is a parsing recipe, and Table 2 is for translation; give another --corpus")
-    document = corpus_recipe.model_dump(mode="json")
-    system_recipe = read_recipe(Path(system.recipe)).model_dump(mode="json")
+    document = corpus_recipe.model_dump()
+    system_recipe = read_recipe(Path(system.recipe)).model_dump()
     document["model"] = system_recipe["model"]
     training = {key: value for key, value in document["training"].items() if key not in SYSTEM_TRAINING_KEYS}
     training |= {key: value for key, value in system_recipe["training"].items() if key in SYSTEM_TRAINING_KEYS}
@@ -126,7 +126,7 @@ def make_system_recipe(
             raise RecipeError(
                 f"{corpus}: data.test and data.valid are missing, but Table 2 needs one for scores; name its files"
             )
-        data = recipe.model_dump(mode="json")["data"]
+        data = recipe.model_dump()["data"]
         recipe = recipe.model_copy(update={"data": recipe.data.model_validate(data | {"test": data["valid"]})})
     return recipe
 

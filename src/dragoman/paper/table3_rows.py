@@ -145,7 +145,7 @@ def make_row_recipe(
     """
     if base_recipe.data.valid is None:
         raise RecipeError(f"{base_recipe.name}: data.valid is missing, but Table 3 needs it for scores; name its files")
-    document = base_recipe.model_dump(mode="json")
+    document = base_recipe.model_dump()
     document |= {"name": f"{base_recipe.name}, {row.name}", "run": str(run), "size": row.name}
     document["model"] |= make_row_model(row.name, scale)
     document["training"] |= {

@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
 from typing import Generic, TypeVar
 
 from dragoman.errors import OutputError
@@ -25,6 +23,13 @@ from dragoman.runtime.thread_count import get_num_threads
 
 CandidateT = TypeVar("CandidateT", bound=Hashable)
 ResultT = TypeVar("ResultT")
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median. The module `statistics` would import much that a translation does not need."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[~middle]) / 2
 
 
 @dataclass
@@ -97,6 +102,8 @@ def get_cache_path() -> Path:
 
 def get_machine_key() -> str:
     """Return what a measured speed depends on apart from the model: processor, cores and version of torch."""
+    from importlib.metadata import PackageNotFoundError, version
+
     with suppress(PackageNotFoundError):
         return f"{get_processor_name()}, {platform.machine()}, {get_num_threads()} cores, torch {version('torch')}"
     return f"{get_processor_name()}, {platform.machine()}, {get_num_threads()} cores"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from math import ceil
@@ -90,7 +87,11 @@ def map_in_processes(function: Callable[[ItemT], ResultT], items: Iterable[ItemT
     if len(head) <= MAX_SERIAL_ITEMS:
         yield from map(function, chain(head, iterator))
         return
-    context = multiprocessing.get_context("spawn")  # a fork of a process that has threads may hang
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    context = get_context("spawn")  # a fork of a process that has threads may hang
     with block_signals(*_PARENT_SIGNALS):
         pool = ProcessPoolExecutor(num_processes, mp_context=context, initializer=_init_worker, initargs=(function,))
     try:
@@ -125,7 +126,9 @@ def exit_with_parent() -> None:
 
 
 def _wait_for_parent() -> None:
-    parent = multiprocessing.parent_process()
+    from multiprocessing import parent_process
+
+    parent = parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)

@@ -14,13 +14,12 @@ the share of the calibration set that is no better. Thus about 1 % of good outpu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
 
 from dragoman.config import DecodingConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
@@ -75,7 +74,7 @@ class SignalQuantiles:
         quantiles: quantiles of the standardized signal at `QUANTILE_LEVELS`
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
     max_source_tokens: list[int]
     means: list[float]
@@ -120,7 +119,7 @@ class ConfidenceCalibration:
         chrf_correlation: Spearman's rank correlation of the confidence with sentence chrF, on the calibration set itself
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
 
     sentences: int
     mean_log_prob: SignalQuantiles

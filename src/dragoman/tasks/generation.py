@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from dragoman.config import DecodingConfig
 from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, PADDING_ID
-from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import NO_DECODING_CONSTRAINTS, AllowedTokensFn, DecodingConstraints, SentenceConstraints
-from dragoman.decoding.diverse_beam import BeamGroups
-from dragoman.decoding.greedy import TokenSelector, argmax, decode_tokens, make_sampler
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.decoding.interface import SearchSettings
 from dragoman.decoding.native_search import NativeSearch, SearchRequest, build_request
 from dragoman.errors import refuse_steps
 from dragoman.tasks.inference_model import InferenceModel, OwnSearch, prompt_decoder
+
+if TYPE_CHECKING:
+    from dragoman.decoding.beam_search import BeamSearchOptions
+    from dragoman.decoding.greedy import TokenSelector
 
 FORBIDDEN_IDS = (PADDING_ID, BEGIN_ID)
 # Sample i draws from stream seed · SEED_STRIDE + i, so that its number, and not its batch, determines the draws.
@@ -249,6 +250,8 @@ class BatchSearch:
         inference_model = prompt_decoder(inference_model, prompt)
         with np.errstate(invalid="ignore"):  # weights of a damaged model may be no numbers
             if self.config.method == "beam":
+                from dragoman.decoding.beam_search import beam_search  # most searches are native
+
                 return beam_search(
                     inference_model.step,
                     inference_model.start(source_BS),
@@ -259,6 +262,8 @@ class BatchSearch:
                     constraints=constraints,
                     topk_impl=inference_model.make_topk() if inference_model.make_topk is not None else None,
                 )
+            from dragoman.decoding.greedy import decode_tokens
+
             rows = self._rows_per_source
             hypotheses = decode_tokens(
                 inference_model.step,
@@ -294,22 +299,29 @@ class BatchSearch:
     ) -> list[list[Hypothesis]]:
         if self.config.method == "greedy":
             return [[output] for output in native_search.greedy(source_BS, request)]
-        options = self._beam_options
+        config = self.config
         return native_search.beam(
-            source_BS, request, beam_size=options.beam_size, early_stopping=options.early_stopping, nbest=options.nbest
+            source_BS, request, beam_size=config.beam_size, early_stopping=self._early_stopping, nbest=config.nbest
         )
 
     @property
+    def _early_stopping(self) -> str:
+        """End of beam search. With nbest = 1 some rules return the same hypothesis as "best", which stops first."""
+        early_stopping = self.config.early_stopping
+        stops_at_best = early_stopping in ("exhaustive", "worst_finished") and self.config.nbest == 1
+        return "best" if stops_at_best else early_stopping
+
+    @property
     def _beam_options(self) -> BeamSearchOptions:
+        from dragoman.decoding.beam_search import BeamSearchOptions
+        from dragoman.decoding.diverse_beam import BeamGroups
+
         config = self.config
         has_penalty = config.num_beam_groups > 1 and not self.return_alternatives
         return BeamSearchOptions(
             beam_size=config.beam_size,
             nbest=config.nbest,
-            # With nbest = 1 these rules return the same hypothesis, and "best" stops first.
-            early_stopping="best"
-            if config.early_stopping in ("exhaustive", "worst_finished") and config.nbest == 1
-            else config.early_stopping,
+            early_stopping=self._early_stopping,
             groups=BeamGroups(
                 config.num_beam_groups, config.diversity_penalty if has_penalty else 0.0, self.return_alternatives
             ),
@@ -317,6 +329,8 @@ class BatchSearch:
 
     def _make_token_selector(self, sample_ids: Sequence[int]) -> TokenSelector:
         """Return the choice of greedy search, or the sampler of these samples with a random stream for each row."""
+        from dragoman.decoding.greedy import argmax, make_sampler
+
         config, rows = self.config, self._rows_per_source
         if config.method != "sample":
             return argmax

@@ -17,7 +17,7 @@ _MARK = re.compile("|".join(map(re.escape, PLACEHOLDER_MARKS)))
 _CHARACTER = re.compile(f"[{''.join(MARK_CHARACTERS)}]")
 _TO_CHARACTER = dict(zip(PLACEHOLDER_MARKS, MARK_CHARACTERS, strict=True))
 _TO_MARK = dict(zip(MARK_CHARACTERS, PLACEHOLDER_MARKS, strict=True))
-_UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
+_UNSPACED_CHARACTER = f"[{UNSPACED}]"
 
 
 def can_hold_marks(text: str) -> bool:
@@ -86,10 +86,10 @@ def _choose_space(neighbor: str, space: str, source_neighbor: str) -> str:
         return space
     if (neighbor == source_neighbor) if is_mark else _is_spaced_word(source_neighbor):
         return ""
-    stands_alone = not source_neighbor or source_neighbor.isspace() or _UNSPACED_CHARACTER.match(source_neighbor)
+    stands_alone = not source_neighbor or source_neighbor.isspace() or re.match(_UNSPACED_CHARACTER, source_neighbor)
     return " " if stands_alone else space
 
 
 def _is_spaced_word(character: str) -> bool:
     """Return whether this is a letter or digit of a script with spaces between words."""
-    return character.isalnum() and not _UNSPACED_CHARACTER.match(character)
+    return character.isalnum() and not re.match(_UNSPACED_CHARACTER, character)

@@ -287,7 +287,7 @@ def _describe_training(
         skipped_steps=state.skipped_steps,
         infeasible_pairs=state.infeasible_pairs or None,
         averaged_checkpoints=[checkpoint.path.name for checkpoint in selected],
-        paper_deviations=[deviation.describe() for deviation in find_deviations(recipe.model_dump(mode="json"))],
+        paper_deviations=[deviation.describe() for deviation in find_deviations(recipe.model_dump())],
         dragoman=__version__,
         torch=torch.__version__,
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from pydantic import ConfigDict
 
 from dragoman.bundle import Bundle, BundleMetadata, load_bundle
 from dragoman.config import INITIAL_DIR, Recipe
@@ -48,8 +47,6 @@ class ValidationSummary:
 @dataclass(frozen=True, kw_only=True)
 class TrainingReport(BundleMetadata):
     """Content of `report.json`: the metadata of the bundle, and the scores on the test set in percent. None is left out."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     bundle: str

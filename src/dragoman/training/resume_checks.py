@@ -51,7 +51,7 @@ def check_no_earlier_run(folder: Path) -> None:
 
 def check_recipe_unchanged(previous_recipe: Mapping[str, Any], current_recipe: Mapping[str, Any], folder: Path) -> None:
     """Raise RunError with the differences if a run folder was started with another recipe. Both are as JSON."""
-    previous_recipe = recipe_from_dict(previous_recipe, where=str(folder)).model_dump(mode="json")
+    previous_recipe = recipe_from_dict(previous_recipe, where=str(folder)).model_dump()
     changes = [
         f"{key} was {old!r} and is {new!r}"
         for key, old, new in _iter_differences(previous_recipe, current_recipe)

@@ -56,7 +56,7 @@ def train(
                 callback = CallbackList(callback, {PAGE_FILE: RunPage(run)})
                 callback = with_loggers(run, recipe.training.loggers, callback)
                 callback = with_uploads(run, recipe.training.checkpoint_url, callback)
-        check_same_recipe(recipe.model_dump(mode="json"), distributed)
+        check_same_recipe(recipe.model_dump(), distributed)
         callback = callback if distributed.is_rank_zero else ignore_event
         exit_stack.callback(callback, RunClosed())
 

@@ -87,7 +87,7 @@ def find_checkpoint(recipe: Recipe, callback: Callback, distributed: Distributed
 
     def accept(checkpoint: Checkpoint | None) -> None:
         if checkpoint is not None:
-            check_recipe_unchanged(checkpoint.recipe, recipe.model_dump(mode="json"), folder)
+            check_recipe_unchanged(checkpoint.recipe, recipe.model_dump(), folder)
         else:
             check_no_earlier_run(folder)
 
@@ -129,7 +129,7 @@ def prepare_run(
             for name, stats in prepared.pair_counts.items():
                 for sentence in stats.summarize(recipe.data.overlong_pairs):
                     notify(f"{name}: {sentence}")
-            _create_run_folder(folder, recipe.model_dump(mode="json"))
+            _create_run_folder(folder, recipe.model_dump())
     if not distributed.is_rank_zero:
         prepared = prepare_corpora()
     if data_digests != distributed.broadcast_object(data_digests):
@@ -194,7 +194,7 @@ def build_trainer(
     )
     checkpointer = Checkpointer(
         folder / "checkpoints",
-        recipe.model_dump(mode="json"),
+        recipe.model_dump(),
         config,
         data_digests,
         plan.to_dict(),

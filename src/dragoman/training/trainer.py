@@ -190,7 +190,7 @@ class Trainer:
             uniform_loss=math.log(len(self.prepared.tokenizer.target)),
         )
         latest = self.checkpointer.latest
-        self.callback(RunStarted(run_info, self.recipe.model_dump(mode="json")))
+        self.callback(RunStarted(run_info, self.recipe.model_dump()))
         if latest is not None:
             self.log_event("resumed", f"resuming from {latest.path}")
         self.throughput.reset()

@@ -431,7 +431,7 @@ def written(tiny: MakeRecipe, tmp_path: Path) -> Path:
     """Recipe file with enough steps to interrupt the run."""
     recipe = tiny(tmp_path / "run", *FOUR, "training.max_steps=200", "training.log_every_steps=20", "training.keep_last=200")
     path = tmp_path / "recipe.toml"
-    document = recipe.model_dump(mode="json", exclude_none=True)
+    document = recipe.model_dump()
     sections = {key: value for key, value in document.items() if isinstance(value, dict)}
     lines = [f"{key} = {json.dumps(value)}" for key, value in document.items() if key not in sections]
     for name, values in sections.items():
@@ -442,7 +442,7 @@ def written(tiny: MakeRecipe, tmp_path: Path) -> Path:
 
 def in_toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {in_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {in_toml(item)}" for key, item in value.items() if item is not None) + "}"
     return json.dumps(value, ensure_ascii=False)
 
 

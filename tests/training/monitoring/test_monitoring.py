@@ -354,7 +354,7 @@ def test_tensorboard_holds_each_step_once_after_resume(tmp_path: Path) -> None:
 
     own = FailingRecorder()
     recipe = recipe_with_loggers(tmp_path, "tensorboard")
-    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, recipe=recipe.model_dump(mode="json"), last=4)
+    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, recipe=recipe.model_dump(), last=4)
     play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, first=3, last=6)
     assert own.notices == []
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -451,11 +451,11 @@ def test_mlflow_resumes_the_same_run(
     install("mlflow.entities", {"Metric": metric, "Param": lambda key, value: (key, value)})
     install("mlflow.tracking", {"MlflowClient": Client})
     recipe, own = recipe_with_loggers(tmp_path, "mlflow"), FailingRecorder()
-    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, recipe=recipe.model_dump(mode="json"))
+    play(with_loggers(tmp_path, recipe.training.loggers, own), tmp_path, recipe=recipe.model_dump())
     play(
         with_loggers(tmp_path, recipe.training.loggers, own),
         tmp_path,
-        recipe=recipe.model_dump(mode="json"),
+        recipe=recipe.model_dump(),
         first=3,
         last=3,
     )

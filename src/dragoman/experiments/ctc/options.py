@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
-
 from dragoman.config import DecodingConfig, ModelConfig, ModelExtension, Recipe, TrainingConfig
-from dragoman.config.fields import Integer
+from dragoman.config.section import Limits
 
 if TYPE_CHECKING:
     from dragoman.model.parts import ModelParts
@@ -26,7 +24,7 @@ class CtcOptions(ModelExtension):
     decoder: Literal["autoregressive", "ctc"] = "autoregressive"
     """Decoder: one token after the other, or `ctc`: all tokens at once, trained by connectionist temporal classification
     (Libovický and Helcl 2018)."""
-    ctc_upsampling: Annotated[Integer, Field(ge=1, le=8)] = 2
+    ctc_upsampling: Annotated[int, Limits(ge=1, le=8)] = 2
     """Positions that a CTC decoder has for each source token; an output has at most as many tokens."""
 
     @property

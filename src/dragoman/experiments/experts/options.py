@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from pydantic import Field
-
 from dragoman.config import LossExtension, ModelConfig, ModelExtension, TrainingConfig
-from dragoman.config.fields import Integer
+from dragoman.config.section import Limits
 
 if TYPE_CHECKING:
     from dragoman.model.parts import ModelParts
@@ -22,9 +20,9 @@ class ExpertsOptions(ModelExtension):
 
     feed_forward: Literal["dense", "moe", "none"] = "dense"
     """Feed-forward network of each layer: the paper's, a mixture of experts with noisy top-k gating, or none."""
-    num_experts: Annotated[Integer, Field(ge=2, le=1_024)] = 8
+    num_experts: Annotated[int, Limits(ge=2, le=1_024)] = 8
     """Experts of each mixture, each with width d_ff."""
-    experts_per_token: Annotated[Integer, Field(ge=1, le=64)] = 2
+    experts_per_token: Annotated[int, Limits(ge=1, le=64)] = 2
     """Experts that compute each token, k of noisy top-k gating."""
 
     def check_section(self, section: ModelConfig) -> None:
@@ -88,5 +86,5 @@ class ExpertsOptions(ModelExtension):
 class LoadBalancingOptions(LossExtension):
     """Loss that spreads the tokens over the experts. `ExpertsOptions` adds it for models with mixtures."""
 
-    load_balancing_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.01
+    load_balancing_weight: Annotated[float, Limits(ge=0.0, le=1e3)] = 0.01
     """Weight of the load-balancing loss of mixtures of experts, for importance and load alike."""

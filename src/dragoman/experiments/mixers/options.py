@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from dragoman.config import ModelConfig, ModelExtension
-from dragoman.config.fields import Integer
+from dragoman.config.section import Limits
 
 MixerName = Literal["attention", "recurrent", "convolution", "dilated"]
 
@@ -23,9 +21,9 @@ class MixerOptions(ModelExtension):
     cross_attention: Literal["every", "multi_step", "first", "unfold"] = "every"
     """How the decoder reads the source: by attention in every layer, with the input's embedding in its query (`multi_step`), in
     the `first` layer, or position by position (`unfold`)."""
-    kernel_size: Annotated[Integer, Field(ge=1, le=63)] = 3
+    kernel_size: Annotated[int, Limits(ge=1, le=63)] = 3
     """Positions that a convolution reads, k; odd in an encoder."""
-    max_dilation: Annotated[Integer, Field(ge=1, le=1_024)] = 16
+    max_dilation: Annotated[int, Limits(ge=1, le=1_024)] = 16
     """Largest dilation; it doubles from layer to layer, and begins again with 1 after this one (ByteNet)."""
     recurrent_directions: Literal["forward", "bidirectional", "first", "interleaved"] = "first"
     """Directions of a recurrent encoder: left to right, both in each layer, both in the `first` layer (GNMT), or two columns

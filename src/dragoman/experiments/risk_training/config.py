@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-
-from dragoman.config.fields import Integer, PositiveFloat, RecipeSection, Weight
+from dragoman.config.fields import PositiveFloat, Weight
+from dragoman.config.section import Limits, RecipeSection, model_validator
 
 GNMT_LIKELIHOOD_WEIGHT = 0.017
 """α of GNMT, the weight of the likelihood beside expected GLEU (Wu et al. 2016, section 5)."""
@@ -23,7 +22,7 @@ class SequenceLossConfig(RecipeSection):
     score-function gradient (GNMT)."""
     candidates: Literal["sample", "nbest"] = "sample"
     """Candidates of a sentence: samples of the model, or the n best outputs of beam search."""
-    num_candidates: Annotated[Integer, Field(ge=2, le=1_000)] = 15
+    num_candidates: Annotated[int, Limits(ge=2, le=1_000)] = 15
     """Candidates of a sentence; each costs a search and a training pass over an output."""
     include_reference: bool = False
     """Minimum risk: whether the reference is one more candidate, as in Shen 2016."""
@@ -44,12 +43,12 @@ class SequenceLossConfig(RecipeSection):
             return self.likelihood_weight
         return GNMT_LIKELIHOOD_WEIGHT if self.objective == "expected_gleu" else 0.0
 
-    @model_validator(mode="after")
-    def _check_objective(self) -> Self:
+    @model_validator
+    def _check_objective(self) -> None:
         if not self.weight and not self.reference_weight:
             raise ValueError("weight and likelihood_weight are 0, so there is no loss: give at least one a weight above 0")
         if self.objective == "minimum_risk":
-            return self
+            return
         if self.candidates == "nbest":
             raise ValueError(
                 "candidates = 'nbest' with objective = 'expected_gleu', whose mean is over samples: set candidates = 'sample', "
@@ -62,4 +61,3 @@ class SequenceLossConfig(RecipeSection):
             )
         if self.sharpness != SequenceLossConfig.model_fields["sharpness"].default:
             raise ValueError(f"sharpness = {self.sharpness:g} is for objective = 'minimum_risk': drop it")
-        return self

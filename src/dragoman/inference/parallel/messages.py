@@ -56,7 +56,7 @@ def encode_request(job: GenerationJob, batch: Sequence[int]) -> dict[str, Any]:
     search = job.search
     sources, sample_ids, constraints = job.select_batch(batch)
     return {
-        "config": search.config.model_dump_json(),
+        "config": search.config.model_dump(),
         "start_id": search.start_id,
         "prompt": search.prompt,
         "decoding_constraints": vars(search.decoding_constraints),
@@ -73,7 +73,7 @@ def run_request(request: Mapping[str, Any], inference_model: InferenceModel) -> 
     decoding_constraints = {name: _to_tuples(value) for name, value in request["decoding_constraints"].items()}
     search = BatchSearch(
         inference_model if request["restrict_vocabulary"] else replace(inference_model, restrict_vocabulary=None),
-        DecodingConfig.model_validate_json(request["config"]),
+        DecodingConfig.model_validate(request["config"]),
         request["start_id"],
         DecodingConstraints(**decoding_constraints),
         None,

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from dragoman.inference.parallel.messages import SearchResults, WorkerSpec, compute_checksums, decode_results
 from dragoman.platform_features import PROCESS_GROUP_OPTIONS
+
+if TYPE_CHECKING:
+    import subprocess
 
 WORKER_MODULE = "dragoman.inference.parallel.worker_main"
 
@@ -69,6 +71,8 @@ class Worker:
     def start(cls, spec: WorkerSpec, threads: int) -> Self:
         """Start a process, and a thread that serves it. Raises OSError if the system starts none."""
         paths = os.pathsep.join(path for path in sys.path if path)
+        import subprocess  # most translations start no process
+
         process = subprocess.Popen(
             [sys.executable, "-m", WORKER_MODULE],
             stdin=subprocess.PIPE,

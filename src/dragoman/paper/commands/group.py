@@ -97,7 +97,7 @@ def differences(preset: str, overrides: tuple[str, ...], size: str | None, as_js
     from dragoman.paper.differences import find_differences
 
     recipe = make_recipe({"preset": preset, **({"size": size} if size is not None else {})}, overrides, where=f"paper {preset}")
-    paper_differences = find_differences(recipe.model_dump(mode="json"))
+    paper_differences = find_differences(recipe.model_dump())
     if as_json:
         outputs = [
             RecipeDifference(

@@ -139,7 +139,7 @@ def run_recipe(recipe: Recipe, *, attention_source: str | None = None, choice: s
     console.print(f"{recipe.name}: {recipe.preset}, {recipe.size}, into {recipe.run}", style="bold", markup=False)
     if choice is not None:
         console.print(choice, markup=False)
-    deviations = find_deviations(recipe.model_dump(mode="json"))
+    deviations = find_deviations(recipe.model_dump())
     if deviations and recipe.preset != DERIVING_PRESET:
         keys = ", ".join(deviation.key for deviation in deviations)
         console.print(f"not as the paper: {keys}; dragoman -v train has the values", style="dim", markup=False)
