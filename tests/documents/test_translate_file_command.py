@@ -242,3 +242,70 @@ def test_two_outputs_of_one_name_are_refused(bundle: Path, catalog: Path, tmp_pa
         assert result.exit_code == 2
         assert "would be written as a.po" in result.output
     assert not (tmp_path / "out").exists()
+
+
+def make_project(root: Path) -> Path:
+    """Return a folder with files to translate, and with others."""
+    folder = root / "docs"
+    files = {
+        "a.po": CATALOG.encode(), "guide/b.txt": b"one two\n", "guide/deep/c.JSON": b'{"a": "one two"}',
+        "bad.json": b"{", "picture.png": b"\x89PNG", ".git/config.txt": b"one", "Makefile": b"all:\n", "de/a.po": b"old",
+    }  # fmt: skip
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "link.txt").symlink_to(folder / "guide/b.txt")
+    (folder / "loop").symlink_to(folder)
+    return folder
+
+
+def test_folder_is_translated_into_the_same_tree(bundle: Path, tmp_path: Path) -> None:
+    folder = make_project(tmp_path)
+    output = folder / "de"
+    result = run(bundle, folder, "-o", output, "--json", "--overwrite", "--report", folder / "report.html")
+    assert result.exit_code == 4, result.output
+    assert "Traceback" not in result.output
+    reports = {
+        report["file"]: report for report in map(json.loads, filter(lambda line: line[:1] == "{", result.stdout.splitlines()))
+    }
+    statuses = {str(Path(name).relative_to(folder)): report["status"] for name, report in reports.items()}
+    assert {name for name, status in statuses.items() if status in ("ok", "flagged")} == {
+        "a.po",
+        "guide/b.txt",
+        "guide/deep/c.JSON",
+    }
+    assert {name: status for name, status in statuses.items() if status not in ("ok", "flagged")} == {
+        "bad.json": "refused",
+        **dict.fromkeys(("picture.png", ".git", "Makefile", "link.txt", "loop", "de"), "skipped"),
+    }
+    written = {str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()}
+    assert written == {"a.po", "guide/b.txt", "guide/deep/c.JSON"}
+    assert (folder / "report.html").is_file()
+    assert "3 files done, 1 refused, 6 skipped; " in result.stderr
+    assert "link.txt: is a link (skipped)" in result.stderr.replace("\n", "")
+
+
+def test_options_that_do_not_go_with_folders_are_named(bundle: Path, tmp_path: Path) -> None:
+    folder = make_project(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for arguments, problem in (
+        ((bundle, folder), "give -o DIR, or --project-names"),
+        ((bundle, folder, "-o", folder), "is also the folder of -o"),
+        ((bundle, folder, "-o", tmp_path / "out", "--translation-of", folder / "a.po"), "is for one file"),
+        ((bundle, tmp_path / "empty", "-o", tmp_path / "out"), "holds no file that can be translated"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, problem in " ".join(result.output.split())) == (2, True), result.output
+
+
+def test_names_of_a_project_and_checks_go_with_folders(bundle: Path, tmp_path: Path) -> None:
+    for name in ("en", "fr"):
+        (tmp_path / "locales" / name).mkdir(parents=True)
+        (tmp_path / "locales" / name / "app.json").write_text('{"a": "one two"}', encoding="utf-8")
+    result = run(bundle, tmp_path / "locales", "--project-names")
+    assert result.exit_code in (0, 3), result.output
+    assert (tmp_path / "locales/de/app.json").is_file()
+    assert "1 file done, 0 refused, 1 skipped" in result.stderr
+    check = run("--check", tmp_path / "locales", "--from", "en", "--to", "de")
+    assert check.exit_code in (0, 3)
+    assert "1 file done, 0 refused, 2 skipped" in check.stderr  # the two files that are no translation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,12 @@ from dragoman.console.options import (
     usage_error,
     with_options,
 )
+from dragoman.errors import OutputError
 from dragoman.io.storage import atomic_write
 
 if TYPE_CHECKING:
     from dragoman.documents.file_report import FileReport, OnProgress
+    from dragoman.documents.folder_files import InputFiles
     from dragoman.documents.unit_selection import Scope
     from dragoman.inference.whole_texts import PlaceholderMethod
     from dragoman.runtime.device_options import DeviceOptions
@@ -68,7 +70,9 @@ def scope_options(command: Callable[..., None]) -> Callable[..., None]:
 class TranslateFileOptions:
     """Options of `dragoman translate-file`."""
 
-    arguments: tuple[str, ...] = argument("arguments", nargs=-1, required=True, metavar="[BUNDLE] FILE... [KEY=VALUE]...")
+    arguments: tuple[str, ...] = argument(
+        "arguments", nargs=-1, required=True, metavar="[BUNDLE] FILE|FOLDER... [KEY=VALUE]..."
+    )
     output: Path | None = option(
         "-o", "--output", type=PATH_TYPE, metavar="DIR", help="Folder for the translated files, under the same names."
     )
@@ -145,7 +149,7 @@ class TranslateFileOptions:
 @click.command()
 @with_options(TranslateFileOptions)
 def translate_file(args: TranslateFileOptions) -> None:
-    """Translate each FILE with BUNDLE. Everything but the texts stays as it is, byte for byte.
+    """Translate each FILE, and the files in each FOLDER, with BUNDLE. All bytes but those of the texts stay as they are.
 
     The ending of a name selects the format. Catalogs: PO, XLIFF, TMX, JSON, JSON5, YAML, properties, strings, stringsdict,
     xcstrings, Android, RESX, TS, Fluent. Documents: HTML, Markdown, reStructuredText, AsciiDoc, DocBook, DOCX, PPTX, XLSX, ODT,
@@ -156,29 +160,54 @@ def translate_file(args: TranslateFileOptions) -> None:
     \b
     Example:  dragoman translate-file runs/general-ende/bundle messages.po index.html -o out
               dragoman translate-file runs/general-ende/bundle en.json --keys 'app.*' --skip-keys '*.url' -o out
+              dragoman translate-file runs/general-ende/bundle docs/en -o docs/de
               dragoman translate-file --check messages.po
     """
     from dragoman.console.terminal import print_json, progress_bar, stderr_console
-    from dragoman.documents.file_report import describe, report_file
+    from dragoman.documents.file_report import FileReport, describe, report_file, summarize
+    from dragoman.documents.folder_files import list_files
     from dragoman.documents.review_page import render_review
 
     settings = [argument for argument in args.arguments if "=" in argument and not Path(argument).exists()]
     paths = [Path(argument) for argument in args.arguments if argument not in settings]
     _check_options(args, paths, settings)
-    files = paths if args.check else paths[1:]
+    files = list_files(paths if args.check else paths[1:], [path for path in (args.output, args.report) if path is not None])
+    _check_folders(args, files)
     if args.report is not None:
-        check_output_paths(args.report, overwrite=args.overwrite, input_paths=files)
+        check_output_paths(args.report, overwrite=args.overwrite, input_paths=paths)
     translate = _build_check(args) if args.check else _build_translate(args, paths[0], files, settings)
     console = stderr_console()
     reports: list[FileReport] = []
-    for path in files:
-        with progress_bar(console, path.name, None, unit="texts", hidden=args.check) as bar:
-            report = report_file(path, translate, bar.set_done, verbose=args.verbose)
+
+    def add_report(report: FileReport) -> None:
         reports.append(report)
         if args.as_json:
             print_json(report)
         for line in describe(report):
             console.print(line, markup=False)
+
+    for path, reason in files.skipped.items():
+        add_report(FileReport(str(path), "skipped", error=f"{path}: {reason}", code="unknown-format"))
+    if files.folders:
+        sizes = {path: path.stat().st_size for path in files.places}
+        num_done = 0
+        with progress_bar(console, f"{len(sizes)} files", sum(sizes.values()), unit="bytes", hidden=args.check) as bar:
+            for path, size in sizes.items():
+
+                def advance(done: int, total: int, start: int = num_done, size: int = size) -> None:
+                    bar.set_done(start + size * done // max(total, 1))
+
+                report = report_file(path, translate, advance, verbose=args.verbose)
+                has_no_source = args.check and report.code == "file-not-found"
+                add_report(replace(report, status="skipped") if has_no_source else report)
+                num_done += size
+                bar.set_done(num_done)
+        console.print(summarize(reports), markup=False)
+    else:
+        for path in files.places:
+            with progress_bar(console, path.name, None, unit="texts", hidden=args.check) as bar:
+                report = report_file(path, translate, bar.set_done, verbose=args.verbose)
+            add_report(report)
     if args.report is not None:
         with atomic_write(args.report, overwrite=True) as stream:
             stream.write(render_review(reports))
@@ -203,6 +232,21 @@ def _check_options(args: TranslateFileOptions, paths: Sequence[Path], settings: 
         raise usage_error("--fuzzy looks for similar texts in a translation memory; give --memory FILE")
 
 
+def _check_folders(args: TranslateFileOptions, files: InputFiles) -> None:
+    """Raise UsageError for options that do not go with folders, and for folders without a file."""
+    if not files.folders:
+        return
+    if args.translation_of is not None:
+        raise usage_error("--translation-of is for one file, and not for a folder")
+    if not (args.check or args.project_names or args.output is not None):
+        raise usage_error("a folder needs a place for its translations; give -o DIR, or --project-names")
+    for folder in files.folders:
+        if args.output is not None and args.output.resolve() == folder.resolve():
+            raise usage_error(f"{folder}: is also the folder of -o; give another one")
+        if not any(path.is_relative_to(folder) for path in files.places):
+            raise usage_error(f"{folder}: holds no file that can be translated")
+
+
 def _build_check(args: TranslateFileOptions) -> Callable[[Path, OnProgress], FileReport]:
     """Return the function that checks a file."""
     from dragoman.documents.file_report import report_check
@@ -220,9 +264,11 @@ def _build_check(args: TranslateFileOptions) -> Callable[[Path, OnProgress], Fil
 
 
 def _build_translate(
-    args: TranslateFileOptions, model: Path, files: Sequence[Path], settings: Sequence[str]
+    args: TranslateFileOptions, model: Path, files: InputFiles, settings: Sequence[str]
 ) -> Callable[[Path, OnProgress], FileReport]:
     """Load a bundle, and return the function that translates a file and writes it beside the original or into a folder.
+
+    A file of a folder without a name of its project is moved to the skipped ones.
 
     model: the bundle, or the name of a listed model
     settings: keys of the section [decoding], as KEY=VALUE
@@ -254,15 +300,25 @@ def _build_translate(
     translator = FileTranslator(load(bundle, *args.ensemble, task="translation", **args.device_options), options, **decoding)
 
     folder = args.output
-    outputs = {
-        path: translator.name_output(path) if folder is None else folder / path.with_suffix(get_output_suffix(path)).name
-        for path in files
-    }
+    outputs: dict[Path, Path] = {}
+    for path, place in list(files.places.items()):
+        if folder is not None:
+            outputs[path] = folder / place.with_suffix(get_output_suffix(path))
+        elif files.folders and not translator.has_project_name(path):
+            files.skipped[path] = "has no name that says where the project looks for its translation"
+            del files.places[path]
+        else:
+            outputs[path] = translator.name_output(path)
     _check_outputs(list(outputs.values()), args.report)
+    inputs = {path.resolve() for path in files.places}
 
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
         output = outputs[path]
-        check_output_paths(output, overwrite=True, input_paths=[bundle, *files])
+        check_output_paths(output, overwrite=True, input_paths=[bundle, path])
+        if output.resolve() in inputs:
+            raise OutputError(
+                f"{output}: is an input of this command, which stays; give another output", code="output-is-input"
+            )
         treat_termination_as_interrupt()
         return report_translation(
             translator.translate(path, output, overwrite=args.overwrite, original=args.translation_of, on_progress=on_progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,8 +62,8 @@ class TermReport:
 class FileReport:
     """Output of `dragoman translate-file --json` for a file.
 
-    status: "ok", "flagged" or "refused"
-    error, code: the reason for a refusal
+    status: "ok", "flagged", "refused", or "skipped" for what a folder has beside files to translate
+    error, code: the reason why the file is refused or skipped
     texts: number of texts in the file
     translated, from_memory: number of new translations, and of those that the memory had
     fuzzy_matches: number of those in the memory whose source is only similar, which a human has to check
@@ -187,7 +188,7 @@ def _list_flagged(results: Sequence[UnitResult]) -> list[FlaggedText]:
 def describe(report: FileReport) -> list[str]:
     """Return the messages about a file."""
     if report.error is not None:
-        return [f"{report.error} (refused)"]
+        return [f"{report.error} ({report.status})"]
     lines = []
     for text in report.flagged[:MAX_MESSAGES]:
         place = f" ({text.context})" if text.context else ""
@@ -210,3 +211,19 @@ def describe(report: FileReport) -> list[str]:
     if report.skipped:
         counts += f", not translated: {', '.join(f'{name} ({number})' for name, number in report.skipped.items())}"
     return [*lines, f"{report.file}: {counts}, {len(report.flagged)} flagged"]
+
+
+def summarize(reports: Sequence[FileReport]) -> str:
+    """Return one line about all files of a command."""
+    numbers = Counter(report.status for report in reports)
+    num_good = numbers["ok"] + numbers["flagged"]
+    translated, kept, left, flagged = (
+        sum(counts)
+        for counts in zip(
+            *((report.translated, report.kept, report.left, len(report.flagged)) for report in reports), strict=True
+        )
+    )
+    return (
+        f"{format_count(num_good, 'file')} done, {numbers['refused']} refused, {numbers['skipped']} skipped; "
+        f"{format_count(translated, 'text')} translated, {kept} kept, {left} left, {flagged} flagged"
+    )

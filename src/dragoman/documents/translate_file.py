@@ -206,9 +206,15 @@ class FileTranslator:
 
     def name_output(self, path: Path) -> Path:
         """Return the name of the translation of a file: beside it, or as its project has it."""
+        return self._find_project_name(path) or name_beside(path, self.options.target_language)
+
+    def has_project_name(self, path: Path) -> bool:
+        """Return whether the name of a file says where its project looks for the translation."""
+        return self._find_project_name(path) is not None
+
+    def _find_project_name(self, path: Path) -> Path | None:
         languages = self.options.source_language, self.options.target_language
-        name = name_in_project(path, *languages) if self._project_names and all(languages) else None
-        return name or name_beside(path, languages[1])
+        return name_in_project(path, *languages) if self._project_names and all(languages) else None
 
     def _translate_lines(self, request: LineRequest) -> Sequence[Translation]:
         return self._translator.texts.answer(request, self._decoding)

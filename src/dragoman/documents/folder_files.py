@@ -1,0 +1,74 @@
+"""Files of folders that are translated: each file of a known format, and the reason for each that is skipped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dragoman.documents.formats import SUFFIXES
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """Files to translate.
+
+    Attributes:
+        places: by the path of each file, its place below the folder that was given; for a file that was given, its name
+        skipped: by the path of each file and folder that is left out, the reason
+        folders: folders that were given
+    """
+
+    places: dict[Path, Path] = field(default_factory=dict)
+    skipped: dict[Path, str] = field(default_factory=dict)
+    folders: Sequence[Path] = ()
+
+
+def list_files(paths: Sequence[Path], excluded: Collection[Path] = ()) -> InputFiles:
+    """Return the files among paths, and those in the folders among them, in the order of their names.
+
+    Links in a folder are not followed, so that no file is outside of it and none comes twice.
+
+    excluded: files and folders that the command writes
+    """
+    files = InputFiles(folders=[path for path in paths if path.is_dir()])
+    written = {path.resolve() for path in excluded}
+    for path in paths:
+        if not path.is_dir():
+            files.places[path] = Path(path.name)
+            continue
+        for inner, reason in _walk(path, written, files.skipped):
+            if reason:
+                files.skipped[inner] = reason
+            else:
+                files.places[inner] = inner.relative_to(path)
+    return files
+
+
+def _walk(root: Path, written: Collection[Path], skipped: dict[Path, str]) -> Iterator[tuple[Path, str]]:
+    """Yield the files of a folder, and what is skipped, with the reason or an empty text."""
+
+    def skip_folder(error: OSError) -> None:
+        skipped[Path(error.filename)] = f"cannot be read: {error.strerror}"
+
+    for name, folders, names in os.walk(root, onerror=skip_folder):
+        folder = Path(name)
+        for inner in sorted(folders):
+            reason = "is an output" if (folder / inner).resolve() in written else _find_reason(folder / inner)
+            if reason:
+                folders.remove(inner)
+                yield folder / inner, reason
+        folders.sort()
+        for inner in sorted(names):
+            path = folder / inner
+            reason = "is an output" if path.resolve() in written else _find_reason(path)
+            if not reason and not path.is_file():
+                reason = "is no regular file"
+            if not reason and path.suffix.lower() not in SUFFIXES:
+                reason = f"has an ending of no format that is translated: {path.suffix[:20]!r}"
+            yield path, reason
+
+
+def _find_reason(path: Path) -> str:
+    return "is a link" if path.is_symlink() else "is hidden" if path.name.startswith(".") else ""
