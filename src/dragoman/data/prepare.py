@@ -153,6 +153,7 @@ def prepare(
         )
     check_task_formats(recipe.task, recipe.data)
     work_dir = folder.with_name(f".{folder.name}.partial")
+    builder = CorpusBuilder(recipe, work_dir, notify, on_progress, map_items)
     try:
         manifest = read_manifest(folder)
         inputs = hash_inputs(recipe, manifest["inputs"] if manifest is not None else {})
@@ -161,7 +162,7 @@ def prepare(
             if manifest["files"] == hash_prepared_files(folder):
                 accept(manifest["files"])
                 _tidy_up(folder, work_dir, manifest, inputs)
-                tokenizer = _read_tokenizer(recipe, folder)
+                tokenizer = builder.read_tokenizer(folder)
                 check_terminology(recipe.data, recipe.default_pair, tokenizer)
                 return PreparedData(folder, tokenizer, manifest["pair_counts"], is_new=False)
             notify(f"{folder}: a prepared file is missing or was changed; preparing again")
@@ -169,7 +170,7 @@ def prepare(
         with lock_dir(work_dir):
             _resume_or_clear(work_dir, digest, inputs, notify)
             try:
-                pair_counts = CorpusBuilder(recipe, work_dir, notify, on_progress, map_items).build()
+                pair_counts = builder.build()
                 digests = hash_prepared_files(work_dir)
                 accept(digests)
             except (WorkerLostError, ClusterError, OutputError):
@@ -181,7 +182,7 @@ def prepare(
             _publish(work_dir, folder, digests)
     except OSError as error:
         raise to_write_error(folder, error) from None
-    return PreparedData(folder, _read_tokenizer(recipe, folder), pair_counts, is_new=True)
+    return PreparedData(folder, builder.read_tokenizer(folder), pair_counts, is_new=True)
 
 
 def _tidy_up(folder: Path, work_dir: Path, manifest: dict[str, Any], inputs: dict[str, Any]) -> None:
@@ -241,6 +242,13 @@ class CorpusBuilder:
     def num_workers(self) -> int:
         """Number of worker processes."""
         return self.recipe.data.preprocessing_workers or count_cores()
+
+    def read_tokenizer(self, folder: Path) -> PairTokenizer:
+        """Read the tokenizers of a prepared folder. Raises RecipeError if they cannot sample as the recipe asks."""
+        tokenizer = read_recipe_tokenizer(folder, self.recipe)
+        for vocabulary in (tokenizer.source, tokenizer.target):
+            check_sampling(vocabulary, self.recipe.tokenizer, str(folder))
+        return tokenizer
 
     def build(self) -> dict[str, PairStats]:
         """Write all files except the manifest, and return the statistics."""
@@ -319,7 +327,7 @@ class CorpusBuilder:
         """Train the tokenizer on the cleaned text, or read the models that the recipe names."""
         recipe, config = self.recipe, self.recipe.tokenizer
         if (self.work_dir / TOKENIZER_MARKER).is_file():
-            return _read_tokenizer(recipe, self.work_dir)
+            return self.read_tokenizer(self.work_dir)
         if recipe.training.init_from is not None:
             folder = locate_initial_bundle(recipe.training.init_from, recipe.run)
             self.notify(f"using the tokenizer of {folder}")
@@ -454,10 +462,3 @@ def _publish(work_dir: Path, folder: Path, digests: dict[str, str]) -> None:
     for name in (*digests, *page_names, MANIFEST):
         (work_dir / name).rename(folder / name)
     shutil.rmtree(work_dir, ignore_errors=True)
-
-
-def _read_tokenizer(recipe: Recipe, folder: Path) -> PairTokenizer:
-    tokenizer = read_recipe_tokenizer(folder, recipe)
-    for vocabulary in (tokenizer.source, tokenizer.target):
-        check_sampling(vocabulary, recipe.tokenizer, str(folder))
-    return tokenizer

@@ -78,7 +78,6 @@ class LanguagesFields(RequestFields):
 def build_deepl_router(service: TranslationService, settings: ServerSettings, glossaries: GlossaryStore) -> APIRouter:
     """Return the routes of DeepL's API."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
-    creation_lock = asyncio.Lock()
 
     @router.post("/translate", openapi_extra=describe_fields(DeeplFields, TRANSLATE_EXAMPLE))
     async def translate(request: Request) -> JSONResponse:
@@ -130,6 +129,15 @@ def build_deepl_router(service: TranslationService, settings: ServerSettings, gl
         """Return the characters that all processes of the server have translated for the key since its start."""
         count = service.usage.count(identify_client(request.scope).owner)
         return JSONResponse({"character_count": count, "character_limit": CHARACTER_LIMIT})
+
+    router.include_router(_build_glossary_router(service, glossaries))
+    return router
+
+
+def _build_glossary_router(service: TranslationService, glossaries: GlossaryStore) -> APIRouter:
+    """Return the routes of glossaries."""
+    router = APIRouter()
+    creation_lock = asyncio.Lock()
 
     @router.get("/glossary-language-pairs")
     async def glossary_pairs() -> JSONResponse:

@@ -111,6 +111,14 @@ def build_libretranslate_router(service: TranslationService, settings: ServerSet
         [detected] = await service.detect([fields.q if isinstance(fields.q, str) else "\n".join(fields.q)])
         return JSONResponse([{"confidence": item.confidence, "language": item.language} for item in detected])
 
+    router.include_router(_build_settings_router(service, settings))
+    return router
+
+
+def _build_settings_router(service: TranslationService, settings: ServerSettings) -> APIRouter:
+    """Return the routes that describe the server."""
+    router = APIRouter()
+
     @router.get("/spec")
     async def spec(request: Request) -> JSONResponse:
         """Return the description of the API."""

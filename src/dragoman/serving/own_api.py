@@ -166,36 +166,10 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
     """Return the routes of our own API."""
     router = APIRouter(prefix="/v1", tags=["dragoman"])
 
-    async def read_request(request: Request) -> tuple[TextRequest, Details]:
-        fields = check_fields(TranslationFields, await read_fields(request))
-        check_number_of_texts(fields.texts, settings)
-        _check_one_for_each("constraints", fields.constraints, fields.texts)
-        constraints = [None if item is None else item.to_constraints() for item in fields.constraints]
-        decoding = _build_decoding(fields.beam_size, fields.alternatives)
-        owner = identify_client(request.scope).owner
-        glossary = None if fields.glossary is None else await asyncio.to_thread(_find_glossary, fields, glossaries, owner)
-        text_request = TextRequest(
-            fields.texts,
-            fields.source,
-            fields.target,
-            TextOptions(
-                fields.markup,
-                split_sentences=fields.split_sentences,
-                keep_line_breaks=fields.markup == "none",
-                detects_outline=fields.markup == "xml",
-                attention=fields.alignment or fields.attention,
-                glossary=glossary,
-                strict_terms=fields.strict_terms,
-            ),
-            tuple(sorted(decoding.items())),
-            constraints,
-        )
-        return text_request, Details(fields.alignment, fields.attention)
-
     @router.post("/translate", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLES))
     async def translate(request: Request) -> JSONResponse:
         """Translate texts, with the score, the status and the checks of each segment."""
-        text_request, details = await read_request(request)
+        text_request, details = await _read_request(request, settings, glossaries)
         results = await service.translate(text_request)
         return JSONResponse({"translations": [describe_translation(result, details) for result in results]})
 
@@ -205,7 +179,7 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
 
         The events are `sentence`, `text` with the whole translation of one text, and `end` or `error`.
         """
-        text_request, details = await read_request(request)
+        text_request, details = await _read_request(request, settings, glossaries)
         return StreamingResponse(_stream(service, text_request, details), media_type="text/event-stream")
 
     @router.post("/parse", openapi_extra=describe_fields(ParseFields, PARSE_EXAMPLES))
@@ -247,6 +221,34 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
         return JSONResponse({"models": list(map(describe_model, service.models.models))})
 
     return router
+
+
+async def _read_request(request: Request, settings: ServerSettings, glossaries: GlossaryStore) -> tuple[TextRequest, Details]:
+    """Return a request for translations, and the details of its answer. Raises HttpError."""
+    fields = check_fields(TranslationFields, await read_fields(request))
+    check_number_of_texts(fields.texts, settings)
+    _check_one_for_each("constraints", fields.constraints, fields.texts)
+    constraints = [None if item is None else item.to_constraints() for item in fields.constraints]
+    decoding = _build_decoding(fields.beam_size, fields.alternatives)
+    owner = identify_client(request.scope).owner
+    glossary = None if fields.glossary is None else await asyncio.to_thread(_find_glossary, fields, glossaries, owner)
+    text_request = TextRequest(
+        fields.texts,
+        fields.source,
+        fields.target,
+        TextOptions(
+            fields.markup,
+            split_sentences=fields.split_sentences,
+            keep_line_breaks=fields.markup == "none",
+            detects_outline=fields.markup == "xml",
+            attention=fields.alignment or fields.attention,
+            glossary=glossary,
+            strict_terms=fields.strict_terms,
+        ),
+        tuple(sorted(decoding.items())),
+        constraints,
+    )
+    return text_request, Details(fields.alignment, fields.attention)
 
 
 def _check_one_for_each(name: str, values: Sequence[object], texts: Sequence[object], noun: str = "texts") -> None:
