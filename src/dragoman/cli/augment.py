@@ -244,7 +244,8 @@ def _translate_and_write(
         total_lines = sum(1 for _ in _read_input_pairs(augmentation, inputs, task))
         if not total_lines:
             raise DataError(f"{inputs[0].name}: is empty; give a file with text")
-        start_time = time.monotonic()
+        pairs = _read_input_pairs(augmentation, inputs, task)
+        start_time, resumed_lines = time.monotonic(), 0
         treat_termination_as_interrupt()
         if args.cluster is not None:
             bundles = tuple(normalize_url(path) for path in [bundle, *args.ensemble])
@@ -253,7 +254,7 @@ def _translate_and_write(
             function = AugmentShard(model, augmentation, decoding, output_format)
             with progress_bar(stderr_console(), "translating", total_lines) as bar, connect(args.cluster) as executor:
                 status_counts: Mapping[str, int] = augment_on_cluster(
-                    _read_input_pairs(augmentation, inputs, task),
+                    pairs,
                     function,
                     args.output,
                     request,
@@ -261,30 +262,24 @@ def _translate_and_write(
                     overwrite=args.overwrite,
                     on_progress=lambda done: bar.set_done(done, total_lines),
                 )
-            _finish(
-                bundle,
-                task,
-                _summarize(args.output, 0, time.monotonic() - start_time, total_lines, status_counts),
-                args.as_json,
-            )
-            return
-        with (
-            resumable_output(args.output, request, overwrite=args.overwrite) as output_file,
-            progress_bar(stderr_console(), "translating", total_lines) as bar,
-        ):
-            resumed_lines = output_file.num_read
-            try:
-                status_counts = write_pairs(
-                    _read_input_pairs(augmentation, inputs, task),
-                    augmentation,
-                    lambda lines, start_index: translator.translate(lines, start_index=start_index, **decoding),
-                    output_file,
-                    file_format=output_format,
-                    on_progress=bar.advance,
-                )
-            except KeyboardInterrupt:
-                resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}"
-                raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
+        else:
+            with (
+                resumable_output(args.output, request, overwrite=args.overwrite) as output_file,
+                progress_bar(stderr_console(), "translating", total_lines) as bar,
+            ):
+                resumed_lines = output_file.num_read
+                try:
+                    status_counts = write_pairs(
+                        pairs,
+                        augmentation,
+                        lambda lines, start_index: translator.translate(lines, start_index=start_index, **decoding),
+                        output_file,
+                        file_format=output_format,
+                        on_progress=bar.advance,
+                    )
+                except KeyboardInterrupt:
+                    resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}"
+                    raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
         summary = _summarize(args.output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
         _finish(bundle, task, summary, args.as_json)
 

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.cluster_translate import WorkerTranslator
-from dragoman.cluster.shards import Executor, Shard, open_request, read_output, run_shards
-from dragoman.cluster.versions import get_versions
-from dragoman.formats.object_store import StoreFolder, check_output_is_free, normalize_url, write_pieces
+from dragoman.cluster.shards import Executor, Shard, write_by_shards
 
 if TYPE_CHECKING:
     from dragoman.formats.pair import Pair
@@ -51,20 +49,13 @@ def augment_on_cluster(
 ) -> Counter[str]:
     """Write what `dragoman.inference.synthetic_data.augment` writes, byte for byte; return the number of pairs by outcome.
 
-    A shard is a window of one machine. The shards are in `OUTPUT.shards` until the output is written.
+    A shard is a window of one machine. See `write_by_shards` for the arguments.
 
-    output: local path or URL of an object store
-    request: everything that determines the output
     on_progress: called with the number of lines that are done
     """
-    output_url = normalize_url(output)
-    check_output_is_free(output_url, overwrite=overwrite)
-    folder = StoreFolder(f"{output_url}.shards")
-    open_request(folder, {"command": "augment", **request, "versions": get_versions()}, overwrite=overwrite)
-    records = run_shards(function, _split_windows(pairs), folder, executor, on_progress=on_progress)
-    check_output_is_free(output_url, overwrite=overwrite)
-    write_pieces(output_url, (read_output(folder, record, "txt") for record in records))
-    folder.delete()
+    request = {"command": "augment", **request}
+    shards = _split_windows(pairs)
+    records = write_by_shards(function, shards, output, request, executor, overwrite=overwrite, on_progress=on_progress)
     counts = Counter[str]()
     for record in records:
         counts.update(record.summary)

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.translation_output import write_translations
-from dragoman.cluster.shards import Executor, ShardRecord, open_request, read_output, run_shards, split_lines
-from dragoman.cluster.versions import get_versions
+from dragoman.cluster.shards import Executor, ShardRecord, split_lines, write_by_shards
 from dragoman.console.input_windows import FILE_WINDOW
-from dragoman.formats.object_store import StoreFolder, check_output_is_free, fetch_file, is_url, normalize_url, write_pieces
+from dragoman.formats.object_store import check_output_is_free, fetch_file, is_url, normalize_url
 from dragoman.inference.commands.line_report import LineWarnings
 
 if TYPE_CHECKING:
@@ -85,10 +84,9 @@ def translate_on_cluster(
 ) -> LineWarnings:
     """Translate a file as one machine does, byte for byte, and return the warnings about its lines.
 
-    A shard is a window of lines. The shards are in `OUTPUT.shards` until the output is written. Workers translate with one
-    thread.
+    A shard is a window of lines. Workers translate with one thread. See `write_by_shards` for the arguments.
 
-    bundles, source, output: local paths or URLs of an object store
+    bundles, source: local paths or URLs of an object store
     on_progress: called with the lines that are done, and their total
     """
     from dragoman.errors import BundleError
@@ -96,8 +94,8 @@ def translate_on_cluster(
     from dragoman.inference.bundle_store import locate_bundle
     from dragoman.io.storage import read_digests
 
-    input_url, output_url = normalize_url(source), normalize_url(output)
-    check_output_is_free(output_url, overwrite=overwrite)
+    input_url = normalize_url(source)
+    check_output_is_free(normalize_url(output), overwrite=overwrite)  # before the input is fetched
     digests = [read_digests(locate_bundle(bundle), BundleError) for bundle in bundles]
     request = {
         "command": "translate",
@@ -107,9 +105,7 @@ def translate_on_cluster(
         "device": [device_options["device"], device_options["precision"]],
         "json": as_json,
         "window": window or FILE_WINDOW,
-        "versions": get_versions(),
     }
-    folder = StoreFolder(f"{output_url}.shards")
     model = WorkerTranslator(tuple(map(normalize_url, bundles)), on_one_thread(device_options))
     function = TranslateShard(model, decoding, as_json)
     with ExitStack() as stack:
@@ -118,18 +114,16 @@ def translate_on_cluster(
             path = Path(stack.enter_context(tempfile.TemporaryDirectory()), Path(input_url).name)
             fetch_file(input_url, path)
         num_lines = sum(1 for _ in read_lines(path))  # names a line that cannot be read before any work is done
-        open_request(folder, request, overwrite=overwrite)
         on_progress(0, num_lines)
-        records = run_shards(
+        records = write_by_shards(
             function,
             split_lines(read_lines(path), lines_per_shard=window or FILE_WINDOW),
-            folder,
+            output,
+            request,
             executor,
+            overwrite=overwrite,
             on_progress=lambda done: on_progress(done, num_lines),
         )
-    check_output_is_free(output_url, overwrite=overwrite)
-    write_pieces(output_url, (read_output(folder, record, "txt") for record in records))
-    folder.delete()
     return _merge_warnings(records)
 
 

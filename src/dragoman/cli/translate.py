@@ -46,6 +46,7 @@ from dragoman.runtime.counts import format_count
 if TYPE_CHECKING:
     from dragoman.cli.translation_output import TranslatedLine
     from dragoman.config import DecodingConfig
+    from dragoman.inference.commands.line_report import LineWarnings
     from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.translation_constraints import TranslationConstraints
     from dragoman.inference.translator import Translator
@@ -172,22 +173,7 @@ def translate(args: TranslateOptions) -> None:
         alignment_sink as links,
         progress_bar(console, "translating", line_count, hidden=is_interactive_input(source)) as bar,
     ):
-        from dragoman.inference.load import load, load_pivot  # the import of torch takes seconds, in which the bar is shown
-
-        pivot = None
-        if args.is_pivot:
-            pivot = load_pivot(bundles[0], bundles[-1] if bundles[1:] else None, via=args.via or "", **args.device_options)
-            translator = pivot.first
-        else:
-            adapters = {} if args.adapter is None else {str(args.adapter): args.adapter}
-            translator = load(
-                bundles[0],
-                *args.ensemble,
-                task="translation",
-                shortlist=args.shortlist,
-                adapters=adapters,
-                **args.device_options,
-            ).with_adapter(None if args.adapter is None else str(args.adapter))
+        translator, pivot = _load_translators(args, bundles)  # takes seconds, in which the bar is shown
         if is_interactive_input(source) and (purpose := translator.recipe.card.purpose):
             console.print(f"{args.bundle}: {purpose}", markup=False)
         config = translator.resolve_decoding(decoding)
@@ -209,6 +195,27 @@ def translate(args: TranslateOptions) -> None:
         else:
             translated_lines = _translate_windows(pivot or translator, windows, args.constraints, line_constraints, options)
         line_warnings = write_translations(stream, links, translated_lines, as_json=args.as_json, flush_lines=flush_lines)
+    _print_warnings(line_warnings, translator, config)
+
+
+def _load_translators(args: TranslateOptions, bundles: Sequence[Path]) -> tuple[Translator, PivotTranslator | None]:
+    """Return the translator of the first bundle, and the one that translates in two steps if there is one."""
+    from dragoman.inference.load import load, load_pivot
+
+    if args.is_pivot:
+        pivot = load_pivot(bundles[0], bundles[-1] if bundles[1:] else None, via=args.via or "", **args.device_options)
+        return pivot.first, pivot
+    adapters = {} if args.adapter is None else {str(args.adapter): args.adapter}
+    options: dict[str, Any] = {"shortlist": args.shortlist, "adapters": adapters, **args.device_options}
+    translator = load(bundles[0], *args.ensemble, task="translation", **options)
+    return translator.with_adapter(None if args.adapter is None else str(args.adapter)), None
+
+
+def _print_warnings(line_warnings: LineWarnings, translator: Translator, config: DecodingConfig) -> None:
+    """Print the warnings about lines, and exit if a line is incomplete."""
+    from dragoman.console.terminal import stderr_console
+
+    console = stderr_console()
     for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
         console.print(warning, markup=False)
     if line_warnings.has_errors:
@@ -234,8 +241,7 @@ def _translate_on_cluster(args: TranslateOptions, address: str) -> None:
     treat_termination_as_interrupt()
     translator = load(bundles[0], *bundles[1:], task="translation", **args.device_options)
     config = translator.resolve_decoding(decoding)  # a wrong setting is an error before any work
-    console = stderr_console()
-    with progress_bar(console, "translating", None) as bar, connect(address) as executor:
+    with progress_bar(stderr_console(), "translating", None) as bar, connect(address) as executor:
         line_warnings = translate_on_cluster(
             bundles,
             files[0],
@@ -248,10 +254,7 @@ def _translate_on_cluster(args: TranslateOptions, address: str) -> None:
             window=args.window,
             overwrite=args.overwrite,
         )
-    for warning in line_warnings.format_messages(translator.inference_model.max_positions, config):
-        console.print(warning, markup=False)
-    if line_warnings.has_errors:
-        sys.exit(INCOMPLETE_LINES)
+    _print_warnings(line_warnings, translator, config)
 
 
 def _read_constraints(path: Path, line_count: int | None) -> list[TranslationConstraints]:

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dragoman.cleaning.cleaned_corpus import BatchReference
 from dragoman.cluster.interruption import remember_interrupts
 from dragoman.cluster.versions import check_versions, get_versions
 from dragoman.errors import ClusterError, DragomanError, OutputError, WorkerLostError
-from dragoman.formats.object_store import StoreFolder
+from dragoman.formats.object_store import StoreFolder, check_output_is_free, normalize_url, write_pieces
 
 MAX_ATTEMPTS = 4
 """Number of times that a shard is tried, whether it fails or its worker is lost."""
@@ -221,6 +222,34 @@ def run_shards(
     if failures:
         raise _to_cluster_error(failures, len(records), folder)
     return [records[index] for index in sorted(records)]
+
+
+def write_by_shards(
+    function: ShardFunction,
+    shards: Iterable[Shard],
+    output: str | Path,
+    request: Mapping[str, Any],
+    executor: Executor,
+    *,
+    overwrite: bool,
+    on_progress: Callable[[int], None],
+) -> list[ShardRecord]:
+    """Process shards, join their outputs with the suffix `txt`, and return their records in order.
+
+    The shards are in `OUTPUT.shards` until the output is written.
+
+    output: local path or URL of an object store
+    request: everything that determines the output
+    """
+    url = normalize_url(output)
+    check_output_is_free(url, overwrite=overwrite)
+    folder = StoreFolder(f"{url}.shards")
+    open_request(folder, {**request, "versions": get_versions()}, overwrite=overwrite)
+    records = run_shards(function, shards, folder, executor, on_progress=on_progress)
+    check_output_is_free(url, overwrite=overwrite)
+    write_pieces(url, (read_output(folder, record, "txt") for record in records))
+    folder.delete()
+    return records
 
 
 @dataclass(frozen=True)
