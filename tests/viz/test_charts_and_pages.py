@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dragoman.viz import (
     MetricTile,
+    PageState,
     Panel,
     ReportTable,
     SentenceHistory,
@@ -382,9 +383,7 @@ class PageReader(HTMLParser):
 def hostile_page() -> str:
     return render_run_page(
         HOSTILE[0],
-        state="running",
-        state_detail=HOSTILE[0],
-        progress=0.5,
+        PageState("running", HOSTILE[0], 0.5),
         tiles=[MetricTile(text, text, text) for text in HOSTILE],
         figures=[(text, svg) for text, svg in zip(HOSTILE, hostile_drawings(), strict=False)],
         sentences=[SentenceHistory(text, text, [(text, text)]) for text in HOSTILE],

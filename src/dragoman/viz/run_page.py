@@ -58,12 +58,24 @@ class SentenceHistory:
     versions: Sequence[tuple[str, str]]
 
 
+@dataclass(frozen=True)
+class PageState:
+    """State of a run.
+
+    name: running, finished, stopped, failed or stalled
+    detail: text after the state
+    progress: share of the budget that is spent, from 0 to 1
+    """
+
+    name: str
+    detail: str
+    progress: float
+
+
 def render_run_page(
     title: str,
+    state: PageState,
     *,
-    state: str,
-    state_detail: str,
-    progress: float,
     tiles: Sequence[MetricTile] = (),
     charts: Sequence[str] = (),
     figures: Sequence[tuple[str, str]] = (),
@@ -74,16 +86,14 @@ def render_run_page(
 ) -> str:
     """Return the whole page.
 
-    state: running, finished, stopped, failed or stalled
-    state_detail: text after the state
-    progress: share of the budget that is spent, from 0 to 1
     figures: drawings as (caption, svg)
     refresh_seconds: seconds until a browser reloads the page; None for never
     """
-    percent = f"{100.0 * min(max(progress, 0.0), 1.0):.1f}"
+    percent = f"{100.0 * min(max(state.progress, 0.0), 1.0):.1f}"
+    name = text_to_html(state.name)
     parts = [
         f'<h1 dir="auto">{text_to_html(title)}</h1>',
-        f'<p class="state"><span class="{text_to_html(state)}">{text_to_html(state)}</span>{text_to_html(state_detail)}</p>',
+        f'<p class="state"><span class="{name}">{name}</span>{text_to_html(state.detail)}</p>',
         f'<progress max="100" value="{percent}" aria-label="share of the budget">{percent} %</progress>',
     ]
     if tiles:

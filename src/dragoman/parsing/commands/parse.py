@@ -61,7 +61,7 @@ class LabeledSpan:
     end: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ParseAlternative:
     """One tree of `dragoman parse --json`.
 
@@ -79,20 +79,12 @@ class ParseAlternative:
     token_log_probs: Sequence[float]
 
 
-@dataclass(frozen=True)
-class ParseLine:
+@dataclass(frozen=True, kw_only=True)
+class ParseLine(ParseAlternative):
     """One line of `dragoman parse --json`. Lines count from 1."""
 
     line: int
     words: Sequence[str]
-    tree: str
-    tags: Sequence[str | None]
-    brackets: Sequence[LabeledSpan]
-    score: float
-    status: str
-    repairs: Sequence[str]
-    tokens: Sequence[str]
-    token_log_probs: Sequence[float]
     alternatives: Sequence[ParseAlternative]
 
 

@@ -19,6 +19,7 @@ from dragoman.training.monitoring.events import EventKind, RunClosed, TrainingEv
 from dragoman.training.monitoring.run_status import LogEntry, RunStatus, RunSummary, read_report, read_run_status, summarize_run
 from dragoman.viz import (
     MetricTile,
+    PageState,
     Panel,
     ReportTable,
     SentenceHistory,
@@ -80,9 +81,7 @@ def build_run_page(status: RunStatus, *, timestamp: str) -> str:
     refresh_note = f"; reloads every {refresh} seconds" if refresh is not None else ""
     return render_run_page(
         status.recipe.name,
-        state=summary.state,
-        state_detail=_format_headline(status, summary),
-        progress=summary.progress or 0.0,
+        PageState(summary.state, _format_headline(status, summary), summary.progress or 0.0),
         tiles=_build_tiles(status, summary),
         charts=charts,
         figures=figures,
