@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from dragoman.export.argos import export_argos
 
 EXPECTED_FILE = "digests.json"
 """SHA-256 of the weights of each converted bundle."""
+LANGUAGE_PAIRS = {"nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en_XX", "de_DE")}
 
 
 def write_sources(folder: Path, trained: Path) -> Path:
@@ -35,7 +37,7 @@ def write_sources(folder: Path, trained: Path) -> Path:
     for name, write in WRITERS.items():
         source = write(folder / name) if write else export_argos(load_bundle(trained), folder / f"{name}.argosmodel").path
         bundle = folder.parent / f"{folder.name}-bundles" / name
-        source_language, target_language = ("eng_Latn", "deu_Latn") if name == "nllb" else ("en", "de")
+        source_language, target_language = LANGUAGE_PAIRS.get(name, ("en", "de"))
         dragoman.convert(source, bundle, source_language=source_language, target_language=target_language)
         manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
         digests[source.name] = manifest["files"]["weights.safetensors"]["sha256"]
@@ -55,8 +57,8 @@ def _write_bfloat16(folder: Path) -> Path:
     return marian_folders.write_folder(folder, change_tensors=convert_tensors, as_checkpoint=True)
 
 
-def _write_nllb(folder: Path) -> Path:
-    tuned_folders.write_nllb(folder)
+def _write_tuned(folder: Path, write: Callable[[Path], object]) -> Path:
+    write(folder)
     return folder
 
 
@@ -120,7 +122,9 @@ WRITERS: dict[str, Callable[[Path], Path] | None] = {
     "marian": marian_folders.write_folder,
     "marian-bfloat16": _write_bfloat16,
     "m2m100": m2m100_folders.write_folder,
-    "nllb": _write_nllb,
+    "nllb": partial(_write_tuned, write=tuned_folders.write_nllb),
+    "mbart50": partial(_write_tuned, write=tuned_folders.write_mbart50),
+    "bart": partial(_write_tuned, write=tuned_folders.write_bart),
     "fsmt": _write_fsmt,
     "fairseq": _write_fairseq,
     "opennmt": _write_opennmt,

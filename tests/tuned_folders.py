@@ -181,6 +181,35 @@ def write_mbart50(
     return _save(folder, model, tokenizer, dtype, shard_size, change_model)
 
 
+def write_bart(
+    folder: Path,
+    change: Callable[[Any], object] = lambda tokenizer: None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    shard_size: str = "1GB",
+    change_model: Callable[[Any], object] = lambda model: None,
+    **sizes: Any,
+) -> tuple[Any, Any]:
+    """Write a BART folder as transformers 5 saves it, with `tokenizer.json`, and return the model and the tokenizer."""
+    import transformers
+    from tokenizers import ByteLevelBPETokenizer
+
+    folder.mkdir(parents=True)
+    first = folder.with_name(f"{folder.name}-first")
+    first.mkdir()
+    trained = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trained.train_from_iterator(
+        [*PLAIN, "It's 2026, we'll see"] * 3, vocab_size=340, show_progress=False, special_tokens=special
+    )
+    trained.save_model(str(first))
+    tokenizer = transformers.BartTokenizer(vocab=str(first / "vocab.json"), merges=str(first / "merges.txt"))
+    change(tokenizer)
+    torch.manual_seed(1)
+    config = transformers.BartConfig(vocab_size=len(tokenizer), **SMALL | sizes)
+    return _save(folder, transformers.BartForConditionalGeneration(config), tokenizer, dtype, shard_size, change_model)
+
+
 def make_m2m100_model(vocab_size: int) -> Any:
     """Return a small model of M2M-100 with random weights."""
     import transformers

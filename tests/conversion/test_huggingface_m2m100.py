@@ -77,7 +77,7 @@ def write_folder(folder: Path, kind: str, **changes: Any) -> Any:
     if is_mbart:
         for stack in (model.model.encoder, model.model.decoder):
             torch.nn.init.normal_(stack.layernorm_embedding.weight, mean=1.0, std=0.1)
-        torch.nn.init.normal_(model.final_logits_bias, std=0.5)
+        torch.nn.init.normal_(model.final_logits_bias, std=0.05)
         model.final_logits_bias[0, 1] = -torch.inf
     shared = model.model.shared.weight
     shrink_and_favor_end([shared], shared, model.model.decoder.layer_norm.bias, 2)

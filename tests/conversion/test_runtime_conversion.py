@@ -21,11 +21,11 @@ for name in ("torch", "pyarrow", "sacrebleu", "numba", "transformers", "ctransla
 import dragoman
 sources, bundles, *names = sys.argv[1:]
 for name in names:
-    languages = ("eng_Latn", "deu_Latn") if name == "nllb" else ("en", "de")
+    languages = {"nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en_XX", "de_DE")}.get(name, ("en", "de"))
     dragoman.convert(f"{sources}/{name}", f"{bundles}/{name}", source_language=languages[0], target_language=languages[1])
 """
 NAMES = (
-    *("marian", "marian-bfloat16", "m2m100", "nllb", "fsmt", "fairseq", "opennmt", "eole", "joeynmt"),
+    *("marian", "marian-bfloat16", "m2m100", "nllb", "mbart50", "bart", "fsmt", "fairseq", "opennmt", "eole", "joeynmt"),
     *("marian-npz", "ctranslate2", "argos.argosmodel"),
 )
 

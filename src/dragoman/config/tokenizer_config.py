@@ -26,9 +26,9 @@ Normalization = Literal["nfkc", "nfc", "identity"]
 class TokenizerConfig(RecipeSection):
     """Tokenizer: a SentencePiece model or a list of tokens for both languages, or one for each."""
 
-    model_type: Literal["bpe", "unigram", "word", "char", "byte", "subword-nmt"] = "bpe"
+    model_type: Literal["bpe", "unigram", "word", "char", "byte", "subword-nmt", "byte-level-bpe"] = "bpe"
     """`bpe` and `unigram` are SentencePiece models; `word`, `char` and `byte` are levels; `subword-nmt` applies codes of
-    subword-nmt or fastBPE, or reads text that holds their pieces (`foo@@ bar`)."""
+    subword-nmt or fastBPE, or reads text that holds their pieces (`foo@@ bar`). Bundles of BART have `byte-level-bpe`."""
     joint: bool = True
     """Whether both languages share one model and vocabulary."""
     vocab_size: VocabSize = 32_000
@@ -71,6 +71,8 @@ class TokenizerConfig(RecipeSection):
     language_token_placement: Literal["source", "both"] = "source"
     """Token of the target language before each source, or tokens of both: the source language's before the source, the
     target language's before the output."""
+    prepend_bos: bool = False
+    """Whether source and output begin with the begin token, as in BART; the decoder reads it behind its start token."""
     extra_tokens: list[ExtraToken] = []
     """Tokens beside vocab_size that text holds and that are never split, such as domain tags or placeholders; those that the
     bundle of training.init_from lacks are added to its vocabulary."""
@@ -125,13 +127,17 @@ class TokenizerConfig(RecipeSection):
             (has_list and not is_list, "vocab_file is for word, char and subword-nmt; drop it, or give model_file"),
             (has_codes and model_type != "subword-nmt", "codes_file is for subword-nmt; set model_type = 'subword-nmt'"),
             (
-                self.byte_fallback and model_type in ("word", "subword-nmt"),
+                self.byte_fallback and model_type in ("word", "subword-nmt", "byte-level-bpe"),
                 "byte_fallback = true, but its vocabulary has no byte pieces; set byte_fallback = false",
             ),
             (not self.byte_fallback and model_type == "byte", "byte_fallback = false, but its pieces are bytes; drop it"),
             (
                 self.character_coverage < 1 and model_type not in ("bpe", "unigram", "char"),
                 "character_coverage is for bpe, unigram and char; drop it",
+            ),
+            (
+                self.prepend_bos and self.language_token is not None,
+                "prepend_bos is for models without language tokens; drop it",
             ),
             (self.split_digits and not self.is_sentencepiece, "split_digits is for bpe and unigram; drop it"),
             (

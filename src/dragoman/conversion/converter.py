@@ -19,6 +19,7 @@ from dragoman.conversion import (
     ctranslate2_model,
     eole,
     fairseq_transformer,
+    huggingface_bart,
     huggingface_fsmt,
     huggingface_m2m100,
     huggingface_marian,
@@ -62,6 +63,7 @@ FORMATS: tuple[SourceFormat, ...] = (
     huggingface_marian,
     huggingface_m2m100,
     huggingface_fsmt,
+    huggingface_bart,
     opennmt_py,
     fairseq_transformer,
     eole,
@@ -182,9 +184,8 @@ def _detect_format(files: SourceFiles) -> SourceFormat:
             return source_format
     problem = "has no known format"
     if SETTINGS_FILE in files and (model_type := files.read_json_object(SETTINGS_FILE).get("model_type")) is not None:
-        problem = (
-            f"its {SETTINGS_FILE} has model_type = {model_type!r:.60}, and dragoman converts marian, m2m_100, mbart and fsmt"
-        )
+        known = "bart, fsmt, m2m_100, marian and mbart"
+        problem = f"its {SETTINGS_FILE} has model_type = {model_type!r:.60}, and dragoman converts {known}"
     raise DataError(
         f"{files.folder}: {problem}; dragoman converts {', '.join(candidate.NAME for candidate in FORMATS)}",
         code="unknown-format",

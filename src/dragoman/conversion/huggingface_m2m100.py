@@ -35,7 +35,7 @@ from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, list_s
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.tokenizer_json import build_sentencepiece_model, get_split_rules, read_vocabulary
 from dragoman.conversion.vocabulary_order import VocabularyOrder
-from dragoman.conversion.weight_reader import WeightReader
+from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
 from dragoman.data.tokenization.added_tokens import SplitRules
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
@@ -59,10 +59,6 @@ CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 PIECES_MODEL, VOCABULARY = "sentencepiece.bpe.model", "vocab.json"
 M2M100_TOKEN, PLAIN_TOKEN = "__{}__", "{}"  # patterns of language tokens
 
-EMBEDDING = (
-    "model.shared.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"
-)  # fmt: skip
-"""Names of the one embedding, any of which a file may have."""
 MASK = "<mask>"
 FAIRSEQ_LANGUAGES: dict[Family, tuple[str, ...]] = {"NLLB": NLLB_LANGUAGES, "mBART-50": MBART50_LANGUAGES}
 """Languages behind the pieces of SentencePiece, in the order of their tokens."""

@@ -26,7 +26,7 @@ from dragoman.conversion.source_files import ModelSettings, SourceFiles, SourceT
 from dragoman.conversion.stated_tokens import read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.vocabulary_order import VocabularyOrder
-from dragoman.conversion.weight_reader import WeightReader
+from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary
@@ -40,8 +40,6 @@ SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 LANGUAGE_TOKEN = ">>{}<<"
 ENCODER_EMBEDDING, DECODER_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-SHARED_EMBEDDING = ("model.shared.weight", DECODER_EMBEDDING, ENCODER_EMBEDDING, "lm_head.weight")
-"""Names of the one embedding of both sides, any of which a file may have."""
 
 # Settings of the BART family with the value that MarianMT has.
 FIXED_SETTINGS = {
@@ -72,7 +70,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     target_size = vocab_size if settings.get("decoder_vocab_size") is None else settings.integer("decoder_vocab_size")
     if is_shared and vocab_size != target_size:
         raise damaged(settings.path, f"decoder_vocab_size = {target_size}, but the vocabulary of {vocab_size} is shared")
-    source_names = SHARED_EMBEDDING if is_shared else (ENCODER_EMBEDDING,)
+    source_names = EMBEDDING if is_shared else (ENCODER_EMBEDDING,)
     source_order, source_pieces = _read_vocabulary(files, settings, VOCABULARY, vocab_size, source_names)
     target_order, target_pieces = source_order, source_pieces
     if not is_shared:
@@ -224,7 +222,7 @@ def _build_weights(
     order = target_order or source_order
     weights: dict[str, TensorStream] = {}
     if target_order is None:
-        weights["output"] = reader.read_vocabulary_matrix(reader.get(*SHARED_EMBEDDING), order)
+        weights["output"] = reader.read_vocabulary_matrix(reader.get(*EMBEDDING), order)
     else:
         has_own_output = _has_own_output(settings)
         output = reader.get("lm_head.weight") if has_own_output else reader.get(DECODER_EMBEDDING, "lm_head.weight")

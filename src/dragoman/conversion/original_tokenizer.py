@@ -17,6 +17,7 @@ from typing import Any
 from dragoman.conversion.vocabulary_order import VocabularyOrder
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.subword_sampling import METASPACE
+from dragoman.data.tokenization.token_list import TokenListTokenizer
 from dragoman.errors import BundleError
 
 NUM_TEXTS = 200
@@ -61,12 +62,15 @@ def open_tokenizer_json(path: Path) -> EncodeRows | None:
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def check_token_ids(vocabulary: PieceVocabulary, order: VocabularyOrder, encode: EncodeRows | None, folder: Path) -> None:
+def check_token_ids(
+    vocabulary: PieceVocabulary | TokenListTokenizer, order: VocabularyOrder, encode: EncodeRows | None, folder: Path
+) -> None:
     """Raise BundleError if an odd text has other ids than in the original tokenizer, or if that one has no fixed ids.
 
     encode: the original tokenizer; None leaves the ids unchecked
     """
-    _check_added_tokens(vocabulary, folder)
+    if isinstance(vocabulary, PieceVocabulary):
+        _check_added_tokens(vocabulary, folder)
     if encode is None:
         return
     ids = {row: index for index, row in enumerate(order.rows)}
@@ -98,12 +102,12 @@ def _check_added_tokens(vocabulary: PieceVocabulary, folder: Path) -> None:
             )
 
 
-def make_odd_texts(vocabulary: PieceVocabulary) -> list[str]:
+def make_odd_texts(vocabulary: PieceVocabulary | TokenListTokenizer) -> list[str]:
     """Return texts of the vocabulary's own pieces, odd characters and added tokens, with and without spaces between them."""
     random = Random(1)
-    added = [token.text for token in vocabulary.piece_list.added]
+    added = [token.text for token in vocabulary.added]
     ordinary = [
-        piece for piece in vocabulary.pieces if not piece.startswith("__")
+        piece for piece in vocabulary.ids_to_pieces(range(len(vocabulary))) if not piece.startswith("__")
     ]  # versions differ on language tokens in text
     pieces = [piece.replace(METASPACE, " ") for piece in random.sample(ordinary, min(300, len(ordinary)))]
     texts = [*ODD_PARTS, *(f"a {token} b{token}" for token in random.sample(added, min(40, len(added))))]

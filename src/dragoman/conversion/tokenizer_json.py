@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import sentencepiece as spm
+
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.data.tokenization.added_tokens import SplitRules
-from dragoman.data.tokenization.sentencepiece_proto import build_model
+from dragoman.data.tokenization.sentencepiece_proto import build_model, read_charsmap
 from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.errors import BundleError
 
@@ -68,9 +70,7 @@ def build_sentencepiece_model(document: Mapping[str, Any], path: Path) -> bytes:
     charsmap = _read_charsmap(document, path)
     if model.get("type") == "Unigram":
         return _build_unigram_model(model, path, charsmap)
-    for name, values in MODEL_SETTINGS.items():
-        if model.get(name, values[0]) not in values:
-            raise _refuse(path, f"model.{name}", model[name], f"dragoman has {values[0]!r}")
+    _check_settings(model, path)
     merges = list(_iter_merges(model.get("merges"), path))
     ranks: dict[str, int] = {}
     for rank, (left, right) in enumerate(merges):
@@ -79,7 +79,33 @@ def build_sentencepiece_model(document: Mapping[str, Any], path: Path) -> bytes:
     unknown = model.get("unk_token")
     pieces = {text: -float(rank) for text, rank in ranks.items()}
     pieces |= {text: -float(len(merges)) for text in vocabulary if len(text) == 1 and text not in pieces}
-    return build_model(pieces, model_type="bpe", unknown=str(unknown), charsmap=charsmap)
+    return _check_charsmap(build_model(pieces, model_type="bpe", unknown=str(unknown), charsmap=charsmap), path)
+
+
+def read_byte_level_merges(document: Mapping[str, Any], path: Path) -> list[tuple[str, str]]:
+    """Return the merges of byte-level BPE.
+
+    document, path: see `build_sentencepiece_model`, which also lists the exceptions
+    """
+    model, vocabulary = document["model"], read_vocabulary(document, path)
+    splitter, normalizers = document.get("pre_tokenizer"), _list_normalizers(document)
+    values = splitter if isinstance(splitter, dict) else {}
+    if values.get("type") != "ByteLevel" or values.get("add_prefix_space") or values.get("use_regex") is False:
+        raise _refuse(path, "pre_tokenizer", splitter, "dragoman has ByteLevel without a space before the text")
+    if normalizers:
+        raise _refuse(path, "normalizer", normalizers[0], "dragoman has none for byte-level BPE")
+    _check_settings(model, path, but="fuse_unk")
+    merges = list(_iter_merges(model.get("merges"), path))
+    if lost := next((merge for merge in merges if "".join(merge) not in vocabulary), None):
+        raise damaged(path, f"its merge of {lost[0][:40]!r} and {lost[1][:40]!r} is not in the vocabulary")
+    return merges
+
+
+def _check_settings(model: Mapping[str, Any], path: Path, *, but: str = "") -> None:
+    """Raise BundleError for a setting of BPE that dragoman does not have. but: setting that does not matter"""
+    for name, values in MODEL_SETTINGS.items():
+        if name != but and model.get(name, values[0]) not in values:
+            raise _refuse(path, f"model.{name}", model[name], f"dragoman has {values[0]!r}")
 
 
 def _build_unigram_model(model: Mapping[str, Any], path: Path, charsmap: bytes) -> bytes:
@@ -90,7 +116,7 @@ def _build_unigram_model(model: Mapping[str, Any], path: Path, charsmap: bytes) 
         raise _refuse(path, "model.byte_fallback", True, "dragoman has False")
     special = list(scores)[: unknown + 1]  # no text is split into them
     pieces = {text: score for text, score in scores.items() if METASPACE not in text[1:] and text not in special}
-    return build_model(pieces, model_type="unigram", unknown=special[-1], charsmap=charsmap)
+    return _check_charsmap(build_model(pieces, model_type="unigram", unknown=special[-1], charsmap=charsmap), path)
 
 
 def _iter_scores(vocabulary: Sequence[Any], path: Path) -> Iterator[tuple[str, float]]:
@@ -179,6 +205,24 @@ def _read_charsmap(document: Mapping[str, Any], path: Path) -> bytes:
         elif values != STRIP and values not in COLLAPSE_SPACES:
             raise _refuse(path, "normalizer", step, "dragoman has Precompiled, one space for several, and Strip at the end")
     return charsmap
+
+
+def _check_charsmap(model: bytes, path: Path) -> bytes:
+    """Return a SentencePiece model. Raise DataError if its table of the normalization is damaged.
+
+    The table is the size of a trie, the trie of 32-bit numbers, and texts in UTF-8, which SentencePiece does not check.
+    """
+    charsmap = read_charsmap(model)
+    size = int.from_bytes(charsmap[:4], "little")
+    try:
+        spm.SentencePieceNormalizer(model_proto=model)
+        charsmap[4 + size :].decode()
+        is_whole = size % 4 == 0 and size <= max(0, len(charsmap) - 4)
+    except (RuntimeError, UnicodeDecodeError):
+        is_whole = False
+    if not is_whole:
+        raise damaged(path, "its precompiled_charsmap is not a table of SentencePiece")
+    return model
 
 
 def _refuse(path: Path, name: str, value: object, problem: str) -> BundleError:

@@ -16,6 +16,10 @@ from dragoman.io.bfloat16 import widen
 from dragoman.io.safetensors import TensorStream, is_floating_point
 from dragoman.positions import SINUSOIDS
 
+EMBEDDING = (
+    "model.shared.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight", "lm_head.weight"
+)  # fmt: skip
+"""Names of the one embedding of both sides and the output in Hugging Face, any of which a file may have."""
 BART_POSITION_OFFSET = 2
 """Row of the first position in the tables of BART and mBART."""
 POSITION_TOLERANCE = 3e-3
@@ -89,8 +93,9 @@ class WeightReader:
             raise damaged(self.tensors.location, "its learned positions are not a matrix")
         if len(tables["encoder"]) != len(tables["decoder"]):
             raise BundleError(
-                f"{self.tensors.location}: has {len(tables['encoder'])} positions in the encoder and {len(tables['decoder'])} "
-                "in the decoder; dragoman has one number for both stacks, so this model cannot be converted",
+                f"{self.tensors.location}: has {len(tables['encoder']) - offset} positions in the encoder and "
+                f"{len(tables['decoder']) - offset} in the decoder; dragoman has one number for both stacks, so this "
+                "model cannot be converted",
                 code="conversion-unsupported",
             )
         return {

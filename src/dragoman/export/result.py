@@ -49,7 +49,9 @@ def check_layers(config: ModelConfig, engine: str) -> None:
 
 
 def check_is_translator(bundle: Bundle, engine: str) -> None:
-    """Raise BundleError for a parser."""
+    """Raise BundleError for a parser, and for a model whose texts begin with the begin token."""
+    if bundle.recipe.tokenizer.prepend_bos:
+        raise unsupported("tokenizer.prepend_bos = True", f"the export to {engine} has no begin token; translate with dragoman")
     if not bundle.recipe.task.has_text_target:
         raise BundleError(
             f"{bundle.recipe.name}: is a parser, and {engine} cannot run it; use dragoman parse", code="wrong-task"

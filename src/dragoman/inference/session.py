@@ -226,4 +226,4 @@ def _build_vocabulary_key(bundle: Bundle) -> tuple[object, ...]:
     tokenizer, task = bundle.tokenizer, bundle.recipe.task
     sides = get_identity(tokenizer.source), tokenizer.source.lowercase, get_identity(tokenizer.target)
     tags = task.pos_tags if not task.has_text_target else None
-    return (*sides, tags, tokenizer.append_source_eos, get_decoder_start_id(bundle.recipe.model))
+    return (*sides, tags, tokenizer.append_source_eos, tokenizer.prepend_bos, get_decoder_start_id(bundle.recipe.model))

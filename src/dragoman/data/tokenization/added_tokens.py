@@ -44,6 +44,14 @@ class AddedToken:
         return {name: value for name, value in asdict(self).items() if value is not False}
 
 
+def read_added_tokens(entries: Any) -> tuple[AddedToken, ...]:
+    """Return the tokens of the dictionaries of `to_dict`. Raise ValueError, TypeError or KeyError for anything else."""
+    tokens = tuple(AddedToken(**entry) for entry in entries)
+    if not all(isinstance(token.text, str) and type(token.id) is int for token in tokens):
+        raise ValueError
+    return tokens
+
+
 class AddedTokenSplitter:
     """Split of a text into added tokens and the parts between them.
 

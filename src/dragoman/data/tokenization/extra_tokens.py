@@ -25,7 +25,7 @@ def add_extra_tokens(tokenizer: PairTokenizer, tokens: Sequence[str]) -> PairTok
         return tokenizer
     source = _extend(tokenizer.source, tokens)
     target = source if tokenizer.is_joint else _extend(tokenizer.target, tokens)
-    return PairTokenizer(source, target, append_source_eos=tokenizer.append_source_eos, languages=tokenizer.languages)
+    return tokenizer.replace(source=source, target=target)
 
 
 def _extend(vocabulary: Vocabulary, tokens: Sequence[str]) -> SentencePieceTokenizer | PieceVocabulary:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from dragoman.config import Normalization, Recipe, TokenizerConfig
 from dragoman.data.tokenization.language_tokens import LanguageTokens
@@ -13,7 +14,7 @@ from dragoman.data.tokenization.normalization import normalize
 from dragoman.data.tokenization.piece_vocabulary import PieceList, PieceVocabulary, read_pieces_file
 from dragoman.data.tokenization.reserved_tokens import add_language_tokens, add_reserved_tokens
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer, import_sentencepiece, train_sentencepiece
-from dragoman.data.tokenization.special_tokens import END_ID
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID
 from dragoman.data.tokenization.token_list import Side, TokenListTokenizer, build_token_list, read_token_list
 from dragoman.data.tokenization.vocabulary import NotifyFn, TextTokenizer, Vocabulary
 from dragoman.errors import BundleError, RecipeError
@@ -36,6 +37,7 @@ class PairTokenizer:
         target: the tokenizer of the target; for trees, their `TreeLabels`
         append_source_eos: the encoder reads an end token after each source
         languages: the languages and their tokens of a model of many languages; None for all other models
+        prepend_bos: source and output begin with the begin token
     """
 
     def __init__(
@@ -45,11 +47,18 @@ class PairTokenizer:
         *,
         append_source_eos: bool,
         languages: LanguageTokens | None = None,
+        prepend_bos: bool = False,
     ) -> None:
         self.source = source
         self.target = target
         self.append_source_eos = append_source_eos
         self.languages = languages
+        self.prepend_bos = prepend_bos
+
+    def replace(self, **changes: Any) -> PairTokenizer:
+        """Return the tokenizers with other arguments."""
+        names = ("source", "target", "append_source_eos", "languages", "prepend_bos")
+        return PairTokenizer(**{name: getattr(self, name) for name in names} | changes)
 
     @property
     def is_joint(self) -> bool:
@@ -83,35 +92,39 @@ class PairTokenizer:
         target = source if self.is_joint else self.target.define_marks()
         if source is None or target is None:
             return None
-        return PairTokenizer(source, target, append_source_eos=self.append_source_eos, languages=self.languages)
+        return self.replace(source=source, target=target)
 
     @property
     def decoder_prompt(self) -> tuple[int, ...]:
         """Return the ids that the decoder reads before each output, after its start token."""
-        return () if self.languages is None else self.languages.get_decoder_prompt(self.target)
+        return self._begin if self.languages is None else self.languages.get_decoder_prompt(self.target)
+
+    @property
+    def _begin(self) -> tuple[int, ...]:
+        return (BEGIN_ID,) if self.prepend_bos else ()
 
     @property
     def num_language_tokens(self) -> int:
-        """Return the number of language tokens before the text of each source that has a text."""
-        return 0 if self.languages is None else 1
+        """Return the number of language or begin tokens before the text of each source that has a text."""
+        return int(self.prepend_bos or self.languages is not None)
 
     @property
     def prefixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids before each source and each target: the tokens of the chosen languages."""
+        """Return the ids before each source and each target: the tokens of the chosen languages, or the begin token."""
         if self.languages is None:
-            return (), ()
+            return self._begin, self._begin
         return self.languages.get_source_prefix(self.source), self.decoder_prompt
 
     @property
     def prefix_lengths(self) -> tuple[int, int]:
-        """Return the number of language tokens before each source and each target."""
+        """Return the number of language or begin tokens before each source and each target."""
         if self.languages is None:
-            return 0, 0
+            return len(self._begin), len(self._begin)
         return 1, int(self.languages.placement == "both")
 
     def with_languages(self, languages: LanguageTokens | None) -> PairTokenizer:
         """Return the same tokenizers with other languages."""
-        return PairTokenizer(self.source, self.target, append_source_eos=self.append_source_eos, languages=languages)
+        return self.replace(languages=languages)
 
     def select_languages(
         self, source_language: str | None, target_language: str | None, *, zero_shot: bool = False
@@ -138,7 +151,7 @@ class PairTokenizer:
         Raises:
             DataError: half of a surrogate pair, or a text without a language, if the model has many.
         """
-        prefix: list[int] = []
+        prefix = list(self._begin) if text.strip() else []
         if self.languages is not None and text.strip():
             token, text = self.languages.split_source(self.source, text)
             prefix = [token_id for token_id in [self.source.piece_to_id(token)] if token_id is not None]
@@ -146,7 +159,7 @@ class PairTokenizer:
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several sources, as `encode_source` does."""
-        if self.languages is not None:
+        if self.languages is not None or self.prepend_bos:
             return [self.encode_source(text) for text in texts]
         suffix = [END_ID] if self.append_source_eos else []
         return [ids + suffix for ids in self.source.encode_batch(texts)]
@@ -236,9 +249,12 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
         target_pieces = read_pieces(TARGET_PIECES_FILE) if (folder / TARGET_PIECES_FILE).exists() else pieces
         piece_source = PieceVocabulary(read_model_bytes(SOURCE_MODEL_FILE), pieces, name=str(folder / SOURCE_MODEL_FILE))
         if not (folder / TARGET_MODEL_FILE).exists():
-            return PairTokenizer(piece_source, piece_source, append_source_eos=append_source_eos)
-        piece_target = PieceVocabulary(read_model_bytes(TARGET_MODEL_FILE), target_pieces, name=str(folder / TARGET_MODEL_FILE))
-        return PairTokenizer(piece_source, piece_target, append_source_eos=append_source_eos)
+            piece_target = piece_source
+        else:
+            piece_target = PieceVocabulary(
+                read_model_bytes(TARGET_MODEL_FILE), target_pieces, name=str(folder / TARGET_MODEL_FILE)
+            )
+        return PairTokenizer(piece_source, piece_target, append_source_eos=append_source_eos, prepend_bos=config.prepend_bos)
 
     def read_side(model_file: str, tokens_file: str) -> TextTokenizer:
         if config.is_sentencepiece:
@@ -254,7 +270,7 @@ def read_tokenizer(folder: Path, config: TokenizerConfig, *, append_source_eos: 
         )
     has_target_file = any((folder / name).exists() for name in (TARGET_MODEL_FILE, TARGET_TOKENS_FILE))
     target = read_side(TARGET_MODEL_FILE, TARGET_TOKENS_FILE) if has_target_file or not config.joint else source
-    return PairTokenizer(source, target, append_source_eos=append_source_eos)
+    return PairTokenizer(source, target, append_source_eos=append_source_eos, prepend_bos=config.prepend_bos)
 
 
 def import_tokenizer(
@@ -272,12 +288,13 @@ def import_tokenizer(
         import_sentencepiece(config, "model_file", root / config.model_file), config, languages if config.joint else ()
     )
     if config.joint:
-        return PairTokenizer(source, source, append_source_eos=append_source_eos)
+        return PairTokenizer(source, source, append_source_eos=append_source_eos, prepend_bos=config.prepend_bos)
     assert config.target_model_file is not None
     return PairTokenizer(
         source,
         import_sentencepiece(config, "target_model_file", root / config.target_model_file),
         append_source_eos=append_source_eos,
+        prepend_bos=config.prepend_bos,
     )
 
 
@@ -320,7 +337,7 @@ def train_tokenizer(
     else:
         target = train(chain((normalize(text, rules[0]) for text in sources), targets), "source", rules[1])
         source = target if rules[0] == rules[1] else target.with_normalization(rules[0])
-    return PairTokenizer(source, target, append_source_eos=append_source_eos)
+    return PairTokenizer(source, target, append_source_eos=append_source_eos, prepend_bos=config.prepend_bos)
 
 
 def train_one_side(

@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import sentencepiece as spm
 
-from dragoman.data.tokenization.added_tokens import AddedToken, AddedTokenSplitter, SplitRules, split_marian_code
+from dragoman.data.tokenization.added_tokens import (
+    AddedToken,
+    AddedTokenSplitter,
+    SplitRules,
+    read_added_tokens,
+    split_marian_code,
+)
 from dragoman.data.tokenization.grapheme_normalization import GraphemeNormalizer
 from dragoman.data.tokenization.sentencepiece import encode_utf8, load_processor
 from dragoman.data.tokenization.sentencepiece_proto import read_charsmap, remove_dummy_prefix, replace_normalization
@@ -99,6 +105,11 @@ class PieceVocabulary:
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes without the normalizer, which another process builds itself."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_normalizer", "_splitter")}
+
+    @property
+    def added(self) -> tuple[AddedToken, ...]:
+        """Return the added tokens."""
+        return self.piece_list.added
 
     @property
     def serialized_pieces(self) -> bytes:
@@ -236,12 +247,11 @@ def read_pieces_file(data: bytes, *, name: str) -> PieceList:
             document = {"pieces": document, "added_tokens": [], "rules": "transformers"}
         pieces, added, rules = (
             document["pieces"],
-            [AddedToken(**token) for token in document["added_tokens"]],
+            read_added_tokens(document["added_tokens"]),
             document["rules"],
         )
-        are_texts = all(isinstance(text, str) for text in [*pieces, *(token.text for token in added)])
-        if not are_texts or not all(type(token.id) is int for token in added) or rules not in get_args(SplitRules):
+        if not all(isinstance(piece, str) for piece in pieces) or rules not in get_args(SplitRules):
             raise ValueError
     except (ValueError, TypeError, KeyError, RecursionError):
         raise BundleError(f"{name}: is not a list of pieces; copy the bundle again", code="tokenizer-damaged") from None
-    return PieceList(tuple(pieces), tuple(added), rules)
+    return PieceList(tuple(pieces), added, rules)

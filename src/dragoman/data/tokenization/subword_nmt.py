@@ -8,7 +8,7 @@ text must hold its pieces, and tokens are what spaces separate.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
 from pathlib import Path
@@ -77,40 +77,52 @@ class SubwordNmtScheme:
     def _merge(self, word: str) -> list[str]:
         """Return the symbols of a word after all merges. Each merge is applied to the whole word, from left to right."""
         symbols = [*word, END_OF_WORD] if self.end_is_separate else [*word[:-1], word[-1] + END_OF_WORD]
-        previous, following = list(range(-1, len(symbols) - 1)), [*range(1, len(symbols)), -1]
-        queue: list[tuple[int, int]] = []
-        ranks: dict[int, int] = {}  # rank of the merge of a position with its successor, while there is one
+        return _remove_end(apply_merges(symbols, self._ranks, waits=True))
 
-        def push_merge(left: int) -> None:
+
+def apply_merges(symbols: list[str], ranks: Mapping[Merge, int], *, waits: bool) -> list[str]:
+    """Return symbols after all merges, the lowest rank first and from left to right, in O(n log n).
+
+    Args:
+        symbols: symbols of a word, which change
+        ranks: rank of each merge
+        waits: whether new pairs wait until a merge is applied to the whole word, even if they have a lower rank
+    """
+    previous, following = list(range(-1, len(symbols) - 1)), [*range(1, len(symbols)), -1]
+    queue: list[tuple[int, int]] = []
+    pair_ranks: dict[int, int] = {}  # rank of the merge of a position with its successor, while there is one
+
+    def push_merge(left: int) -> None:
+        right = following[left]
+        rank = ranks.get((symbols[left], symbols[right])) if right >= 0 else None
+        pair_ranks[left] = -1 if rank is None else rank
+        if rank is not None:
+            heappush(queue, (rank, left))
+
+    for left in range(len(symbols) - 1):
+        push_merge(left)
+    while queue:
+        rank = queue[0][0]
+        changed: list[int] = []
+        while queue and queue[0][0] == rank:
+            _, left = heappop(queue)
+            if pair_ranks.get(left) != rank:
+                continue
             right = following[left]
-            rank = self._ranks.get((symbols[left], symbols[right])) if right >= 0 else None
-            ranks[left] = -1 if rank is None else rank
-            if rank is not None:
-                heappush(queue, (rank, left))
-
-        for left in range(len(symbols) - 1):
-            push_merge(left)
-        while queue:
-            rank = queue[0][0]
-            changed: list[int] = []
-            # New pairs wait until this merge is done, even if their merge has a lower rank.
-            while queue and queue[0][0] == rank:
-                _, left = heappop(queue)
-                if ranks.get(left) != rank:
-                    continue
-                right = following[left]
-                symbols[left] += symbols[right]
-                following[left] = following[right]
-                if following[right] >= 0:
-                    previous[following[right]] = left
-                for position in (previous[left], left, right):
-                    ranks[position] = -1
-                changed += [previous[left], left] if previous[left] >= 0 else [left]
-                symbols[right] = ""
-            for left in dict.fromkeys(changed):
-                if symbols[left]:
-                    push_merge(left)
-        return _remove_end([symbol for symbol in symbols if symbol])
+            symbols[left] += symbols[right]
+            following[left] = following[right]
+            if following[right] >= 0:
+                previous[following[right]] = left
+            for position in (previous[left], left, right):
+                pair_ranks[position] = -1
+            changed += [previous[left], left] if previous[left] >= 0 else [left]
+            symbols[right] = ""
+            if not waits:
+                break
+        for left in dict.fromkeys(changed):
+            if symbols[left]:
+                push_merge(left)
+    return [symbol for symbol in symbols if symbol]
 
 
 def join_pieces(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Tokenizer over a list of tokens: words, characters, bytes, or the subwords of subword-nmt and fastBPE.
+"""Tokenizer over a list of tokens: words, characters, bytes, or the subwords of byte-level BPE, subword-nmt and fastBPE.
 
 A scheme splits a text into tokens and joins tokens to a text; it has one file for each kind. The list numbers the tokens.
 """
@@ -9,7 +9,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
@@ -17,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.config import Normalization, TokenizerConfig
+from dragoman.data.tokenization.added_tokens import AddedToken, AddedTokenSplitter, read_added_tokens
+from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme
 from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS, UNKNOWN_TEXT, ByteScheme
 from dragoman.data.tokenization.characters import CharacterScheme
 from dragoman.data.tokenization.normalization import normalize
@@ -27,7 +31,7 @@ from dragoman.data.tokenization.subword_sampling import METASPACE
 from dragoman.data.tokenization.vocabulary import NotifyFn
 from dragoman.data.tokenization.vocabulary_file import read_vocabulary_file
 from dragoman.data.tokenization.words import WordScheme
-from dragoman.errors import BundleError, DataError
+from dragoman.errors import BundleError, DataError, RecipeError
 
 Side = Literal["source", "target"]
 
@@ -63,6 +67,7 @@ class TokenListTokenizer:
         reserved: the tokens from id 4 on that no text is encoded to
         normalization: Unicode normalization before the text is split
         lowercase: lowercase the text before that
+        added: tokens that are found before the scheme splits the rest, by the rules of the library tokenizers
         name: the file that error messages name
 
     Raises:
@@ -77,9 +82,11 @@ class TokenListTokenizer:
         reserved: Sequence[str] = (),
         normalization: Normalization = "identity",
         lowercase: bool = False,
+        added: Sequence[AddedToken] = (),
         name: str = "tokenizer",
     ) -> None:
         self.scheme = scheme
+        self.added = tuple(added)
         self.tokens = (*SPECIAL_PIECES, *reserved, *tokens)
         self.reserved_ids = tuple(range(len(SPECIAL_IDS), len(SPECIAL_IDS) + len(reserved)))
         self.normalization = normalization
@@ -88,6 +95,8 @@ class TokenListTokenizer:
         self._ids = {token: index for index, token in enumerate(tokens, start=first_id)}
         if len(self._ids) < len(tokens):
             raise BundleError(f"{name}: a token occurs twice; copy the file again", code="tokenizer-damaged")
+        if any(not 0 <= token.id < len(self.tokens) for token in self.added):
+            raise BundleError(f"{name}: an added token has no id of the list; copy the file again", code="tokenizer-damaged")
         self._byte_ids = [self._ids[token] for token in BYTE_TOKENS] if self._has_byte_tokens(scheme) else None
 
     def _has_byte_tokens(self, scheme: TokenScheme) -> bool:
@@ -99,6 +108,24 @@ class TokenListTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a line. Raise DataError for half of a surrogate pair, which UTF-8 cannot encode."""
+        if not self.added:
+            return self._encode_part(text)
+        encode_utf8(text, lowercase=False)
+        ids: list[int] = []
+        for part in self._splitter.split(text):
+            ids += [part.id] if isinstance(part, AddedToken) else self._encode_part(part)
+        return ids
+
+    @cached_property
+    def _splitter(self) -> AddedTokenSplitter:
+        return AddedTokenSplitter(self.added, "tokenizers-spaces", lambda text: normalize(text, self.normalization))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without the splitter, which another process builds itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_splitter"}
+
+    def _encode_part(self, text: str) -> list[int]:
+        """Return the ids of a text between two added tokens."""
         ids: list[int] = []
         for token in self._split(text):
             if (token_id := self._ids.get(token)) is not None:
@@ -128,17 +155,24 @@ class TokenListTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids as one line; line breaks from byte tokens become spaces."""
-        tokens = [
-            UNKNOWN_TEXT if index == UNKNOWN_ID else self.tokens[index]
-            for index in ids
-            if index == UNKNOWN_ID or index not in self._silent_ids
-        ]
-        return re.sub(r"[\r\n]", " ", self.scheme.join(tokens))
+        texts: list[str] = []
+        parts = groupby((index for index in ids if index not in self._silent_ids), key=self._added_texts.get)
+        for added_text, group in parts:
+            if added_text is not None:
+                texts += [added_text for _ in group]
+            else:
+                texts.append(self.scheme.join([UNKNOWN_TEXT if index == UNKNOWN_ID else self.tokens[index] for index in group]))
+        return re.sub(r"[\r\n]", " ", "".join(texts))
 
     @cached_property
     def _silent_ids(self) -> set[int]:
-        """Ids that decode to no text."""
-        return {*SPECIAL_IDS, *self.reserved_ids}
+        """Ids that decode to no text. The unknown token is none of them."""
+        return {*SPECIAL_IDS, *self.reserved_ids, *(token.id for token in self.added if token.special)} - {UNKNOWN_ID}
+
+    @cached_property
+    def _added_texts(self) -> dict[int, str]:
+        """Texts of the added tokens by id."""
+        return {token.id: token.text for token in self.added if token.id not in SPECIAL_IDS}
 
     def piece_to_id(self, piece: str) -> int | None:
         """Return the id of a piece, including `<unk>`; None if there is no such piece."""
@@ -152,7 +186,8 @@ class TokenListTokenizer:
     def _pieces(self) -> list[str]:
         special_pieces = list(SPECIAL_PIECES)
         special_pieces[UNKNOWN_ID] = self.scheme.unknown_piece
-        return special_pieces + self._reserved_tokens + [self.scheme.to_piece(token) for token in self._text_tokens]
+        pieces = special_pieces + self._reserved_tokens + [self.scheme.to_piece(token) for token in self._text_tokens]
+        return [self._added_texts.get(index, piece) for index, piece in enumerate(pieces)]
 
     @property
     def _reserved_tokens(self) -> list[str]:
@@ -173,7 +208,9 @@ class TokenListTokenizer:
         return self._copy(self._reserved_tokens, normalization)
 
     def _copy(self, reserved: Sequence[str], normalization: Normalization) -> TokenListTokenizer:
-        options: dict[str, Any] = {"normalization": normalization, "lowercase": self.lowercase}
+        num_new = len(reserved) - len(self.reserved_ids)
+        added = [token if token.id in SPECIAL_IDS else replace(token, id=token.id + num_new) for token in self.added]
+        options: dict[str, Any] = {"normalization": normalization, "lowercase": self.lowercase, "added": added}
         return TokenListTokenizer(self.scheme, self._text_tokens, reserved=reserved, **options)
 
     def ids_to_pieces(self, ids: Sequence[int]) -> list[str]:
@@ -196,7 +233,10 @@ class TokenListTokenizer:
         }
         if isinstance(self.scheme, SubwordNmtScheme):
             document["end_is_separate"] = self.scheme.end_is_separate
+        if isinstance(self.scheme, SubwordNmtScheme | ByteLevelBpeScheme):
             document["merges"] = None if self.scheme.merges is None else [" ".join(merge) for merge in self.scheme.merges]
+        if self.added:
+            document["added_tokens"] = [token.to_dict() for token in self.added]
         return (json.dumps(document, indent=0, ensure_ascii=False) + "\n").encode()
 
 
@@ -210,11 +250,12 @@ def read_token_list(serialized_model: bytes, *, lowercase: bool, name: str) -> T
             raise ValueError
         "".join([*tokens, *reserved]).encode()  # raises an error for half of a surrogate pair
         scheme = _build_scheme(kind, document)
+        added = read_added_tokens(document.get("added_tokens", []))
     except (ValueError, TypeError, KeyError, RecursionError):
         raise BundleError(
             f"{name}: is not a list of tokens, or is damaged; copy the file again", code="tokenizer-damaged"
         ) from None
-    options: dict[str, Any] = {"normalization": normalization, "lowercase": lowercase}
+    options: dict[str, Any] = {"normalization": normalization, "lowercase": lowercase, "added": added}
     return TokenListTokenizer(scheme, tokens, reserved=reserved, name=name, **options)
 
 
@@ -234,9 +275,16 @@ def _build_scheme(kind: str, document: dict[str, Any]) -> TokenScheme:
             lines, end_is_separate = document["merges"], document["end_is_separate"]
             if not isinstance(end_is_separate, bool) or not (lines is None or _are_texts(lines)):
                 raise ValueError
-            merges = None if lines is None else [(left, right) for left, right in (line.split(" ") for line in lines)]
-            return SubwordNmtScheme(merges, end_is_separate=end_is_separate)
+            return SubwordNmtScheme(None if lines is None else _parse_merges(lines), end_is_separate=end_is_separate)
+        case "byte-level-bpe":
+            if not _are_texts(document["merges"]):
+                raise ValueError
+            return ByteLevelBpeScheme(_parse_merges(document["merges"]))
     raise ValueError
+
+
+def _parse_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [(left, right) for left, right in (line.split(" ") for line in lines)]
 
 
 def build_token_list(
@@ -300,6 +348,12 @@ def _choose_scheme(config: TokenizerConfig, side: Side, root: Path) -> TokenSche
             return CharacterScheme()
         case "byte":
             return ByteScheme()
+        case "byte-level-bpe":
+            raise RecipeError(
+                "tokenizer.model_type = 'byte-level-bpe': is for bundles that are converted; train from one by "
+                "training.init_from, or set bpe",
+                code="invalid-option",
+            )
         case _:
             key = "target_codes_file" if side == "target" and config.target_codes_file is not None else "codes_file"
             codes_file = getattr(config, key)

@@ -1,0 +1,163 @@
+"""BART folders of Hugging Face, such as facebook/bart-base and models that are fine-tuned from it.
+
+- `config.json` and `generation_config.json` describe the architecture and the search.
+- `model.safetensors` or `pytorch_model.bin` has the weights, possibly in several files with an index.
+- `tokenizer.json` has the byte-level BPE and the added tokens, or `vocab.json` and `merges.txt` have it.
+- `README.md` names the license.
+
+Source and output begin with `<s>`, which the decoder reads behind its start token `</s>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from dragoman.bundle import ModelOrigin
+from dragoman.conversion.checkpoint_reader import damaged
+from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
+from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_section import build_model_section, describe_bart
+from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
+from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
+from dragoman.conversion.source_files import ModelSettings, SourceFiles
+from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, read_token_table
+from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
+from dragoman.conversion.tokenizer_json import read_byte_level_merges, read_vocabulary
+from dragoman.conversion.vocabulary_order import VocabularyOrder
+from dragoman.conversion.weight_reader import EMBEDDING, WeightReader
+from dragoman.data.tokenization.byte_level_bpe import BYTE_ALPHABET, ByteLevelBpeScheme
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
+from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
+from dragoman.data.tokenization.token_list import TokenListTokenizer
+from dragoman.io.safetensors import TensorStream
+
+NAME = "huggingface-bart"
+CONFIG_FILE = "config.json"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+SPECIAL_TOKENS = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
+BOS_NOTE = "Each output begins with <s>, as the model was trained; generation_config.json does not force it."
+
+
+def detect(files: SourceFiles) -> bool:
+    """Return whether a folder holds a BART model."""
+    return CONFIG_FILE in files and files.read_json_object(CONFIG_FILE).get("model_type") == "bart"
+
+
+def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
+    """Return the model of a folder.
+
+    Raises:
+        DataError: a file is missing or damaged.
+        BundleError: the model has a feature that dragoman does not have.
+    """
+    settings = ModelSettings(files.read_json_object(CONFIG_FILE), files.folder / CONFIG_FILE)
+    settings.require("tie_word_embeddings", True, True)
+    document = files.read_json_object(TOKENIZER_JSON) if TOKENIZER_JSON in files else None
+    table, scheme = _read_tokens(files, settings, document)
+    order = _build_order(files, settings, table)
+    weights = _build_weights(files, settings, order)
+    tokenizer = TokenListTokenizer(
+        scheme, order.pieces[len(SPECIAL_IDS) :], added=table.reorder(order, "tokenizers").added, name=str(files.folder)
+    )
+    encode = (
+        open_transformers_tokenizer(files.folder, "BartTokenizer")
+        if document is None
+        else open_tokenizer_json(files.path(TOKENIZER_JSON))
+    )
+    check_token_ids(tokenizer, order, encode, files.folder)
+    forced = read_generation_settings(files, settings).get("forced_bos_token_id")
+    if forced not in (None, settings["bos_token_id"]):
+        raise settings.refuse("forced_bos_token_id", "dragoman begins an output of BART with <s> only")
+    source_language, target_language = options.source_language or "", options.target_language or ""
+    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
+    section = build_model_section(settings, is_pre_norm=False, tie_embeddings="all", attention_dropout=0.0)
+    recipe = build_recipe(
+        {
+            "name": options.name,
+            "task": {"source_language": source_language, "target_language": target_language},
+            "tokenizer": {
+                "model_type": "byte-level-bpe",
+                "joint": True,
+                "vocab_size": len(order),
+                "byte_fallback": False,
+                "normalization": "identity",
+                "prepend_bos": True,
+            },
+            "model": section | describe_bart(settings, weights),
+            "decoding": convert_generation_options(
+                files, settings, order, allowed=["forced_bos_token_id"], num_prompt_tokens=1
+            ),
+        },
+        settings.path,
+    )
+    return ConvertedModel(
+        recipe=recipe,
+        tokenizer=PairTokenizer(tokenizer, tokenizer, append_source_eos=True, prepend_bos=True),
+        weights=weights,
+        origin=ModelOrigin(
+            format=NAME,
+            name=options.name,
+            license=next(iter(card.get("license", [])), None),
+            source_languages=[source_language] if source_language else None,
+            target_languages=[target_language] if target_language else None,
+        ),
+        notes=(*([BOS_NOTE] if forced is None else []), *describe_padding(order)),
+    )
+
+
+def _read_tokens(
+    files: SourceFiles, settings: ModelSettings, document: Mapping[str, Any] | None
+) -> tuple[TokenTable, ByteLevelBpeScheme]:
+    """Return the tokens by id, and the merges."""
+    vocab_size, vocabulary_file = settings.integer("vocab_size"), VOCABULARY if document is None else TOKENIZER_JSON
+    path = files.folder / vocabulary_file
+    if document is None:
+        ids = files.read_json_object(VOCABULARY)
+        lines = [line for line in files.read_text(MERGES).split("\n") if line.strip() and not line.startswith("#version")]
+        document = {"model": {"type": "BPE", "vocab": ids, "merges": lines}, "pre_tokenizer": {"type": "ByteLevel"}}
+        path = files.folder / MERGES
+    ids = dict(read_vocabulary(document, path))
+    if missing := next((character for character in BYTE_ALPHABET if character not in ids), None):
+        raise damaged(files.folder / vocabulary_file, f"has no token {missing!r} for the byte {BYTE_ALPHABET.index(missing)}")
+    scheme = ByteLevelBpeScheme(read_byte_level_merges(document, path))
+    settings.check_vocab_size(vocab_size, len(ids))
+    table = read_token_table(
+        files,
+        ids,
+        vocabulary_file=vocabulary_file,
+        num_rows=vocab_size,
+        always_special=("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+        is_padding=partial(are_padding_rows, files, EMBEDDING),
+    )
+    return table, scheme
+
+
+def _build_order(files: SourceFiles, settings: ModelSettings, table: TokenTable) -> VocabularyOrder:
+    """Return the order of the vocabulary."""
+    ids = {piece: index for index, piece in reversed(list(enumerate(table.pieces)))}
+    for name, token in SPECIAL_TOKENS.items():
+        if ids.get(token) != settings.integer(name):
+            raise damaged(settings.path, f"{name} = {settings[name]}, but {token} has the id {ids.get(token)}")
+    if "<unk>" not in ids:
+        raise damaged(files.folder, "has no token <unk>")
+    return VocabularyOrder.build(
+        table.pieces,
+        padding=ids["<pad>"],
+        unknown=ids["<unk>"],
+        begin=ids["<s>"],
+        end=ids["</s>"],
+        num_padding_rows=table.num_padding_rows,
+    )
+
+
+def _build_weights(files: SourceFiles, settings: ModelSettings, order: VocabularyOrder) -> dict[str, TensorStream]:
+    """Return the weights of the bundle."""
+    reader = WeightReader(files.open_tensors(), prefix="model.", family="BART")
+    weights = {"output": reader.read_vocabulary_matrix(reader.get(*EMBEDDING), order)}
+    for stack in ("encoder", "decoder"):
+        weights |= reader.read_layers(stack, settings.integer(f"{stack}_layers"))
+    weights |= reader.read_bart_embeddings(order, weights["output"].dtype)
+    reader.check_all_used()
+    return weights
