@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dragoman.conversion.converter import ConversionResult, convert
     from dragoman.documents.translate_file import FileOptions, FileTranslation, translate_file
     from dragoman.errors import DragomanError
+    from dragoman.inference.frames import translate_frame
     from dragoman.inference.load import load, load_pivot
     from dragoman.inference.pivot import PivotTranslator
     from dragoman.inference.translation_constraints import TranslationConstraints
@@ -49,6 +50,7 @@ __all__ = [
     "read_recipe",
     "train",
     "translate_file",
+    "translate_frame",
 ]
 
 _MODULES = {
@@ -71,6 +73,7 @@ _MODULES = {
     "read_recipe": "dragoman.config",
     "train": "dragoman.training.run",
     "translate_file": "dragoman.documents.translate_file",
+    "translate_frame": "dragoman.inference.frames",
 }
 
 

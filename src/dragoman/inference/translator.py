@@ -53,6 +53,11 @@ class Translator:
         """Return a translator of open bundles; see `open_session` for the arguments and errors."""
         return cls(open_session(bundles, "translation", **options))
 
+    def __repr__(self) -> str:
+        task = self.recipe.task
+        languages = f"{task.source_language or '?'} → {task.target_language or '?'}"
+        return f"<Translator {self.recipe.name}: {languages}, {self.precision} on {self.device}>"
+
     @property
     def models(self) -> list[Transformer]:
         """Models of PyTorch, one of each bundle."""

@@ -1,0 +1,40 @@
+"""Columns of tables of pandas, Polars and Hugging Face are translated."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+import dragoman
+from capital_letters import CapitalTranslator
+from dragoman.inference.translator import Translator
+from expected_errors import raises_code
+
+BUILDERS = {"pandas": "DataFrame", "polars": "DataFrame", "datasets": "Dataset.from_dict"}
+TRANSLATOR = cast(Translator, CapitalTranslator())
+
+
+@pytest.mark.parametrize("library", BUILDERS)
+def test_missing_texts_stay_missing_and_the_table_stays_as_it_is(library: str) -> None:
+    build: Any = pytest.importorskip(library)
+    for name in BUILDERS[library].split("."):
+        build = getattr(build, name)
+    frame = build({"id": [1, 2, 3], "text": ["a b", None, "c"]})
+    translated = dragoman.translate_frame(TRANSLATOR, frame, "text", into="capitals", status="status")
+    again = dragoman.translate_frame(TRANSLATOR, translated, "text", into="capitals")
+    for table in (translated, again):
+        values = list(table["capitals"])
+        assert (values[0], values[2]) == ("A B", "C")
+        assert values[1] is None or values[1] != values[1]
+        assert list(table["id"]) == [1, 2, 3]
+    assert [status for status in translated["status"] if isinstance(status, str)] == ["ok", "ok"]
+    assert "capitals" not in list(getattr(frame, "column_names", None) or frame.columns)
+
+
+def test_wrong_tables_and_columns_are_refused() -> None:
+    with raises_code("invalid-argument", "a table of type dict is not known"):
+        dragoman.translate_frame(TRANSLATOR, {"text": ["a"]}, "text")
+    pandas = pytest.importorskip("pandas")
+    with raises_code("invalid-argument", "x: is no column of the table; its columns are text"):
+        dragoman.translate_frame(TRANSLATOR, pandas.DataFrame({"text": ["a"]}), "x")
