@@ -281,6 +281,7 @@ def test_text_similar_to_markup_is_kept(subtests: pytest.Subtests) -> None:
             assert not filters.has_markup(text, text)
 
 
+@pytest.mark.slow
 def test_long_lines_take_linear_time(subtests: pytest.Subtests) -> None:
     """A pattern that backtracks over 200,000 characters would take minutes; a linear one takes a fraction of a second."""
     for part in ["=", "<", "<a ", "[[", "{{", "&a", "'", "<a b=c ", "a@", "a.", "www.", "http://", "1 ", "1,", " = "]:
@@ -545,6 +546,7 @@ def test_duplicates_equal_those_of_set(max_rows: int, step: int, tmp_path: Path)
         assert find_duplicates(tmp_path / kind, digests, max_rows, step) == mark_with_set(digests), kind
 
 
+@pytest.mark.slow
 def test_duplicates_are_found_across_spills(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     digests = rng.integers(0, 2**64, (40_000, 2), np.uint64)

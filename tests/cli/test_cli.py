@@ -419,6 +419,7 @@ def shell(*words: object, stdout: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_full_disk_of_standard_output_is_an_error(output: Path, corpus: Path) -> None:
     with open("/dev/full", "w") as full:
@@ -461,6 +462,7 @@ def test_log_messages_appear_once_on_stderr(
     assert click.unstyle(capsys.readouterr().err).splitlines() == ["reading"]
 
 
+@pytest.mark.slow
 def test_closed_stdin_and_stderr_are_accepted() -> None:
     program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern --json <&- 2>&-"
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -468,6 +470,7 @@ def test_closed_stdin_and_stderr_are_accepted() -> None:
     json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_closed_stdout_is_an_error() -> None:
     program = f"{shlex.quote(sys.executable)} -m dragoman paper differences modern >&-"
     done = subprocess.run(program, shell=True, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)

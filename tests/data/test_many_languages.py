@@ -125,6 +125,7 @@ def test_directions_share_the_weight_of_their_corpus(letters: Path, tmp_path: Pa
     assert mixture.count_passes_before(1) == pytest.approx([1.125, 1.125, 0.75])
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_uninterrupted_run(letters: Path, tmp_path: Path) -> None:
     """Bit for bit, with sampling of pairs that draws other sentences in every epoch."""
     small = {"copy": make_corpus("valid", "cc"), "reverse": make_corpus("train", "rr", both_directions=True)}

@@ -43,6 +43,7 @@ def test_seed_determines_the_phrases() -> None:
     assert make_phrases("fr", seed=5, **sizes) != make_phrases("fr", seed=6, **sizes)
 
 
+@pytest.mark.slow
 def test_larger_corpus_starts_with_smaller_one() -> None:
     small = make_phrases("de", seed=11, train=100, valid=20, test=20)
     assert (small.train, small.valid, small.test) == (
@@ -115,6 +116,7 @@ def list_forms(kind: str, value: int, language: str) -> set[tuple[str, str]]:
 DAY = datetime.date(2025, 3, 3).toordinal()
 
 
+@pytest.mark.slow
 def test_phrases_equal_known_translations(subtests: pytest.Subtests) -> None:
     for language, kind, value, english, target in [
         ("de", "date", DAY, "Monday, March 3, 2025", "Montag, 3. März 2025"),

@@ -100,6 +100,7 @@ def load_batches(recipe: Recipe) -> TrainingBatches:
     return TrainingBatches(recipe, folder, start_id=BEGIN_ID)
 
 
+@pytest.mark.slow
 def test_batches_hold_annotated_terms_and_marked_placeholders(tiny: MakeRecipe, tmp_path: Path) -> None:
     """Each word of the corpus has one translation, so that the aligner finds it."""
     batches = load_batches(tiny(tmp_path, *SETTINGS, "data.noise.terminology=0.7", "data.noise.placeholders=0.4"))

@@ -257,6 +257,7 @@ def test_reordered_state_equals_fresh_state(subtests: pytest.Subtests) -> None:
             torch.testing.assert_close(last, reordered[2:], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_beam_of_one_equals_greedy_search(subtests: pytest.Subtests) -> None:
     cases: list[str] = [*SYSTEM_NAMES, *MODELS]

@@ -114,6 +114,7 @@ def test_tasks_without_their_layers_give_one_line(
             assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEM_NAMES)
 def test_systems_have_equal_parameters(name: str) -> None:
     """Compare with the Transformer of multi30k-ende; all have the vocabulary of the recipe."""

@@ -219,6 +219,7 @@ def check(actual: Sequence[str], expected: Sequence[str]) -> None:
     assert len(set(expected)) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("origin", mark_slow(HUGGINGFACE_ORIGINS))
 def test_huggingface_card(origin: str, tmp_path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="runs the card with transformers: dragoman[test]")
@@ -247,6 +248,7 @@ def test_card_splits_odd_texts(origin: str, tmp_path: Path) -> None:
         assert [token if token in tokens else tokens[UNKNOWN_ID] for token in names["encode"](text)] == expected, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("origin", mark_slow(ONNX_ORIGINS))
 def test_onnx_card(origin: str, tmp_path: Path) -> None:
     bundle, lines = prepare(origin, tmp_path)

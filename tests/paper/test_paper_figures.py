@@ -177,6 +177,7 @@ def test_hostile_tokens_and_many_heads_are_drawn() -> None:
 # Command
 
 
+@pytest.mark.slow
 def test_command_writes_and_describes_three_figures(bundle: Path, tmp_path: Path) -> None:
     result = ask(bundle, SENTENCE, "-o", tmp_path / "f", "--word", "red", "--png")
     assert result.exit_code == 0, result.output

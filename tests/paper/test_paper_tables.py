@@ -226,6 +226,7 @@ def test_table_1_runs_within_a_small_budget(monkeypatch: pytest.MonkeyPatch, tmp
     assert recurrent["path_exponent"] == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_small_budget_of_table_1_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table1, "plan_sweeps", few_sweeps)
     monkeypatch.setattr(table1, "PATH_LENGTHS", (3, 9))

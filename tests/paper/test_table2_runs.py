@@ -80,6 +80,7 @@ def refusal(*words: object) -> str:
     return result.stderr
 
 
+@pytest.mark.slow
 def test_systems_have_equal_sizes() -> None:
     """Check that sizes differ by less than 5 %, at the vocabulary of Multi30k and at a smaller one."""
     for vocabulary in (4_000, 10_000):

@@ -81,6 +81,7 @@ def test_command_exports(target_format: str, bundle: Path, tmp_path: Path) -> No
     assert (tmp_path / "out.argosmodel").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [
@@ -136,6 +137,7 @@ def test_doctor_and_info_need_no_pytorch(bundle: Path) -> None:
     assert (done.stderr, done.stdout) == ("", with_pytorch.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "purpose"),
     [
@@ -157,6 +159,7 @@ def test_library_names_the_extra(bundle: Path, code: str, purpose: str) -> None:
     assert done.stdout.endswith(f": {purpose} needs PyTorch, which is not installed: pip install 'dragoman[train]'\n"), done
 
 
+@pytest.mark.slow
 def test_other_architecture_names_the_extra(tiny: MakeRecipe, tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     recipe = tiny(tmp_path, "model.normalization='batch'")
@@ -171,6 +174,7 @@ def test_other_architecture_names_the_extra(tiny: MakeRecipe, tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_training_names_the_extra(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('preset = "modern"\n', encoding="utf-8")
     done = run(COMMAND, "train", tmp_path / "own.toml")

@@ -36,6 +36,7 @@ def make_settings(url: str) -> tuple[str, ...]:
     return (*SETTINGS, "training.num_averaged_checkpoints=1", f"training.checkpoint_url={url}")
 
 
+@pytest.mark.slow
 def test_store_has_the_checkpoints_of_the_run_and_its_bundle(tiny: Any, tmp_path: Path, url: str) -> None:
     train(tiny(tmp_path / "run", *make_settings(url)))
     run = tmp_path / "run"
@@ -48,6 +49,7 @@ def test_store_has_the_checkpoints_of_the_run_and_its_bundle(tiny: Any, tmp_path
     verify_checksums(tmp_path / "copy", RunError)
 
 
+@pytest.mark.slow
 def test_failed_upload_does_not_end_the_run_and_is_made_up_for(
     tiny: Any, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_word_level_learns_the_corpus(tiny: MakeRecipe, root: Path) -> None:
     assert sum(text == target for text, target in zip(texts, targets, strict=True)) >= 0.9 * len(sources)
 
 
+@pytest.mark.slow
 def test_published_pieces_train_as_plain_text_does(tiny: MakeRecipe, root: Path) -> None:
     """Text that holds the pieces already gives the same ids and the same run as plain text."""
     settings = [f"data.root={root}", "tokenizer.model_type=subword-nmt", *KINDS["subword-nmt"], "training.max_steps=3"]
@@ -106,6 +107,7 @@ def test_changed_codes_prepare_the_corpus_again(tiny: MakeRecipe, root: Path) ->
     assert prepare(recipe, root / "data").is_new
 
 
+@pytest.mark.slow
 def test_parser_reads_whole_words(tmp_path: Path) -> None:
     """An unknown word is one piece, so that the tree has it as one word."""
     (tmp_path / "bank.mrg").write_text(BANK, encoding="utf-8")

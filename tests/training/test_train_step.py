@@ -283,6 +283,7 @@ def test_parts_of_split_batch_have_own_dropout() -> None:
     assert len({derive_seed(1, 5, index) for index in indices}) == len(indices)
 
 
+@pytest.mark.slow
 def test_too_large_pair_stops_with_a_checkpoint(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", "training.max_steps=9")
     trainer = new_trainer(recipe)

@@ -802,6 +802,7 @@ def flip_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_resumes_from_previous_one(unbroken: Path, tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     with pytest.raises(InterruptedRun):
@@ -898,6 +899,7 @@ def full(*_: object, **__: object) -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.slow
 def test_full_disk_keeps_last_checkpoint_and_continues(
     unbroken: Path, tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -978,6 +980,7 @@ def test_second_ctrl_c_stops_at_once(tiny: MakeRecipe, tmp_path: Path) -> None:
         train(tiny(tmp_path / "other"), Recorder(stop_after=1, signals=[signal.SIGINT, signal.SIGINT]))
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_report_loses_nothing(tiny: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -1238,6 +1241,7 @@ def test_newest_and_best_checkpoints_are_kept(subtests: pytest.Subtests, tmp_pat
             assert sorted(path.name for path in folder.iterdir()) == names(*steps)
 
 
+@pytest.mark.slow
 def test_unfinished_checkpoint_folders_are_removed(tiny: MakeRecipe, tmp_path: Path) -> None:
     recipe = tiny(tmp_path / "run", *LONG)
     with pytest.raises(InterruptedRun):

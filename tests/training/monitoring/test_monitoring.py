@@ -717,6 +717,7 @@ def test_page_of_failed_run_shows_the_error(tmp_path: Path) -> None:
     assert '<span class="failed">failed</span> · no step is logged yet · disk &lt;full&gt;</p>' in page
 
 
+@pytest.mark.slow
 def test_run_writes_page_at_its_end(tmp_path: Path) -> None:
     run = written(tmp_path / "run", [*lines(10), event("stopped", 250)])
     write_page = RunPage(run)
@@ -772,6 +773,7 @@ def test_status_commands_import_no_torch(command: str, tmp_path: Path) -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
+@pytest.mark.slow
 def test_page_of_finished_run_shows_its_charts(trained: Path, tmp_path: Path) -> None:
     assert CliRunner().invoke(dashboard, [str(trained), "-o", str(tmp_path / "page.html")]).exit_code == 0
     page = (tmp_path / "page.html").read_text()

@@ -164,8 +164,9 @@ def init_process_group(distributed: DistributedContext) -> Iterator[DistributedC
         distributed.start_watchdog()
         dist.init_process_group(backend, rank=distributed.rank, world_size=distributed.world_size, timeout=_COLLECTIVE_TIMEOUT)
         distributed.stop_watchdog()
-        # A thread of gloo needs the interpreter at its end, and would crash the process without it.
-        atexit.register(time.sleep, 0.1)
+        # A thread of gloo that still releases a tensor needs the interpreter, and would crash the process without it (PyTorch's
+        # issue 190489). On a busy machine it takes long until the thread goes on.
+        atexit.register(time.sleep, 1.0)
         yield distributed
     except DragomanError:
         dist.destroy_process_group()
