@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from dragoman.bundle import Bundle
@@ -67,4 +67,4 @@ class ConfiguredModel:
     def make_detokenizer(self, *, has_marks: bool = False) -> Detokenizer:
         """Return the converter from hypotheses to translations. has_marks: reserved tokens are written as marks"""
         tokenizer = (has_marks and self.marked_tokenizer) or self.tokenizer
-        return Detokenizer(tokenizer, self.recipe.task, replace(self.aligner, tokenizer=tokenizer))
+        return Detokenizer(tokenizer, self.recipe.task)

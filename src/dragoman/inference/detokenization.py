@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from dragoman.config import DecodingConfig, TaskConfig
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.inference.alignment import AttentionAligner
 from dragoman.inference.translation_result import Translation
 from dragoman.inference.unknown_words import replace_unknown_words
 from dragoman.languages import is_same_language
+from dragoman.tasks.attention_alignment import extract_pair_links
 from dragoman.tasks.translation import TranslatedLine, get_status, is_copy
 
 
@@ -41,7 +41,6 @@ class Detokenizer:
 
     tokenizer: PairTokenizer
     task: TaskConfig
-    aligner: AttentionAligner
 
     def to_translation(
         self,
@@ -95,7 +94,7 @@ class Detokenizer:
         return replace(
             translation,
             attention=tuple(map(tuple, mean_TS.tolist())),
-            alignment=tuple(self.aligner.extract_links(source, hypothesis.tokens, head_TS)),
+            alignment=tuple(extract_pair_links(head_TS, source, hypothesis.tokens, self.tokenizer)),
         )
 
     def _mark_copy(self, text: str, translation: Translation) -> Translation:

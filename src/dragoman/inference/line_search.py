@@ -245,19 +245,19 @@ class LineTranslation:
         attention: bool,
     ) -> list[list[HypothesisDetails]]:
         """Return the attention, the confidence and the words for `<unk>` of each hypothesis, if the caller asks for them."""
-        aligner, config = self.model.aligner, self.model.decoding
+        model, config = self.model, self.model.decoding
         weights: Iterable[Iterable[NDArray[np.float32] | None]] = repeat(repeat(None))
         confidences: Iterable[Iterable[float | None]] = repeat(repeat(None))
         unknown_words: Iterable[Iterable[Sequence[str]]] = repeat(repeat(()))
         if attention:
-            weights = aligner.compute_line_weights(results, config.batch_tokens)
+            weights = model.aligner.compute_line_weights(results, config.batch_tokens)
         if estimator is not None:
             outputs = [(line.source, output.tokens, output.finished) for line in results for output in line.hypotheses]
             values = iter(estimator.estimate(outputs))
             confidences = [list(islice(values, len(line.hypotheses))) for line in results]
         if config.replace_unknowns:
             dictionary = read_dictionary(config.unknown_dictionary) if config.unknown_dictionary else NO_DICTIONARY
-            unknown_words = find_unknown_words(aligner, texts, results, dictionary, config.batch_tokens)
+            unknown_words = find_unknown_words(model.aligner, texts, results, dictionary, config.batch_tokens)
         return [
             [HypothesisDetails(*values) for _, *values in zip(line.hypotheses, *line_details, strict=False)]
             for line, *line_details in zip(results, weights, confidences, unknown_words, strict=False)
