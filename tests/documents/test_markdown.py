@@ -77,7 +77,26 @@ def test_units_are_blocks_with_codes() -> None:
         "First<x1/> © 5 * 3",
         "Second <x1/>html<x2/>",
         "The note.",
+        "kept",
     ]
+
+
+def test_texts_of_html_blocks() -> None:
+    page = """<p align="center">\n  <img src="a.png" alt="Logo"> <b>Good</b>\n  text\n</p>\n\n<details>\n<summary>More</summary>
+
+Some *text*.\n\n</details>\n\n> <div>Quoted\n> words</div>\n\n<div markdown>*Marks*</div>
+
+<script>var a = "code";</script>\n"""
+    document = markdown.parse(page.encode())
+    sources = ["Logo", '<img src="a.png" alt="#0"> <b>Good</b> text', "More", "Some <g1>text</g1>."]
+    assert [unit.source for unit in document.units] == sources
+    texts = ["<Bild>", sources[1].replace("text", "Text"), "Mehr", "Etwas <g1>Text</g1>."]
+    translations = {unit.id: UnitTranslation(text) for unit, text in zip(document.units, texts, strict=True)}
+    written = write_document(document, translations, "de")
+    check_written(document, translations, written, markdown.parse)
+    assert b'<img src="a.png" alt="&lt;Bild&gt;"> <b>Good</b> Text\n</p>' in written
+    assert b"<summary>Mehr</summary>\n\nEtwas *Text*." in written
+    assert [unit.source for unit in markdown.parse_mdx(page.encode()).units] == ["Some <g1>text</g1>."]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 
@@ -189,6 +189,15 @@ def parse(content: bytes) -> Document:
         assemble=apply_ordered_edits,
         iter_units=lambda content: _PageReader(_decode(content)).read(),
     )
+
+
+def read_fragment(text: EncodedText) -> tuple[list[Unit], Callable[[Mapping[str, UnitTranslation], str], Iterator[Edit]]]:
+    """Return the units of a part of a page, such as a block of HTML in Markdown, and the function that makes their edits.
+
+    Raises DataError for code of a template.
+    """
+    reader = _PageReader(text)
+    return list(reader.read()), reader.make_edits
 
 
 def _decode(content: bytes) -> EncodedText:

@@ -1,8 +1,8 @@
 """Markdown files: the text of each paragraph, heading, list item and table cell.
 
 markdown-it-py finds the blocks and what is in them, with the rules of `markdown_dialects`. Emphasis and links become numbered
-elements `<g1>…</g1>` of a text. Code, images, addresses, HTML and line breaks become `<x1/>`. Code blocks, HTML blocks and link
-definitions are kept, and so is front matter, but for its titles and descriptions.
+elements `<g1>…</g1>` of a text. Code, images, addresses, HTML and line breaks become `<x1/>`. The texts of HTML blocks are
+read as those of pages. Code blocks and link definitions are kept, and so is front matter, but for its titles and descriptions.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -21,6 +21,7 @@ from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, d
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.front_matter import LANGUAGE_KEY, FrontText, read_front_matter
 from dragoman.documents.heading_anchors import find_linked, list_anchors
+from dragoman.documents.html_file import read_fragment
 from dragoman.documents.line_wrapping import MIN_WRAP_WIDTH, wrap_pieces
 from dragoman.documents.markdown_dialects import add_dialects
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
@@ -62,6 +63,7 @@ _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
 _CLOSED = re.compile(r"</([^\s<>]++)")
 _HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
+_MARKDOWN_INSIDE = re.compile(r"\smarkdown(?:[\s=>])")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _SPECIAL = re.compile(
     r"[\\`\[\]$]|\*(?<! \*(?= ))|(?<![^\W_])_|_(?![^\W_])|<(?=[A-Za-z/!?>])|~(?=~)|(?<=~)~|&(?=#?\w+;)"
@@ -116,6 +118,7 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
     try:
         from markdown_it import MarkdownIt
         from markdown_it.rules_core import StateCore, inline, text_join
+        from markdown_it.token import Token
     except ImportError:
         raise MissingDependencyError("markdown-it-py", "documents", "Markdown") from None
     text = decode(content)
@@ -136,11 +139,16 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
     reader.add_front_matter([item for item in front_texts if item.key != LANGUAGE_KEY])
     stated = next((item for item in front_texts if item.key == LANGUAGE_KEY), None)
 
-    def edit_language(translations: Mapping[str, UnitTranslation], language: str) -> list[Edit]:
-        return [] if stated is None or not language else [text.make_edit(stated.start, stated.end, stated.write(language))]
+    def make_document_edits(translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
+        if stated is not None and language:
+            yield text.make_edit(stated.start, stated.end, stated.write(language))
+        for fragment in reader.fragments:
+            yield from fragment.make_edits(translations, language)
 
-    for before, token in pairwise(tokens):
-        if token.type == "inline":
+    for before, token in pairwise(chain((Token("", "", 0),), tokens)):
+        if token.type == "html_block" and not env["is_mdx"]:
+            reader.add_html(token)
+        elif token.type == "inline":
             check_texts(len(reader.units), len(content))
             _check_block_text(token.content)
             env["num_tries"] = 0
@@ -157,9 +165,24 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
         "markdown",
         make_edits=reader.make_edits,
         source_language="" if stated is None else stated.value,
-        make_document_edits=edit_language,
+        make_document_edits=make_document_edits,
         other_units=others,
     )
+
+
+@dataclass(frozen=True)
+class _HtmlFragment:
+    """Block of HTML. start: its first byte. names: ids of its units by those in the fragment. make: makes the edits in it"""
+
+    start: int
+    names: Mapping[str, str]
+    make: Callable[[Mapping[str, UnitTranslation], str], Iterator[Edit]]
+
+    def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
+        """Yield the edits of the file."""
+        own = {inner: translations[name] for inner, name in self.names.items() if name in translations}
+        for edit in self.make(own, language) if own else ():
+            yield Edit(edit.start + self.start, edit.end + self.start, edit.content)
 
 
 class _LimitedTokens(list["Token"]):
@@ -215,6 +238,8 @@ class _BlockReader:
         self.units: list[Unit] = []
         self._places: dict[str, _PlaceInMarkdown] = {}
         self._front_texts: dict[str, FrontText] = {}
+        self.fragments: list[_HtmlFragment] = []
+        self._html_names: set[str] = set()
         self._lines = split_lines(text.text)
         self._line_starts = list(accumulate(map(len, self._lines), initial=0))
         self._cell_end = 0
@@ -241,7 +266,7 @@ class _BlockReader:
             second = self._get_line_start(spans[1][0])
             prefix = self.text.text[second : spans[1][0]]
             width = max(MIN_WRAP_WIDTH, *(end - self._get_line_start(start) for start, end in spans))
-        name = str(len(self._places))
+        name = str(len(self._places) + len(self._html_names))
         self.units.append(Unit(name, source, markup="xml", keep_line_breaks=False))
         is_block = not is_cell and opening.type != "dialect_title_open" and not opening.markup.startswith("#")
         self._places[name] = _PlaceInMarkdown(
@@ -249,6 +274,30 @@ class _BlockReader:
         )
         if opening.type == "heading_open" and not _OWN_ANCHOR.search(token.content):
             self._headings[-1] = name, self._headings[-1][1]
+
+    def add_html(self, token: Token) -> None:
+        """Add the texts of a block of HTML. One in a quotation, one with Markdown in it, and a template stay."""
+        first, last = token.map or (0, 0)
+        start, end = self._line_starts[first], self._line_starts[last]
+        source = self.text.text[start:end]
+        lines, own_lines = source.split("\n"), token.content.split("\n")
+        if _MARKDOWN_INSIDE.search(source) or any(
+            line.strip() != own.strip() for line, own in zip(lines, own_lines, strict=False)
+        ):
+            return
+        text = EncodedText(self.text.encode(source), source, self.text.encoding, 0, self.text.has_carriage_returns)
+        try:
+            units, make_edits = read_fragment(text)
+        except DataError as error:
+            if error.code != "invalid-format":
+                raise
+            return
+        names: dict[str, str] = {}
+        for unit in units:
+            name = names[unit.id] = str(len(self._places) + len(self._html_names))
+            self._html_names.add(name)
+            self.units.append(replace(unit, id=name))
+        self.fragments.append(_HtmlFragment(self.text.get_byte(start), names, make_edits))
 
     def _note_links(self, token: Token, opening: Token) -> None:
         """Note the anchors that a text links to, and the text itself if it is a heading."""
@@ -302,6 +351,8 @@ class _BlockReader:
         if unit.id in self._front_texts:
             item = self._front_texts[unit.id]
             return [self.text.make_edit(item.start, item.end, item.write(translation.text))]
+        if unit.id in self._html_names:
+            return []  # `fragments` make them
         place = self._places[unit.id]
         old, new = (_read_insides(text, place.full_ends) for text in (unit.source, translation.text))
         codes = place.codes | {tag: end for tag, end in place.full_ends.items() if new.get(tag) != old.get(tag)}

@@ -639,6 +639,8 @@ class _DocumentWriter:
     def __init__(self, document: Document, parse: Callable[[bytes], Document], language: str) -> None:
         self._document, self._parse, self._language = document, parse, language
         self._num_attempts = 0
+        self._content = document.content  # with the translations that were checked last
+        self._checked: set[str] = set()
         self.written: set[str] = set()
 
     def write(self, translations: Mapping[str, UnitTranslation]) -> bytes:
@@ -652,6 +654,8 @@ class _DocumentWriter:
         if names:
             rest = self._select_writable(list(rest), rest)
         self.written = set(rest)
+        if rest.keys() == self._checked:
+            return self._content
         return write_document(self._document, rest, self._language)
 
     def _select_writable(self, names: Sequence[str], rest: Mapping[str, UnitTranslation]) -> dict[str, UnitTranslation]:
@@ -672,8 +676,9 @@ class _DocumentWriter:
         """Return the ids of units that would not be read again as written; an unknown id if no unit can be named."""
         self._num_attempts += 1
         try:
-            content = write_document(self._document, translations, self._language)
-            check_written(self._document, translations, content, self._parse)
+            self._content = write_document(self._document, translations, self._language)
+            self._checked = set(translations)
+            check_written(self._document, translations, self._content, self._parse)
         except UnwritableUnitsError as error:
             return set(error.unit_ids) or {""}
         except DataError as error:
