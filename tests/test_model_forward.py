@@ -24,6 +24,14 @@ SOURCES = np.array([[7, 8, 9, 4, 5, 6, 11, 3], [5, 3, 0, 0, 0, 0, 0, 0], [11, 6,
 INPUTS = np.array([[2, 8, 9, 10, 5], [2, 0, 0, 0, 0], [2, 19, 4, 0, 0]])
 TARGETS = np.array([[8, 9, 10, 5, 3], [3, 0, 0, 0, 0], [19, 4, 3, 0, 0]])
 
+T5_KEYS: dict[str, Any] = {
+    "norm_type": "rms",
+    "feed_forward_bias": False,
+    "position_encoding": "relative",
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 7,
+    "scale_embeddings": False,
+}
 SWITCHES: dict[str, dict[str, Any]] = {
     "paper": {},
     "pre-norm": {"norm": "pre"},
@@ -49,6 +57,9 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "window of one": {"attention_window": 1, "norm": "pre", "attention_bias": True},
     "SSRU": {"decoder_autoregression": "ssru"},
     "SSRU with pre-norm": {"decoder_autoregression": "ssru", "norm": "pre", "attention_window": 2},
+    "T5": {**T5_KEYS, "norm": "pre"},
+    "T5 v1.1": {**T5_KEYS, "norm": "pre", "activation": "geglu", "tie_embeddings": "inputs"},
+    "SwiGLU with biases": {**T5_KEYS, "activation": "swiglu", "feed_forward_bias": True, "attention_window": 3},
     "one layer a stack": {"encoder_layers": 1, "decoder_layers": 1},
     "parser": {"pointer": True},
     "parser without a pointer": {"pointer": False},

@@ -308,6 +308,7 @@ def read_bundle(path: Path, files: dict[str, MappedFile]) -> Bundle:
     """
     recipe, vocabulary, metadata = read_config(path)
     tokenizer = read_tokenizer(path, recipe.tokenizer, append_source_eos=recipe.model.append_source_eos)
+    tokenizer = tokenizer.replace(source_prefix=recipe.tokenizer.source_prefix)
     if recipe.tokenizer.language_token is not None:
         tokenizer = tokenizer.with_languages(
             LanguageTokens(
@@ -367,7 +368,7 @@ def _list_shapes(
             f"{WEIGHTS_FILE} holds {len(weights)} tensors and an output matrix of {output}; copy the bundle again",
             code="bundle-mismatch",
         )
-    if config.tie_embeddings == "all" and vocabulary[0] != vocabulary[1]:
+    if config.shares_input_embeddings and vocabulary[0] != vocabulary[1]:
         raise BundleError(
             f"{location}: shares one embedding matrix between vocabularies of {vocabulary[0]} and {vocabulary[1]} pieces; copy "
             "the bundle again",

@@ -24,6 +24,9 @@ IdArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 """Mask that broadcasts to (B, 1, T, S): true for a key that the query attends to."""
 
+Sublayer = Callable[[FloatArray, str], FloatArray]
+"""Function of the input of a sub-layer and of its name."""
+
 MAX_SCORES = 1 << 18
 """Attention scores that are computed at once, 1 MiB, so that they stay in a processor's cache and memory stays bounded."""
 ACTIVATION_BLOCK = 1 << 17
@@ -34,9 +37,13 @@ ERF_STEPS, ERF_END = 4096, 4
 """Steps of erf's table between two integers, and the number from which erf is 1 in float32."""
 
 
-def attention_weights(query_BHTK: FloatArray, key_BHSK: FloatArray, mask: Mask | None) -> FloatArray:
-    """Return softmax(Q·Kᵀ/√d_k), the weights of equation 1. → (B, H, T, S)"""
+def attention_weights(
+    query_BHTK: FloatArray, key_BHSK: FloatArray, mask: Mask | None, bias_HTS: FloatArray | None = None
+) -> FloatArray:
+    """Return softmax(Q·Kᵀ/√d_k), the weights of equation 1, perhaps with a bias of positions. → (B, H, T, S)"""
     scores_BHTS: FloatArray = np.matmul(query_BHTK / math.sqrt(query_BHTK.shape[-1]), key_BHSK.swapaxes(-1, -2))
+    if bias_HTS is not None:
+        scores_BHTS += bias_HTS
     if mask is not None:
         np.copyto(scores_BHTS, -np.inf, where=~mask)
     return softmax(scores_BHTS)
@@ -85,6 +92,13 @@ def gelu(x: FloatArray) -> FloatArray:
     return y
 
 
+def gelu_tanh(x: FloatArray) -> FloatArray:
+    """Return GELU in the form with tanh, x·σ(√(8/π)·(x + 0.044715·x³))."""
+    y = sigmoid((x + np.float32(0.044715) * x * x * x) * np.float32(math.sqrt(8 / math.pi)))
+    y *= x
+    return y
+
+
 def erf(x: FloatArray) -> FloatArray:
     """Return the error function by linear interpolation, with an error below 1e-8 before rounding.
 
@@ -104,8 +118,14 @@ def _build_erf_table() -> tuple[FloatArray, FloatArray]:
     return values.astype(np.float32), np.diff(values, append=values[-1]).astype(np.float32)
 
 
-ACTIVATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {"relu": relu, "silu": silu, "gelu": gelu}
-"""Activations of feed-forward networks by their name in the recipe."""
+ACTIVATIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "relu": relu,
+    "silu": silu,
+    "gelu": gelu,
+    "geglu": gelu_tanh,
+    "swiglu": silu,
+}
+"""Activations of feed-forward networks, or of their gates, by their name in the recipe."""
 
 
 def layer_norm(x_BTD: FloatArray, weight_D: FloatArray, bias_D: FloatArray, epsilon: float) -> FloatArray:
@@ -114,6 +134,13 @@ def layer_norm(x_BTD: FloatArray, weight_D: FloatArray, bias_D: FloatArray, epsi
     y_BTD /= np.sqrt(np.square(y_BTD).mean(-1, keepdims=True) + epsilon)
     y_BTD *= weight_D
     y_BTD += bias_D
+    return y_BTD
+
+
+def rms_norm(x_BTD: FloatArray, weight_D: FloatArray, epsilon: float) -> FloatArray:
+    """Return x/√(mean of x² + ε)·weight over the last dimension."""
+    y_BTD: FloatArray = x_BTD / np.sqrt(np.square(x_BTD).mean(-1, keepdims=True) + epsilon)
+    y_BTD *= weight_D
     return y_BTD
 
 
@@ -137,10 +164,10 @@ class NumpyTransformer:
     def encode(self, source_BS: IdArray) -> FloatArray:
         """Return the memory: the encodings of source ids (section 3.1). → (B, S, D)"""
         mask = self._build_source_mask(source_BS)
-        x_BSD = self._embed("encoder", source_BS)
+        x_BSD, bias_HSS = self._embed("encoder", source_BS), self._build_relative_bias("encoder", source_BS.shape[1])
         for index in range(self.weights.config.encoder_layers):
             layer = f"encoder.layers.{index}"
-            x_BSD = self._add_and_norm(x_BSD, f"{layer}.attention", lambda y, name: self._attend(y, y, mask, name))
+            x_BSD = self._add_and_norm(x_BSD, f"{layer}.attention", lambda y, name: self._attend(y, y, mask, name, bias_HSS))
             x_BSD = self._add_and_norm(x_BSD, f"{layer}.feed_forward", self._feed_forward)
         return self._final_norm(x_BSD, "encoder")
 
@@ -152,17 +179,19 @@ class NumpyTransformer:
         cross_weights: receives the cross-attention weights (B, H, T, S) of each layer
         """
         mask, memory_mask = self._build_target_mask(inputs_BT.shape[1]), self._build_padding_mask(source_BS)
+        bias_HTT = self._build_relative_bias("decoder", inputs_BT.shape[1])
         x_BTD = self._embed("decoder", inputs_BT)
         if self.weights.config.pointer and self.weights.word_id is not None:
             x_BTD += self._point_to_words(inputs_BT, memory_BSD, source_BS)
         for index in range(self.weights.config.decoder_layers):
             layer = f"decoder.layers.{index}"
-            first = self._run_ssru if self.weights.config.has_ssru else lambda y, name: self._attend(y, y, mask, name)
+            attend: Sublayer = lambda y, name: self._attend(y, y, mask, name, bias_HTT)  # noqa: E731
+            first = self._run_ssru if self.weights.config.has_ssru else attend
             x_BTD = self._add_and_norm(x_BTD, f"{layer}.attention", first)
             x_BTD = self._add_and_norm(
                 x_BTD,
                 f"{layer}.cross_attention",
-                lambda y, name: self._attend(y, memory_BSD, memory_mask, name, cross_weights),
+                lambda y, name: self._attend(y, memory_BSD, memory_mask, name, record=cross_weights),
             )
             x_BTD = self._add_and_norm(x_BTD, f"{layer}.feed_forward", self._feed_forward)
         return self._final_norm(x_BTD, "decoder")
@@ -211,7 +240,7 @@ class NumpyTransformer:
         x_BTD += self.weights.compute_positions(stack, 0, ids_BT.shape[1])
         return self._norm(x_BTD, f"{stack}.embedding.norm") if self.weights.config.embedding_norm else x_BTD
 
-    def _add_and_norm(self, x_BTD: FloatArray, name: str, sublayer: Callable[[FloatArray, str], FloatArray]) -> FloatArray:
+    def _add_and_norm(self, x_BTD: FloatArray, name: str, sublayer: Sublayer) -> FloatArray:
         """Return LayerNorm(x + Sublayer(x)) (section 3.1), or x + Sublayer(LayerNorm(x)) of later models. → (B, T, D)"""
         if self.weights.config.norm == "pre":
             return x_BTD + sublayer(self._norm(x_BTD, f"{name}_residual.norm"), name)
@@ -223,10 +252,13 @@ class NumpyTransformer:
         memory_BSD: FloatArray,
         mask: Mask | None,
         name: str,
+        bias_HTS: FloatArray | None = None,
+        *,
         record: list[FloatArray] | None = None,
     ) -> FloatArray:
         """Return MultiHead(Q, K, V) = Concat(head₁, …, head_h)·W^O (section 3.2.2). → (B, T, D)
 
+        bias_HTS: bias of relative positions
         record: receives the attention weights
         """
         query_BHTK = self._split_heads(self._linear(x_BTD, f"{name}.query"))
@@ -239,7 +271,8 @@ class NumpyTransformer:
             block_mask = None if mask is None else mask[rows if len(mask) > 1 else slice(None)]
             if block_mask is not None and block_mask.shape[2] > 1:
                 block_mask = block_mask[:, :, queries]
-            block_BHTS = attention_weights(query_BHTK[rows, :, queries], key_BHSK[rows], block_mask)
+            block_bias = None if bias_HTS is None else bias_HTS[:, queries]
+            block_BHTS = attention_weights(query_BHTK[rows, :, queries], key_BHSK[rows], block_mask, block_bias)
             np.matmul(block_BHTS, value_BHSU[rows], out=heads_BTHU[rows, queries].swapaxes(1, 2))
             if weights_BHTS is not None:
                 weights_BHTS[rows, :, queries] = block_BHTS
@@ -260,12 +293,14 @@ class NumpyTransformer:
         return x_BTX.reshape(*x_BTX.shape[:2], self.weights.config.num_heads, -1).swapaxes(1, 2)
 
     def _feed_forward(self, x_BTD: FloatArray, name: str) -> FloatArray:
-        """Return FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (equation 2), or with another activation than the ReLU. → (B, T, D)"""
+        """Return FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (equation 2), or with another activation, or with a gate. → (B, T, D)"""
         activation = ACTIVATIONS[self.weights.config.activation]
-        y_BTF = self._linear(x_BTD, f"{name}.inner")
+        y_BTF = self._linear(x_BTD, f"{name}.gate" if self.weights.config.is_gated else f"{name}.inner")
         y_X = y_BTF.reshape(-1)
         for block in _split(y_X.size, ACTIVATION_BLOCK):
             y_X[block] = activation(y_X[block])
+        if self.weights.config.is_gated:
+            y_BTF *= self._linear(x_BTD, f"{name}.inner")
         return self._linear(y_BTF, f"{name}.outer")
 
     def _linear(self, x_BTD: FloatArray, name: str) -> FloatArray:
@@ -278,13 +313,22 @@ class NumpyTransformer:
         return y_XO.reshape(*x_BTD.shape[:-1], len(weight_OD))
 
     def _norm(self, x_BTD: FloatArray, name: str) -> FloatArray:
-        arrays = self._arrays
-        return layer_norm(x_BTD, arrays[f"{name}.weight"], arrays[f"{name}.bias"], self.weights.config.norm_epsilon)
+        arrays, config = self._arrays, self.weights.config
+        if config.norm_type == "rms":
+            return rms_norm(x_BTD, arrays[f"{name}.weight"], config.norm_epsilon)
+        return layer_norm(x_BTD, arrays[f"{name}.weight"], arrays[f"{name}.bias"], config.norm_epsilon)
 
     def _final_norm(self, x_BTD: FloatArray, stack: Stack) -> FloatArray:
         return self._norm(x_BTD, f"{stack}.norm") if self.weights.config.has_final_norm else x_BTD
 
-    # Masks
+    # Relative positions and masks
+
+    def _build_relative_bias(self, stack: Stack, length: int) -> FloatArray | None:
+        """Return what the scores of self-attention add, or None without relative positions. → (H, length, length)"""
+        if (bias_DH := self.weights.compute_relative_bias(stack)) is None:
+            return None
+        limit = len(bias_DH) // 2
+        return bias_DH.T[:, np.clip(-_compute_distances(length), -limit, limit) + limit]
 
     def _build_padding_mask(self, source_BS: IdArray) -> Mask | None:
         """Return the mask that hides padding, or None without padding. → (B, 1, 1, S)"""

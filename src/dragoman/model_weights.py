@@ -18,7 +18,7 @@ from dragoman.config import ModelConfig
 from dragoman.errors import BundleError
 from dragoman.io.int8_tensors import DequantizedArrays, dequantize_matrices
 from dragoman.io.safetensors import is_floating_point
-from dragoman.positions import SINUSOIDS
+from dragoman.positions import SINUSOIDS, relative_position_buckets
 
 Stack = Literal["encoder", "decoder"]
 Shape = tuple[int, ...]
@@ -71,8 +71,9 @@ class ModelWeights:
     def get_embedding_name(self, stack: Stack) -> str:
         """Return the name of the embedding matrix of a stack. Matrices that share weights are stored once."""
         ties = self.config.tie_embeddings
-        is_output = ties == "all" or (ties == "decoder" and stack == "decoder")
-        return OUTPUT if is_output else f"{stack}.embedding.weight"
+        if ties == "all" or (ties == "decoder" and stack == "decoder"):
+            return OUTPUT
+        return "encoder.embedding.weight" if ties == "inputs" else f"{stack}.embedding.weight"
 
     def get_quantized(self, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32]] | None:
         """Return a matrix as integers (O, I) and the step (O) of each row, or None if it is stored in float32."""
@@ -103,8 +104,24 @@ class ModelWeights:
                     f"position {start + length}: the model has {len(table_PD)} learned positions; shorten the sentence"
                 )
             return table_PD[start : start + length] * np.float32(math.sqrt(config.d_model))
+        if config.position_encoding == "relative":
+            return np.zeros((length, config.d_model), np.float32)
         first = config.position_offset + start
         return SINUSOIDS[config.position_encoding](first + length, config.d_model)[first:]
+
+    def compute_relative_bias(self, stack: Stack) -> NDArray[np.float32] | None:
+        """Return what scores of self-attention add at distances −max … max, or None for other positions. → (2·max + 1, H)"""
+        config = self.config
+        if config.position_encoding != "relative":
+            return None
+        limit = config.relative_attention_max_distance
+        buckets = relative_position_buckets(
+            np.arange(-limit, limit + 1),
+            num_buckets=config.relative_attention_num_buckets,
+            max_distance=limit,
+            bidirectional=stack == "encoder",
+        )
+        return self.arrays[f"{stack}.relative_positions.weight"][buckets]
 
     @property
     def max_positions(self) -> int | None:
@@ -217,6 +234,8 @@ def list_shapes(
     for stack, num_layers, attentions in stacks:
         if config.position_encoding == "learned":
             shapes[f"{stack}.embedding.positions.weight"] = (config.max_positions, width)
+        elif config.position_encoding == "relative":
+            shapes[f"{stack}.relative_positions.weight"] = (config.relative_attention_num_buckets, config.num_heads)
         if config.embedding_norm:
             shapes |= _list_norm_shapes(config, f"{stack}.embedding.norm")
         for index in range(num_layers):
@@ -225,8 +244,9 @@ def list_shapes(
                 is_ssru = config.has_ssru and stack == "decoder" and attention == "attention"
                 shapes |= (_list_ssru_shapes if is_ssru else _list_attention_shapes)(config, f"{layer}.{attention}")
                 shapes |= _list_norm_shapes(config, f"{layer}.{attention}_residual.norm")
-            shapes |= _list_linear_shapes(f"{layer}.feed_forward.inner", width, config.d_ff)
-            shapes |= _list_linear_shapes(f"{layer}.feed_forward.outer", config.d_ff, width)
+            for part in ("gate", "inner") if config.is_gated else ("inner",):
+                shapes |= _list_linear_shapes(f"{layer}.feed_forward.{part}", width, config.d_ff, bias=config.feed_forward_bias)
+            shapes |= _list_linear_shapes(f"{layer}.feed_forward.outer", config.d_ff, width, bias=config.feed_forward_bias)
             shapes |= _list_norm_shapes(config, f"{layer}.feed_forward_residual.norm")
         if config.has_final_norm:
             shapes |= _list_norm_shapes(config, f"{stack}.norm")
@@ -261,4 +281,4 @@ def _list_linear_shapes(name: str, inputs: int, outputs: int, *, bias: bool = Tr
 
 
 def _list_norm_shapes(config: ModelConfig, name: str) -> dict[str, Shape]:
-    return {f"{name}.{part}": (config.d_model,) for part in ("weight", "bias")}
+    return {f"{name}.{part}": (config.d_model,) for part in (("weight",) if config.norm_type == "rms" else ("weight", "bias"))}

@@ -1,7 +1,8 @@
-"""Sinusoids (section 3.5) in the orders of the paper, of its code and of MarianMT."""
+"""Sinusoids (section 3.5) in the orders of the paper, of its code and of MarianMT, and the relative positions of T5."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -37,3 +38,23 @@ SINUSOIDS: dict[str, Callable[[int, int], NDArray[np.float32]]] = {
     "halves": halved_sinusoids,
 }
 """Functions (number of positions, d_model) → table of sinusoids, by their name in the recipe."""
+
+
+def relative_position_buckets(
+    distances: NDArray[np.int64], *, num_buckets: int, max_distance: int, bidirectional: bool
+) -> NDArray[np.int64]:
+    """Return the bucket of each distance from a query to a key (Raffel et al. 2020, section 2.1).
+
+    Half of a direction's buckets hold one distance each. Those of the other half are wider, by the logarithm of the distance.
+
+    distances: positions of the keys less those of the queries, in any shape
+    max_distance: distance from which on all keys are in the last bucket
+    bidirectional: half of the buckets are for keys behind the query; otherwise those keys are in the first bucket
+    """
+    direction_size = num_buckets // 2 if bidirectional else num_buckets
+    first = np.where(distances > 0, direction_size, 0) if bidirectional else 0
+    steps = np.abs(distances) if bidirectional else np.maximum(-distances, 0)
+    num_exact = direction_size // 2
+    share = np.log(np.maximum(steps, num_exact).astype(np.float32) / num_exact) / np.float32(math.log(max_distance / num_exact))
+    wide = num_exact + (share * np.float32(direction_size - num_exact)).astype(np.int64)
+    return first + np.where(steps < num_exact, steps, np.minimum(wide, direction_size - 1))

@@ -220,7 +220,7 @@ def test_default_pair_gives_way_to_the_named_language() -> None:
 def test_source_language_may_stay_open_if_the_model_does_not_read_it() -> None:
     pairs = (*PAIRS, ("fr", "de"))
     tokens = LanguageTokens("<{}>", "source", pairs=pairs).select(PIECES, None, "de")
-    assert (tokens.source_language, tokens.get_source_prefix(PIECES)) == ("", (0,))
+    assert (tokens.source_language, tokens.get_source_token(PIECES)) == ("", "<de>")
     with raises_code("unsupported-pair", "source_language", "en → de, fr → de"):
         LanguageTokens("<{}>", "both", pairs=pairs).select(PIECES, None, "de")
 
@@ -230,6 +230,6 @@ def test_untrained_pairs_need_zero_shot() -> None:
     with raises_code("unsupported-pair", "de → fr", "zero_shot", "en → de, en → fr, de → en"):
         tokens.select(PIECES, "de", "fr")
     chosen = tokens.select(PIECES, "de", "fr", zero_shot=True)
-    assert (chosen.get_source_prefix(PIECES), chosen.get_decoder_prompt(PIECES)) == ((0,), (2,))
+    assert (chosen.get_source_token(PIECES), chosen.get_decoder_prompt(PIECES)) == ("<de>", (2,))
     with raises_code("invalid-option", "'it'", "de, en, fr"):
         tokens.select(PIECES, "de", "it", zero_shot=True)

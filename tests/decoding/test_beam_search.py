@@ -277,6 +277,7 @@ MODEL_CHANGES: list[dict[str, Any]] = [
     {"position_encoding": "learned", "max_positions": 12},
     {"position_encoding": "concatenated", "d_k": 5, "d_v": 3},
     {"decoder_autoregression": "ssru"},
+    {"position_encoding": "relative", "norm_type": "rms", "activation": "swiglu", "tie_embeddings": "inputs"},
 ]
 
 

@@ -707,8 +707,7 @@ def test_dropout_positions_follow_the_paper() -> None:
     torch.manual_seed(0)
     residual_input, x = (5 * noise(4, 8, 16, seed=3)).round(), (5 * noise(4, 8, 16)).round().abs() + 1
     for residual_class in (PostNorm, PreNorm):
-        residual = residual_class(d_model=16, epsilon=1e-6, dropout=0.5)
-        residual.norm = nn.Identity()  # type: ignore[assignment]
+        residual = residual_class(norm=nn.Identity(), dropout=0.5)
         assert_dropped(residual(residual_input, x) - residual_input, x, 0.5)
     feed_forward = FeedForward(d_model=16, d_ff=16, dropout=0.5)
     for linear, bias in ((feed_forward.inner, 0.0), (feed_forward.outer, 7.0)):
@@ -766,13 +765,14 @@ def test_attention_dropout_acts_in_training_only() -> None:
 
 @pytest.mark.parametrize("residual_class", [PostNorm, PreNorm])
 def test_residuals_match_their_equations(residual_class: type[PostNorm]) -> None:
-    residual = residual_class(d_model=16, epsilon=0.01, dropout=0.0)
-    nn.init.normal_(residual.norm.weight)
-    nn.init.normal_(residual.norm.bias)
+    norm = nn.LayerNorm(16, eps=0.01)
+    residual = residual_class(norm=norm, dropout=0.0)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
 
     def layer_norm(y: Tensor) -> Tensor:
         centered = y - y.mean(-1, keepdim=True)
-        return centered / (centered.square().mean(-1, keepdim=True) + 0.01).sqrt() * residual.norm.weight + residual.norm.bias
+        return centered / (centered.square().mean(-1, keepdim=True) + 0.01).sqrt() * norm.weight + norm.bias
 
     x = noise(2, 3, 16)
     expected = layer_norm(x + x.sin()) if residual_class is PostNorm else x + layer_norm(x).sin()
@@ -798,6 +798,7 @@ def test_later_target_tokens_do_not_affect_earlier_logits(subtests: pytest.Subte
         {"attention_window": 2},
         {"decoder_autoregression": "ssru"},
         {"position_encoding": "learned", "max_positions": 8},
+        {"position_encoding": "relative", "norm_type": "rms", "activation": "geglu"},
     ]
     for attend in ATTENTIONS:
         for changes in cases_1:

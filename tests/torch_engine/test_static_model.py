@@ -40,6 +40,8 @@ MODEL_KEYS: list[dict[str, Any]] = [
     {"tie_embeddings": "all", "target_space_embedding": True, "scale_embeddings": False, "final_norm": True},
     {"activation": "silu", "output_bias": True, "position_encoding": "halves"},
     {"activation": "gelu", "position_encoding": "concatenated", "position_offset": 2},
+    {"activation": "geglu", "position_encoding": "relative", "feed_forward_bias": False},
+    {"norm_type": "rms"},
 ]
 
 
@@ -52,7 +54,7 @@ def make_model(seed: int = 0, **keys: Any) -> Transformer:
     with torch.no_grad():
         model.output.mul_(4.0)
         for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
+            if name.endswith("bias") or "relative" in name:
                 parameter.normal_()
             elif "query" in name or "key" in name:
                 parameter.mul_(3.0)

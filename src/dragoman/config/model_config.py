@@ -73,21 +73,31 @@ class ModelConfig(ExtensibleSection):
     """Position of layer normalization: after the residual sum, as in the paper's text, or before the sub-layer."""
     final_norm: bool | None = None
     """Whether each stack ends with one more layer normalization, by default if norm = 'pre'."""
+    norm_type: Literal["layer", "rms"] = "layer"
+    """Normalization: layer normalization, or RMSNorm (T5), which subtracts no mean and adds no bias."""
     norm_epsilon: PositiveFloat = 1e-6
-    """ε of layer normalization."""
+    """ε of the normalization."""
     attention_bias: bool = False
-    """Whether the four projections of an attention have biases; the feed-forward networks always have them."""
-    activation: Literal["relu", "silu", "gelu"] = "relu"
-    """Activation of the feed-forward networks: the paper's ReLU, SiLU (also called swish), or GELU."""
-    position_encoding: Literal["interleaved", "concatenated", "halves", "learned", "none"] = "interleaved"
+    """Whether the four projections of an attention have biases."""
+    feed_forward_bias: bool = True
+    """Whether the matrices of the feed-forward networks have biases; those of T5 have none."""
+    activation: Literal["relu", "silu", "gelu", "geglu", "swiglu"] = "relu"
+    """Activation of the feed-forward networks: the paper's ReLU, SiLU (also called swish), GELU, or a gate, which multiplies
+    one more product by its GELU in the form with tanh (T5 v1.1) or by its SiLU."""
+    position_encoding: Literal["interleaved", "concatenated", "halves", "learned", "relative", "none"] = "interleaved"
     """Sinusoids as printed (sin, cos, sin, …), in tensor2tensor's form (sin …, cos …), in halves with the printed wavelengths
-    (MarianMT), learned positions (Table 3, E), or none."""
+    (MarianMT), learned positions (Table 3, E), T5's relative positions in self-attention, or none."""
+    relative_attention_num_buckets: Annotated[int, Limits(ge=4, le=4096)] = 32
+    """Buckets of distances if position_encoding = 'relative'; the encoder has half of them for each direction."""
+    relative_attention_max_distance: SmallPositiveInt = 128
+    """Distance from which on all positions are in the last bucket if position_encoding = 'relative'."""
     position_offset: Annotated[int, Limits(ge=0, le=1_000)] = 0
     """Number of the first position of sinusoids; fairseq begins with 2."""
     max_positions: Dimension = 1024
     """Number of learned positions; sinusoids have no limit."""
-    tie_embeddings: Literal["all", "decoder", "none"] = "all"
-    """Matrices that share weights: source, target and output embedding; target and output embedding; or none."""
+    tie_embeddings: Literal["all", "decoder", "inputs", "none"] = "all"
+    """Matrices that share weights: source, target and output embedding; target and output embedding; source and target
+    embedding (T5 v1.1); or none."""
     output_bias: bool = False
     """Whether the output matrix before the softmax has a bias; the paper's has none."""
     scale_embeddings: bool = True
@@ -145,6 +155,16 @@ class ModelConfig(ExtensibleSection):
         return self.decoder_autoregression == "ssru"
 
     @property
+    def is_gated(self) -> bool:
+        """Return whether a gate multiplies the inner numbers of the feed-forward networks."""
+        return self.activation in ("geglu", "swiglu")
+
+    @property
+    def shares_input_embeddings(self) -> bool:
+        """Return whether source and target have one embedding matrix."""
+        return self.tie_embeddings in ("all", "inputs")
+
+    @property
     def num_cross_attentions(self) -> int:
         """Return the number of decoder layers in which output tokens attend to the source."""
         counts = (extension.count_cross_attentions(self) for extension in self.model_extensions)
@@ -166,13 +186,33 @@ class ModelConfig(ExtensibleSection):
         changes |= {"position_encoding": "none"} if self.position_encoding == "none" else {}
         return [f"model.{name} = {value!r}" for name, value in changes.items()]
 
+    def find_later_layers(self) -> list[str]:
+        """Return the keys of layers that newer models have and other engines may not, with their values."""
+        keys = {
+            "decoder_autoregression": ("self-attention",),
+            "norm_type": ("layer",),
+            "feed_forward_bias": (True,),
+            "activation": ("relu", "silu", "gelu"),
+            "position_encoding": ("interleaved", "concatenated", "halves", "learned", "none"),
+            "tie_embeddings": ("all", "decoder", "none"),
+        }
+        return [f"model.{key} = {value!r}" for key, known in keys.items() if (value := getattr(self, key)) not in known]
+
     @model_validator
     def _check_consistency(self) -> None:
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
             raise ValueError(
                 f"d_model = {self.d_model} is not divisible by num_heads = {self.num_heads}; change one, or give d_k and d_v"
             )
-        if self.position_encoding not in ("learned", "none") and self.d_model % 2:
+        has_sinusoids = self.position_encoding not in ("learned", "relative", "none")
+        if has_sinusoids and self.d_model % 2:
             raise ValueError(f"d_model = {self.d_model} is odd, but sinusoids come in pairs; make it even, or learn positions")
-        if self.position_encoding in ("learned", "none") and self.position_offset:
+        if not has_sinusoids and self.position_offset:
             raise ValueError(f"position_offset = {self.position_offset} is for sinusoids; learned positions need none: drop it")
+        if self.relative_attention_num_buckets % 4:
+            raise ValueError(f"relative_attention_num_buckets = {self.relative_attention_num_buckets} is not a multiple of 4")
+        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
+            raise ValueError(
+                f"relative_attention_max_distance = {self.relative_attention_max_distance} leaves no distances to the buckets "
+                f"behind the first half; give more than {self.relative_attention_num_buckets // 2}"
+            )

@@ -108,10 +108,10 @@ class Recipe(RecipeSection):
     def _check_training(self) -> None:
         if self.decoding.mbr == "comet":
             raise ValueError("decoding.mbr = 'comet' needs a model on this machine: give it to translate or evaluate instead")
-        if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
+        if self.model.shares_input_embeddings and not self.tokenizer.joint:
             raise ValueError(
-                "model.tie_embeddings = 'all' needs one vocabulary: set tokenizer.joint = true, or tie_embeddings = 'decoder' "
-                "or 'none'"
+                f"model.tie_embeddings = {self.model.tie_embeddings!r} needs one vocabulary: set tokenizer.joint = true, or "
+                "tie_embeddings = 'decoder' or 'none'"
             )
         options_needing_validation = [
             name
@@ -251,6 +251,8 @@ class Recipe(RecipeSection):
 
     @model_validator
     def _check_layers(self) -> None:
+        if (later := self.model.find_later_layers()) and (unusual := self.model.find_unusual_layers()):
+            raise ValueError(f"{later[0]} is for the layers of the Transformer; drop it, or {unusual[0]}")
         for option in ("coverage_penalty", "replace_unknowns"):
             value = getattr(self.decoding, option)
             if value and not self.model.num_cross_attentions:

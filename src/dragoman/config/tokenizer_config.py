@@ -73,6 +73,8 @@ class TokenizerConfig(RecipeSection):
     target language's before the output."""
     prepend_bos: bool = False
     """Whether source and output begin with the begin token, as in BART; the decoder reads it behind its start token."""
+    source_prefix: Utf8Text = ""
+    """Text before each source, such as T5's "translate English to German: "; none by default."""
     extra_tokens: list[ExtraToken] = []
     """Tokens beside vocab_size that text holds and that are never split, such as domain tags or placeholders; those that the
     bundle of training.init_from lacks are added to its vocabulary."""

@@ -23,6 +23,7 @@ from dragoman.conversion import (
     huggingface_fsmt,
     huggingface_m2m100,
     huggingface_marian,
+    huggingface_t5,
     joeynmt,
     marian_npz,
     opennmt_py,
@@ -64,6 +65,7 @@ FORMATS: tuple[SourceFormat, ...] = (
     huggingface_m2m100,
     huggingface_fsmt,
     huggingface_bart,
+    huggingface_t5,
     opennmt_py,
     fairseq_transformer,
     eole,
@@ -184,7 +186,7 @@ def _detect_format(files: SourceFiles) -> SourceFormat:
             return source_format
     problem = "has no known format"
     if SETTINGS_FILE in files and (model_type := files.read_json_object(SETTINGS_FILE).get("model_type")) is not None:
-        known = "bart, fsmt, m2m_100, marian and mbart"
+        known = "bart, fsmt, m2m_100, marian, mbart, mt5 and t5"
         problem = f"its {SETTINGS_FILE} has model_type = {model_type!r:.60}, and dragoman converts {known}"
     raise DataError(
         f"{files.folder}: {problem}; dragoman converts {', '.join(candidate.NAME for candidate in FORMATS)}",

@@ -73,7 +73,7 @@ def check_token_ids(
         _check_added_tokens(vocabulary, folder)
     if encode is None:
         return
-    ids = {row: index for index, row in enumerate(order.rows)}
+    ids = order.ids
     for text in make_odd_texts(vocabulary):
         expected, actual = [ids.get(row) for row in encode(text)], vocabulary.encode(text)
         if actual != expected:

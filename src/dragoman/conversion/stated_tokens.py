@@ -41,7 +41,7 @@ class TokenTable:
 
     def reorder(self, order: VocabularyOrder, rules: SplitRules) -> PieceList:
         """Return the file of a vocabulary in the bundle's order."""
-        ids = {row: index for index, row in enumerate(order.rows) if row is not None}
+        ids = order.ids
         return PieceList(order.pieces, tuple(replace(token, id=ids[token.id]) for token in self.added), rules)
 
 

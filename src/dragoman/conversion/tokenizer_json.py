@@ -112,11 +112,11 @@ def _build_unigram_model(model: Mapping[str, Any], path: Path, charsmap: bytes) 
     unknown, scores = model.get("unk_id"), dict(_iter_scores(model["vocab"], path))
     if type(unknown) is not int or not 0 <= unknown < len(scores):
         raise _refuse(path, "model.unk_id", unknown, "dragoman has an unknown piece")
-    if model.get("byte_fallback"):
-        raise _refuse(path, "model.byte_fallback", True, "dragoman has False")
     special = list(scores)[: unknown + 1]  # no text is split into them
     pieces = {text: score for text, score in scores.items() if METASPACE not in text[1:] and text not in special}
-    return _check_charsmap(build_model(pieces, model_type="unigram", unknown=special[-1], charsmap=charsmap), path)
+    has_bytes = model.get("byte_fallback") is True
+    built = build_model(pieces, model_type="unigram", unknown=special[-1], charsmap=charsmap, has_bytes=has_bytes)
+    return _check_charsmap(built, path)
 
 
 def _iter_scores(vocabulary: Sequence[Any], path: Path) -> Iterator[tuple[str, float]]:
@@ -165,11 +165,15 @@ def _check_merges(
                 raise _refuse(path, "model.merges", list(pair), "this pair is missing, which a SentencePiece model would merge")
 
 
+def has_whitespace_split(document: Mapping[str, Any]) -> bool:
+    """Return whether words are divided at all kinds of spaces before anything else."""
+    return {"type": "WhitespaceSplit"} in _list_steps(document.get("pre_tokenizer"), "pretokenizers")
+
+
 def _check_splitting(document: Mapping[str, Any], path: Path) -> None:
     """Raise BundleError unless words begin with ▁, the first one of each part of a text included."""
     splitter = document.get("pre_tokenizer")
-    steps = splitter.get("pretokenizers") if isinstance(splitter, dict) and splitter.get("type") == "Sequence" else [splitter]
-    steps = [step for step in steps or [] if step != {"type": "WhitespaceSplit"}]
+    steps = [step for step in _list_steps(splitter, "pretokenizers") if step != {"type": "WhitespaceSplit"}]
     step = steps[0] if len(steps) == 1 and isinstance(steps[0], dict) else {}
     scheme = step.get("prepend_scheme") or ("always" if step.get("add_prefix_space", True) else "never")
     if (step.get("type"), step.get("replacement"), scheme, step.get("split", True)) != ("Metaspace", METASPACE, "always", True):
@@ -185,11 +189,13 @@ def get_split_rules(document: Mapping[str, Any]) -> SplitRules:
 
 
 def _list_normalizers(document: Mapping[str, Any]) -> list[Any]:
-    normalizer = document.get("normalizer")
-    steps = (
-        normalizer.get("normalizers") if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence" else [normalizer]
-    )
-    return [step for step in steps if step is not None] if isinstance(steps, list) else [steps]
+    return [step for step in _list_steps(document.get("normalizer"), "normalizers") if step is not None]
+
+
+def _list_steps(step: Any, name: str) -> list[Any]:
+    """Return the steps of a sequence, or the one step."""
+    steps = step.get(name) if isinstance(step, dict) and step.get("type") == "Sequence" else [step]
+    return steps if isinstance(steps, list) else [steps]
 
 
 def _read_charsmap(document: Mapping[str, Any], path: Path) -> bytes:

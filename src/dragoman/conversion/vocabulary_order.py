@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.data.tokenization.special_tokens import SPECIAL_IDS, SPECIAL_PIECES
+from dragoman.data.tokenization.special_tokens import BEGIN_ID, SPECIAL_IDS, SPECIAL_PIECES
 
 UNREACHABLE_LOGIT = -3e4
 """Output bias of a token that the source does not have: its probability is 0 in every precision, float16 included."""
@@ -53,6 +53,11 @@ class VocabularyOrder:
         rows = (*special_rows, *(row for row in range(len(pieces)) if row not in moved))
         names = (*SPECIAL_PIECES, *(pieces[row] for row in rows[len(SPECIAL_IDS) :] if row is not None))
         return cls(names, rows, num_padding_rows)
+
+    @property
+    def ids(self) -> dict[int | None, int]:
+        """Return the id of each row of the source. Text has no begin token, so its id counts only if its row has no other."""
+        return {row: index for index, row in sorted(enumerate(self.rows), key=lambda item: item[0] != BEGIN_ID)}
 
     @property
     def has_missing_rows(self) -> bool:

@@ -42,9 +42,8 @@ def unsupported(feature: str, problem: str) -> BundleError:
 
 
 def check_layers(config: ModelConfig, engine: str) -> None:
-    """Raise BundleError for layers that the paper's Transformer has not, such as recurrent ones."""
-    ssru = ["model.decoder_autoregression = 'ssru'"] if config.has_ssru else []
-    if unusual := [*config.find_unusual_layers(), *ssru]:
+    """Raise BundleError for layers that the paper's Transformer has not, such as recurrent ones or those of T5."""
+    if unusual := [*config.find_unusual_layers(), *config.find_later_layers()]:
         raise unsupported(unusual[0], f"{engine} has the layers of the Transformer only; translate with dragoman")
 
 

@@ -27,7 +27,8 @@ FUSED_MIN_KEYS = 256
 ALL_HEADS = slice(None)
 
 AttentionImpl = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
-"""(query_BHTK, key_BHSK, value_BHSU, mask, dropout probability) → heads_BHTU."""
+"""(query_BHTK, key_BHSK, value_BHSU, mask, dropout probability) → heads_BHTU. The mask is true for a key that the query attends
+to, or it has the numbers that are added to the scores."""
 AttentionObserver = Callable[[Tensor, "KeyValue", Tensor | None], None]
 """Function (query_BHTK, keys and values, mask) that an attention calls before it runs."""
 
@@ -73,8 +74,10 @@ def scaled_dot_scores(query_BHTK: Tensor, key_BHSK: Tensor) -> Tensor:
 
 
 def mask_scores(scores_BHTS: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the scores with −∞ where the mask allows no attention. → (B, H, T, S)"""
-    return scores_BHTS if mask is None else scores_BHTS.masked_fill(~mask, float("-inf"))
+    """Return the scores with −∞ where the mask allows no attention, or plus a mask of numbers. → (B, H, T, S)"""
+    if mask is None:
+        return scores_BHTS
+    return scores_BHTS + mask if mask.is_floating_point() else scores_BHTS.masked_fill(~mask, float("-inf"))
 
 
 def explicit_attention(
@@ -90,7 +93,10 @@ def fused_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, ma
 
     The kernel has no dropout on a CPU. `cpu_attention` draws it there, so that both implementations have the same draws.
     """
-    is_short = key_BHSK.shape[2] < FUSED_MIN_KEYS and not torch.compiler.is_compiling()
+    has_bias = mask is not None and mask.is_floating_point()
+    if mask is not None and has_bias:
+        mask = mask.to(query_BHTK.dtype)
+    is_short = key_BHSK.shape[2] < FUSED_MIN_KEYS and not torch.compiler.is_compiling() and not has_bias
     if dropout_p and is_short and query_BHTK.device.type == "cpu":
         return cpu_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSU, attn_mask=mask, dropout_p=dropout_p)
@@ -103,7 +109,8 @@ def cpu_attention(query_BHTK: Tensor, key_BHSK: Tensor, value_BHSU: Tensor, mask
     """
     if key_BHSK.shape[2] >= FUSED_MIN_KEYS:
         return fused_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
-    if torch.compiler.is_compiling():  # the compiler fuses the passes itself
+    has_bias = mask is not None and mask.is_floating_point()
+    if has_bias or torch.compiler.is_compiling():  # the compiler fuses the passes itself
         return explicit_attention(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)
     result = _CpuAttention.apply(query_BHTK, key_BHSK, value_BHSU, mask, dropout_p)  # type: ignore[no-untyped-call]
     return cast(Tensor, result)

@@ -57,17 +57,19 @@ def assemble_model(
     tagging: bool = False,
 ) -> Transformer:
     """Return a Transformer with uninitialized weights; see `build_model`, which also lists the exceptions."""
-    if config.tie_embeddings == "all" and source_vocab_size != target_vocab_size:
+    if config.shares_input_embeddings and source_vocab_size != target_vocab_size:
         raise ValueError(
-            f"tie_embeddings = 'all': the source vocabulary has {source_vocab_size} rows and the target vocabulary "
-            f"{target_vocab_size}; use one vocabulary, or tie_embeddings = 'decoder'"
+            f"tie_embeddings = {config.tie_embeddings!r}: the source vocabulary has {source_vocab_size} rows and the target "
+            f"vocabulary {target_vocab_size}; use one vocabulary, or tie_embeddings = 'decoder'"
         )
     source_weight = nn.Parameter(torch.empty(source_vocab_size, config.d_model))
     target_weight = (
-        source_weight if config.tie_embeddings == "all" else nn.Parameter(torch.empty(target_vocab_size, config.d_model))
+        source_weight if config.shares_input_embeddings else nn.Parameter(torch.empty(target_vocab_size, config.d_model))
     )
     output_weight = (
-        target_weight if config.tie_embeddings != "none" else nn.Parameter(torch.empty(target_vocab_size, config.d_model))
+        target_weight
+        if config.tie_embeddings in ("all", "decoder")
+        else nn.Parameter(torch.empty(target_vocab_size, config.d_model))
     )
     target_space_embedding = nn.Parameter(torch.empty(config.d_model)) if config.target_space_embedding else None
     words = None
@@ -109,7 +111,7 @@ def _build_embedding(
 def _build_positions(
     config: ModelConfig,
 ) -> SinusoidalPositionalEmbedding | LearnedPositionalEmbedding | NoPositionalEmbedding:
-    if config.position_encoding == "none":
+    if config.position_encoding in ("relative", "none"):
         return NoPositionalEmbedding()
     if config.position_encoding == "learned":
         return LearnedPositionalEmbedding(d_model=config.d_model, max_positions=config.max_positions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch.nn.functional as F
@@ -13,34 +14,52 @@ from dragoman.model.dropout import Dropout
 from dragoman.model.linear import Linear
 from dragoman.model.ssru import Ssru, SsruState
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
-"""Activations of feed-forward networks by their name in the recipe."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "geglu": partial(F.gelu, approximate="tanh"),
+    "swiglu": F.silu,
+}
+"""Activations of feed-forward networks, or of their gates, by their name in the recipe."""
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (equation 2), or with another activation than the ReLU."""
+    """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (equation 2), or with another activation than the ReLU.
 
-    def __init__(self, *, d_model: int, d_ff: int, dropout: float, activation: str = "relu") -> None:
+    With a gate, it is (activation(x·W_g) ∘ (x·W₁))·W₂ (Shazeer 2020, "GLU Variants Improve Transformer").
+    """
+
+    def __init__(
+        self, *, d_model: int, d_ff: int, dropout: float, activation: str = "relu", bias: bool = True, is_gated: bool = False
+    ) -> None:
         super().__init__()
         self.activation = activation
-        self.inner = Linear(d_model, d_ff)
-        self.outer = Linear(d_ff, d_model)
+        self.gate = Linear(d_model, d_ff, bias=bias) if is_gated else None
+        self.inner = Linear(d_model, d_ff, bias=bias)
+        self.outer = Linear(d_ff, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return FFN(x). → (B, T, D)"""
-        is_relu = self.activation == "relu"  # the ReLU is a part of the product
-        y_BTF = self.inner(x_BTD, relu=True) if is_relu else ACTIVATIONS[self.activation](self.inner(x_BTD))
+        activation = ACTIVATIONS[self.activation]
+        if self.gate is not None:
+            y_BTF = activation(self.gate(x_BTD)) * self.inner(x_BTD)
+        else:  # the ReLU is a part of the product
+            y_BTF = self.inner(x_BTD, relu=True) if self.activation == "relu" else activation(self.inner(x_BTD))
         result: Tensor = self.outer(self.dropout(y_BTF))
         return result
 
 
 class PostNorm(nn.Module):
-    """Residual connection of the paper: LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4)."""
+    """Residual connection of the paper: LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4).
 
-    def __init__(self, *, d_model: int, epsilon: float, dropout: float) -> None:
+    norm: layer normalization, or RMSNorm
+    """
+
+    def __init__(self, *, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model, eps=epsilon)
+        self.norm = norm
         self.dropout = Dropout(dropout)
 
     def sublayer_input(self, x_BTD: Tensor) -> Tensor:
@@ -54,11 +73,11 @@ class PostNorm(nn.Module):
 
 
 class PreNorm(nn.Module):
-    """Residual connection of later models: x + Dropout(Sublayer(LayerNorm(x)))."""
+    """Residual connection of later models: x + Dropout(Sublayer(LayerNorm(x))). See `PostNorm` for the arguments."""
 
-    def __init__(self, *, d_model: int, epsilon: float, dropout: float) -> None:
+    def __init__(self, *, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model, eps=epsilon)
+        self.norm = norm
         self.dropout = Dropout(dropout)
 
     def sublayer_input(self, x_BTD: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from dragoman.config import ModelConfig
 from dragoman.model.attention import Attention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm, Residual
 from dragoman.model.pointer import Pointer
+from dragoman.model.relative_positions import RelativePositionBias
 from dragoman.model.ssru import Ssru
 from dragoman.model.transformer import Decoder, Embedding, Encoder
 
@@ -59,19 +60,29 @@ def build_attention(config: ModelConfig) -> Attention:
 def build_feed_forward(config: ModelConfig) -> FeedForward:
     """Return a feed-forward network of the paper."""
     return FeedForward(
-        d_model=config.d_model, d_ff=config.d_ff, dropout=config.activation_dropout, activation=config.activation
+        d_model=config.d_model,
+        d_ff=config.d_ff,
+        dropout=config.activation_dropout,
+        activation=config.activation,
+        bias=config.feed_forward_bias,
+        is_gated=config.is_gated,
     )
 
 
+def build_norm(config: ModelConfig) -> nn.Module:
+    """Return a layer normalization, or an RMSNorm."""
+    return (nn.RMSNorm if config.norm_type == "rms" else nn.LayerNorm)(config.d_model, eps=config.norm_epsilon)
+
+
 def build_residual(config: ModelConfig) -> Residual:
-    """Return a residual connection with layer normalization."""
+    """Return a residual connection with a normalization."""
     residual_type = PreNorm if config.norm == "pre" else PostNorm
-    return residual_type(d_model=config.d_model, epsilon=config.norm_epsilon, dropout=config.residual_dropout)
+    return residual_type(norm=build_norm(config), dropout=config.residual_dropout)
 
 
 def build_final_norm(config: ModelConfig) -> nn.Module:
-    """Return the layer normalization at the end of a stack, or the identity if the configuration has none."""
-    return nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if config.has_final_norm else nn.Identity()
+    """Return the normalization at the end of a stack, or the identity if the configuration has none."""
+    return build_norm(config) if config.has_final_norm else nn.Identity()
 
 
 def build_encoder(parts: ModelParts, config: ModelConfig, embedding: Embedding) -> Encoder:
@@ -85,7 +96,13 @@ def build_encoder(parts: ModelParts, config: ModelConfig, embedding: Embedding) 
         )
         for _ in range(config.encoder_layers)
     ]
-    return Encoder(embedding=embedding, layers=layers, norm=parts.final_norm(config), window=config.attention_window)
+    return Encoder(
+        embedding=embedding,
+        layers=layers,
+        norm=parts.final_norm(config),
+        window=config.attention_window,
+        relative_positions=RelativePositionBias.from_config(config, bidirectional=True),
+    )
 
 
 def build_decoder_layers(parts: ModelParts, config: ModelConfig) -> list[DecoderLayer]:
@@ -110,6 +127,7 @@ def build_decoder(parts: ModelParts, config: ModelConfig, embedding: Embedding, 
         layers=build_decoder_layers(parts, config),
         norm=parts.final_norm(config),
         window=config.attention_window,
+        relative_positions=RelativePositionBias.from_config(config, bidirectional=False),
         pointer=pointer,
     )
 

@@ -22,6 +22,7 @@ from dragoman.model.positional_encoding import (
     NoPositionalEmbedding,
     SinusoidalPositionalEmbedding,
 )
+from dragoman.model.relative_positions import RelativePositionBias
 
 
 class Embedding(nn.Module):
@@ -97,9 +98,18 @@ class DecoderState:
 class Encoder(nn.Module):
     """Stack of encoder layers over the source (section 3.1)."""
 
-    def __init__(self, *, embedding: Embedding, layers: Sequence[nn.Module], norm: nn.Module, window: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        embedding: Embedding,
+        layers: Sequence[nn.Module],
+        norm: nn.Module,
+        window: int | None,
+        relative_positions: RelativePositionBias | None = None,
+    ) -> None:
         super().__init__()
         self.embedding = embedding
+        self.relative_positions = relative_positions
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.window = window
@@ -113,11 +123,15 @@ class Encoder(nn.Module):
         return cast(Tensor, self.norm(x_BSD))
 
     def _build_mask(self, source_BS: Tensor) -> Tensor:
-        """Return which positions each position attends to: all tokens, or those within the window."""
+        """Return which positions each position attends to: all tokens, or those within the window.
+
+        With relative positions, it is what the scores of each position add.
+        """
         token_mask_BS = source_BS != self.embedding.padding_id
-        if self.window is None:
-            return padding_mask(token_mask_BS)
-        return windowed_padding_mask(token_mask_BS, self.window)
+        mask = padding_mask(token_mask_BS) if self.window is None else windowed_padding_mask(token_mask_BS, self.window)
+        if self.relative_positions is None:
+            return mask
+        return self.relative_positions.add_to_mask(mask, source_BS.shape[1], source_BS.shape[1])
 
 
 class Decoder(nn.Module):
@@ -135,10 +149,12 @@ class Decoder(nn.Module):
         layers: Sequence[nn.Module],
         norm: nn.Module,
         window: int | None,
+        relative_positions: RelativePositionBias | None = None,
         pointer: Pointer | None = None,
     ) -> None:
         super().__init__()
         self.embedding = embedding
+        self.relative_positions = relative_positions
         self.pointer = pointer
         self.layers = nn.ModuleList(layers)
         self.norm = norm
@@ -166,11 +182,13 @@ class Decoder(nn.Module):
         return self.norm(x_NTD), replace(state, self_kv=tuple(self_kv), length=state.length + length, pointer=pointer)
 
     def _build_mask(self, length: int, past_length: int, device: torch.device) -> Tensor:
-        """Return which of the past and new positions each of `length` new positions attends to."""
+        """Return which of the past and new positions each of `length` new positions attends to; see `Encoder`."""
         mask = causal_mask(length, past_length + length, device=device)
         if self.window is not None:
             mask = mask & window_mask(length, past_length + length, self.window, device=device)
-        return mask
+        if self.relative_positions is None:
+            return mask
+        return self.relative_positions.add_to_mask(mask, length, past_length + length)
 
 
 class Transformer(nn.Module):

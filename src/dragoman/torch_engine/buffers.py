@@ -85,7 +85,7 @@ class StepBuffers:
         self.memory_bias_B11S = torch.zeros(num_sentences, 1, 1, source_length, device=device, dtype=dtype)
         logits_dtype = torch.promote_types(dtype, torch.float32)
         self.logits_NV = torch.empty(num_sentences * beam_size, len(model.output), device=device, dtype=logits_dtype)
-        positions_TD = embedding.positions(0, capacity).detach().to(dtype)
+        positions_TD = embedding.positions(0, capacity).detach().to(device, dtype).expand(capacity, embedding.weight.shape[1])
         self.positions_TD = (
             positions_TD.clone()
             if embedding.target_space_embedding is None

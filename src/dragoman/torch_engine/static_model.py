@@ -48,6 +48,9 @@ def decode_step(model: Transformer, buffers: StepBuffers) -> None:
     is_visible_T = age_T >= 0 if decoder.window is None else (age_T >= 0) & (age_T <= decoder.window)
     is_ancestor_BRTR = (buffers.ancestors_BRT[..., None] == buffers.hypothesis_R) & is_visible_T[:, None]
     bias_B1RW = torch.where(is_ancestor_BRTR, buffers.visible_bias, buffers.masked_bias).flatten(2)[:, None]
+    if decoder.relative_positions is not None:
+        bias_HW = decoder.relative_positions(-age_T).repeat_interleave(beam_size, dim=1)
+        bias_B1RW = bias_B1RW + bias_HW[:, None].to(bias_B1RW.dtype)
     torch.add(buffers.length_1 * beam_size, buffers.hypothesis_R, out=buffers.slot_R)
 
     scale_BR = (buffers.tokens_BR != embedding.padding_id).to(embedding.weight.dtype) * embedding.scale

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SplitRules = Literal["transformers", "marian", "tokenizers", "tokenizers-strip", "tokenizers-spaces"]
+SplitRules = Literal["transformers", "marian", "tokenizers", "tokenizers-strip", "tokenizers-spaces", "tokenizers-words"]
 """Program whose rules hold. `marian` is `transformers` with the language code of MarianMT at the start of a part. With
 `tokenizers`, a part keeps a space at its end. With `tokenizers-strip`, as transformers 4 had it, a text loses its last spaces,
-and several spaces become ▁, which no token strips. With `tokenizers-spaces`, several spaces stay."""
+and several spaces become ▁, which no token strips. With `tokenizers-spaces`, several spaces stay. With `tokenizers-words`, each
+word is split by itself, and spaces of all kinds only divide words."""
 
 
 @dataclass(frozen=True)

@@ -128,11 +128,10 @@ class LanguageTokens:
         match = re.match(rf"{re.escape(before)}\S{{1,40}}?{re.escape(after)}", text)
         return match[0] if match is not None and pieces.piece_to_id(match[0]) is not None else ""
 
-    def get_source_prefix(self, pieces: PieceTable) -> tuple[int, ...]:
-        """Return the ids that the encoder reads before each source."""
-        language = self.target_language if self.placement == "source" else self.source_language
-        token = pieces.piece_to_id(self.pattern.format(language))
-        return () if token is None else (token,)
+    def get_source_token(self, pieces: PieceTable) -> str | None:
+        """Return the token that the encoder reads before each source; None if no language is chosen."""
+        token = self.pattern.format(self.target_language if self.placement == "source" else self.source_language)
+        return None if pieces.piece_to_id(token) is None else token
 
     def get_decoder_prompt(self, pieces: PieceTable) -> tuple[int, ...]:
         """Return the ids that the decoder reads before its output, after its start token."""

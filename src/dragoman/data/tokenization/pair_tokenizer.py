@@ -38,6 +38,7 @@ class PairTokenizer:
         append_source_eos: the encoder reads an end token after each source
         languages: the languages and their tokens of a model of many languages; None for all other models
         prepend_bos: source and output begin with the begin token
+        source_prefix: text before each source, such as a task of T5
     """
 
     def __init__(
@@ -48,16 +49,18 @@ class PairTokenizer:
         append_source_eos: bool,
         languages: LanguageTokens | None = None,
         prepend_bos: bool = False,
+        source_prefix: str = "",
     ) -> None:
         self.source = source
         self.target = target
         self.append_source_eos = append_source_eos
         self.languages = languages
         self.prepend_bos = prepend_bos
+        self.source_prefix = source_prefix
 
     def replace(self, **changes: Any) -> PairTokenizer:
         """Return the tokenizers with other arguments."""
-        names = ("source", "target", "append_source_eos", "languages", "prepend_bos")
+        names = ("source", "target", "append_source_eos", "languages", "prepend_bos", "source_prefix")
         return PairTokenizer(**{name: getattr(self, name) for name in names} | changes)
 
     @property
@@ -105,22 +108,24 @@ class PairTokenizer:
 
     @property
     def num_language_tokens(self) -> int:
-        """Return the number of language or begin tokens before the text of each source that has a text."""
-        return int(self.prepend_bos or self.languages is not None)
+        """Return the number of tokens before the text of each source that has a text; see `prefixes`."""
+        return max(len(self.prefixes[0]), int(self.languages is not None))
 
     @property
     def prefixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids before each source and each target: the tokens of the chosen languages, or the begin token."""
-        if self.languages is None:
-            return self._begin, self._begin
-        return self.languages.get_source_prefix(self.source), self.decoder_prompt
+        """Return the ids before each source, and those before each target.
+
+        They are the begin token or the tokens of the chosen languages, and then the source's prefix.
+        """
+        token = None if self.languages is None else self.languages.get_source_token(self.source)
+        first = self._begin if self.languages is None else self._encode_language(token) if token else ()
+        return (*first, *self._encode_prefix()), self.decoder_prompt
 
     @property
     def prefix_lengths(self) -> tuple[int, int]:
-        """Return the number of language or begin tokens before each source and each target."""
-        if self.languages is None:
-            return len(self._begin), len(self._begin)
-        return 1, int(self.languages.placement == "both")
+        """Return the number of tokens before each source and each target; see `prefixes`."""
+        num_target = len(self._begin) if self.languages is None else int(self.languages.placement == "both")
+        return self.num_language_tokens, num_target
 
     def with_languages(self, languages: LanguageTokens | None) -> PairTokenizer:
         """Return the same tokenizers with other languages."""
@@ -151,15 +156,30 @@ class PairTokenizer:
         Raises:
             DataError: half of a surrogate pair, or a text without a language, if the model has many.
         """
-        prefix = list(self._begin) if text.strip() else []
-        if self.languages is not None and text.strip():
-            token, text = self.languages.split_source(self.source, text)
-            prefix = [token_id for token_id in [self.source.piece_to_id(token)] if token_id is not None]
+        prefix: list[int] = []
+        if text.strip():
+            first: Sequence[int] = self._begin
+            if self.languages is not None:
+                token, text = self.languages.split_source(self.source, text)
+                first = self._encode_language(token)
+            prefix = [*first, *self._encode_prefix()]
         return [*prefix, *self.source.encode(text), *([END_ID] if self.append_source_eos else [])]
+
+    def _encode_prefix(self) -> list[int]:
+        """Return the ids of the text before each source."""
+        return self.source.encode(self.source_prefix) if self.source_prefix else []
+
+    def _encode_language(self, token: str) -> list[int]:
+        """Return the ids of a language token: those that it has in a text, if a text can hold it, or that of its piece."""
+        piece_id = self.source.piece_to_id(token)
+        if piece_id is None:
+            return []
+        is_text = self.languages is not None and self.languages.placement == "source"
+        return ids if is_text and piece_id in (ids := self.source.encode(token)) else [piece_id]
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of several sources, as `encode_source` does."""
-        if self.languages is not None or self.prepend_bos:
+        if self.languages is not None or self.prepend_bos or self.source_prefix:
             return [self.encode_source(text) for text in texts]
         suffix = [END_ID] if self.append_source_eos else []
         return [ids + suffix for ids in self.source.encode_batch(texts)]
@@ -177,9 +197,10 @@ class PairTokenizer:
 
 
 def read_recipe_tokenizer(folder: Path, recipe: Recipe) -> PairTokenizer:
-    """Read the tokenizers of a recipe that is trained, with its language tokens if it has any."""
+    """Read the tokenizers of a recipe that is trained, with its source prefix and its language tokens if it has any."""
     config = recipe.tokenizer
     tokenizer = read_tokenizer(folder, config, append_source_eos=recipe.model.append_source_eos)
+    tokenizer = tokenizer.replace(source_prefix=config.source_prefix)
     if config.language_token is None:
         return tokenizer
     return tokenizer.with_languages(

@@ -33,6 +33,8 @@ from dragoman.errors import BundleError
 
 # The unknown token is no control token: SentencePiece decodes it to " ⁇ ".
 CONTROL_IDS = (PADDING_ID, BEGIN_ID, END_ID)
+WHITESPACE = re.compile(r"[^\S\x1c-\x1f]+")
+"""Characters that Unicode has as `White_Space`."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ class PieceVocabulary:
 
     def _encode_part(self, processor: spm.SentencePieceProcessor, text: str) -> list[int]:
         """Return the ids of a text between two added tokens."""
+        if self.piece_list.rules == "tokenizers-words":
+            return [index for word in WHITESPACE.split(text) for index in self._encode_words(self._processor, word)]
         if self._has_tokenizers_rules:
             return self._encode_words(processor, text)
         code = ""
@@ -176,7 +180,7 @@ class PieceVocabulary:
         match self.piece_list.rules:
             case "tokenizers-strip":
                 return re.sub(" {2,}", METASPACE, text.rstrip())
-            case "tokenizers-spaces":
+            case "tokenizers-spaces" | "tokenizers-words":
                 return text
         return re.sub(" {2,}", " ", text)
 

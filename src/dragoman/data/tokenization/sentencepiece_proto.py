@@ -15,8 +15,11 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _PIECES_FIELD, _TRAINER_SPEC_FIELD, _NORMALIZER_SPEC_FIELD = 1, 2, 3
 _RULE_NAME_FIELD, _COMPILED_RULE_FIELD, _DUMMY_PREFIX_FIELD, _RULE_FILE_FIELD = 1, 2, 3, 6
 _TEXT_FIELD, _SCORE_FIELD, _TYPE_FIELD = 1, 2, 3
-_MODEL_TYPE_FIELD, _UNKNOWN_NAME_FIELD = 3, 45
+_MODEL_TYPE_FIELD, _BYTE_FALLBACK_FIELD, _UNKNOWN_NAME_FIELD = 3, 35, 45
+_SPACE_FIELDS = (_DUMMY_PREFIX_FIELD, 4, 5)  # the others remove extra spaces, and write a space as ▁
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+"""Names of the pieces of bytes."""
 # Padding, unknown, begin and end in dragoman's order: fields of the settings for id and name, the usual name, and the type.
 _SPECIAL_PIECES = ((43, 48, "<pad>", CONTROL), (40, 45, "<unk>", UNKNOWN), (41, 46, "<s>", CONTROL), (42, 47, "</s>", CONTROL))
 
@@ -105,24 +108,36 @@ def append_user_defined_pieces(model: bytes, texts: Sequence[str]) -> bytes:
     return model + b"".join(_encode_piece(text, USER_DEFINED) for text in texts)
 
 
-def build_model(scores: Mapping[str, float], *, model_type: str, unknown: str, charsmap: bytes) -> bytes:
+def build_model(
+    scores: Mapping[str, float], *, model_type: str, unknown: str, charsmap: bytes = b"", has_bytes: bool = False
+) -> bytes:
     """Return a model.
 
     Args:
         scores: score of each ordinary piece: its log-probability, or its rank in BPE, where the highest is merged first
-        model_type: `unigram` or `bpe`
+        model_type: `unigram`, `bpe` or `char`
         unknown: text of the unknown piece, which has the id 0
         charsmap: compiled table of the normalization; empty for none
+        has_bytes: unknown characters become the pieces `<0x00>` to `<0xFF>`
     """
     pieces = [_encode_piece(unknown, UNKNOWN)]
     for text, score in scores.items():
         fields = _encode_field(_TEXT_FIELD, text.encode()) + _encode_float(_SCORE_FIELD, score)
+        fields += _encode_field(_TYPE_FIELD, BYTE) if has_bytes and text in BYTE_PIECES else b""
         pieces.append(_encode_field(_PIECES_FIELD, fields))
     trainer = _encode_field(
         _MODEL_TYPE_FIELD, next(number for number, name in _MODEL_TYPES.items() if name == model_type)
     ) + _encode_field(_UNKNOWN_NAME_FIELD, unknown.encode())
+    trainer += _encode_field(_BYTE_FALLBACK_FIELD, 1) if has_bytes else b""
     normalizer = _encode_field(_COMPILED_RULE_FIELD, charsmap) if charsmap else b""
     return b"".join([*pieces, _encode_field(_TRAINER_SPEC_FIELD, trainer), _encode_field(_NORMALIZER_SPEC_FIELD, normalizer)])
+
+
+def build_byte_model() -> bytes:
+    """Return a model without characters, so that each byte of a text is a piece. Spaces are bytes as all others."""
+    keeps_spaces = b"".join(_encode_field(field, 0) for field in _SPACE_FIELDS)
+    model = build_model(dict.fromkeys(BYTE_PIECES, 0.0), model_type="char", unknown="<unk>", has_bytes=True)
+    return model + _encode_field(_NORMALIZER_SPEC_FIELD, keeps_spaces)
 
 
 def define_control_pieces(model: bytes, texts: Mapping[str, str]) -> bytes:

@@ -39,7 +39,7 @@ def count_layer_macs(config: ModelConfig) -> LayerMacs:
     macs = LayerMacs(
         encoder=(projections,) * config.encoder_layers,
         decoder=(2 * config.d_model**2 if config.has_ssru else projections,) * config.decoder_layers,
-        feed_forward=2 * config.d_model * config.d_ff,
+        feed_forward=(3 if config.is_gated else 2) * config.d_model * config.d_ff,
         pair=config.num_heads * (config.key_width + config.value_width),
         encoder_attentions=config.encoder_layers,
         decoder_attentions=0 if config.has_ssru else config.decoder_layers,

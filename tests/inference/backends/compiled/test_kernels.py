@@ -60,6 +60,14 @@ D_FF = (80, 77)
 # Rounding of float32 sums in another order over the layers, in units of the last of 24 bits.
 ROUNDING = 1e-5
 PADDING = 0
+T5_KEYS: dict[str, Any] = {
+    "norm_type": "rms",
+    "feed_forward_bias": False,
+    "position_encoding": "relative",
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 7,
+    "scale_embeddings": False,
+}
 MODEL_KEYS: dict[str, dict[str, Any]] = {
     "paper": {},
     "pre-norm": {"norm": "pre", "attention_bias": True},
@@ -78,6 +86,9 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "GELU": {"activation": "gelu"},
     "SSRU": {"decoder_autoregression": "ssru"},
     "SSRU, pre-norm": {"decoder_autoregression": "ssru", "norm": "pre", "d_model": 42},
+    "T5": {**T5_KEYS, "norm": "pre", "num_heads": 20, "d_k": 3, "d_v": 5, "d_model": 42},
+    "T5 v1.1": {**T5_KEYS, "norm": "pre", "activation": "geglu", "tie_embeddings": "inputs"},
+    "SwiGLU with biases": {**T5_KEYS, "activation": "swiglu", "feed_forward_bias": True, "attention_window": 3},
 }
 
 

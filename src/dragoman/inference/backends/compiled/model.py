@@ -308,7 +308,7 @@ class CompiledTransformer:
     @property
     def max_outputs(self) -> int:
         """Outputs of the widest product, apart from the one before the softmax."""
-        projections = [*self.encoder[1:5], *self.decoder[1:5], *self.cross_attention[:3]]
+        projections = [*self.encoder[1:6], *self.decoder[1:6], *self.cross_attention[:3]]
         return max(projection.num_outputs for projection in projections)
 
     @property

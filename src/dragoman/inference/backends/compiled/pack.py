@@ -16,7 +16,9 @@ from dragoman.inference.backends.compiled.kernels.structs import (
     ADD_RESIDUAL,
     ADD_RESIDUAL_U8,
     GELU,
+    GELU_TANH,
     LANES,
+    MULTIPLY,
     RELU,
     SILU,
     STORE,
@@ -44,8 +46,8 @@ from dragoman.runtime.malloc import trim_malloc
 
 # Numbers of heads that fill a vector.
 HEAD_COUNTS = (1, 2, 4, 8, LANES)
-EPILOGUES = {"relu": RELU, "silu": SILU, "gelu": GELU}
-# Product that an SSRU does not have.
+EPILOGUES = {"relu": RELU, "silu": SILU, "gelu": GELU, "geglu": GELU_TANH, "swiglu": SILU}
+# Product that a model does not have.
 NO_PRODUCT = LinearWeights(0, 0, 0, 0, 0, 0, 0, 0, False)
 # Distance that no two positions have.
 NO_WINDOW = 1 << 40
@@ -103,21 +105,26 @@ class _ModelPacker(WeightPacker):
 
     def pack_layers(self, stack: Stack, num_layers: int) -> LayerWeights:
         config, layers = self.config, [f"{stack}.layers.{index}" for index in range(num_layers)]
+        gates = [f"{layer}.feed_forward.gate" for layer in layers]
         attentions, has_ssru = [f"{layer}.attention" for layer in layers], stack == "decoder" and config.has_ssru
         return LayerWeights(
             num_layers=num_layers,
             qkv=self.pack_ssru(attentions) if has_ssru else self.pack_projections(attentions, "query", "key", "value"),
             output=NO_PRODUCT if has_ssru else self.pack_output_projections(attentions),
+            gate=self.pack_linears(gates, (config.d_ff, config.d_model), EPILOGUES[config.activation])
+            if config.is_gated
+            else NO_PRODUCT,
             inner=self.pack_linears(
                 [f"{layer}.feed_forward.inner" for layer in layers],
                 (config.d_ff, config.d_model),
-                EPILOGUES[config.activation],
+                MULTIPLY if config.is_gated else EPILOGUES[config.activation],
             ),
             outer=self.pack_linears(
                 [f"{layer}.feed_forward.outer" for layer in layers],
                 (config.d_model, config.d_ff),
                 ADD_RESIDUAL_U8 if config.activation == "relu" else ADD_RESIDUAL,
             ),
+            is_gated=config.is_gated,
             norms=(
                 self.pack_norms([f"{layer}.attention_residual.norm" for layer in layers]),
                 self.pack_norms([f"{layer}.feed_forward_residual.norm" for layer in layers]),
@@ -125,8 +132,18 @@ class _ModelPacker(WeightPacker):
             pre_norm=config.norm == "pre",
             final_norm=self.pack_norms([f"{stack}.norm"] if config.has_final_norm else []),
             window=NO_WINDOW if config.attention_window is None else config.attention_window,
+            relative_bias=self.pack_relative_bias(stack),
+            max_distance=config.relative_attention_max_distance,
             has_ssru=has_ssru,
         )
+
+    def pack_relative_bias(self, stack: Stack) -> int:
+        """Return the address of what scores add at each distance, for the heads in the lanes of a vector; 0 for nothing."""
+        if (bias_DH := self.weights.compute_relative_bias(stack)) is None:
+            return 0
+        num_groups, num_heads = self.head_layout.num_groups, self.head_layout.num_heads
+        padded_DGH = pad_axis(bias_DH, num_groups * num_heads).reshape(len(bias_DH), num_groups, num_heads)
+        return self.add_array(np.tile(padded_DGH, LANES // num_heads))
 
     def pack_cross_attention(self) -> CrossAttention:
         layers = [f"decoder.layers.{index}" for index in range(self.config.decoder_layers)]
@@ -140,14 +157,14 @@ class _ModelPacker(WeightPacker):
 
     def pack_norms(self, names: Sequence[str]) -> NormWeights:
         if not names:
-            return NormWeights(0, 0, 0.0, 0, False)
+            return NormWeights(0, 0, 0.0, 0, False, False)
         num_features = self.config.d_model
         parameters = allocate((2, len(names), round_up(num_features)), np.float32, make=np.zeros)
         for layer, name in enumerate(names):
-            for part, parameter in enumerate(("weight", "bias")):
+            for part, parameter in enumerate(("weight",) if self.config.norm_type == "rms" else ("weight", "bias")):
                 parameters[part, layer, :num_features] = self.weights.arrays[f"{name}.{parameter}"]
         weight, bias = (self.add_array(parameter_LD) for parameter_LD in parameters)
-        return NormWeights(weight, bias, self.config.norm_epsilon, num_features, True)
+        return NormWeights(weight, bias, self.config.norm_epsilon, num_features, True, self.config.norm_type == "rms")
 
     def pack_projections(self, attentions: Sequence[str], *names: str) -> LinearWeights:
         """Return several projections as one, one behind the other."""

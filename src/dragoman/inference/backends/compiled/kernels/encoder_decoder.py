@@ -65,7 +65,7 @@ MIN_PREFETCHED_WIDTH = 128
 
 @kernel
 def layer_norm(x, y, num_rows, width, norms, layer):
-    """Write the layer normalization of each row of x into y."""
+    """Write the normalization of each row of x into y."""
     weight_offset, num_features = layer * width, norms.num_features
     full_width = num_features // LANES * LANES
     for row in range(num_rows):
@@ -73,7 +73,7 @@ def layer_norm(x, y, num_rows, width, norms, layer):
         sum_ = splat(0.0)
         for offset in range(0, width, LANES):
             sum_ = sum_ + load_f32x16(x, start + offset)
-        mean = splat(reduce_sum(sum_) / num_features)
+        mean = splat(0.0) if norms.is_rms else splat(reduce_sum(sum_) / num_features)
         squares = splat(0.0)
         for offset in range(0, full_width, LANES):
             centered = load_f32x16(x, start + offset) - mean
@@ -195,22 +195,30 @@ def weighted_sum(load_kv, values, first_column, end_column, row_stride, first, l
 
 
 @kernel
-def attend(head_layout, query_offset, keys, values, first, last, row, next_distance, workspace):
+def attend(head_layout, query_offset, keys, values, first, last, row, next_distance, position_bias, workspace):
     """Apply equation 1 to one query, as `attend_in_precision` describes."""
     if head_layout.has_float32_kv:
-        attend_in_precision(load_kv_f32, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace)
+        attend_in_precision(
+            load_kv_f32, head_layout, query_offset, keys, values, first, last, row, next_distance, position_bias, workspace
+        )
     else:
-        attend_in_precision(load_kv_f16, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace)
+        attend_in_precision(
+            load_kv_f16, head_layout, query_offset, keys, values, first, last, row, next_distance, position_bias, workspace
+        )
 
 
 @kernel
-def attend_in_precision(load_kv, head_layout, query_offset, keys, values, first, last, row, next_distance, workspace):
+def attend_in_precision(
+    load_kv, head_layout, query_offset, keys, values, first, last, row, next_distance, position_bias, workspace
+):
     """Apply equation 1 to one query of `projections`, and write a row of `attention_output`.
 
     load_kv: function that loads a vector of the caches
     first, last: the first key among `kv_rows`, and the one behind the last
     next_distance: rows from a key to the one that the next query probably reads, which is prefetched with its value; or 0
+    position_bias: `relative_bias` and `max_distance` of the layers, and the position of the query; or zeros
     """
+    relative_bias, max_distance, query_position = position_bias
     scores, kv_rows = workspace.scores, workspace.kv_rows
     num_bytes = F32_BYTES if head_layout.has_float32_kv else F16_BYTES
     key_width, value_width = head_layout.key_width, head_layout.value_width
@@ -233,6 +241,10 @@ def attend_in_precision(load_kv, head_layout, query_offset, keys, values, first,
                 group_key_width,
                 head_layout.num_heads,
             )
+            if relative_bias:
+                distance = min(max(index - query_position, -max_distance), max_distance) + max_distance
+                bias = load_f32x16(relative_bias, (distance * head_layout.num_groups + group) * LANES)
+                score = score + bias
             store_f32x16(scores, index * LANES, score)
             max_score = maximum(max_score, score)
         sum_ = splat(0.0)
@@ -275,9 +287,9 @@ def write_numbers(source, source_offset, kv, offset, count, has_float32):
 
 
 @kernel
-def apply_self_attention(head_layout, window, sentence_start, sentence_end, start, stop, workspace):
+def apply_self_attention(head_layout, layers, sentence_start, sentence_end, start, stop, workspace):
     """Attend from rows `start` to `stop` to the rows of their sentence, `sentence_start` to `sentence_end`, in the window."""
-    row_stride = 2 * head_layout.key_width + head_layout.value_width
+    row_stride, window = 2 * head_layout.key_width + head_layout.value_width, layers.window
     for row in range(sentence_start, sentence_end):
         write_kv(
             head_layout,
@@ -299,12 +311,13 @@ def apply_self_attention(head_layout, window, sentence_start, sentence_end, star
             last - sentence_start,
             row,
             np.int64(0),
+            (layers.relative_bias, layers.max_distance, row - sentence_start),
             workspace,
         )
 
 
 @kernel
-def apply_causal_self_attention(head_layout, window, layer, self_kv, workspace, num_rows, position):
+def apply_causal_self_attention(head_layout, layers, layer, self_kv, workspace, num_rows, position):
     """Attend from each row to its own output so far, in the window, and write its new key and value into the cache."""
     row_stride = 2 * head_layout.key_width + head_layout.value_width
     start, stop = thread_range(num_rows, workspace.group)
@@ -315,7 +328,7 @@ def apply_causal_self_attention(head_layout, window, layer, self_kv, workspace, 
         kv_row = (layer * self_kv.num_rows + slot_row) * self_kv.capacity + position
         write_kv(head_layout, row * row_stride + head_layout.key_width, self_kv.keys, self_kv.values, kv_row, workspace)
     for row in range(start, stop):
-        first = max(np.int64(0), position - window)
+        first = max(np.int64(0), position - layers.window)
         for earlier_position in range(first, position + 1):
             ancestor_row = load_i32(self_kv.ancestors, row * self_kv.capacity + earlier_position)
             store_i64(
@@ -324,7 +337,10 @@ def apply_causal_self_attention(head_layout, window, layer, self_kv, workspace, 
                 (layer * self_kv.num_rows + ancestor_row) * self_kv.capacity + earlier_position,
             )
         query_offset, end = row * row_stride, position + 1
-        attend(head_layout, query_offset, self_kv.keys, self_kv.values, first, end, row, next_distance, workspace)
+        position_bias = layers.relative_bias, layers.max_distance, position
+        attend(
+            head_layout, query_offset, self_kv.keys, self_kv.values, first, end, row, next_distance, position_bias, workspace
+        )
     barrier(workspace.group)
 
 
@@ -339,8 +355,19 @@ def apply_cross_attention(head_layout, layer, cross_kv, sentence_ids, rows_per_s
         first_row = (layer * cross_kv.num_sentences + sentence) * cross_kv.num_positions
         for position in range(length):
             store_i64(workspace.kv_rows, position, first_row + position)
-        query_offset = row * head_layout.key_width
-        attend(head_layout, query_offset, cross_kv.keys, cross_kv.values, np.int64(0), length, row, next_distance, workspace)
+        query_offset, no_bias = row * head_layout.key_width, (np.int64(0), np.int64(0), np.int64(0))
+        attend(
+            head_layout,
+            query_offset,
+            cross_kv.keys,
+            cross_kv.values,
+            np.int64(0),
+            length,
+            row,
+            next_distance,
+            no_bias,
+            workspace,
+        )
     barrier(workspace.group)
 
 
@@ -415,7 +442,11 @@ def finish_residual(norms, pre_norm, layer, num_rows, workspace):
 @kernel
 def apply_feed_forward(layers, layer, num_rows, workspace):
     norms = layers.norms[1]
-    project(norms, layers.pre_norm, layers.inner, layer, workspace.projections, num_rows, workspace)
+    first = layers.gate if layers.is_gated else layers.inner
+    project(norms, layers.pre_norm, first, layer, workspace.projections, num_rows, workspace)
+    if layers.is_gated:
+        x = workspace.y if layers.pre_norm else workspace.x
+        multiply(x, layers.inner, layer, workspace.projections, num_rows, workspace.width, workspace)
     add_residual(
         workspace.projections, layers.inner.num_outputs, norms, layers.pre_norm, layers.outer, layer, num_rows, workspace
     )
@@ -477,7 +508,7 @@ def encode(batch, weights, cross_kv, workspace):
             if max(sentence_start, first_row) < min(sentence_end, end_row):
                 apply_self_attention(
                     head_layout,
-                    layers.window,
+                    layers,
                     sentence_start,
                     sentence_end,
                     max(sentence_start, first_row),
@@ -555,7 +586,7 @@ def run_decoder(token_ids, position_ids, added, num_rows, position, decoder, cro
             apply_ssru(layer, self_kv, workspace, num_rows, position)
             finish_residual(layers.norms[0], layers.pre_norm, layer, num_rows, workspace)
         else:
-            apply_causal_self_attention(head_layout, layers.window, layer, self_kv, workspace, num_rows, position)
+            apply_causal_self_attention(head_layout, layers, layer, self_kv, workspace, num_rows, position)
             add_residual(
                 workspace.attention_output,
                 head_layout.value_width,

@@ -1,10 +1,18 @@
-"""Last operation of a product: an activation, or the sum with the workspace's x."""
+"""Last operation of a product: an activation, the product with a gate, or the sum with the workspace's x."""
 
 from __future__ import annotations
 
 from dragoman.inference.backends.compiled.kernels.memory import load_f32x16, load_partial, store_f32x16, store_partial
-from dragoman.inference.backends.compiled.kernels.simd import gelu, kernel, maximum, silu, splat
-from dragoman.inference.backends.compiled.kernels.structs import ADD_RESIDUAL, GELU, LANES, RELU, SILU
+from dragoman.inference.backends.compiled.kernels.simd import gelu, gelu_tanh, kernel, maximum, silu, splat
+from dragoman.inference.backends.compiled.kernels.structs import (
+    ADD_RESIDUAL,
+    GELU,
+    GELU_TANH,
+    LANES,
+    MULTIPLY,
+    RELU,
+    SILU,
+)
 
 
 @kernel
@@ -17,6 +25,10 @@ def store_outputs(result, linear, output, y, index, workspace):
         result = silu(result)
     elif linear.epilogue == GELU:
         result = gelu(result)
+    elif linear.epilogue == GELU_TANH:
+        result = gelu_tanh(result)
+    elif linear.epilogue == MULTIPLY:  # its rows are whole vectors
+        result = result * load_f32x16(y, index)
     if output + LANES > num_outputs:
         if linear.epilogue >= ADD_RESIDUAL:
             result = result + load_partial(num_outputs - output, workspace.x, index, splat(0.0))

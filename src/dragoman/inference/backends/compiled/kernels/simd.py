@@ -461,3 +461,9 @@ def gelu(x):
         polynomial = polynomial * t + splat(ERF_COEFFICIENTS[degree])
     tail = splat(0.5) * polynomial * t * exp_f32x16(splat(0.0) - magnitude * magnitude)
     return x * select_nonnegative(x, splat(1.0) - tail, tail)
+
+
+@kernel
+def gelu_tanh(x):
+    """Return GELU in its form with tanh, x·σ(√(8/π)·(x + 0.044715·x³)) (Hendrycks and Gimpel 2016)."""
+    return x * sigmoid(splat(1.5957691216057308) * (x + splat(0.044715) * x * x * x))

@@ -31,8 +31,9 @@ OUTPUT_BLOCK = 4 * LANES
 AMX_MIN_ROWS = 5
 # Each row keeps its best tokens in a sorted list, which is as long as two beams.
 MAX_BEAM_SIZE = 32
-# Last operation of a product. The inputs of ADD_RESIDUAL_U8 are never negative.
-STORE, RELU, SILU, GELU, ADD_RESIDUAL, ADD_RESIDUAL_U8 = range(6)
+# Last operation of a product. MULTIPLY multiplies by the numbers that the outputs replace. The inputs of ADD_RESIDUAL_U8 are
+# never negative.
+STORE, RELU, SILU, GELU, GELU_TANH, MULTIPLY, ADD_RESIDUAL, ADD_RESIDUAL_U8 = range(8)
 # Sums of 32 rows and 16 outputs.
 ACCUMULATOR_STRIDE = 2 * TILE_ROWS * LANES
 # Distance between values of different threads in 64-bit numbers: one cache line.
@@ -117,10 +118,11 @@ class Workspace(NamedTuple):
 
 
 class NormWeights(NamedTuple):
-    """Layer normalizations of all layers.
+    """Normalizations of all layers.
 
     weight, bias: (L, D), with zeros behind the features of the trained model
     num_features: D without padding
+    is_rms: whether they are RMSNorm, whose bias is zero, and not layer normalization
     """
 
     weight: Address
@@ -128,12 +130,15 @@ class NormWeights(NamedTuple):
     epsilon: float
     num_features: int
     is_present: bool
+    is_rms: bool
 
 
 class LayerWeights(NamedTuple):
     """Weights of the encoder or the decoder.
 
+    gate: product whose activation multiplies `inner`, if `is_gated`
     norms: those of self-attention and of the feed-forward layer
+    relative_bias: (2 · max_distance + 1, groups of heads, 16), what the scores of self-attention add at each distance, or 0
     window: greatest distance of positions that self-attention connects
     has_ssru: whether an SSRU takes the place of self-attention. `qkv` is then its projections, and `output` is not used
     """
@@ -141,12 +146,16 @@ class LayerWeights(NamedTuple):
     num_layers: int
     qkv: LinearWeights
     output: LinearWeights
+    gate: LinearWeights
     inner: LinearWeights
     outer: LinearWeights
+    is_gated: bool
     norms: tuple[NormWeights, NormWeights]
     pre_norm: bool
     final_norm: NormWeights
     window: int
+    relative_bias: Address
+    max_distance: int
     has_ssru: bool
 
 

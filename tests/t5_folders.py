@@ -1,0 +1,103 @@
+"""Small folders of T5's family, saved by `transformers`, with random weights and tokenizers that real ones resemble."""
+
+from __future__ import annotations
+
+import io
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import sentencepiece as spm
+import torch
+
+from odd_texts import PLAIN
+
+LANGUAGES = ("de", "fr")
+VARIANTS: dict[str, dict[str, Any]] = {
+    "t5": {"feed_forward_proj": "relu", "tie_word_embeddings": True},
+    "t5-v1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "mt5": {"model_type": "mt5", "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "d_kv": 12},
+    "byt5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_layers": 3, "num_decoder_layers": 1},
+    "madlad": {"feed_forward_proj": "gated-silu", "tie_word_embeddings": False},
+}
+"""Settings of each variant beside those of `write_folder`."""
+
+
+def train_pieces(variant: str) -> bytes:
+    """Return a unigram model with the special pieces of a variant; MADLAD's holds the language tokens."""
+    special: dict[str, Any] = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    if variant == "madlad":
+        special = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+        special["user_defined_symbols"] = [f"<2{language}>" for language in LANGUAGES]
+    lines = [*PLAIN, string.ascii_letters] * 3
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=90,
+        model_type="unigram",
+        hard_vocab_limit=False,
+        byte_fallback=False,
+        minloglevel=2,
+        num_threads=1,
+        **special,
+    )
+    return model.getvalue()
+
+
+def write_folder(folder: Path, variant: str = "t5", *, with_json: bool = False, **changes: Any) -> tuple[Any, Any]:
+    """Write a folder, and return the model and the tokenizer of transformers.
+
+    with_json: save `tokenizer.json` in the place of `spiece.model`
+    """
+    import transformers as library
+
+    transformers: Any = library
+    folder.mkdir(parents=True)
+    settings = {**VARIANTS[variant], **changes}
+    model_type = settings.pop("model_type", "t5")
+    if variant == "byt5":
+        tokenizer: Any = transformers.ByT5Tokenizer()
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}), encoding="utf-8")
+    else:
+        (folder / "spiece.model").write_bytes(train_pieces(variant))
+        names: dict[str, Any] = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0 if variant == "madlad" else 100}
+        if variant == "madlad":
+            names |= {"unk_token": "<unk>", "pad_token": "<s>", "eos_token": "</s>", "additional_special_tokens": []}
+        (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
+        tokenizer = transformers.T5Tokenizer.from_pretrained(folder)
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    if variant == "madlad":
+        special = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
+    size = 384 if variant == "byt5" else len(tokenizer) + (0 if variant == "madlad" else 28)
+    is_tied = settings["tie_word_embeddings"]
+    torch.manual_seed(3)
+    config_class = transformers.MT5Config if model_type == "mt5" else transformers.T5Config
+    model_class = transformers.MT5ForConditionalGeneration if model_type == "mt5" else transformers.T5ForConditionalGeneration
+    config = config_class(
+        **{
+            "vocab_size": size, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0,
+            "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, **special, **settings,
+        }
+    )  # fmt: skip
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "relative" in name:
+                parameter.normal_()
+            elif "layer_norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            elif parameter.dim() == 2:
+                parameter.normal_(std=0.2)
+        if not is_tied:
+            model.lm_head.weight = torch.nn.Parameter(torch.randn(size, 32) * 0.2)
+        model.lm_head.weight[special["eos_token_id"]] *= 12.0 if is_tied else 3.0
+    model.save_pretrained(folder)
+    if with_json:
+        tokenizer.save_pretrained(folder)
+        (folder / "spiece.model").unlink()
+    config_path = folder / "config.json"
+    document = json.loads(config_path.read_text(encoding="utf-8")) | {"tie_word_embeddings": is_tied}
+    config_path.write_text(json.dumps(document), encoding="utf-8")
+    return model, tokenizer
