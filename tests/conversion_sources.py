@@ -18,6 +18,7 @@ import m2m100_folders
 import marian_folders
 import marian_npz_folders
 import opennmt_checkpoints
+import t5_folders
 import tuned_folders
 from dragoman.bundle import load_bundle
 from dragoman.export.argos import export_argos
@@ -126,6 +127,7 @@ WRITERS: dict[str, Callable[[Path], Path] | None] = {
     "mbart50": partial(_write_tuned, write=tuned_folders.write_mbart50),
     "bart": partial(_write_tuned, write=tuned_folders.write_bart),
     "fsmt": _write_fsmt,
+    "t5": partial(_write_tuned, write=partial(t5_folders.write_folder, variant="t5-v1.1", with_json=True)),
     "fairseq": _write_fairseq,
     "opennmt": _write_opennmt,
     "eole": _write_eole,

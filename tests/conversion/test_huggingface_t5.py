@@ -78,7 +78,7 @@ def test_logits_are_equal(peer: Peer) -> None:
 
 @pytest.mark.parametrize("search", ["greedy", "beam"])
 def test_outputs_are_equal(search: str, peer: Peer) -> None:
-    assert peer.check_outputs([*PLAIN, *" ".join(PLAIN).split()], search) >= 8
+    assert peer.check_outputs([*PLAIN, *" ".join(PLAIN).split()], search) >= 5
 
 
 def test_buckets_are_those_of_transformers() -> None:

@@ -25,7 +25,7 @@ for name in names:
     dragoman.convert(f"{sources}/{name}", f"{bundles}/{name}", source_language=languages[0], target_language=languages[1])
 """
 NAMES = (
-    *("marian", "marian-bfloat16", "m2m100", "nllb", "mbart50", "bart", "fsmt", "fairseq", "opennmt", "eole", "joeynmt"),
+    *("marian", "marian-bfloat16", "m2m100", "nllb", "mbart50", "bart", "fsmt", "t5", "fairseq", "opennmt", "eole", "joeynmt"),
     *("marian-npz", "ctranslate2", "argos.argosmodel"),
 )
 

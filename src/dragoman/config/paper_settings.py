@@ -50,6 +50,7 @@ def _format_value(value: Any) -> str:
 PAPER_SETTINGS = (
     PaperSetting("model.norm", "section 3.1", "post", "post"),
     PaperSetting("model.final_norm", "section 3.1", False, False),
+    PaperSetting("model.norm_type", "section 3.1", "layer", "layer"),
     PaperSetting("model.attention_bias", "section 3.2.2", False, True),
     PaperSetting("model.position_encoding", "section 3.5", "interleaved", "concatenated"),
     PaperSetting("model.tie_embeddings", "section 3.4", "all", "all"),

@@ -7,7 +7,7 @@ from torch import nn
 
 from dragoman.config import ModelConfig
 from dragoman.model.initialization import initialize
-from dragoman.model.parts import choose_parts
+from dragoman.model.parts import build_norm, choose_parts
 from dragoman.model.pointer import Pointer, TagHead, WordTables
 from dragoman.model.positional_encoding import (
     LearnedPositionalEmbedding,
@@ -103,7 +103,7 @@ def _build_embedding(
         scale_embeddings=config.scale_embeddings,
         dropout=config.embedding_dropout,
         padding_id=padding_id,
-        norm=nn.LayerNorm(config.d_model, eps=config.norm_epsilon) if config.embedding_norm else nn.Identity(),
+        norm=build_norm(config) if config.embedding_norm else nn.Identity(),
         target_space_embedding=target_space_embedding,
     )
 

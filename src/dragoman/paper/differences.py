@@ -48,7 +48,7 @@ class Difference:
 PAPER_ITEMS = (
     PaperItem(1, "normalization", "post: LayerNorm(x + Sublayer(x))", "post, ε 1e-6, no final one",
          "pre-norm with a final one since 2017-10; Sockeye, Paddle and the Annotated Transformer pre, fairseq post",
-         ("model.norm", "model.final_norm", "model.embedding_norm", "model.norm_epsilon")),
+         ("model.norm", "model.norm_type", "model.final_norm", "model.embedding_norm", "model.norm_epsilon")),
     PaperItem(2, "Adam", "β₁ .9, β₂ .98, ε 1e-9", "the same", "β₂ .997",
          ("training.adam_beta1", "training.adam_beta2", "training.adam_epsilon", "training.weight_decay",
           "training.clip_norm")),
