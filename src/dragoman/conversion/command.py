@@ -55,8 +55,8 @@ def convert(
     SOURCE is a folder, a checkpoint `*.pt` inside of one, or a name on the Hugging Face hub (extra `hub`). The format is
     detected from the files.
     Hugging Face: MarianMT (such as the OPUS-MT models), M2M-100, NLLB, BART, mBART-50, T5 (also FLAN-T5, mT5, ByT5 and
-    MADLAD-400) and FSMT. Marian: `.npz`, and the `.bin` of Firefox's models. Others: checkpoints of fairseq's transformer and of
-    OpenNMT-py, folders of Eole, JoeyNMT (extra `joeynmt`) and CTranslate2, and packages of Argos Translate (.argosmodel).
+    MADLAD-400) and FSMT. Marian: `.npz`, and the `.bin` of Firefox's models. Others: checkpoints of fairseq's transformer and
+    of OpenNMT-py, folders of Eole, JoeyNMT (extra `joeynmt`) and CTranslate2, and packages of Argos Translate (.argosmodel).
 
     \b
     Example:  dragoman convert Helsinki-NLP/opus-mt-en-de -o opus-en-de
