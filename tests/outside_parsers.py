@@ -188,12 +188,18 @@ def make_epub(body: str) -> bytes:
 EVENTS = "[Events]\nFormat: Layer, Start, End, Style, Text\n"
 CUE = "00:00:01.000 --> 00:00:02.000\n"
 XLIFF = '<xliff version="1.2"><file><body><trans-unit id="a"><source>w{}</source></trans-unit></body></file></xliff>'
+SDLXLIFF = (
+    '<xliff version="1.2" xmlns:sdl="http://sdl.com/FileTypes/SdlXliff/1.0"><file><body><trans-unit id="a"><source>w</source>'
+    '<seg-source><mrk mtype="seg" mid="1">w{}</mrk></seg-source><sdl:seg-defs><sdl:seg id="1"/></sdl:seg-defs></trans-unit>'
+    "</body></file></xliff>"
+)
 QT = '<TS version="2.1"><context><name>c</name><message><source>w{}</source><translation/></message></context></TS>'
 TMX = '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>w{}</seg></tuv></tu></body></tmx>'
 # A text inside a file of each format; each format is also read with the text as its whole content.
 INSIDE: dict[str, Sequence[Wrap]] = {
     ".po": [lambda text: f'msgid {json.dumps(text)}\nmsgstr ""\n'],
     ".xlf": [lambda text: XLIFF.format(escape(text)), lambda text: XLIFF.format(text)],
+    ".sdlxliff": [lambda text: SDLXLIFF.format(escape(text)), lambda text: SDLXLIFF.format(text)],
     ".tmx": [lambda text: TMX.format(escape(text))],
     ".html": [
         lambda text: f"<html><p>{text}</p>",
@@ -385,6 +391,7 @@ NO_PARSERS = {
     "documents.output_names.name_in_project": "reads the name of a file",
     "documents.plural_forms.NumberedText": "is made by insert_number",
     "documents.reasons.describe_flags": "names the flags of a text",
+    "documents.sdl_segments.write_mark": "is called by the writer of XLIFF",
     "documents.script_languages.ScriptCounts": "counts letters",
     "documents.script_languages.ScriptLanguages": "counts letters",
     "documents.translation_memory.compute_distance": "is called by TranslationMemory, with texts of limited length",

@@ -19,7 +19,7 @@ _PARSERS = {
     suffix: (module, function)
     for suffixes, (module, function) in {
         ".po .pot": ("po", "parse"),
-        ".xlf .xliff": ("xliff_document", "parse_xliff"),
+        ".xlf .xliff .sdlxliff": ("xliff_document", "parse_xliff"),
         ".tmx": ("tmx_document", "parse_tmx"),
         ".html .htm .xhtml": ("html_file", "parse"),
         ".md .markdown": ("markdown", "parse"),

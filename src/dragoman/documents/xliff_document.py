@@ -14,6 +14,7 @@ from itertools import groupby
 
 from dragoman.documents.document import Document, Edit, Unit, UnitState, UnitTranslation
 from dragoman.documents.reading import check_parts
+from dragoman.documents.sdl_segments import add_targets, find_definitions, list_marks, read_state, write_mark, write_state
 from dragoman.documents.xml_spans import XmlElement, XmlPlace, XmlSource, escape_xml, get_tag_name, set_attribute
 from dragoman.documents.xml_units import (
     Code,
@@ -79,13 +80,15 @@ def parse_xliff(content: bytes) -> Document:
             check_parts(len(files))
 
     def add(units: UnitList, element: XmlElement) -> None:
-        add_units = _add_trans_unit if element.name == "trans-unit" else _add_segments
+        add_units = _add_segments if element.name != "trans-unit" else _add_trans_unit
+        add_units = _add_sdl_segments if find_definitions(element) is not None else add_units
         add_units(source, _get_file_name(files), units, element)
         languages = _get_languages(files[-1]) if files else ("", "")
         units.units = [replace(unit, language=languages[0], target_language=languages[1]) for unit in units.units]
 
     units = UnitList(len(content))
     segments: dict[str, tuple[XmlPlace, int]] = {}
+    without_target: dict[str, tuple[XmlPlace, str, TaggedText]] = {}
     for element in source.iter_elements(("trans-unit", "unit"), read_start):
         if element.get_inherited("translate") == "no":
             continue
@@ -94,6 +97,10 @@ def parse_xliff(content: bytes) -> Document:
         if element.name == "unit":
             place = source.get_place(element)
             segments |= {unit.id: (place, number) for number, unit in enumerate(units.units[num_before:])}
+        elif find_definitions(element) is not None and element.find("target") is None:
+            place, marks = source.get_place(element), list_marks(element.find("seg-source"))
+            for unit, (number, mark) in zip(units.units[num_before:], marks.items(), strict=True):
+                without_target[unit.id] = place, number, name_codes(_read(source, mark))
     assert root is not None  # a file without an element is not XML
     languages = [root.attributes.get(name, "") for name in ("srcLang", "trgLang")]
     if not any(languages) and files:
@@ -110,7 +117,7 @@ def parse_xliff(content: bytes) -> Document:
             if not is_mixed or not holder.attributes.get(name)
             for edit in _edit_language(source, holder, name, language)
         ]
-        return edits + _write_matches(source, segments, translations)
+        return [*edits, *_write_matches(source, segments, translations), *add_targets(source, without_target, translations)]
 
     return units.make_document(
         content, "xliff", source_language=languages[0], target_language=languages[1], make_document_edits=edit_file
@@ -164,6 +171,32 @@ def _add_trans_unit(source: XmlSource, file_name: str, units: UnitList, element:
         max_length=int(max_width) if is_in_characters and re.fullmatch("[0-9]{1,6}", max_width) else None,
     )
     units.add(unit, lambda translation: _write_trans_unit(source, place, translation))
+
+
+def _add_sdl_segments(source: XmlSource, file_name: str, units: UnitList, element: XmlElement) -> None:
+    """Add the segments of a unit of Trados Studio. One that a target lacks stays; `add_targets` adds a missing target."""
+    target, definitions = element.find("target"), find_definitions(element)
+    assert definitions is not None  # the caller found it
+    targets = list_marks(target)
+    states = {child.attributes.get("id", ""): child for child in definitions.children}
+    for number, mark in list_marks(element.find("seg-source")).items():
+        if target is not None and number not in targets:
+            continue
+        place = _XliffPlace(element, mark, mark, targets.get(number), name_codes(_read(source, mark)))
+        segment = states.get(number)
+        state = read_state(segment)
+        unit = _make_unit(
+            source, place, name=f"{file_name}{element.attributes.get('id', '')}/{number}", state=state, context=""
+        )
+
+        def write(translation: UnitTranslation, place: _XliffPlace = place, segment: XmlElement | None = segment) -> list[Edit]:
+            edits = write_state(source, segment, translation)
+            if place.target is None:
+                return edits
+            markup = write_mark(source, place.target, place.text, translation.text)
+            return [*edits, Edit(place.target.start, place.target.end, source.encode(markup))]
+
+        units.add(unit, write)
 
 
 def _get_state_1(element: XmlElement, target: XmlElement | None) -> UnitState:
