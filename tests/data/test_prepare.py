@@ -927,11 +927,11 @@ def test_killed_preparation_resumes(text: Path, monkeypatch: pytest.MonkeyPatch)
     (text.parent / "killed.py").write_text(KILLED)
     command = [sys.executable, text.parent / "killed.py", text.parent / "recipe.json", folder]
     for index in (2, 5, 4):
-        process = subprocess.run([*map(str, command), str(index)], capture_output=True, text=True, check=False, timeout=120)
+        process = subprocess.run([*map(str, command), str(index)], capture_output=True, text=True, check=False, timeout=600)
         assert process.returncode == -signal.SIGKILL, process.stderr
         assert (text.parent / ".data.partial").exists()
         assert not folder.exists()
-    process = subprocess.run([*map(str, command), "999"], capture_output=True, text=True, check=False, timeout=120)
+    process = subprocess.run([*map(str, command), "999"], capture_output=True, text=True, check=False, timeout=600)
     assert (process.returncode, process.stderr) == (0, "")
     assert read_files(folder) == read_files(text.parent / "undisturbed")
     assert not (text.parent / ".data.partial").exists()
@@ -996,7 +996,7 @@ def test_only_one_process_answers_ctrl_c(text: Path, monkeypatch: pytest.MonkeyP
     for seconds in (0.0, 0.1, 0.3, 2.0):
         folder = text.parent / f"after {seconds}"  # a new folder, so that enough chunks remain for the workers
         command = [sys.executable, text.parent / "interrupted.py", text.parent / "recipe.json", folder, seconds]
-        process = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
+        process = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=600)
         assert (process.returncode, process.stdout, process.stderr) == (0, "interrupted\n", "")
         prepare(make_test_recipe(text, *settings, **data), folder)
         assert read_files(folder) == read_files(text.parent / "undisturbed")
