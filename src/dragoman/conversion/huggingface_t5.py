@@ -33,7 +33,13 @@ from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, list_stated_texts, read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
-from dragoman.conversion.tokenizer_json import build_sentencepiece_model, get_split_rules, has_whitespace_split, read_vocabulary
+from dragoman.conversion.tokenizer_json import (
+    build_sentencepiece_model,
+    check_charsmap,
+    get_split_rules,
+    has_whitespace_split,
+    read_vocabulary,
+)
 from dragoman.conversion.vocabulary_order import UNREACHABLE_LOGIT, VocabularyOrder
 from dragoman.conversion.weight_reader import WeightReader
 from dragoman.data.tokenization.added_tokens import SplitRules
@@ -151,6 +157,7 @@ def _read_tokens(files: SourceFiles, settings: ModelSettings) -> tuple[TokenTabl
         model = files.read_bytes(PIECES_MODEL)
         try:
             parsed = read_pieces(model)
+            check_charsmap(model, files.folder / PIECES_MODEL)
         except ValueError:
             raise damaged(files.folder / PIECES_MODEL, "is not a SentencePiece model") from None
         pieces = [piece.text for piece in parsed]

@@ -79,7 +79,7 @@ def build_sentencepiece_model(document: Mapping[str, Any], path: Path) -> bytes:
     unknown = model.get("unk_token")
     pieces = {text: -float(rank) for text, rank in ranks.items()}
     pieces |= {text: -float(len(merges)) for text in vocabulary if len(text) == 1 and text not in pieces}
-    return _check_charsmap(build_model(pieces, model_type="bpe", unknown=str(unknown), charsmap=charsmap), path)
+    return check_charsmap(build_model(pieces, model_type="bpe", unknown=str(unknown), charsmap=charsmap), path)
 
 
 def read_byte_level_merges(document: Mapping[str, Any], path: Path) -> list[tuple[str, str]]:
@@ -116,7 +116,7 @@ def _build_unigram_model(model: Mapping[str, Any], path: Path, charsmap: bytes) 
     pieces = {text: score for text, score in scores.items() if METASPACE not in text[1:] and text not in special}
     has_bytes = model.get("byte_fallback") is True
     built = build_model(pieces, model_type="unigram", unknown=special[-1], charsmap=charsmap, has_bytes=has_bytes)
-    return _check_charsmap(built, path)
+    return check_charsmap(built, path)
 
 
 def _iter_scores(vocabulary: Sequence[Any], path: Path) -> Iterator[tuple[str, float]]:
@@ -213,7 +213,7 @@ def _read_charsmap(document: Mapping[str, Any], path: Path) -> bytes:
     return charsmap
 
 
-def _check_charsmap(model: bytes, path: Path) -> bytes:
+def check_charsmap(model: bytes, path: Path) -> bytes:
     """Return a SentencePiece model. Raise DataError if its table of the normalization is damaged.
 
     The table is the size of a trie, the trie of 32-bit numbers, and texts in UTF-8, which SentencePiece does not check.
