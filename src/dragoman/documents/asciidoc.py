@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 
 from dragoman.documents.asciidoc_marks import AsciidocSyntax
 from dragoman.documents.document import Document, Edit
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.marked_text import MarkedTextReader, get_width
-from dragoman.documents.reading import check_goes_on
+from dragoman.documents.reading import check_goes_on, check_text
 
 TABLES = "tables of separated values"
 
@@ -59,12 +60,10 @@ class _AsciidocReader:
         self.texts = MarkedTextReader(text, AsciidocSyntax())
         self._linked = {match[1].strip() for match in _LINK.finditer(text.text)}
         self._id_parts = {match[1]: match[2] for match in _ID_PART.finditer(text.text)}
-        self._lines = [line.rstrip() for line in split_lines(text.text)]
-        self._starts: list[int] = []
-        position = 0
-        for line in split_lines(text.text):
-            self._starts.append(position)
-            position += len(line)
+        lines = split_lines(text.text)
+        check_text(max(map(len, lines), default=0))
+        self._lines = [line.rstrip() for line in lines]
+        self._starts = list(accumulate(map(len, lines), initial=0))
         self._has_id = False
         self._in_item = False
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dragoman.documents.document import Document, Edit
 from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.marked_text import MAX_DEPTH, MarkedTextReader, get_width
-from dragoman.documents.reading import check_goes_on
+from dragoman.documents.reading import check_goes_on, check_text
 from dragoman.documents.rst_marks import RstSyntax, list_references, normalize_name
 from dragoman.errors import DataError
 
@@ -90,7 +90,9 @@ class _RstReader:
         self._references = list_references(text.text)
         self._targets = {normalize_name(match[1] or match[2]) for match in _TARGET.finditer(text.text)}
         position = 0
-        for line in split_lines(text.text):
+        lines = split_lines(text.text)
+        check_text(max(map(len, lines), default=0))
+        for line in lines:
             content = line.lstrip(" \t\r\n\f\v")
             blanks = line[: len(line) - len(content)] if content else ""
             self._starts.append(position + len(blanks))
