@@ -61,8 +61,8 @@ def full(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         weights=plain.arrays,
         metadata=replace(plain.metadata, **{part.name: getattr(FULL, part.name) for part in PARTS}),
         shortlist=Shortlist(
-            np.zeros((len(tokenizer.source), 1), np.int64),
-            np.array([5, 7]),
+            np.zeros((len(tokenizer.source), 1), np.int32),
+            np.array([5, 7], np.int32),
             tokenizer.shares_vocabulary,
             compute_vocabulary_digest(tokenizer),
         ),

@@ -38,23 +38,24 @@ class Shortlist:
     vocabulary_digest: SHA-256 of the tokenizers
     """
 
-    candidates_VK: NDArray[np.int64]
-    frequent_F: NDArray[np.int64]
+    candidates_VK: NDArray[np.integer[Any]]
+    frequent_F: NDArray[np.integer[Any]]
     is_joint: bool
     vocabulary_digest: bytes
 
     def select_tokens(self, source_BS: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens that translations of these sources may use, in order, the special tokens first. → (W,)"""
         source_ids = np.unique(source_BS)
-        token_sets = [np.arange(NUM_SPECIAL_TOKENS), self.frequent_F, self.candidates_VK[source_ids].flatten()]
+        candidate_ids = self.candidates_VK[source_ids].flatten()
+        token_sets: list[NDArray[Any]] = [np.arange(NUM_SPECIAL_TOKENS), self.frequent_F, candidate_ids]
         return np.unique(np.concatenate([*token_sets, source_ids] if self.is_joint else token_sets))
 
     @property
     def tables(self) -> dict[str, NDArray[Any]]:
         """Tables of the file."""
         return {
-            "candidates": self.candidates_VK.astype(np.int32),
-            "frequent": self.frequent_F.astype(np.int32),
+            "candidates": self.candidates_VK.astype(np.int32, copy=False),
+            "frequent": self.frequent_F.astype(np.int32, copy=False),
             "joint": np.array([self.is_joint]),
             "vocabulary": np.frombuffer(self.vocabulary_digest, dtype=np.uint8),
         }
@@ -76,10 +77,8 @@ def read_shortlist(path: Path, tokenizer: PairTokenizer) -> Shortlist:
     files = open_tensor_files(path, BundleError, only=[SHORTLIST_FILE])
     try:
         tables = StoredArrays(files[SHORTLIST_FILE])
-        candidates_VK, frequent_F, joint, digest_bytes = (
-            tables[name].astype(np.int64) for name in ("candidates", "frequent", "joint", "vocabulary")
-        )
-        is_joint, digest = bool(joint.item()), bytes(digest_bytes.tolist())
+        candidates_VK, frequent_F = (tables[name].astype(np.int32, copy=False) for name in ("candidates", "frequent"))
+        is_joint, digest = bool(tables["joint"].item()), tables["vocabulary"].tobytes()
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise BundleError(
             f"{path}: is not a readable shortlist: {error}; build it again with dragoman model shortlist"

@@ -195,14 +195,14 @@ def _read_shortlist(
         return None
     table = read_lexical_table(files.map_file(name), files.path(name))
     rows, columns = orders
-    target_ids = np.zeros(len(columns), np.int64)
+    target_ids = np.zeros(len(columns), np.int32)
     target_ids[[row for row in columns.rows if row is not None]] = [
         index for index, row in enumerate(columns.rows) if row is not None
     ]
     num_source = len([row for row in rows.rows if row is not None])
     if len(table.offset_V) != num_source + 1 or table.candidates.max(initial=0) >= len(target_ids):
         raise damaged(files.folder / name, f"is not the shortlist of vocabularies of {num_source} and {len(columns)} tokens")
-    candidates_VK = np.zeros((len(rows), int(np.diff(table.offset_V).max(initial=0))), np.int64)
+    candidates_VK = np.zeros((len(rows), int(np.diff(table.offset_V).max(initial=0))), np.int32)
     for index, row in enumerate(rows.rows):
         if row is not None:
             tokens = target_ids[table.candidates[table.offset_V[row] : table.offset_V[row + 1]]]

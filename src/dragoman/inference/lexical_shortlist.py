@@ -75,7 +75,7 @@ def build_shortlist(
         target_vocab_size,
         per_token,
     )
-    frequent_F = np.argsort(-target_counts_V, kind="stable")[:num_frequent].copy()
+    frequent_F = np.argsort(-target_counts_V, kind="stable")[:num_frequent].astype(np.int32)
     return Shortlist(
         candidates_VK,
         frequent_F,
@@ -111,13 +111,13 @@ def _sum_attention(
 
 def _select_candidates(
     keys: NDArray[np.int64], values: NDArray[np.float64], source_vocab_size: int, target_vocab_size: int, per_token: int
-) -> NDArray[np.int64]:
+) -> NDArray[np.int32]:
     """Return the target tokens with the most attention to each source token, padded with 0. → (V, K)"""
     order = np.lexsort((keys % target_vocab_size, -values, keys // target_vocab_size))
     source, target = keys[order] // target_vocab_size, keys[order] % target_vocab_size
     starts = np.flatnonzero(np.r_[True, source[1:] != source[:-1]]) if len(source) else np.zeros(0, dtype=np.int64)
     rank = np.arange(len(source)) - np.repeat(starts, np.diff(np.r_[starts, len(source)]))
     is_selected = (rank < per_token) & (target != END_ID)
-    candidates_VK = np.zeros((source_vocab_size, per_token), dtype=np.int64)
+    candidates_VK = np.zeros((source_vocab_size, per_token), dtype=np.int32)
     candidates_VK[source[is_selected], rank[is_selected]] = target[is_selected]
     return candidates_VK
