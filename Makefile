@@ -10,7 +10,7 @@ RUNTIME_TESTS := $(wildcard $(addprefix tests/,conversion documents inference pa
 # Folders of them whose tests need nothing else, so that they run once.
 RUNTIME_ONLY := $(addprefix tests/,documents serving)
 
-.PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
+.PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -61,9 +61,6 @@ wheel:
 	build/wheel-env/bin/pip install --quiet --disable-pip-version-check -c constraints.txt build
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt build/wheel-env/bin/python -m build --outdir dist .
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt build/wheel-env/bin/python -m build --outdir dist models/en-de
-
-bench: $(VENV)/.core
-	$(BIN)/python benchmarks/smoke.py
 
 bench-data: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m data.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))

@@ -11,12 +11,14 @@ from common.results import Ratio, Section, Table
 from common.time_budget import UNBOUNDED, TimeBudget
 from common.usage import CommandError
 
+from dragoman.bundle import read_config
 from dragoman.data.tokenization.special_tokens import SPECIAL_IDS
 
+from .ceiling import SpeedLimit, compute_limits
 from .harness import Candidate, CellResult, compare_systems, list_notes
 from .models import BASE, BIG, ONE_SENTENCE_TARGET_RATIO, OPUS, TARGET_RATIO, ModelFormats, RandomModel
 from .serve import SOURCE_TOKENS, TARGET_TOKENS
-from .systems import COMPUTE_TYPES, CT2, DRAGOMAN, HF, PRECISIONS, Systems, model_path
+from .systems import COMPUTE_TYPES, CORES, CT2, DRAGOMAN, HF, PRECISIONS, Systems, model_path
 
 LOAD_SHARE = 0.3
 """Largest share of a quick run's time for the start of all systems."""
@@ -125,11 +127,23 @@ def measure_fixed(
     section = Section()
     if quick:
         cells = [replace(cell, batch=cell.batch // 4) if cell.throughput else cell for cell in cells]
+    limits, limit_notes = _compute_limits(build_forms, cells)
     table = Table(
         f"Random weights, {SOURCE_TOKENS} tokens in, {TARGET_TOKENS} out: target tokens per second",
-        ["batch x beam", DRAGOMAN, "numbers", CT2, "best setting", HF, f"ratio over {CT2}", "least to most"],
+        [
+            "batch x beam",
+            DRAGOMAN,
+            "numbers",
+            CT2,
+            "best setting",
+            HF,
+            f"ratio over {CT2}",
+            "least to most",
+            "limit",
+            "share of limit",
+        ],
     )
-    notes = []
+    notes = [*limit_notes]
     if quick:
         notes += _start_systems(systems, build_forms(cells[0].model), budget.take_share(LOAD_SHARE))
     for number, cell in enumerate(cells):
@@ -146,7 +160,7 @@ def measure_fixed(
             first=[CT2],
             budget=budget.take_share(1 / (len(cells) - number)),
         )
-        _report_cell(section, table, cell, outcomes)
+        _report_cell(section, table, cell, outcomes, limits.get((cell.model.name, cell.batch, cell.beam)))
         notes += [f"{cell.name}: {reason}" for reason in list_notes(outcomes)]
         section.figures[cell.name]["agreement"] = agreement = _token_agreement(outputs)
         notes += [
@@ -160,6 +174,7 @@ def measure_fixed(
     section.tables.append(table)
     section.notes += notes
     section.notes.append("numbers: precision of dragoman")
+    section.notes.append("limit: time to read the weights or to multiply by them in int8, whichever is longer in each step")
     return section
 
 
@@ -177,9 +192,33 @@ def _start_systems(systems: Systems, forms: ModelFormats, budget: TimeBudget) ->
     return errors
 
 
-def _report_cell(section: Section, table: Table, cell: FixedCell, outcomes: dict[str, CellResult]) -> None:
+def _compute_limits(
+    build_forms: Callable[[RandomModel], ModelFormats], cells: list[FixedCell]
+) -> tuple[dict[tuple[str, int, int], SpeedLimit], list[str]]:
+    """Return the limits by model, batch and beam size, and the reasons for missing ones."""
+    limits: dict[tuple[str, int, int], SpeedLimit] = {}
+    notes = []
+    for model in dict.fromkeys(cell.model for cell in cells):
+        shapes = [(cell.batch, cell.beam) for cell in cells if cell.model == model]
+        recipe, _, _ = read_config(build_forms(model).bundle)
+        try:
+            model_limits = compute_limits(recipe.model, model.vocabulary, shapes, threads=CORES)
+        except CommandError as error:
+            notes.append(f"{model.name}: no limit: {error}")
+            continue
+        limits |= {(model.name, *shape): limit for shape, limit in model_limits.items()}
+    return limits, notes
+
+
+def _report_cell(
+    section: Section, table: Table, cell: FixedCell, outcomes: dict[str, CellResult], limit: SpeedLimit | None
+) -> None:
     best = {name: outcome.best for name, outcome in outcomes.items()}
     dragoman_best, ctranslate2_best, transformers_best = (best.get(name) for name in (DRAGOMAN, CT2, HF))
+    limit_text, share_text = "-", "-"
+    if limit is not None:
+        limit_text = f"{limit.rate:,.0f} ({limit.bound_by})"
+        share_text = f"{dragoman_best[1] / limit.rate:.0%}" if dragoman_best else "-"
     ratio, spread = None, "-"
     if dragoman_best and ctranslate2_best:
         ratio = dragoman_best[1] / ctranslate2_best[1]
@@ -194,13 +233,19 @@ def _report_cell(section: Section, table: Table, cell: FixedCell, outcomes: dict
             f"{transformers_best[1]:,.0f}" if transformers_best else "-",
             f"{ratio:.2f}" if ratio else "-",
             spread,
+            limit_text,
+            share_text,
         ]
     )
     if ratio is not None:
         section.ratios.append(Ratio(f"fixed_{cell.name}", ratio, cell.target_ratio))
     if dragoman_best and transformers_best:
         section.ratios.append(Ratio(f"fixed_{cell.name}_over_transformers", dragoman_best[1] / transformers_best[1]))
-    section.figures[cell.name] = {"rates": {name: outcome.rates for name, outcome in outcomes.items()}}
+    section.figures[cell.name] = {
+        "rates": {name: outcome.rates for name, outcome in outcomes.items()},
+        "limit": None if limit is None else limit.rate,
+        "binds": None if limit is None else limit.bound_by,
+    }
 
 
 def _token_agreement(outputs: dict[str, list[list[int]]]) -> dict[str, float]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from dragoman.config import ModelConfig, make_recipe
+from dragoman.config import make_recipe
 from dragoman.data.tokenization.special_tokens import END_ID, SPECIAL_IDS
 from dragoman.decoding.beam_search import BeamSearchOptions, beam_search
 from dragoman.decoding.constraints import DecodingConstraints
@@ -39,6 +39,7 @@ from dragoman.torch_engine.graphs import CudaGraphRecorder
 from dragoman.torch_engine.inference_model import as_inference_model
 from dragoman.torch_engine.static_model import build_static_inference_model
 
+from .ceiling import Shape, products_per_sentence, products_per_token
 from .models import VOCABULARY
 from .serve import SOURCE_TOKENS, TARGET_TOKENS, time_turns
 
@@ -90,7 +91,7 @@ class GpuBenchmark:
         model = model_on_cpu.to(device, PRECISION).eval()
         self.graph_model, self.plain_model = build_static_inference_model(model), as_inference_model([model])
         self.graphs = CudaGraphRecorder(device)
-        self.products: dict[tuple[int, tuple[int, int]], float] = {}
+        self.products: dict[tuple[int, Shape], float] = {}
 
     def sources(self, batch: int) -> NDArray[np.int64]:
         rng = random.Random(1)
@@ -148,16 +149,16 @@ class GpuBenchmark:
         return steps
 
     def limit(self, cell: GpuCell) -> float:
-        once = self._min_seconds(_products_per_sentence(self.config), cell.batch * SOURCE_TOKENS)
-        step = self._min_seconds(_products_per_token(self.config, VOCABULARY), cell.batch * cell.beam)
+        once = self._min_seconds(products_per_sentence(self.config), cell.batch * SOURCE_TOKENS)
+        step = self._min_seconds(products_per_token(self.config, VOCABULARY), cell.batch * cell.beam)
         return cell.batch * TARGET_TOKENS / (once + TARGET_TOKENS * step)
 
-    def _min_seconds(self, shapes: Counter[tuple[int, int]], rows: int) -> float:
+    def _min_seconds(self, shapes: Counter[Shape], rows: int) -> float:
         read = sum(count * wide * narrow for (wide, narrow), count in shapes.items()) * PRECISION.itemsize
         multiplied = sum(count * self._product_seconds(rows, shape) for shape, count in shapes.items())
         return max(read / self.bandwidth, multiplied)
 
-    def _product_seconds(self, rows: int, shape: tuple[int, int]) -> float:
+    def _product_seconds(self, rows: int, shape: Shape) -> float:
         if (rows, shape) not in self.products:
             left, right = (torch.randn(size, device=self.device, dtype=PRECISION) for size in ((rows, shape[1]), shape))
             into = torch.empty(rows, shape[0], device=self.device, dtype=PRECISION)
@@ -175,19 +176,6 @@ class GpuBenchmark:
         source = torch.ones(COPIED_BYTES, dtype=torch.uint8, device=self.device)
         into = torch.empty_like(source)
         return 2 * COPIED_BYTES / fastest(lambda: into.copy_(source))
-
-
-def _products_per_sentence(config: ModelConfig) -> Counter[tuple[int, int]]:
-    """Count the matrix products over the source, by output and input width."""
-    d, ff, layers = config.d_model, config.d_ff, config.encoder_layers
-    encoder_products = Counter({(3 * d, d): layers, (d, d): layers, (ff, d): layers, (d, ff): layers})
-    return encoder_products + Counter({(2 * d, d): config.decoder_layers})
-
-
-def _products_per_token(config: ModelConfig, vocabulary: int) -> Counter[tuple[int, int]]:
-    """Count the matrix products of one decoder step, by output and input width."""
-    d, ff, layers = config.d_model, config.d_ff, config.decoder_layers
-    return Counter({(3 * d, d): layers, (d, d): 3 * layers, (ff, d): layers, (d, ff): layers, (vocabulary, d): 1})
 
 
 def fastest(work: Callable[[], object], turns: int = 10) -> float:
