@@ -37,6 +37,7 @@ from dragoman.cleaning.decontamination import EvaluationTexts
 from dragoman.cleaning.filters import is_out_of_ratio, is_too_long, make_mojibake_filter
 from dragoman.cleaning.language_id import make_language_filter, make_script_filter
 from dragoman.data.tokenization.added_tokens import AddedToken, AddedTokenSplitter
+from dragoman.data.tokenization.byte_level_bpe import ByteLevelBpeScheme
 from dragoman.data.tokenization.byte_pieces import BYTE_TOKENS, ByteScheme
 from dragoman.data.tokenization.characters import CharacterScheme
 from dragoman.data.tokenization.grapheme_normalization import GraphemeNormalizer
@@ -344,6 +345,7 @@ CALLS: dict[str, Parse] = {
     "data.tokenization.byte_pieces.ByteScheme": ByteScheme().split,
     "data.tokenization.characters.CharacterScheme": CharacterScheme().split,
     "data.tokenization.words.WordScheme": WordScheme().split,
+    "data.tokenization.byte_level_bpe.ByteLevelBpeScheme": ByteLevelBpeScheme([("a", "a"), ("aa", "aa"), (".", ".")]).split,
     "data.tokenization.subword_nmt.SubwordNmtScheme": SubwordNmtScheme([("a", "a"), ("aa", "aa"), (".", ".")]).split,
     "cleaning.decontamination.EvaluationTexts": lambda text: EvaluationTexts.from_pairs([]).contains_side(text, text),
     "cleaning.filters.is_too_long": lambda text: is_too_long(text, text, 10, None),

@@ -36,4 +36,4 @@ def _check_utf8(text: str) -> None:
 
 
 Utf8Text = Annotated[str, _check_utf8]
-FileName = Annotated[str, Limits(min_length=1)]
+FileName = Annotated[str, Limits(min_length=1), _check_utf8]

@@ -82,11 +82,11 @@ class ModelConfig(ExtensibleSection):
     feed_forward_bias: bool = True
     """Whether the matrices of the feed-forward networks have biases; those of T5 have none."""
     activation: Literal["relu", "silu", "gelu", "geglu", "swiglu"] = "relu"
-    """Activation of the feed-forward networks: the paper's ReLU, SiLU (also called swish), GELU, or a gate, which multiplies
-    one more product by its GELU in the form with tanh (T5 v1.1) or by its SiLU."""
+    """Activation of the feed-forward networks: the paper's ReLU, SiLU (or swish), GELU, or a gate, which multiplies one more
+    product by its GELU (T5 v1.1) or SiLU."""
     position_encoding: Literal["interleaved", "concatenated", "halves", "learned", "relative", "none"] = "interleaved"
-    """Sinusoids as printed (sin, cos, sin, …), in tensor2tensor's form (sin …, cos …), in halves with the printed wavelengths
-    (MarianMT), learned positions (Table 3, E), T5's relative positions in self-attention, or none."""
+    """Sinusoids as printed (sin, cos, …), in tensor2tensor's form (sin …, cos …), in halves with the printed wavelengths
+    (MarianMT), learned positions (Table 3, E), T5's relative ones, or none."""
     relative_attention_num_buckets: Annotated[int, Limits(ge=4, le=4096)] = 32
     """Buckets of distances if position_encoding = 'relative'; the encoder has half of them for each direction."""
     relative_attention_max_distance: SmallPositiveInt = 128

@@ -28,7 +28,7 @@ class TokenizerConfig(RecipeSection):
 
     model_type: Literal["bpe", "unigram", "word", "char", "byte", "subword-nmt", "byte-level-bpe"] = "bpe"
     """`bpe` and `unigram` are SentencePiece models; `word`, `char` and `byte` are levels; `subword-nmt` applies codes of
-    subword-nmt or fastBPE, or reads text that holds their pieces (`foo@@ bar`). Bundles of BART have `byte-level-bpe`."""
+    subword-nmt or fastBPE, or reads their pieces (`foo@@ bar`); bundles of BART have `byte-level-bpe`."""
     joint: bool = True
     """Whether both languages share one model and vocabulary."""
     vocab_size: VocabSize = 32_000
