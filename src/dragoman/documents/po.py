@@ -49,7 +49,7 @@ _RULES_OF_FLAGS = {
 """Optional styles that flags of gettext and Weblate declare."""
 _PLURAL_FORMS = re.compile(r"nplurals\s*=\s*(\d)(?:\s*;\s*plural\s*=(?=([^;?\n]*))([^;\n]*))?")
 _LANGUAGE = re.compile(r"^Language:[ \t]*([\w@.-]+)", re.MULTILINE)
-_TEMPLATE = re.compile(r"charset=CHARSET\b|nplurals=INTEGER|YEAR-MO-DA")
+_TEMPLATE = re.compile(r"charset=CHARSET\b|nplurals=INTEGER|YEAR-MO-DA|YYYY-MM-DD|PACKAGE VERSION|FULL NAME <")
 _UNESCAPED = {character: f"\\{letter}" for letter, character in ESCAPES.items()}
 _MAX_LENGTH = re.compile(r"max-length:\s*([0-9]{1,6})")
 _WORD = re.compile(r"(?:\\.|[^\\ ]++)*+[ ]*+", re.DOTALL)
@@ -157,7 +157,7 @@ class _Catalog:
         quote: function from a text, and the columns before it, to its strings
         """
         is_template = self._header is None or _TEMPLATE.search(self._header_text) is not None
-        if not is_template or (self.language and not is_same_language(self.language, language)):
+        if not is_template:
             return []
         header = complete_header(self._header_text, language)
         num_forms = get_plural_rule(language)[0]
@@ -180,6 +180,8 @@ class _Catalog:
 def complete_header(header: str, language: str) -> str:
     """Return the header of a template with a language, UTF-8, and the plural forms of the language."""
     count, expression = get_plural_rule(language)
+    stated = _LANGUAGE.search(header)
+    is_of_source = stated is not None and not is_same_language(stated[1], language)
     header = re.sub(r"charset=CHARSET\b", "charset=UTF-8", header)
     values = {
         "Content-Type": "text/plain; charset=UTF-8",
@@ -190,7 +192,7 @@ def complete_header(header: str, language: str) -> str:
         line = re.search(rf"^{name}:[ \t]*(.*)$", header, re.MULTILINE)
         if line is None:
             header = f"{header.rstrip(chr(10))}\n{name}: {value}\n".lstrip("\n")
-        elif not line[1].strip() or "INTEGER" in line[1]:
+        elif (is_of_source and name != "Content-Type") or not line[1].strip() or "INTEGER" in line[1]:
             header = f"{header[: line.start()]}{name}: {value}{header[line.end() :]}"
     return header
 

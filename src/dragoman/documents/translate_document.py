@@ -305,7 +305,13 @@ def _count_edge_breaks(text: str) -> tuple[int, int]:
 
 
 def _check_languages(document: Document, options: DocumentOptions) -> None:
-    """Raise DataError if a document states other languages than those of the translation."""
+    """Raise DataError if a document states other languages than those of the translation.
+
+    A PO file without a translation may also state the language of its sources, as templates do.
+    """
+    is_template = document.format == "po" and not any(unit.target for unit in document.units)
+    if is_template and is_same_language(document.target_language, options.source_language):
+        return
     if document.target_language:
         pairs = ((document.source_language, options.source_language), (document.target_language, options.target_language))
         for stated, language in pairs:
