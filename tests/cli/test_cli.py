@@ -419,6 +419,12 @@ def shell(*words: object, stdout: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, env=environment)
 
 
+def test_name_too_long_for_a_file_is_an_error() -> None:
+    done = shell("info", "x" * 300, stdout=subprocess.DEVNULL)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "this name is too long for a file; give a shorter one" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_full_disk_of_standard_output_is_an_error(output: Path, corpus: Path) -> None:

@@ -624,13 +624,26 @@ def test_missing_recipe_file_is_named(tmp_path: Path) -> None:
     assert file_error(tmp_path / "file" / "r.toml") == "FILE: cannot be read: Not a directory; give a TOML file"
 
 
-@pytest.mark.parametrize("key", ["run", "name", "data.root"])
-def test_name_with_invalid_utf8_is_refused(key: str) -> None:
+@pytest.mark.parametrize("key", ["run", "name", "data.root", "task.source_language", "tokenizer.model_file"])
+def test_text_with_invalid_utf8_is_refused(key: str) -> None:
     """A surrogate half is what Python makes of the byte 0xff on a command line."""
     with pytest.raises(RecipeError) as caught:
         make_recipe({}, [f"{key}=r\udcff"])
-    assert f"{key}: is not UTF-8; give another name" in str(caught.value)
+    assert f"{key} = 'r\\udcff': is not UTF-8; give another text" in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_hostile_value_raises_one_line(subtests: pytest.Subtests) -> None:
+    nested, digits = "a." * 3000, "f" * 6000  # beyond the limits of Python's stack and of its decimal numbers
+    for setting, start in (
+        (f"{nested}b=1", "a is not a key"),
+        (f"model.{nested}b=1", "model.a is not a key"),
+        (f"task.kind.{nested}b=1", "task.kind = a number of thousands of digits, or values nested too deep: Input should be"),
+        (f"task.kind=0x{digits}", "task.kind = a number of thousands of digits, or values nested too deep: Input should be"),
+        (f"size=0x{digits}", "size = a number of thousands of digits, or values nested too deep is unknown"),
+    ):
+        with subtests.test(start):
+            assert recipe_error(setting).startswith(f"{WHERE}: {start}")
 
 
 def test_builtin_recipe_is_valid(subtests: pytest.Subtests) -> None:

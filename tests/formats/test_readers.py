@@ -756,7 +756,7 @@ def test_file_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     expected = ": the file name is not UTF-8; rename the file"
     assert os.fsencode("b\udcff.tsv") == b"b\xff.tsv"
     document = {"data": {"root": str(tmp_path), "train": {"file": "b\udcff.tsv"}}}
-    assert "data.train.file: is not UTF-8" in error_message(lambda: make_recipe(document), RecipeError)
+    assert "data.train.file = 'b\\udcff.tsv': is not UTF-8" in error_message(lambda: make_recipe(document), RecipeError)
     for corpus, root, path in (
         (CorpusConfig(file="b*.tsv"), tmp_path, tmp_path / "b\udcff.tsv"),
         (CorpusConfig(file=["c.tsv", "*.tsv"]), tmp_path, tmp_path / "b\udcff.tsv"),

@@ -276,6 +276,8 @@ def main() -> None:
             "memory: is used up; lower training.batch_tokens or decoding.batch_tokens, or the sizes of the model", FAILURE
         )
     except OSError as error:  # click itself ends the command if the reader has closed the pipe, as in `| head`
+        if error.errno == errno.ENAMETOOLONG:
+            _exit_with_error(f"{str(error.filename)[:80]!r}: this name is too long for a file; give a shorter one", FAILURE)
         if error.errno not in STDOUT_ERROR_HINTS or (error.errno == errno.EBADF and not stdout_was_closed):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python writes the rest again at exit

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-from dragoman.config.fields import Utf8Text
 from dragoman.config.section import Limits, RecipeSection
 
 
@@ -12,7 +11,7 @@ def _check_line(text: str) -> None:
         raise ValueError(f"{text[:40]!r}: give one line of at most 200 characters")
 
 
-CardLine = Annotated[Utf8Text, _check_line]
+CardLine = Annotated[str, _check_line]
 
 
 class CardConfig(RecipeSection):

@@ -12,7 +12,6 @@ from dragoman.config.fields import (
     Fraction,
     PositiveInt,
     Temperature,
-    Utf8Text,
     Weight,
 )
 from dragoman.config.section import BeforeValidator, Limits, RecipeSection, list_fields, model_validator
@@ -55,9 +54,9 @@ class CorpusConfig(RecipeSection):
     """Source and target column: TSV columns counted from "1", or keys of JSON lines and Parquet, where "a.b" is b in a."""
     weight: Annotated[Weight, Limits(gt=0.0)] | None = None
     """Share of an epoch's pairs that come from this corpus, relative to the weights of the other corpora."""
-    source_language: Utf8Text = ""
+    source_language: str = ""
     """Language code of the source, by default task.source_language; corpora of several pairs make a multilingual model."""
-    target_language: Utf8Text = ""
+    target_language: str = ""
     """Language code of the target; by default task.target_language."""
     both_directions: bool = False
     """Whether the corpus also serves from the target to the source language; each direction counts as a pair of languages."""
@@ -280,7 +279,7 @@ class CurriculumStageConfig(RecipeSection):
 class DataConfig(RecipeSection):
     """Corpora to train on, to validate on and to test on, and what happens to their pairs."""
 
-    root: Utf8Text = "."
+    root: str = "."
     """Folder that the corpus paths start from, relative to the working directory."""
     train: TrainingCorpus | None = None
     """Training corpus, if there is only one."""

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from dragoman.config.extension import ExtensibleSection, Extension
-from dragoman.config.fields import NonNegativeInt, PositiveInt, SmallPositiveInt, Utf8Text
+from dragoman.config.fields import NonNegativeInt, PositiveInt, SmallPositiveInt
 from dragoman.config.section import Limits, model_validator
 
 DEFAULT_MBR_SAMPLES = 32
@@ -77,17 +77,17 @@ class DecodingConfig(ExtensibleSection):
     """Fewest output tokens per source token before an output counts as `short`, for sources of 20 tokens or more; 0: never."""
     replace_unknowns: bool = False
     """Replace `<unk>` in an output by the source word with the most attention, for vocabularies of words."""
-    unknown_dictionary: Utf8Text | None = None
+    unknown_dictionary: str | None = None
     """File of `source word TAB translation` lines, whose translations replace_unknowns prefers to a copy."""
     mbr: Literal["none", "chrf", "bleu", "comet"] = "none"
     """Minimum Bayes risk decoding: metric that selects the hypothesis most similar to all others."""
-    mbr_model: Utf8Text | None = None
+    mbr_model: str | None = None
     """Folder of the COMET model that `mbr = "comet"` compares with; an option of a call and not of a recipe."""
     mbr_candidates: SmallPositiveInt | None = None
     """Hypotheses that minimum Bayes risk decoding compares, by default 32 samples or the whole beam."""
-    source_language: Utf8Text | None = None
+    source_language: str | None = None
     """Language of the text, for a model of many languages; by default task.source_language."""
-    target_language: Utf8Text | None = None
+    target_language: str | None = None
     """Language of the translation, for a model of many languages; by default task.target_language."""
     zero_shot: bool = False
     """Whether a model of many languages translates between a pair of its languages that it was not trained on."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from dragoman.config.card_config import CardConfig
 from dragoman.config.data_config import DataConfig, Direction, LanguagePair, iter_directions
 from dragoman.config.decoding_config import DecodingConfig
-from dragoman.config.fields import BleuTokenizer, Utf8Text, Weight
+from dragoman.config.fields import BleuTokenizer, Weight
 from dragoman.config.initial_bundle import (
     TOKENIZER_FILE_KEYS,
     check_structure,
@@ -82,9 +82,9 @@ class TaskConfig(RecipeSection):
 class Recipe(RecipeSection):
     """All options of a training run, as read from a recipe file. A bundle keeps its recipe."""
 
-    name: Utf8Text = "run"
+    name: str = "run"
     """Name of the run in reports."""
-    run: Utf8Text = "runs/run"
+    run: str = "runs/run"
     """Folder that the run writes, relative to the working directory."""
     preset: Literal["paper", "t2t-2017", "modern"] = "paper"
     """Defaults to start from: the paper's text, the code behind its numbers, or current practice."""
@@ -521,14 +521,14 @@ def _read_choice(settings: Mapping[str, Any], key: str, default: str, allowed: M
     return name
 
 
-def _merge_into(target: dict[str, Any], updates: Mapping[str, Any]) -> None:
+def _merge_into(target: dict[str, Any], updates: Mapping[str, Any], depth: int = 8) -> None:
+    """Merge sections down to a depth below which no recipe has keys, so that a hostile one does not exhaust the stack."""
     for key, value in updates.items():
-        if isinstance(value, Mapping) and isinstance(target.get(key), dict):
-            _merge_into(target[key], value)
+        if isinstance(value, Mapping) and depth:
+            target[key] = target[key] if isinstance(target.get(key), dict) else {}
+            _merge_into(target[key], value, depth - 1)
         else:
-            target[key] = {} if isinstance(value, Mapping) else value
-            if isinstance(value, Mapping):
-                _merge_into(target[key], value)
+            target[key] = value
 
 
 def flatten_settings(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -375,6 +375,8 @@ def _read_float(value: Any) -> float:
 def _read_str(value: Any) -> str:
     if not isinstance(value, str):
         raise FieldError("needs a text, in quotes, such as 'text'", value=value)
+    if any("\ud800" <= character <= "\udfff" for character in value):  # invalid bytes of a command line, or JSON's escapes
+        raise FieldError("is not UTF-8; give another text", value=value)
     return value
 
 

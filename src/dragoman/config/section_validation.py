@@ -43,14 +43,14 @@ def format_value(value: Any) -> str:
     """Return a value roughly as TOML writes it, cut after 80 characters."""
     try:
         text = str(value).lower() if isinstance(value, bool) else repr(value)
-    except ValueError:
-        return "a number of thousands of digits"
+    except (ValueError, RecursionError):
+        return "a number of thousands of digits, or values nested too deep"
     return text if len(text) <= 80 else text[:77] + "…"
 
 
 def suggest_name(name: Any, known_names: Iterable[str]) -> str:
     """Return the end of an error message that suggests the closest known name; empty if none is close."""
-    matches = difflib.get_close_matches(str(name), list(known_names), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name, list(known_names), n=1, cutoff=0.5) if isinstance(name, str) else ()
     return f"; did you mean {matches[0]}?" if matches else ""
 
 

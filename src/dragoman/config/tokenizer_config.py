@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from dragoman.config.fields import FileName, Fraction, PositiveInt, Utf8Text, VocabSize
+from dragoman.config.fields import FileName, Fraction, PositiveInt, VocabSize
 from dragoman.config.section import Limits, RecipeSection, model_validator
 
 
@@ -18,8 +18,8 @@ def _check_extra_token(token: str) -> None:
         raise ValueError("is one token without spaces and without ▁; an example is '<ui>'")
 
 
-LanguagePattern = Annotated[Utf8Text, _check_language_pattern]
-ExtraToken = Annotated[Utf8Text, _check_extra_token]
+LanguagePattern = Annotated[str, _check_language_pattern]
+ExtraToken = Annotated[str, _check_extra_token]
 Normalization = Literal["nfkc", "nfc", "identity"]
 
 
@@ -73,7 +73,7 @@ class TokenizerConfig(RecipeSection):
     target language's before the output."""
     prepend_bos: bool = False
     """Whether source and output begin with the begin token, as in BART; the decoder reads it behind its start token."""
-    source_prefix: Utf8Text = ""
+    source_prefix: str = ""
     """Text before each source, such as T5's "translate English to German: "; none by default."""
     extra_tokens: list[ExtraToken] = []
     """Tokens beside vocab_size that text holds and that are never split, such as domain tags or placeholders; those that the
