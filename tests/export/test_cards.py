@@ -21,8 +21,8 @@ import fsmt_folders
 import joeynmt_folders
 import marian_npz_folders
 import opennmt_checkpoints
-from dragoman.bundle import Bundle, BundleMetadata, load_bundle, save_bundle
-from dragoman.config import make_recipe
+from dragoman.bundle import Bundle, BundleMetadata, load_bundle, read_config, replace_config, save_bundle
+from dragoman.config import make_recipe, update_section
 from dragoman.data.tokenization.piece_vocabulary import PieceVocabulary
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.export.argos import export_argos
@@ -232,6 +232,16 @@ def test_huggingface_card(origin: str, tmp_path: Path) -> None:
 def test_ctranslate2_card(origin: str, tmp_path: Path) -> None:
     bundle, lines = prepare(origin, tmp_path)
     check_card("ctranslate2", bundle, lines, tmp_path / "out", has_language=origin in ("M2M-100", "NLLB"))
+
+
+def test_card_puts_prefix_before_sources(tmp_path: Path) -> None:
+    path, lines = prepare(FAST[0], tmp_path)
+    recipe, _, _ = read_config(path)
+    tokenizer = update_section(recipe.tokenizer, {"source_prefix": "sun in: "}, where="tokenizer")
+    replace_config(path, recipe=recipe.model_copy(update={"tokenizer": tokenizer}))
+    check_card("ctranslate2", path, lines, tmp_path / "out")
+    notes = export_huggingface(load_bundle(path), tmp_path / "folder").notes
+    assert notes[0] == "the model reads 'sun in: ' before each source; put it there"
 
 
 @pytest.mark.parametrize("origin", mark_slow(["MarianMT, padding starts", "MarianMT, languages", "M2M-100", "fairseq"]))

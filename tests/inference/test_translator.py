@@ -45,7 +45,7 @@ def untrained(recipe: Any, *, seed: int = 1) -> Bundle:
     tokenizer = train_tokenizer(
         WORDS, WORDS.values(), recipe.tokenizer, append_source_eos=recipe.model.append_source_eos, seed=recipe.training.seed
     )
-    return random_bundle(recipe, tokenizer, seed=seed)
+    return random_bundle(recipe, tokenizer.replace(source_prefix=recipe.tokenizer.source_prefix), seed=seed)
 
 
 def assert_alike(actual: list[Translation], expected: list[Translation]) -> None:
@@ -456,6 +456,7 @@ def test_ensemble_averages_probabilities(tiny: MakeRecipe, tmp_path: Path) -> No
         "tokenizer.lowercase=true",
         "model.append_source_eos=false",
         "model.decoder_start_token='zero'",
+        "tokenizer.source_prefix='to German: '",
     ],
 )
 def test_different_vocabularies_cannot_form_an_ensemble(setting: str, tiny: MakeRecipe, tmp_path: Path) -> None:

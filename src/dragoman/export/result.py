@@ -70,6 +70,8 @@ def check_unique_pieces(engine: str, *sides: Sequence[str]) -> None:
 def describe_text_format(bundle: Bundle) -> list[str]:
     """Return notes on the text that the model reads."""
     notes = []
+    if bundle.recipe.tokenizer.source_prefix:
+        notes.append(f"the model reads {bundle.recipe.tokenizer.source_prefix!r} before each source; put it there")
     if bundle.recipe.tokenizer.lowercase:
         notes.append("the model reads lower-cased text; lower-case it before tokenization")
     if bundle.recipe.task.tokenized:
@@ -87,6 +89,7 @@ def collect_metadata(
         "source_language": task.source_language,
         "target_language": task.target_language,
         "lowercase": tokenizer.lowercase,
+        "source_prefix": tokenizer.source_prefix,
         "tokenized": task.tokenized,
         "max_positions": max_positions,
         "decoding_options": decoding_options,

@@ -41,7 +41,7 @@ target = sentencepiece.SentencePieceProcessor(str(folder / "{target}"))
 
 def encode(text):
     pieces = []
-    for index, part in enumerate(re.split(tokens["pattern"], text{lower})):
+    for index, part in enumerate(re.split(tokens["pattern"], {text})):
         is_token = index % 2
         pieces += [tokens["whole"].get(part.strip(), part)] if is_token else source.encode(part, out_type=str){last}
     return pieces
@@ -74,7 +74,7 @@ def split_word(word):
 
 
 def encode(text):
-    words = re.findall("[^ ]+", text{lower})
+    words = re.findall("[^ ]+", {text})
     return words if codes["merges"] is None else [token for word in words for token in split_word(word)]
 
 
@@ -84,7 +84,7 @@ def decode(pieces):
 """
 WORD_CODE = """
 def encode(text):
-    return text{lower}.split()
+    return {text}.split()
 
 
 def decode(pieces):
@@ -92,7 +92,7 @@ def decode(pieces):
 """
 CHARACTER_CODE = """
 def encode(text):
-    return list(re.sub("[ ▁]+", "▁", text{lower}).strip("▁"))
+    return list(re.sub("[ ▁]+", "▁", {text}).strip("▁"))
 
 
 def decode(pieces):
@@ -127,18 +127,19 @@ def _has_code(vocabulary: Vocabulary) -> bool:
 def write_text_code(bundle: Bundle) -> str:
     """Return the code of the functions `encode`, from a text to pieces, and `decode`, from pieces to a text."""
     tokenizer = bundle.tokenizer
-    lower = ".lower()" if bundle.recipe.tokenizer.lowercase else ""
+    text = f"({tokenizer.source_prefix!r} + text)" if tokenizer.source_prefix else "text"
+    text += ".lower()" if bundle.recipe.tokenizer.lowercase else ""
     if isinstance(tokenizer.source, TokenListTokenizer):
         if isinstance(tokenizer.source.scheme, WordScheme):
-            return START + WORD_CODE.format(lower=lower)
+            return START + WORD_CODE.format(text=text)
         if isinstance(tokenizer.source.scheme, CharacterScheme):
-            return START + CHARACTER_CODE.format(lower=lower)
+            return START + CHARACTER_CODE.format(text=text)
         target = SOURCE_TOKENS_FILE if tokenizer.is_joint else TARGET_TOKENS_FILE
-        return START + SUBWORD_CODE.format(source=SOURCE_TOKENS_FILE, target=target, lower=lower)
+        return START + SUBWORD_CODE.format(source=SOURCE_TOKENS_FILE, target=target, text=text)
     target = SOURCE_MODEL_FILE if tokenizer.is_joint else TARGET_MODEL_FILE
     keeps_space = isinstance(tokenizer.source, PieceVocabulary) and tokenizer.source.piece_list.rules == "tokenizers"
     return START + SENTENCEPIECE_CODE.format(
-        source=SOURCE_MODEL_FILE, target=target, lower=lower, last=LAST_SPACE if keeps_space else ""
+        source=SOURCE_MODEL_FILE, target=target, text=text, last=LAST_SPACE if keeps_space else ""
     )
 
 

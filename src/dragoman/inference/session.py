@@ -35,7 +35,7 @@ WRONG_TASK_HINTS: dict[TaskKind, str] = {
 }
 """Message about a bundle that was opened for this task, but does the other task."""
 ENSEMBLE_REQUIREMENTS: dict[TaskKind, str] = {
-    "translation": "tokenizers, tokenizer.lowercase",
+    "translation": "tokenizers, tokenizer.lowercase, tokenizer.source_prefix, tokenizer.prepend_bos",
     "parsing": "tokenizers, labels, task.pos_tags",
 }
 """Properties that members of an ensemble have in common, besides those of the model section."""
@@ -226,4 +226,5 @@ def _build_vocabulary_key(bundle: Bundle) -> tuple[object, ...]:
     tokenizer, task = bundle.tokenizer, bundle.recipe.task
     sides = get_identity(tokenizer.source), tokenizer.source.lowercase, get_identity(tokenizer.target)
     tags = task.pos_tags if not task.has_text_target else None
-    return (*sides, tags, tokenizer.append_source_eos, tokenizer.prepend_bos, get_decoder_start_id(bundle.recipe.model))
+    ends = tokenizer.append_source_eos, tokenizer.prepend_bos, tokenizer.source_prefix
+    return (*sides, tags, *ends, get_decoder_start_id(bundle.recipe.model))
