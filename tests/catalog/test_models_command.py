@@ -20,12 +20,13 @@ import safetensors
 from click.testing import CliRunner
 
 import dragoman
-from dragoman.bundle import WEIGHTS_FILE, compute_bundle_digest, load_bundle
+from dragoman.bundle import WEIGHTS_FILE, compute_bundle_digest, load_bundle, read_config, replace_config
 from dragoman.catalog import download, indexes
 from dragoman.catalog.entries import RemoteFile
 from dragoman.catalog.fetch import fetch_model
 from dragoman.catalog.listing import MIRROR_VARIABLE, find_model, refresh
 from dragoman.cli.main import cli
+from dragoman.config import recipe_from_dict
 from dragoman.errors import DragomanError
 from dragoman.io.storage import MANIFEST_FILE
 from dragoman.model_packages import get_fetched_folder
@@ -327,5 +328,18 @@ def test_card_of_a_bundle_is_shown_and_changed(bundle_copy: Path, mirror: tuple[
     entries = json.loads(run("models", "--json").stdout)["models"]
     entry = next(entry for entry in entries if entry["name"] == "argos-xx-cc")
     assert (entry["license"], entry["score"]) == ("CC0-1.0", "BLEU 12.5 on counting")
-    refused = CliRunner().invoke(cli, ["model", "card", str(bundle_copy), "purpose=a\nb"])
-    assert str(refused.exception) == "card: purpose: 'a\\nb': give one line of at most 200 characters"
+    for text in ("a\nb", "\x1b[31mred", "a\u2028b"):
+        refused = CliRunner().invoke(cli, ["model", "card", str(bundle_copy), f"purpose={text}"])
+        expected_error = f"card: purpose: {text!r}: give one line of at most 200 characters, without control characters"
+        assert str(refused.exception) == expected_error
+
+
+def test_info_shows_a_stranger_s_bundle(bundle_copy: Path) -> None:
+    """An example that no translation is possible of is no error, and a name does not control the terminal."""
+    recipe, _, _ = read_config(bundle_copy)
+    document = recipe.model_dump() | {"name": "\x1b[31mred", "card": {"examples": ["one"]}}
+    document["decoding"]["target_language"] = "xx"
+    replace_config(bundle_copy, recipe=recipe_from_dict(document, where="recipe"))
+    output = run("info", str(bundle_copy)).stdout
+    assert "none: decoding.target_language = 'xx': the model has no language tokens" in output
+    assert "\ufffd[31mred" in output

@@ -129,13 +129,17 @@ def info(bundle: Path, show_all: bool, as_json: bool) -> None:
 
 
 def _try_examples(bundle: Path, examples: Sequence[str]) -> dict[str, str]:
-    """Translate the examples of a bundle one by one. Return the first translation, and the words a second of the others too."""
+    """Translate the examples one by one. Return the first translation and the words a second, or why there is none."""
     import time
 
+    from dragoman.errors import DragomanError
     from dragoman.inference.load import load
 
-    translator = load(bundle, task="translation")
-    first = translator.translate(examples[:1])[0].text
+    try:
+        translator = load(bundle, task="translation")
+        first = translator.translate(examples[:1])[0].text
+    except DragomanError as error:
+        return {"example": examples[0], "translation": f"none: {error}"}
     started = time.perf_counter()
     for example in examples:
         translator.translate([example])

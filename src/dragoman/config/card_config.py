@@ -1,14 +1,15 @@
 """Section `card` of a recipe: what people should know about the model."""
 
+import unicodedata
 from typing import Annotated
 
 from dragoman.config.section import Limits, RecipeSection
 
 
 def _check_line(text: str) -> None:
-    """Raise ValueError if a text is not one line of at most 200 characters."""
-    if len(text) > 200 or len(text.splitlines()) > 1:
-        raise ValueError(f"{text[:40]!r}: give one line of at most 200 characters")
+    """Raise ValueError if a text is not one line of at most 200 characters, or if it controls the terminal that shows it."""
+    if len(text) > 200 or any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in text):
+        raise ValueError(f"{text[:40]!r}: give one line of at most 200 characters, without control characters")
 
 
 CardLine = Annotated[str, _check_line]

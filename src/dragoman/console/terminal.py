@@ -90,10 +90,14 @@ def print_json(document: Any) -> None:
     click.echo(to_json_line(document))
 
 
+_SHOWN_CONTROLS = dict.fromkeys((*range(9), *range(14, 32), *range(127, 160)), "\ufffd")
+
+
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table of results on standard output.
 
-    A terminal shows a frame and folds long cells. A file or a pipe gets columns divided by at least two spaces.
+    A terminal shows a frame and folds long cells. A file or a pipe gets columns divided by at least two spaces. Control
+    characters become U+FFFD, because the names in a stranger's bundle must not control a terminal.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -101,6 +105,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     from rich.text import Text
 
     console = Console(highlight=False)
+    rows = [[cell.translate(_SHOWN_CONTROLS) for cell in row] for row in rows]
     if not console.is_terminal:
         lines = [*([header] if any(header) else []), *rows]
         widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
