@@ -213,6 +213,14 @@ INVALID_OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     # values that do not fit together
     "heads do not divide": (["model.num_heads=7"], ["d_model = 512", "num_heads = 7", "d_k"]),
     "odd with sinusoids": (["model.d_model=513", "model.num_heads=3"], ["d_model = 513", "odd", "learn"]),
+    "relative positions without self-attention": (
+        ["model.position_encoding=relative", "model.decoder_autoregression=ssru"],
+        ["position_encoding = 'relative'", "drop ssru"],
+    ),
+    "source prefix of a parser": (
+        ["task.kind=parsing", "tokenizer.joint=false", "model.tie_embeddings=none", "tokenizer.source_prefix='a: '"],
+        ["tokenizer.source_prefix is for translation"],
+    ),
     "only d_k given": (["model.num_heads=7", "model.d_k=8"], ["d_model = 512", "num_heads = 7", "d_v"]),
     "tied embeddings of two vocabularies": (
         ["tokenizer.joint=false"],

@@ -209,6 +209,11 @@ class ModelConfig(ExtensibleSection):
             raise ValueError(f"d_model = {self.d_model} is odd, but sinusoids come in pairs; make it even, or learn positions")
         if not has_sinusoids and self.position_offset:
             raise ValueError(f"position_offset = {self.position_offset} is for sinusoids; learned positions need none: drop it")
+        if self.position_encoding == "relative" and self.has_ssru:
+            raise ValueError(
+                "position_encoding = 'relative' is for self-attention, but decoder_autoregression = 'ssru' replaces it; choose "
+                "sinusoids or learned positions, or drop ssru"
+            )
         if self.relative_attention_num_buckets % 4:
             raise ValueError(f"relative_attention_num_buckets = {self.relative_attention_num_buckets} is not a multiple of 4")
         if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:

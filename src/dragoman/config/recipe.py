@@ -375,6 +375,7 @@ class Recipe(RecipeSection):
             (self.training.lora is not None, "training.lora is for translation; drop it"),
             (tokenizer.extra_tokens, "tokenizer.extra_tokens is for translation; drop it"),
             (tokenizer.prepend_bos, "tokenizer.prepend_bos is for translation; drop it"),
+            (tokenizer.source_prefix, "tokenizer.source_prefix is for translation; drop it"),
             (
                 self.task.has_tagging_head and self.training.r_drop_alpha,
                 f"training.r_drop_alpha does not go with task.pos_tags = {tags!r}; drop it",
