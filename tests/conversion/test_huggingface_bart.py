@@ -97,6 +97,17 @@ def test_merges_follow_their_ranks() -> None:
         assert ByteLevelBpeScheme(merges).split(text) == original.encode(text).tokens
 
 
+def test_lengths_of_the_tokenizer_are_those_of_its_training(tmp_path: Path) -> None:
+    """A tokenizer that was saved with a truncation and a padding splits texts as before."""
+    write_bart(tmp_path / "source")
+    path = str(tmp_path / "source" / "tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=16)
+    tokenizer.save(path)
+    dragoman.convert(tmp_path / "source", tmp_path / "bundle")
+
+
 def test_bundle_has_origin_and_begin_token(tmp_path: Path) -> None:
     write_bart(tmp_path / "source")
     result = dragoman.convert(tmp_path / "source", tmp_path / "bundle", source_language="en", target_language="de")
@@ -123,6 +134,7 @@ def test_bundle_has_origin_and_begin_token(tmp_path: Path) -> None:
         ("tokenizer.json", lambda document: document["model"]["vocab"].pop("Ġ"), "32"),
         ("tokenizer.json", lambda document: document["model"]["merges"].append(["Ġ", "Ġ"]), "merge"),
         ("tokenizer.json", lambda document: document["model"].update(type="WordPiece"), "WordPiece"),
+        ("tokenizer.json", lambda document: document.update(added_tokens=1), "added_tokens"),
     ],
 )
 def test_false_settings_raise(file_name: str, change: Callable[[Any], object], name: str, tmp_path: Path) -> None:

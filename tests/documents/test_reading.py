@@ -196,6 +196,7 @@ LARGE_FILES = {
     "strings.json": lambda: fill("[", '"a",', "1]"),
     "escapes.json5": lambda: fill("{a: '", "\\v", "'}"),
     "words.json5": lambda: fill("[", "+1 , ", "]"),
+    "word.json5": lambda: fill("[", "+", "]"),
     "lists.json": lambda: fill("[", "[],", "1]"),
     "escapes.json": lambda: fill('["', "\\u00e4", '"]'),
     "letters.arb": lambda: fill('{"a": "', "{a, plural, one {x} other {y}}", '"}'),

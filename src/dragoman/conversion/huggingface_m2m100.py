@@ -267,7 +267,7 @@ def _list_languages(table: TokenTable, tokenizer_settings: ModelSettings, family
         added = [token.text for token in table.added]
         new = [text[2:-2] for text in added if re.fullmatch(rf"{before}[A-Za-z][\w-]{{0,20}}{after}", text)]
         return tuple(dict.fromkeys([*tokens, *new]))
-    stated = {tokenizer_settings.get("src_lang"), tokenizer_settings.get("tgt_lang")}
+    stated = [tokenizer_settings.get("src_lang"), tokenizer_settings.get("tgt_lang")]
     added_texts = {
         token.text
         for token in table.added

@@ -281,7 +281,7 @@ def _build_weights(
     weights = {"output": reader.read_vocabulary_matrix(output, order), "output_bias": _build_output_bias(order)}
     if not is_tied:
         weights["encoder.embedding.weight"] = reader.read_vocabulary_matrix(embedding, order)
-    has_gate = ACTIVATIONS.get(settings.get("feed_forward_proj") or "relu") in ("geglu", "swiglu")
+    has_gate = settings.choice("feed_forward_proj", ACTIVATIONS, "relu") in ("geglu", "swiglu")
     linears = {"wi_0": "gate", "wi_1": "inner", "wo": "outer"} if has_gate else {"wi": "inner", "wo": "outer"}
     scales = {"q": math.sqrt(settings.integer("d_kv"))}
     num_layers = settings.integer("num_layers")

@@ -59,6 +59,8 @@ def open_tokenizer_json(path: Path) -> EncodeRows | None:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception:  # the library has no error class of its own
         return None
+    tokenizer.no_truncation()  # a file keeps the lengths of its training
+    tokenizer.no_padding()
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 

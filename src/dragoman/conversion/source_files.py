@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -254,10 +255,10 @@ class ModelSettings(Mapping[str, Any]):
         return value
 
     def number(self, name: str, default: float) -> float:
-        """Return a number. Raise DataError if it is something else."""
+        """Return a finite number. Raise DataError if it is something else."""
         value = default if self._values.get(name) is None else self._values[name]
-        if type(value) not in (int, float):
-            raise damaged(self.path, f"{name} = {value!r:.60} is not a number")
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
+            raise damaged(self.path, f"{name} = {value!r:.60} is not a finite number")
         return float(value)
 
     def boolean(self, name: str, default: bool) -> bool:

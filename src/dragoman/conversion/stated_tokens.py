@@ -158,7 +158,10 @@ def _iter_special_tokens(settings: ModelSettings) -> Iterator[str]:
 def _iter_stated(files: SourceFiles) -> Iterator[tuple[str, AddedToken]]:
     """Yield the added tokens with an id, and the name of the file that states each. Raise DataError for a damaged entry."""
     document = files.read_json_object(TOKENIZER_JSON) if TOKENIZER_JSON in files else {}
-    for entry in document.get("added_tokens") or []:
+    added = document.get("added_tokens") or []
+    if not isinstance(added, list):
+        raise damaged(files.folder / TOKENIZER_JSON, "its added_tokens is not a list")
+    for entry in added:
         yield TOKENIZER_JSON, _parse_entry(files, TOKENIZER_JSON, entry)
     entries = _read_settings(files, TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
     if not isinstance(entries, dict):

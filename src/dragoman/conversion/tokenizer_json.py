@@ -205,9 +205,11 @@ def _read_charsmap(document: Mapping[str, Any], path: Path) -> bytes:
         values = step if isinstance(step, dict) else {}
         if values.get("type") == "Precompiled" and not charsmap:
             try:
-                charsmap = base64.b64decode(values["precompiled_charsmap"] or "", validate=True)
+                charsmap = base64.b64decode(values["precompiled_charsmap"], validate=True)
             except (KeyError, TypeError, ValueError):
                 raise damaged(path, "its precompiled_charsmap is not base64") from None
+            if not charsmap:
+                raise damaged(path, "its precompiled_charsmap is empty")
         elif values != STRIP and values not in COLLAPSE_SPACES:
             raise _refuse(path, "normalizer", step, "dragoman has Precompiled, one space for several, and Strip at the end")
     return charsmap

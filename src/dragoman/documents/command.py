@@ -189,7 +189,7 @@ def translate_file(args: TranslateFileOptions) -> None:
     for path, reason in files.skipped.items():
         add_report(FileReport(str(path), "skipped", error=f"{path}: {reason}", code="unknown-format"))
     if files.folders:
-        sizes = {path: path.stat().st_size for path in files.places}
+        sizes = {path: path.stat().st_size if path.is_file() else 0 for path in files.places}
         num_done = 0
         with progress_bar(console, f"{len(sizes)} files", sum(sizes.values()), unit="bytes", hidden=args.check) as bar:
             for path, size in sizes.items():

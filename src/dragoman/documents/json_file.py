@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 )
 _TOKEN_JSON5 = re.compile(
     r"(?P<space>[\s\ufeff]+|//[^\n]*|/\*.*?\*/)|(?P<string>\"(?:[^\"\\\n]++|\\(?:\r\n|.))*+\"|'(?:[^'\\\n]++|\\(?:\r\n|.))*+')"
-    r"|(?P<mark>[{}\[\]:,])|(?P<word>(?:[-+.\w$]|\\u[0-9a-fA-F]{4})+)",
+    r"|(?P<mark>[{}\[\]:,])|(?P<word>(?:[-+.\w$]++|\\u[0-9a-fA-F]{4})++)",
     re.DOTALL,
 )
 """Token of JSON5, whose strings and keys have more forms; source: https://spec.json5.org"""
