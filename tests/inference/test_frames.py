@@ -38,3 +38,5 @@ def test_wrong_tables_and_columns_are_refused() -> None:
     pandas = pytest.importorskip("pandas")
     with raises_code("invalid-argument", "x: is no column of the table; its columns are text"):
         dragoman.translate_frame(TRANSLATOR, pandas.DataFrame({"text": ["a"]}), "x")
+    with raises_code("invalid-argument", "a table of type Series is not known"):
+        dragoman.translate_frame(TRANSLATOR, pandas.Series(["a"]), "x")

@@ -53,7 +53,7 @@ def _is_missing(value: object) -> bool:
 
 def _get_column_setter(frame: Any) -> Any:
     """Return a function that adds a column to a copy of the table. Raises DataError for another kind of object."""
-    kind = type(frame).__module__.partition(".")[0]
+    kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
     if kind in _COLUMN_SETTERS:
         return _COLUMN_SETTERS[kind]
     raise DataError(
@@ -75,4 +75,6 @@ def _add_to_dataset(frame: Any, name: str, values: Sequence[str | None]) -> Any:
     return others.add_column(name, values)
 
 
-_COLUMN_SETTERS = {"pandas": _add_to_pandas, "polars": _add_to_polars, "datasets": _add_to_dataset}
+_COLUMN_SETTERS = {
+    "pandas.DataFrame": _add_to_pandas, "polars.DataFrame": _add_to_polars, "datasets.Dataset": _add_to_dataset
+}  # fmt: skip
