@@ -80,6 +80,32 @@ def test_changed_addresses_are_placed_by_attention() -> None:
     assert translate_text("see https://a.b/c today", ENGLISH).text == "SEE https://a.b/c TODAY"
 
 
+def test_symbols_are_kept_and_icons_are_not_read(subtests: pytest.Subtests) -> None:
+    """The capitalizer drops each symbol, or would read an icon."""
+    symbols = (
+        "👍🏽",
+        "👩\u200d🚀",
+        "🇩🇪",
+        "3\ufe0f\u20e3",
+        "*\ufe0f\u20e3",
+        "❤\ufe0f",
+        "⟹",
+        "≤",
+        "♪",
+        "①",
+        "🀄",
+        "│└─",
+        "\uf0c7",
+        "\U000f0378",
+    )
+    for symbol in symbols:
+        with subtests.test(symbol=symbol):
+            assert translate_text(f"go {symbol} on {symbol}", ENGLISH, dropped=symbol).text == f"GO {symbol} ON {symbol}"
+    capitalizer = Capitalizer()
+    (result,) = translate_texts(["\uf0c7 press \uf0c7 now"], ENGLISH, capitalizer)
+    assert (result.text, capitalizer.lines) == ("\uf0c7 PRESS \uf0c7 NOW", ["press now"])
+
+
 @pytest.mark.parametrize("text", ["", " ", "\n\n", "<br>", "&nbsp;", "<!-- a. B -->"])
 def test_text_without_words_is_returned_as_it_is(text: str) -> None:
     for markup in get_args(Markup):

@@ -31,7 +31,7 @@ from dragoman.text.inline_tokens import (
     tokenize_markup,
     tokenize_text,
 )
-from dragoman.text.references import REFERENCE, is_invisible, spells_word
+from dragoman.text.references import REFERENCE, is_icon, is_invisible, spells_word
 
 __all__ = ["BLOCK_TAGS", "BREAK_TAGS", "INLINE_TAGS", "OPAQUE_TAGS", "VOID_TAGS"]
 
@@ -65,9 +65,10 @@ class Point:
 
     @property
     def text(self) -> str:
-        """Text of a placeholder; empty for a tag, a break, white space, and what has no width."""
+        """Text of a placeholder; empty for a tag, a break, white space, an icon, and what has no width."""
         is_tag = self.markup.startswith("<") or (self.markup.startswith("&lt;") and len(self.markup) > 4)
-        return "" if is_tag or self.is_break or self.is_space or is_invisible(self.plain) else self.plain or self.markup
+        text = self.plain or self.markup
+        return "" if is_tag or self.is_break or self.is_space or is_invisible(self.plain) or is_icon(text) else text
 
     @property
     def is_invisible(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from dragoman.text.inline_rules import BRACKET, COMMON_RULES, InlineRules
 from dragoman.text.program_codes import OPTION, PROGRAM_CODES, PROGRAM_FIRST
+from dragoman.text.references import ICONS
 
 Span = tuple[int, int]
 
@@ -168,12 +169,14 @@ _STYLES: dict[str, tuple[_Style, ...]] = {
     ),
     "⟦": (_style(r"⟦\d+⟧"),),
     "#": (
+        _style(r"#\ufe0f?+\u20e3"),
         _style(r"#\{[^{}]*+\}"),
         _style(r"#{2,3}[A-Za-z_]\w*+#{2,3}"),
         _style(rf"(?<![\w&#])#(?:{_IDENTIFIER}#?(?!\w)|[A-Za-z]\w*+#(?!\w))", "name"),
         _style(r"(?<![\w&#])#[A-Za-z_]\w*+", "name", option="#name"),
     ),
     "*": (
+        _style(r"\*\ufe0f?+\u20e3"),
         _style(r"(?<![\w*])\*(?:\.(?:[A-Za-z0-9]{1,8}+|\*))++(?![\w*])", "address"),
         _style(r"\*\|[^|\n]*+\|\*"),
         _style(r"\*#\d+#|\*\d+(?:\*\d+)*+#", "address"),
@@ -232,13 +235,22 @@ _STYLES |= dict.fromkeys("\u00a9\u00ae\u2122\u2120\u2022", (_style("[\u00a9\u00a
 _STYLES |= dict.fromkeys(
     "\u00a0\u202f", (_style(r"(?<!\u00ab)[\u00a0\u202f](?![!?:;\u00bb%])(?<!\d[\u00a0\u202f](?=\d))", kind="space"),)
 )
-_EMOJI = "[\U0001f1e6-\U0001faff\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff]"
-_EMOJI_STYLE = _style(
-    rf"[\U0001f1e6-\U0001f1ff]{{2}}|{_EMOJI}(?:[\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]++{_EMOJI}?)*+"
+_SYMBOL = (
+    "[\u2190-\u2211\u2213-\u27e5\u27e8-\u2bff\u3030\u303d\u3297\u3299\ue000-\uf8ff\ufffc\ufffd"
+    "\U0001d100-\U0001d1ff\U0001f000-\U0001fbff\U000f0000-\U0010fffd]"
+)
+"""Arrows, signs of mathematics but the minus and our marks, boxes, dingbats, icons of fonts (private use), music, emoji."""
+_SYMBOL_STYLE = _style(
+    rf"[\U0001f1e6-\U0001f1ff]{{2}}|[{ICONS}]++"
+    rf"|{_SYMBOL}(?:[\ufe0e\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]++{_SYMBOL}?)*+"
 )
 _ADDRESS_END = r"[^\s<>\"'”»]*[^\s<>\"'”».,;:!?)\]}]"
 _WWW_STYLE = _style(rf"(?<!\w)www\.{_ADDRESS_END}", "address")
-_OTHER_STYLES: dict[str, tuple[_Style, ...]] = {"w": (_WWW_STYLE,), ".": (), "(": (), "-": (_Style(OPTION, "option"),)}
+_OTHER_STYLES: dict[str, tuple[_Style, ...]] = {
+    **dict.fromkeys(".(\u20e3", ()),
+    "w": (_WWW_STYLE,),
+    "-": (_Style(OPTION, "option"),),
+}
 _URL_REST = re.compile(rf"://{_ADDRESS_END}")
 _DRIVE_REST = re.compile(r":\\(?:[\w.$ -]+(?=\\)\\)*+(?:[\w$-]|\.(?=\w))*+")
 _EMAIL_REST = re.compile(r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}(?::[\w~-]++(?:/(?:[\w~-]|\.(?=\w))++)++)?")
@@ -257,8 +269,10 @@ _DRIVE = re.compile(r"(?<!\w)[A-Za-z]$")
 _EMAIL_NAME = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}$")
 _LOOK_BACK = 65
 _LOOK_AHEAD = 500
+_KEYCAP = re.compile("[0-9]\ufe0f?$")
 _ADDRESSES = {
     **PROGRAM_CODES,
+    "\u20e3": ((_KEYCAP, re.compile("\u20e3")),),
     ":": (
         (_SCHEME, _URL_REST),
         (_DRIVE, _DRIVE_REST),
@@ -271,8 +285,8 @@ _ADDRESSES = {
     ".": ((_DOMAIN, _DOMAIN_REST),),
     "<": ((_POD_LETTER, _POD_REST), *PROGRAM_CODES["<"]),
 }
-"""Patterns of what stands before a character of an address or of a program, and of the character with what follows."""
-_FIRST_CHARACTER = rf"[{''.join(map(re.escape, _STYLES))}{_EMOJI[1:]}"
+"""Patterns of what stands before a character of an address, a program or a keycap, and of the character with what follows."""
+_FIRST_CHARACTER = rf"[{''.join(map(re.escape, _STYLES))}\u20e3{_SYMBOL[1:]}"
 _FIRST_CHARACTERS = rf"{_FIRST_CHARACTER}|www\.|\.(?=com|org|net|edu|gov)|{PROGRAM_FIRST}"
 _HAS_FIRST = re.compile(_FIRST_CHARACTER)  # one set of characters is looked for faster
 _DOMAIN_MARK = re.compile(r"\.(?:com|org|net|edu|gov)")
@@ -349,7 +363,7 @@ def find_code_at(text: str, match: re.Match[str], position: int, styles: Styles)
     first = text[start]
     if first in _ADDRESSES and (code := _match_address(text, start, position)):
         return code
-    for style in styles.get(first) or _OTHER_STYLES.get(first, (_EMOJI_STYLE,)):
+    for style in styles.get(first) or _OTHER_STYLES.get(first, (_SYMBOL_STYLE,)):
         if code_match := style.pattern.match(text, start):
             return _make_code(code_match, style)
     return None

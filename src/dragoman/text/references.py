@@ -21,6 +21,11 @@ _VARIANTS = (
 _FIRST_VARIANTS = {character: variants[0] for variants in _VARIANTS for character in variants}
 
 
+ICONS = "\u2500-\u259f\u2800-\u28ff\ue000-\uf8ff\ufffc\ufffd\U000f0000-\U0010fffd"
+"""Lines of boxes, blocks, braille, and characters for private use, such as icons of fonts, for a set of a pattern."""
+_ICONS = re.compile(f"[{ICONS}]+")
+
+
 def spells_word(character: str, before: str, after: str) -> bool:
     """Return whether a character that is written as a reference is part of a word, such as é, or the apostrophe in don’t.
 
@@ -35,6 +40,11 @@ def spells_word(character: str, before: str, after: str) -> bool:
 def is_invisible(text: str) -> bool:
     """Return whether a text has no width, as a soft hyphen and a mark of direction have none."""
     return len(text) == 1 and unicodedata.category(text) == "Cf"
+
+
+def is_icon(text: str) -> bool:
+    """Return whether a text has icons alone, which mean nothing to a model."""
+    return text[:1] >= "\u2500" and _ICONS.fullmatch(text) is not None
 
 
 def get_sign(character: str) -> str:
