@@ -20,7 +20,7 @@ from dragoman.errors import DataError
 from dragoman.text.breaks import repeated_boundaries
 from dragoman.text.inline_codes import Markup, read_inline
 from dragoman.text.inline_rules import COMMON_RULES, InlineRules
-from dragoman.text.no_language import has_language
+from dragoman.text.no_language import begins_with_word, has_language
 
 _SHORT_TAG = re.compile(r'</?g[0-9]+(?: lang="[\w-]*")?>|<(?:x|br|tab)[0-9]+/>')
 _CUE_CODE = re.compile(r"<[ot]\b[^<>]*/>")
@@ -211,7 +211,9 @@ def divide_units(units: Iterable[Unit]) -> tuple[list[Unit], list[Unit]]:
     divided: tuple[list[Unit], list[Unit]] = ([], [])
     for unit in units:
         check_text(len(unit.source))
-        is_text = unit.markup == "none" and any(map(str.isalpha, unit.source))
+        is_text = begins_with_word(unit.source, unit.rules.kept) or (
+            unit.markup == "none" and any(map(str.isalpha, unit.source))
+        )
         divided[not (is_text or has_language(read_inline(unit.source, unit.markup, unit.rules)))].append(unit)
     return divided
 

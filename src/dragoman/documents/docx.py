@@ -71,8 +71,9 @@ def _count_choices(members: ZipMembers, names: Iterable[str]) -> int:
     """Return the number of choices of lists in forms, which stay."""
     return sum(
         any(map(str.isalpha, element.attributes.get(":displayText", "")))
-        for name in names
-        for element in members.read_xml(name).iter_elements(("listItem",))
+        for source in map(members.read_xml, names)
+        if any("listItem" in markup for markup in source.iter_markup())
+        for element in source.iter_elements(("listItem",))
     )
 
 

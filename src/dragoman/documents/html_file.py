@@ -21,6 +21,7 @@ from dragoman.text.breaks import find_boundaries
 from dragoman.text.element_depth import ElementDepth
 from dragoman.text.inline_codes import BLOCK_TAGS, OPAQUE_TAGS, VOID_TAGS, Markup, parse_markup
 from dragoman.text.nesting import Nested
+from dragoman.text.no_language import begins_with_word
 from dragoman.text.references import REFERENCE
 
 TEXT_ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label"))
@@ -52,13 +53,12 @@ _OTHER_MARKUP = (
 )  # fmt: skip
 _RAW_TEXT_ENDS = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in ("script", "style")}
 _TAG = re.compile(r"<(?:!doctype\s+html|[a-z][a-z0-9]*[\s>/])", re.IGNORECASE)
-_FIRST_WORD = re.compile(r"[^\W\d_]+[\s,;]")  # no tag, placeholder or address
 _OTHER_XML = re.compile(r"\s*<\?xml(?!.{0,2000}<html\b)", re.IGNORECASE | re.DOTALL)
 _TEMPLATE = re.compile(r"\{%(?=(?:(?!\{%).){0,1000}%\})|<%|<\?(?:php|=)", re.DOTALL)
 """Marks of languages that make pages, whose code would be read as text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _HtmlToken(Nested):
     """Part of the file. kind: text, start, end, empty, comment or declaration. name: of a tag, in lower case"""
 
@@ -375,7 +375,7 @@ class _PageReader:
         inside = [number for number, (token, _) in enumerate(run) if not self._is_blank(token)]
         run = run[inside[0] : inside[-1] + 1] if inside else []
         source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
-        if _FIRST_WORD.match(source) or parse_markup(source, is_html=True).has_text:
+        if begins_with_word(source) or parse_markup(source, is_html=True).has_text:
             raw = self.text.text[run[0][0].start : run[-1][0].end]
             start = run[0][0].start + len(raw) - len(raw.lstrip(_BLANKS))
             end = run[-1][0].end - len(raw) + len(raw.rstrip(_BLANKS))

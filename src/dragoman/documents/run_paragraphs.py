@@ -98,10 +98,12 @@ def _add_paragraphs_of(
 
     cap: drop cap of the first paragraph
     """
-    paragraphs = [
-        element for element in outermost.descend() if element.name == "p" and element.namespace == outermost.namespace
+    elements = list(outermost.descend())
+    paragraphs = [element for element in elements if element.name == "p" and element.namespace == outermost.namespace]
+    pictures = [
+        element for element in elements if element.name == "docPr" and any(map(element.attributes.get, ALTERNATIVE_TEXTS))
     ]
-    holders = _find_holders(paragraphs[1:], outermost)
+    holders = _find_holders(paragraphs[1:], pictures, outermost)
     for element in paragraphs:
         runs = _RunWriter.for_paragraph(source, element)
         reader = _ParagraphReader(source, element, runs, holders, styles.default)
@@ -110,35 +112,29 @@ def _add_paragraphs_of(
             continue
         _add_paragraph(units, members, unit_id, name, reader, styles, cap)
         cap = None
-    for properties in _list_alternative_texts(outermost):
+    for properties in pictures:
         if id(properties) in holders:
             add_attributes_of(units, members, source, name, properties, ALTERNATIVE_TEXTS)
     return cap
 
 
-def _find_holders(paragraphs: Sequence[XmlElement], outermost: XmlElement) -> Collection[int]:
-    """Return the Python ids of these paragraphs and of the elements around them, up to the outermost."""
+def _find_holders(paragraphs: Sequence[XmlElement], pictures: Sequence[XmlElement], outermost: XmlElement) -> Collection[int]:
+    """Return the Python ids of these paragraphs and of the elements around them, up to the outermost.
+
+    pictures: elements of Word with an alternative text, of which those that have their own are added in the same way
+    """
     holders: set[int] = set()
     for paragraph in paragraphs:
         element: XmlElement | None = paragraph
         while element is not None and element is not outermost and id(element) not in holders:
             holders.add(id(element))
             element = element.parent
-    for properties in _list_alternative_texts(outermost):
+    for properties in pictures:
         parents = list(_list_parents(properties, outermost))
         # The text of a run in which a picture stays is not translated, so the picture has to have its own.
         if not any(parent.name in _CONTAINERS or _TEXTS & {child.name for child in parent.children} for parent in parents):
             holders |= {id(properties), *map(id, parents)}
     return holders
-
-
-def _list_alternative_texts(outermost: XmlElement) -> list[XmlElement]:
-    """Return the elements of Word with an alternative text."""
-    return [
-        element
-        for element in outermost.descend()
-        if element.name == "docPr" and any(map(element.attributes.get, ALTERNATIVE_TEXTS))
-    ]
 
 
 def _list_parents(element: XmlElement, outermost: XmlElement) -> Iterator[XmlElement]:

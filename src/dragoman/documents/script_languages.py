@@ -21,6 +21,8 @@ class ScriptLanguages(NamedTuple):
 
     def select(self, text: str) -> str:
         """Return the code for the script of most letters of a text."""
+        if text.isascii():
+            return self.simple
         counts = ScriptCounts()
         counts.count(text)
         return counts.select(self)

@@ -13,7 +13,7 @@ from dragoman.languages import is_foreign
 from dragoman.text.accelerators import find_accelerator
 from dragoman.text.inline_codes import read_inline
 from dragoman.text.inline_rules import infer_rules
-from dragoman.text.no_language import has_language, is_data
+from dragoman.text.no_language import begins_with_word, has_language, is_data
 
 Scope = Literal["empty", "fuzzy", "all"]
 """Units to translate: those without a translation, also those with a fuzzy one, or all that are not locked."""
@@ -91,7 +91,7 @@ def is_message(unit: Unit) -> bool:
 
 def unit_has_language(unit: Unit) -> bool:
     """Return whether the text of a unit has words, or an amount, beside its codes."""
-    if has_branches(unit.source):
+    if has_branches(unit.source) or begins_with_word(unit.source, unit.rules.kept):
         return True
     return has_language(read_inline(unit.source, unit.markup, unit.rules))
 

@@ -123,7 +123,8 @@ class XmlElement:
         while waiting:
             element = waiting.pop()
             yield element
-            waiting += reversed(list(element.children))
+            if element.parts:
+                waiting += [part for part in reversed(element.parts) if isinstance(part, XmlElement)]
 
     def release(self) -> None:
         """Drop the content of this element and of all inside, which a full garbage collection would otherwise have to find."""

@@ -62,9 +62,9 @@ def compare_codes(source: CodedText, translation: CodedText) -> CodeDifference:
     A new code counts only if it is one in every text, such as a tag or `%s`, and no text of the source. A new name with a
     colon may be punctuation. Elements inside words count as points, see `mark_word_codes`, or as elements.
     """
-    difference = _compare(mark_word_codes(source), mark_word_codes(translation))
-    if difference != CodeDifference() and _compare(source, translation) == CodeDifference():
-        difference = CodeDifference()
+    difference = _compare(source, translation)
+    if difference != CodeDifference():
+        difference = _compare(mark_word_codes(source), mark_word_codes(translation))
     lost = tuple(_list_lost_brackets(source, translation)) if source.is_escaped else ()
     return replace(difference, missing=(*difference.missing, *lost)) if lost else difference
 
@@ -78,6 +78,8 @@ def _list_lost_brackets(source: CodedText, translation: CodedText) -> Iterator[s
 
 def _compare(source: CodedText, translation: CodedText) -> CodeDifference:
     places, new_places = list(_list_places(source.parts)), list(_list_places(translation.parts))
+    if places == new_places and not any(code.startswith(_SIGNS) for _, code in places):
+        return CodeDifference()
     codes, new_codes = (Counter(code for _, code in side) for side in (places, new_places))
     joined, new_joined = (_count_joined(side, codes) for side in (source, translation))
     codes, new_codes = codes + joined, new_codes + new_joined

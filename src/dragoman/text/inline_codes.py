@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Literal
 
@@ -40,6 +40,8 @@ Markup = Literal["none", "html", "xml"]
 
 _NO_TRANSLATION = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"'][^\"']*\bnotranslate\b", re.IGNORECASE)
 
+MAX_CACHED_CHARACTERS = 500
+"""Most characters of a text with markup whose codes are kept. The 1,024 texts that are kept take 64 MB at most."""
 MAX_REFERENCE = 34
 """Most characters of a character reference of HTML."""
 # Also the tag `<lang fr>` of WebVTT.
@@ -181,7 +183,9 @@ def read_inline(
     language: of the source; an element that states another one is kept with its content
     """
     if markup != "none":
-        return parse_markup(text, is_html=markup == "html", opaque=opaque, rules=rules, language=language)
+        parse = parse_markup if len(text) > MAX_CACHED_CHARACTERS else _parse_markup_once
+        stated = language if "lang" in text.lower() else ""  # no element of other texts states a language
+        return parse(text, is_html=markup == "html", opaque=opaque, rules=rules, language=stated)
     return parse_text(text, rules, opaque, keep_line_breaks=keep_line_breaks, language=language)
 
 
@@ -213,6 +217,10 @@ def parse_markup(
     tokens = list(tokenize_markup(text, is_html=is_html))
     builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS if is_html else opaque, is_escaped=True, language=language)
     return CodedText(tuple(builder.build(0, len(tokens))), is_escaped=True)
+
+
+# A text is read for its segments, for the check of each, and for that of the whole text.
+_parse_markup_once = lru_cache(maxsize=1024)(parse_markup)
 
 
 class _PartTreeBuilder:

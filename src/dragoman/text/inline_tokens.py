@@ -106,7 +106,7 @@ MAX_PAIR_NAME = 60
 TokenKind = Literal["text", "point", "start", "end"]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Token(Nested):
     """Text, code, or one end of a pair.
 

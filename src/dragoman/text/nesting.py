@@ -18,11 +18,11 @@ class Nested:
 
     @property
     def is_start(self) -> bool:
-        return self.depth_change > 0
+        return self.kind == "start"
 
     @property
     def is_end(self) -> bool:
-        return self.depth_change < 0
+        return self.kind == "end"
 
     @property
     def is_text(self) -> bool:

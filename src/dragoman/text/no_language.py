@@ -7,6 +7,7 @@ word with a capital letter, such as `Locale`, is a label.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from dragoman.text.inline_codes import CodedText
 
@@ -68,6 +69,7 @@ _CSS_WORDS = frozenset(
         "wrapper", "xl", "xs",
     )
 )  # fmt: skip
+_FIRST_WORD = re.compile(r"[^\W\d_]+[\s,;]")
 MAX_CLASS_LIST = 200
 """Most characters of a list of classes."""
 _DATE_FORMAT = re.compile(
@@ -112,6 +114,14 @@ def _is_class_list(value: str) -> bool:
 
 def _is_date_format(value: str) -> bool:
     return len(value) < 80 and _DATE_CORE.search(value) is not None and _DATE_FORMAT.fullmatch(value) is not None
+
+
+def begins_with_word(text: str, kept: Collection[str] = ()) -> bool:
+    """Return whether a text begins with a word that is no part of a tag, a placeholder or an address, as most texts do.
+
+    kept: words that are codes
+    """
+    return not kept and _FIRST_WORD.match(text) is not None
 
 
 def has_language(text: CodedText) -> bool:
