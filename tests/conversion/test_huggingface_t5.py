@@ -105,6 +105,8 @@ def test_damaged_folders_give_one_line(tmp_path: Path, subtests: pytest.Subtests
         ({"feed_forward_proj": "gated-relu"}, {}, "conversion-unsupported", "feed_forward_proj"),
         ({"feed_forward_proj": ["relu"]}, {}, "conversion-unsupported", "feed_forward_proj"),
         ({"dropout_rate": 10**400}, {}, "source-damaged", "dropout_rate"),
+        ({"d_kv": 10**400}, {}, "source-damaged", "d_kv"),
+        ({"d_model": 0}, {}, "source-damaged", "d_model"),
         ({"is_encoder_decoder": False}, {}, "conversion-unsupported", "is_encoder_decoder"),
         ({"decoder_start_token_id": 7}, {}, "conversion-unsupported", "decoder_start_token_id"),
         ({"eos_token_id": 0}, {}, "source-damaged", "eos_token_id"),

@@ -146,6 +146,11 @@ def test_texts_of_restructured_text() -> None:
     assert "`Second Part <Second Part_>`__" in written
 
 
+def test_title_with_marks_keeps_the_name_that_docutils_gives_it() -> None:
+    written = translate(parse_rst(b"A *b* c_\n========\n\nSee `a b c`_.\n\n.. _c: http://x.y\n"))
+    assert written.startswith(b".. _A b c:\n\nNeu ")
+
+
 def test_docutils_reads_the_same_structure() -> None:
     core = pytest.importorskip("docutils.core")
     text = (

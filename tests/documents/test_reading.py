@@ -48,6 +48,7 @@ TOO_LARGE: dict[str, tuple[str, str]] = {
     "table.md": ("|a|\n|-|\n" + "|b|\n" * 50_000, "200,000 elements"),
     "labels.md": ("".join(f"[a{number}]: /b\n" for number in range(MAX_PARTS + 2)), "200,000 elements"),
     "text.md": ("one " * 125_001, "500,000 characters"),
+    "blocks.md": ("<p>a</p>\n\n" * 100_001, "100,000 texts"),
     "brackets.md": ("a [b " * 301, "300 opening brackets"),
     "references.md": ("&" * 100_001, "10,000 tags or other codes"),
 }

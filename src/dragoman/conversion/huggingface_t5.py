@@ -301,7 +301,7 @@ def _build_weights(
         weights[f"{stack}.norm.weight"] = reader.read(f"{stack}.final_layer_norm.weight")
     is_scaled = settings.boolean("scale_decoder_outputs", settings.boolean("tie_word_embeddings", True))
     if is_scaled:
-        norm_D = widen(tensors["decoder.final_layer_norm.weight"]) * np.float32(settings.integer("d_model") ** -0.5)
+        norm_D = widen(tensors["decoder.final_layer_norm.weight"]) * np.float32(max(settings.integer("d_model"), 1) ** -0.5)
         weights["decoder.norm.weight"] = reader.builder.concat([norm_D])
     reader.used.add(UNUSED)
     reader.check_all_used()

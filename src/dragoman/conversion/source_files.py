@@ -25,6 +25,8 @@ MAX_FILE_BYTES = 2**28
 SAFETENSORS_FILE, CHECKPOINT_FILE = "model.safetensors", "pytorch_model.bin"
 MAX_UNUSED_IDS = 2**16
 """Largest number of ids without a piece."""
+MAX_INTEGER = 2**63 - 1
+"""Largest whole number of a setting."""
 CHECKPOINT_SUFFIX = ".pt"
 """Ending of the checkpoints of fairseq and OpenNMT-py."""
 OTHER_CHECKPOINTS = (".vocab.pt", "optimizer.pt", "scheduler.pt", "scaler.pt")
@@ -250,7 +252,7 @@ class ModelSettings(Mapping[str, Any]):
     def integer(self, name: str, default: int | None = None) -> int:
         """Return a whole number that is not negative. Raise DataError if it is missing or something else."""
         value = default if self._values.get(name) is None else self._values[name]
-        if type(value) is not int or value < 0:
+        if type(value) is not int or not 0 <= value <= MAX_INTEGER:
             raise damaged(self.path, f"{name} = {value!r:.60} is not a whole number from 0 up")
         return value
 

@@ -89,7 +89,10 @@ class WeightReader:
         """
         names = {stack: f"{self.prefix}{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
         tables = {stack: self.get(name) for stack, name in names.items()}
-        if any(table.ndim != 2 or len(table) <= offset or not is_floating_point(table) for table in tables.values()):
+        if any(
+            table.ndim != 2 or len(table) <= offset or not table.size or not is_floating_point(table)
+            for table in tables.values()
+        ):
             raise damaged(self.tensors.location, "its learned positions are not a matrix")
         if len(tables["encoder"]) != len(tables["decoder"]):
             raise BundleError(

@@ -142,8 +142,7 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
     def make_document_edits(translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
         if stated is not None and language:
             yield text.make_edit(stated.start, stated.end, stated.write(language))
-        for fragment in reader.fragments:
-            yield from fragment.make_edits(translations, language)
+        yield from reader.make_html_edits(translations, language)
 
     for before, token in pairwise(chain((Token("", "", 0),), tokens)):
         if token.type == "html_block" and not env["is_mdx"]:
@@ -168,21 +167,6 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
         make_document_edits=make_document_edits,
         other_units=others,
     )
-
-
-@dataclass(frozen=True)
-class _HtmlFragment:
-    """Block of HTML. start: its first byte. names: ids of its units by those in the fragment. make: makes the edits in it"""
-
-    start: int
-    names: Mapping[str, str]
-    make: Callable[[Mapping[str, UnitTranslation], str], Iterator[Edit]]
-
-    def make_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
-        """Yield the edits of the file."""
-        own = {inner: translations[name] for inner, name in self.names.items() if name in translations}
-        for edit in self.make(own, language) if own else ():
-            yield Edit(edit.start + self.start, edit.end + self.start, edit.content)
 
 
 class _LimitedTokens(list["Token"]):
@@ -238,7 +222,7 @@ class _BlockReader:
         self.units: list[Unit] = []
         self._places: dict[str, _PlaceInMarkdown] = {}
         self._front_texts: dict[str, FrontText] = {}
-        self.fragments: list[_HtmlFragment] = []
+        self._html_blocks: list[tuple[Span, Sequence[str]]] = []  # the characters of each, and the ids of its units
         self._html_names: set[str] = set()
         self._lines = split_lines(text.text)
         self._line_starts = list(accumulate(map(len, self._lines), initial=0))
@@ -285,19 +269,39 @@ class _BlockReader:
             line.strip() != own.strip() for line, own in zip(lines, own_lines, strict=False)
         ):
             return
-        text = EncodedText(self.text.encode(source), source, self.text.encoding, 0, self.text.has_carriage_returns)
         try:
-            units, make_edits = read_fragment(text)
+            units, _ = self._read_html(start, end)
         except DataError as error:
             if error.code != "invalid-format":
                 raise
             return
-        names: dict[str, str] = {}
-        for unit in units:
-            name = names[unit.id] = str(len(self._places) + len(self._html_names))
-            self._html_names.add(name)
-            self.units.append(replace(unit, id=name))
-        self.fragments.append(_HtmlFragment(self.text.get_byte(start), names, make_edits))
+        check_texts(len(self.units) + len(units), len(self.text.content))
+        first_name = len(self._places) + len(self._html_names)
+        names = [str(number) for number, _ in enumerate(units, start=first_name)]
+        self._html_names.update(names)
+        self.units += (replace(unit, id=name) for unit, name in zip(units, names, strict=True))
+        if names:
+            self._html_blocks.append(((start, end), names))
+
+    def _read_html(
+        self, start: int, end: int
+    ) -> tuple[list[Unit], Callable[[Mapping[str, UnitTranslation], str], Iterator[Edit]]]:
+        source = self.text.text[start:end]
+        return read_fragment(
+            EncodedText(self.text.encode(source), source, self.text.encoding, 0, self.text.has_carriage_returns)
+        )
+
+    def make_html_edits(self, translations: Mapping[str, UnitTranslation], language: str) -> Iterator[Edit]:
+        """Yield the edits of the blocks of HTML. Each is read again, because its reader takes much memory."""
+        for (start, end), names in self._html_blocks:
+            if translations.keys().isdisjoint(names):
+                continue
+            units, make_edits = self._read_html(start, end)
+            pairs = zip(units, names, strict=True)
+            own = {unit.id: translations[name] for unit, name in pairs if name in translations}
+            first = self.text.get_byte(start)
+            for edit in make_edits(own, language):
+                yield Edit(edit.start + first, edit.end + first, edit.content)
 
     def _note_links(self, token: Token, opening: Token) -> None:
         """Note the anchors that a text links to, and the text itself if it is a heading."""
@@ -352,7 +356,7 @@ class _BlockReader:
             item = self._front_texts[unit.id]
             return [self.text.make_edit(item.start, item.end, item.write(translation.text))]
         if unit.id in self._html_names:
-            return []  # `fragments` make them
+            return []  # `make_html_edits` makes them
         place = self._places[unit.id]
         old, new = (_read_insides(text, place.full_ends) for text in (unit.source, translation.text))
         codes = place.codes | {tag: end for tag, end in place.full_ends.items() if new.get(tag) != old.get(tag)}

@@ -260,7 +260,8 @@ class _RstReader:
         self._is_first_field = False
         start, end = self._starts[number], self._ends[number]
         old = self.text.text[start:end]
-        name = normalize_name(re.sub(r"[*`]|\\(?=\W)", "", old))
+        plain = " ".join(re.sub(r"`_{0,2}|(?<=\w)_{1,2}(?!\w)|\*|\\(?=\W)", "", old).split())
+        name = normalize_name(plain)
         is_linked = name in self._references and name not in self._targets
         if is_linked:
             self._targets.add(name)
@@ -279,8 +280,7 @@ class _RstReader:
                     mark = self.text.text[self._starts[line]]
                     edits.append(self.text.make_edit(self._starts[line], self._ends[line], mark * new))
             if is_linked and text != old:
-                label = " ".join(old.split())
-                label = label if _NAME_CHARACTERS.fullmatch(label) else f"`{label.replace('`', '')}`"
+                label = plain if _NAME_CHARACTERS.fullmatch(plain) else f"`{plain}`"
                 newline = self.text.newline
                 edits.append(self.text.make_edit(first_start, first_start, f".. _{label}:{newline}{newline}"))
             return edits
