@@ -229,6 +229,16 @@ def test_pair_grown_too_long_stays_unchanged(tiny: MakeRecipe, tmp_path: Path) -
     assert max(max(part.source_BS.shape[1], part.targets_BT.shape[1]) for part in parts) <= 7
 
 
+def test_noise_leaves_the_source_prefix_alone(tiny: MakeRecipe, tmp_path: Path) -> None:
+    settings = ["data.noise.upper_case=1", "tokenizer.source_prefix='to German: '"]
+    recipe = tiny(tmp_path, *settings, "tokenizer.byte_fallback=true", "tokenizer.vocab_size=320")
+    prepare(recipe, tmp_path / "data")
+    batches = TrainingBatches(recipe, tmp_path / "data", start_id=BEGIN_ID)
+    parts = [part for number in range(batches.count_batches(0)) for part in batches[DataPosition(0, number)]]
+    texts = [_decode_row(batches, row) for part in parts for row in part.source_BS.tolist()]
+    assert all(text.startswith("to German: ") and text.removeprefix("to German: ").isupper() for text in texts)
+
+
 def test_split_by_tokens_stays_within_the_budget() -> None:
     """Rows of 2, 2, 5 and 9 in a budget of 10: the two short rows share a part."""
     assert [(part.start, part.stop) for part in split_by_tokens([2, 2, 5, 9], 10)] == [(0, 2), (2, 3), (3, 4)]

@@ -185,7 +185,7 @@ class TrainingBatches(Dataset[list[Batch]]):
         return [int(row) for row in np.flatnonzero(is_noisy)]
 
     def _get_prefixes(self, corpus: int, pair: int) -> tuple[list[int], list[int]]:
-        """Return the language tokens at the start of the source and of the target of a pair."""
+        """Return the ids before the texts of the source and of the target of a pair; see `PairTokenizer.prefixes`."""
         num_source, num_target = self.tokenizer.prefix_lengths
         return (
             self.corpora[corpus].source(pair)[:num_source].tolist(),
@@ -193,22 +193,22 @@ class TrainingBatches(Dataset[list[Batch]]):
         )
 
     def _decode_pair(self, corpus: int, pair: int) -> tuple[str, str]:
-        source = self.corpora[corpus].source(pair).tolist()
-        has_eos = self.tokenizer.append_source_eos
-        target = self.corpora[corpus].target(pair).tolist()
-        return self.tokenizer.source.decode(source[:-1] if has_eos else source), self.tokenizer.target.decode(target)
+        """Return both texts of a pair, without the tokens and the text that `_get_prefixes` returns."""
+        num_source, num_target = self.tokenizer.prefix_lengths
+        source = self.corpora[corpus].source(pair).tolist()[num_source : -1 if self.tokenizer.append_source_eos else None]
+        target = self.corpora[corpus].target(pair).tolist()[num_target:]
+        return self.tokenizer.source.decode(source), self.tokenizer.target.decode(target)
 
     def _find_terms(self, corpus: int, pair: int, source: str, target: str) -> list[Term]:
         """Return the terms of a pair; none if the tokenizer changes the number of its words."""
         if self.term_file is not None:
             return find_known_terms(source, target, self.term_file)
         source_ids = self.pair_tokens.strip_source_eos(self.corpora[corpus].source(pair))
-        word_counts = (
-            self.pair_tokens.source.count_words(source_ids),
-            self.pair_tokens.target.count_words(self.corpora[corpus].target(pair)),
-        )
+        sides = (self.pair_tokens.source, source_ids), (self.pair_tokens.target, self.corpora[corpus].target(pair))
+        word_counts = tuple(words.count_words(ids) for words, ids in sides)
+        prefix_lengths = self.tokenizer.prefix_lengths
+        offsets = [words.count_words(ids[:length]) for (words, ids), length in zip(sides, prefix_lengths, strict=True)]
         direction = self.recipe.training_directions[self.corpus_names[corpus]]
-        offsets = self.tokenizer.prefix_lengths  # a language token is a word
         if word_counts != tuple(len(text.split(" ")) + offset for text, offset in zip((source, target), offsets, strict=True)):
             return []
         links = self.link_tables[corpus][pair] - np.array(offsets, dtype=np.int32)

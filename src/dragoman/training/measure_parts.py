@@ -90,11 +90,11 @@ class RunMeasurement:
         corpus, tokenizer = self.prepared.corpus(VALID), self.prepared.tokenizer
         num_pairs = min(len(corpus), max_pairs)
         indices = [position * len(corpus) // num_pairs for position in range(num_pairs)]
-        end = -1 if tokenizer.append_source_eos else None
+        (start, target_start), end = tokenizer.prefix_lengths, -1 if tokenizer.append_source_eos else None
         return [
             Pair(
-                tokenizer.source.decode(corpus.source(index).tolist()[:end]),
-                tokenizer.target.decode(corpus.target(index).tolist()),
+                tokenizer.source.decode(corpus.source(index).tolist()[start:end]),
+                tokenizer.target.decode(corpus.target(index).tolist()[target_start:]),
             )
             for index in indices
         ]

@@ -109,7 +109,7 @@ class PairTokenizer:
     @property
     def num_language_tokens(self) -> int:
         """Return the number of tokens before the text of each source that has a text; see `prefixes`."""
-        return max(len(self.prefixes[0]), int(self.languages is not None))
+        return max(len(self._source_start), int(self.languages is not None)) + len(self._prefix_ids)
 
     @property
     def prefixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -117,9 +117,13 @@ class PairTokenizer:
 
         They are the begin token or the tokens of the chosen languages, and then the source's prefix.
         """
+        return (*self._source_start, *self._prefix_ids), self.decoder_prompt
+
+    @property
+    def _source_start(self) -> Sequence[int]:
+        """Return the begin token, or the token of the chosen languages."""
         token = None if self.languages is None else self.languages.get_source_token(self.source)
-        first = self._begin if self.languages is None else self._encode_language(token) if token else ()
-        return (*first, *self._encode_prefix()), self.decoder_prompt
+        return self._begin if self.languages is None else self._encode_language(token) if token else ()
 
     @property
     def prefix_lengths(self) -> tuple[int, int]:
@@ -162,11 +166,12 @@ class PairTokenizer:
             if self.languages is not None:
                 token, text = self.languages.split_source(self.source, text)
                 first = self._encode_language(token)
-            prefix = [*first, *self._encode_prefix()]
+            prefix = [*first, *self._prefix_ids]
         return [*prefix, *self.source.encode(text), *([END_ID] if self.append_source_eos else [])]
 
-    def _encode_prefix(self) -> list[int]:
-        """Return the ids of the text before each source."""
+    @cached_property
+    def _prefix_ids(self) -> list[int]:
+        """Ids of the text before each source."""
         return self.source.encode(self.source_prefix) if self.source_prefix else []
 
     def _encode_language(self, token: str) -> list[int]:
