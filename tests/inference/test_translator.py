@@ -469,6 +469,18 @@ def test_different_vocabularies_cannot_form_an_ensemble(setting: str, tiny: Make
     assert "\n" not in str(error.value)
 
 
+def test_pieces_of_the_source_prefix_are_empty(tiny: MakeRecipe, tmp_path: Path) -> None:
+    """Else a tag whose place follows from the attention could go to a word of the prefix."""
+    bundle = untrained(tiny(tmp_path, "tokenizer.vocab_size=60", "tokenizer.source_prefix='one: '"))
+    empty, translation = Translator.from_bundles([bundle], device="cpu").translate(["", "one two"], attention=True)
+    prefix = [""] * len(bundle.tokenizer.source.encode("one: "))
+    pieces = bundle.tokenizer.source.ids_to_pieces(bundle.tokenizer.source.encode("one two"))
+    assert [*translation.source_tokens] == [*prefix, *pieces, "</s>"]
+    assert translation.attention is not None
+    assert len(translation.attention[0]) == len(translation.source_tokens)
+    assert empty.source_tokens == ("</s>",)
+
+
 def test_different_shapes_can_form_an_ensemble(tiny: MakeRecipe, tmp_path: Path) -> None:
     actual = untrained(tiny(tmp_path, "tokenizer.vocab_size=60"))
     wide = untrained(tiny(tmp_path, "tokenizer.vocab_size=60", "model.d_model=24", "model.norm='post'", "model.num_heads=3"))

@@ -55,7 +55,7 @@ class Detokenizer:
         details: further results of each hypothesis, or empty
         """
         if not line.hypotheses:
-            pieces = tuple(self.tokenizer.source.ids_to_pieces(line.source))
+            pieces = tuple(self.tokenizer.get_source_pieces(line.source))
             return Translation(text if line.status == "empty" else "", status=line.status, source_tokens=pieces)
         translations = [
             self._mark_copy(
@@ -84,7 +84,7 @@ class Detokenizer:
             tokens=tuple(target.ids_to_pieces(hypothesis.tokens)),
             token_log_probs=hypothesis.token_log_probs,
             status=get_status(hypothesis, text, source=source, min_length_ratio=min_length_ratio),
-            source_tokens=tuple(self.tokenizer.source.ids_to_pieces(source)),
+            source_tokens=tuple(self.tokenizer.get_source_pieces(source)),
             mbr_score=hypothesis.mbr_score,
             confidence=details.confidence,
         )

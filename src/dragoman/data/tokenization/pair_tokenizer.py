@@ -174,6 +174,13 @@ class PairTokenizer:
         """Ids of the text before each source."""
         return self.source.encode(self.source_prefix) if self.source_prefix else []
 
+    def get_source_pieces(self, source: Sequence[int]) -> list[str]:
+        """Return the pieces of an encoded source. Those of the source prefix, which is not in the text, are empty."""
+        pieces = self.source.ids_to_pieces(source)
+        end = self.num_language_tokens if self._prefix_ids else 0
+        start = end - len(self._prefix_ids)
+        return [*pieces[:start], *[""] * (end - start), *pieces[end:]] if [*source[start:end]] == self._prefix_ids else pieces
+
     def _encode_language(self, token: str) -> list[int]:
         """Return the ids of a language token: those that it has in a text, if a text can hold it, or that of its piece."""
         piece_id = self.source.piece_to_id(token)
