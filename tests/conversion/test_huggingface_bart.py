@@ -130,6 +130,7 @@ def test_bundle_has_origin_and_begin_token(tmp_path: Path) -> None:
         ("config.json", lambda document: document.update(encoder_layers=10**9), "model.encoder.layers.1"),
         ("generation_config.json", lambda document: document.update(forced_bos_token_id=9), "forced_bos_token_id"),
         ("tokenizer.json", lambda document: document["pre_tokenizer"].update(add_prefix_space=True), "pre_tokenizer"),
+        ("tokenizer_config.json", lambda document: document.update(add_prefix_space=True), "add_prefix_space"),
         ("tokenizer.json", lambda document: document.update(normalizer={"type": "NFC"}), "NFC"),
         ("tokenizer.json", lambda document: document["model"]["vocab"].pop("Ġ"), "32"),
         ("tokenizer.json", lambda document: document["model"]["merges"].append(["Ġ", "Ġ"]), "merge"),

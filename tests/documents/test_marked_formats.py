@@ -216,6 +216,13 @@ def test_texts_of_docbook() -> None:
         parse_docbook(b"<resources/>")
 
 
+def test_docbook_keeps_what_is_not_to_be_translated() -> None:
+    kept = b'<section translate="no"><para>No</para></section><para translate="no">Nor this</para>'
+    others = b'<para xml:lang="fr">Bonjour</para><para>One <emphasis translate="no">X</emphasis></para>'
+    document = parse_docbook(b'<article xml:lang="en">' + kept + others + b"</article>")
+    assert [(unit.source, unit.language) for unit in document.units] == [("Bonjour", "fr"), ("One <x1/>", "")]
+
+
 def test_deep_blocks_are_refused() -> None:
     with raises_code("input-too-long"):
         parse_rst(b"- " * 1000 + b"text")

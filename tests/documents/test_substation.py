@@ -62,6 +62,12 @@ def test_texts_of_events_are_read_and_written() -> None:
     assert written.decode("utf-8-sig") == expected
 
 
+def test_each_line_of_a_dialogue_is_a_text() -> None:
+    event = "Dialogue: 0:00:01.00,0:00:02.00,{\\an8}- Who is it?\\N{\\i1}- A friend"
+    document = check_laws(parse_ass, f"[Events]\nFormat: Start, End, Text\n{event}\n".encode())
+    assert [unit.source for unit in document.units] == ["Who is it?", "A friend"]
+
+
 def test_sentence_goes_on_in_the_next_event_of_its_style() -> None:
     content = FILE.replace(r"{\an8}This is, {\i1}really{\i0}, a sentence\Nthat goes", "This goes").encode()
     assert parse_ass(content).sentence_groups == (("0", "1"),)

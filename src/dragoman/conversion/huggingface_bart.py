@@ -22,7 +22,7 @@ from dragoman.conversion.model_section import build_model_section, describe_bart
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
-from dragoman.conversion.stated_tokens import TOKENIZER_JSON, TokenTable, read_token_table
+from dragoman.conversion.stated_tokens import TOKENIZER_CONFIG, TOKENIZER_JSON, TokenTable, read_token_table
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, build_recipe
 from dragoman.conversion.tokenizer_json import read_byte_level_merges, read_vocabulary
 from dragoman.conversion.vocabulary_order import VocabularyOrder
@@ -112,6 +112,9 @@ def _read_tokens(
 ) -> tuple[TokenTable, ByteLevelBpeScheme]:
     """Return the tokens by id, and the merges."""
     vocab_size, vocabulary_file = settings.integer("vocab_size"), VOCABULARY if document is None else TOKENIZER_JSON
+    if TOKENIZER_CONFIG in files:  # transformers takes this before what tokenizer.json states
+        names = ModelSettings(files.read_json_object(TOKENIZER_CONFIG), files.folder / TOKENIZER_CONFIG)
+        names.require("add_prefix_space", False, False)
     path = files.folder / vocabulary_file
     if document is None:
         ids = files.read_json_object(VOCABULARY)

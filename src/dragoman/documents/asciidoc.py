@@ -81,12 +81,12 @@ class _AsciidocReader:
     def read(self) -> None:
         """Read the file."""
         number = self._read_header()
-        style = ""
+        styles: list[str] = []
         while number < len(self._lines):
             check_goes_on()
             line = self._lines[number]
             if line.startswith("[") and _ATTRIBUTES.match(line):
-                style = f"{style}{line}"
+                styles.append(line)
                 number += 1
                 continue
             if not line:
@@ -96,8 +96,8 @@ class _AsciidocReader:
                 self._add(number, number + 1, 1, is_block=False)
                 number += 1
                 continue
-            number = self._read_block(number, style)
-            style = ""
+            number = self._read_block(number, "".join(styles))
+            styles = []
 
     def _read_header(self) -> int:
         """Read the title of the document. Its authors and attributes stay."""

@@ -31,6 +31,7 @@ _SHOWN_CODE = re.compile(rf"<t/>|{_SHOWN_BREAK}|<o (\\[^{{}}<>\n]*)/>")
 _VOICE = re.compile(r"<v(?:\.[^<>\s]*)?(?:[ \t][^<>\n]*)?>", re.IGNORECASE)
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*+\r?\n")
 _SUBSTATION_BREAK = re.compile(r"(?<![ \t])[ \t]*+\\[Nn]")
+_LINE_END = re.compile(r"\r\n?|\n|\\[Nn]")
 _HARD_SPACE = r"\h"  # of SubStation
 # What stands around the words of captions: time stamps, and a class.
 _TIMED_TAG = re.compile(rf"{STAMP.pattern}|<c(?:\.[^<>]*)?>|</c>", re.IGNORECASE)
@@ -64,7 +65,7 @@ def split_cue(text: str, start: int, end: int) -> Iterator[tuple[int, int, bool]
     labels: dict[int, int] = {}
     dash_pattern = _DASH
     if not cuts:
-        lines = list(accumulate((len(line) for line in raw.splitlines(keepends=True)), initial=0))[:-1]
+        lines = [0, *(match.end() for match in _LINE_END.finditer(raw) if match.end() < len(raw))]
         starts = [match.end() for line in lines if (match := _LINE_START.match(raw, line))]
         if len(lines) > 1 and all(_LISTED_DASH.match(raw, start) for start in starts):
             dash_pattern = _LISTED_DASH

@@ -11,7 +11,7 @@ from itertools import count
 from dragoman.documents.android_strings import parse_android_strings
 from dragoman.documents.document import Document, Edit, UnitTranslation
 from dragoman.documents.flowing_text import read_flowing_text
-from dragoman.documents.xml_languages import edit_root, get_stated_language
+from dragoman.documents.xml_languages import edit_root, find_language, get_stated_language
 from dragoman.documents.xml_spans import XmlElement, XmlSource
 from dragoman.documents.xml_units import Code, Piece, UnitList, make_pair, make_point, read_parts
 from dragoman.errors import DataError
@@ -53,22 +53,22 @@ def parse_docbook(content: bytes) -> Document:
     source = XmlSource(content, has_entities=True)
     units = UnitList(len(content))
     root: XmlElement | None = None
+    language = ""
     num_index_terms = 0
 
     def read_start(element: XmlElement) -> None:
-        nonlocal root, num_index_terms
+        nonlocal root, language, num_index_terms
         if root is None:
-            root = element
+            root, language = element, get_stated_language(element)
             if root.name not in _ROOTS:
                 problem = f"its first element is {root.name[:40]!r}"
                 raise DataError(f"{problem}; expected one of DocBook, such as 'book'", code="invalid-format")
         num_index_terms += element.name == "indexterm"
 
-    add = partial(_add_blocks, source, count(1))
+    numbers = count(1)
     for element in source.iter_elements((*_BLOCKS, *_KEPT), read_start):
-        if element.name in _BLOCKS:
-            units.read(source, element, add)
-    language = "" if root is None else get_stated_language(root)
+        if element.name in _BLOCKS and element.get_inherited("translate") != "no":
+            units.read(source, element, partial(_add_blocks, source, numbers, language))
 
     def edit_language(translations: Mapping[str, UnitTranslation], new: str) -> list[Edit]:
         if root is None or not new:
@@ -84,17 +84,24 @@ def parse_docbook(content: bytes) -> Document:
     )
 
 
-def _add_blocks(source: XmlSource, numbers: Iterator[int], units: UnitList, element: XmlElement) -> None:
+def _add_blocks(
+    source: XmlSource, numbers: Iterator[int], document_language: str, units: UnitList, element: XmlElement
+) -> None:
     """Add the texts of an element, and of the blocks in it."""
-    if element.name in _KEPT:
+    if element.name in _KEPT or _is_protected(element):
         return
     if element.name in _BLOCKS:
-        flowing = read_flowing_text(source, element.parts, str(next(numbers)), partial(_read_inline, source))
+        language = find_language(element, document_language)
+        flowing = read_flowing_text(source, element.parts, str(next(numbers)), partial(_read_inline, source), language)
         if flowing:
             units.add(*flowing)
     for child in element.children:
         if element.name not in _BLOCKS or _is_fixed(child):
-            _add_blocks(source, numbers, units, child)
+            _add_blocks(source, numbers, document_language, units, child)
+
+
+def _is_protected(element: XmlElement) -> bool:
+    return element.attributes.get("translate") == "no"
 
 
 def _is_fixed(element: XmlElement) -> bool:
@@ -106,6 +113,6 @@ def _read_inline(source: XmlSource, element: XmlElement) -> list[Piece]:
     """Return the pieces of an element in a text. A block in it keeps its place."""
     if _is_fixed(element):
         return [Code("point", "", fixed=(element.start, element.end))]
-    if element.name not in _PAIRS:
+    if element.name not in _PAIRS or _is_protected(element):
         return [make_point(source, element)]
     return make_pair(source, element, read_parts(source, element.parts, partial(_read_inline, source)))
