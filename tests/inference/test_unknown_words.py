@@ -26,12 +26,16 @@ WORDS = ["the", "house", "is", "in"]
 SOURCE = "the house in Reykjavík is 4711"
 
 
-@pytest.fixture(scope="module")
-def translator(tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory, one_core: None) -> Translator:
-    """Random model over words; its greedy output is `<unk> house <unk>`."""
+@pytest.fixture(scope="module", params=["", "the house: "])
+def translator(
+    tiny: MakeRecipe, tmp_path_factory: pytest.TempPathFactory, one_core: None, request: pytest.FixtureRequest
+) -> Translator:
+    """Random model over words, perhaps with a source prefix; its greedy output is `<unk> house <unk>`."""
     recipe = tiny(tmp_path_factory.mktemp("words") / "run", "tokenizer.model_type=word", "decoding.method=greedy")
     vocabulary = TokenListTokenizer(WordScheme(), WORDS)
-    tokenizer = PairTokenizer(vocabulary, vocabulary, append_source_eos=recipe.model.append_source_eos)
+    tokenizer = PairTokenizer(
+        vocabulary, vocabulary, append_source_eos=recipe.model.append_source_eos, source_prefix=request.param
+    )
     translator = Translator.from_bundles([random_bundle(recipe, tokenizer)], device="cpu", precision="float32")
     house = vocabulary.piece_to_id("▁house")
     assert house is not None
@@ -54,8 +58,9 @@ def find_attended_words(translator: Translator) -> list[str]:
     """Return the source word with the most attention at each output position, by the attention of the mean head."""
     (translation,) = translator.translate([SOURCE], attention=True)
     assert translation.attention is not None
-    words = SOURCE.split()
-    return [words[row.index(max(row[: len(words)]))] for row in translation.attention[:3]]
+    words, start = SOURCE.split(), translation.source_tokens.count("")
+    rows = [row[start : start + len(words)] for row in translation.attention[:3]]
+    return [words[row.index(max(row))] for row in rows]
 
 
 def test_unknown_words_stay_by_default(translator: Translator) -> None:

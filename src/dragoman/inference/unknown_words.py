@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.tokenization.byte_pieces import UNKNOWN_TEXT
+from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import UNKNOWN_ID
 from dragoman.data.tokenization.word_boundaries import get_word_numbers
 from dragoman.errors import DataError
 from dragoman.formats.text import read_lines
 from dragoman.inference.alignment import AttentionAligner
+from dragoman.tasks.attention_alignment import extract_links
 from dragoman.tasks.translation import TranslatedLine
 
 NO_DICTIONARY: Mapping[str, str] = {}
@@ -64,7 +66,7 @@ def find_unknown_words(
         [
             [
                 dictionary.get(word, word)
-                for word in _find_source_words(aligner, text, source, hypothesis.tokens, weights_2TS[1])
+                for word in _find_source_words(aligner.tokenizer, text, source, hypothesis.tokens, weights_2TS[1])
             ]
             for (text, source, hypothesis), weights_2TS in zip(outputs, weights, strict=True)
         ]
@@ -73,19 +75,18 @@ def find_unknown_words(
 
 
 def _find_source_words(
-    aligner: AttentionAligner, text: str, source: Sequence[int], target: Sequence[int], head_TS: NDArray[np.float32]
+    tokenizer: PairTokenizer, text: str, source: Sequence[int], target: Sequence[int], head_TS: NDArray[np.float32]
 ) -> list[str]:
     """Return the source word that each `<unk>` of the target attends to most; none if pieces and text have other words."""
-    tokenizer = aligner.tokenizer
-    num_pieces = len(source) - tokenizer.append_source_eos
-    source_numbers = get_word_numbers(tokenizer.source.ids_to_pieces(source[:num_pieces]))
-    words = text.split()
-    if source_numbers[-1] + 1 != len(words):
+    start, end = tokenizer.num_language_tokens, len(source) - tokenizer.append_source_eos
+    source_pieces, target_pieces = tokenizer.source.ids_to_pieces(source[start:end]), tokenizer.target.ids_to_pieces(target)
+    words = tokenizer.strip_language_token(text).split()
+    if not source_pieces or get_word_numbers(source_pieces)[-1] + 1 != len(words):
         return []
-    # Without the column of the end token, each target word has a link.
-    links = aligner.extract_links(source, target, head_TS[:, :num_pieces])
+    # Without the columns of the tokens around the text, each target word has a link.
+    links = extract_links(head_TS[:, start:end], source_pieces, target_pieces)
     source_word = {target_number: source_number for source_number, target_number in links}
-    target_numbers = get_word_numbers(tokenizer.target.ids_to_pieces(target))
+    target_numbers = get_word_numbers(target_pieces)
     return [words[source_word[number]] for token, number in zip(target, target_numbers, strict=True) if token == UNKNOWN_ID]
 
 
