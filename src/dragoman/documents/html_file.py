@@ -359,6 +359,8 @@ class _PageReader:
 
     def _end_run(self) -> None:
         """Add a unit for each text of the run, which breaks divide."""
+        if not self._run:
+            return
         run, self._run, self._run_characters = self._run, [], 0
         breaks = _find_breaks(run)
         starts, ends = [0, *(number + 1 for number in breaks)], [*breaks, len(run)]
@@ -373,7 +375,9 @@ class _PageReader:
     def _add_text(self, run: Sequence[tuple[_HtmlToken, str | _Tag]]) -> None:
         """Add a unit for a text, without the white space and comments at its ends."""
         inside = [number for number, (token, _) in enumerate(run) if not self._is_blank(token)]
-        run = run[inside[0] : inside[-1] + 1] if inside else []
+        if not inside:
+            return
+        run = run[inside[0] : inside[-1] + 1]
         source = "".join(self._show(token, part) for token, part in run).strip(_BLANKS)
         if begins_with_word(source) or parse_markup(source, is_html=True).has_text:
             raw = self.text.text[run[0][0].start : run[-1][0].end]

@@ -52,6 +52,8 @@ CORE_TYPE = "core-properties+xml"
 
 def read_run_languages(properties: str) -> ScriptLanguages:
     """Return the codes of the languages that the properties of a run state."""
+    if not properties:
+        return NO_LANGUAGES
     if match := _WORD_LANGUAGE.search(properties):
         return ScriptLanguages(*(get_attribute(match[0], f"w:{name}") for name in ("val", "eastAsia", "bidi")))
     match = _DRAWING_LANGUAGE.search(properties)

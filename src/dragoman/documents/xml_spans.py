@@ -128,7 +128,10 @@ class XmlElement:
 
     def release(self) -> None:
         """Drop the content of this element and of all inside, which a full garbage collection would otherwise have to find."""
-        for element in list(self.descend()):
+        waiting = [self]
+        while waiting:
+            element = waiting.pop()
+            waiting += [part for part in element.parts if isinstance(part, XmlElement)]
             element.parts = ()
 
     def get_inherited(self, attribute: str) -> str:

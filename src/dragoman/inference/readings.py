@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeGuard
 
 import numpy as np
@@ -273,9 +274,9 @@ def _add_columns(weights: Weights, shares: Sequence[tuple[int, int, float]], num
     output = np.zeros((len(weights), num_units))
     shares = [share for share in shares if share[0] < weights.shape[1]]
     if shares:
-        pieces, units, parts = map(np.array, zip(*shares, strict=True))
-        starts = np.flatnonzero(np.diff(units, prepend=-1))
-        output[:, units[starts]] = np.add.reduceat(weights[:, pieces] * parts, starts, axis=1)
+        pieces, units, parts = (list(column) for column in zip(*shares, strict=True))
+        starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
+        output[:, [units[start] for start in starts]] = np.add.reduceat(weights[:, pieces] * parts, starts, axis=1)
     return output
 
 
@@ -298,8 +299,11 @@ def _match_pieces(pieces: Sequence[str], text: str) -> list[tuple[int, int, floa
             start = position
         while unit < len(units) and units[unit][1] <= start:
             unit += 1
-        lengths = []
         end = max(position, start + 1)
+        if unit < len(units) and units[unit][0] < end <= units[unit][1]:  # so are most
+            shares.append((number, unit, 1.0))
+            continue
+        lengths = []
         for index in range(unit, len(units)):
             first, last = units[index]
             if first >= end:

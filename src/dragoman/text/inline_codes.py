@@ -214,6 +214,8 @@ def parse_markup(
     opaque: names of further elements that are kept whole, with their content
     language: code of the text's language; elements that state another one are kept whole too
     """
+    if "<" not in text and "&" not in text and is_plain(text, rules, keep_line_breaks=False):
+        return CodedText((text,) if text else (), is_escaped=True)
     tokens = list(tokenize_markup(text, is_html=is_html))
     builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS if is_html else opaque, is_escaped=True, language=language)
     return CodedText(tuple(builder.build(0, len(tokens))), is_escaped=True)
