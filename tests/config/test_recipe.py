@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 import jsonschema
 import pytest
@@ -32,7 +33,8 @@ from dragoman.config.paper_settings import find_deviations
 from dragoman.config.presets import PRESETS, SIZES
 from dragoman.config.recipe import list_builtin_recipes
 from dragoman.config.recipe_schema import make_recipe_schema, read_sentences
-from dragoman.config.section import RecipeSection
+from dragoman.config.section import RecipeSection, read_value
+from dragoman.config.section_validation import FieldError
 from dragoman.errors import BundleError, RecipeError
 from expected_errors import raises_code
 
@@ -639,6 +641,14 @@ def test_text_with_invalid_utf8_is_refused(key: str) -> None:
         make_recipe({}, [f"{key}=r\udcff"])
     assert f"{key} = 'r\\udcff': is not UTF-8; give another text" in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_choice_of_another_package_may_be_a_number() -> None:
+    choice = Literal[1, "two"]
+    assert [read_value(cast(Any, choice), value) for value in (1, "two")] == [1, "two"]
+    for value, hint in ((True, ""), ("1", ""), (2, ""), ("tow", "; did you mean two?")):
+        with pytest.raises(FieldError, match=re.escape(f"Input should be 1 or 'two'{hint}") + "$"):
+            read_value(cast(Any, choice), value)
 
 
 def test_hostile_value_raises_one_line(subtests: pytest.Subtests) -> None:

@@ -55,7 +55,7 @@ def _describe_type(annotation: Any, definitions: dict[str, Any]) -> dict[str, An
         schemas = [_describe_type(item, definitions) for item in arguments if item is not NoneType]
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     if origin is Literal:
-        return {"type": "string", "enum": list(arguments)}
+        return {"enum": list(arguments)}
     if origin is list:
         return {"type": "array", "items": _describe_type(arguments[0], definitions)}
     if origin is dict:

@@ -299,12 +299,13 @@ def _find_plain_type(annotation: Any) -> Any:
     return _find_plain_type(get_args(annotation)[0]) if origin is Annotated else origin or annotation
 
 
-def _build_literal_reader(names: tuple[str, ...]) -> Reader:
-    *first_names, last_name = map(repr, names)
+def _build_literal_reader(choices: tuple[Any, ...]) -> Reader:
+    *first_names, last_name = map(repr, choices)
+    names = [choice for choice in choices if isinstance(choice, str)]
     listed = f"{', '.join(first_names)} or {last_name}" if first_names else last_name
 
     def read_literal(value: Any) -> Any:
-        if not isinstance(value, str) or value not in names:
+        if not any(type(value) is type(choice) and value == choice for choice in choices):
             raise FieldError(f"Input should be {listed}{suggest_name(value, names)}", value=value)
         return value
 
