@@ -218,9 +218,9 @@ def test_texts_of_docbook() -> None:
 
 def test_docbook_keeps_what_is_not_to_be_translated() -> None:
     kept = b'<section translate="no"><para>No</para></section><para translate="no">Nor this</para>'
-    others = b'<para xml:lang="fr">Bonjour</para><para>One <emphasis translate="no">X</emphasis></para>'
+    others = b'<para xml:lang="fr">Bonjour</para><para>One <emphasis translate="no">X</emphasis> two</para>'
     document = parse_docbook(b'<article xml:lang="en">' + kept + others + b"</article>")
-    assert [(unit.source, unit.language) for unit in document.units] == [("Bonjour", "fr"), ("One <x1/>", "")]
+    assert [(unit.source, unit.language) for unit in document.units] == [("Bonjour", "fr"), ("One <x1/> two", "")]
 
 
 def test_deep_blocks_are_refused() -> None:

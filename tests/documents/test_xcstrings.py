@@ -123,3 +123,10 @@ def test_other_content_is_refused() -> None:
     nested = '{"variations": {"plural": {"other": ' * 60 + "1" + "}}}" * 60
     content = f'{{"sourceLanguage": "en", "strings": {{"a": {{"localizations": {{"en": {nested}}}}}}}}}'.encode()
     assert len(add_plural_forms(parse_xcstrings(content), parse_xcstrings, "pl").content) < 10 * len(content)
+
+
+def test_entry_that_is_no_object_stays() -> None:
+    strings: dict[str, Any] = {"a": None, "b": [1], "c": {"localizations": "x"}, "Done": {"comment": "Ready"}}
+    content = json.dumps({"sourceLanguage": "en", "strings": strings}, indent=2, separators=(",", " : "))
+    translated = translate(content.encode(), "de")["strings"]
+    assert {key: value for key, value in translated.items() if strings[key] == value}.keys() == {"a", "b", "c"}

@@ -46,7 +46,13 @@ class _StringCatalog:
 
     def _is_translated(self, path: Path) -> bool:
         start, end = self.places.get((*path, "shouldTranslate"), (0, 0))
-        return bool(path[1].strip()) and self.text.text[start:end] != "false"
+        localizations = (*path, "localizations")
+        has_objects = self.is_object(path) and (localizations not in self.places or self.is_object(localizations))
+        return has_objects and bool(path[1].strip()) and self.text.text[start:end] != "false"
+
+    def is_object(self, path: Path) -> bool:
+        """Return whether there is an object at a path."""
+        return path in self.places and self.text.text[self.places[path][0]] == "{"
 
     def list_texts(self, key: str, language: str) -> dict[_Variation, str]:
         """Return the texts of an entry in a language by their variation."""
@@ -163,7 +169,7 @@ def _add_forms(catalog: _StringCatalog, path: Path, key: str, source_language: s
         value = catalog.list_texts(key, path[-1]).get((*variation, "other"), "")
         missing = list_missing_categories(language, present)
         added = {name: {"stringUnit": {"state": _NEW, "value": value}} for name in missing}
-        if added and (*path, *variation) in catalog.places:
+        if added and catalog.is_object((*path, *variation)):
             yield _insert(catalog, (*path, *variation), added)
 
 
