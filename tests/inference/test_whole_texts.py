@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -78,6 +79,16 @@ def test_lost_placeholders_are_placed_by_attention() -> None:
 def test_changed_addresses_are_placed_by_attention() -> None:
     """The capitalizer changes the address, so the second reading is without it."""
     assert translate_text("see https://a.b/c today", ENGLISH).text == "SEE https://a.b/c TODAY"
+
+
+def test_sentence_in_target_language_stays() -> None:
+    source = "Save the file. 请使用 Git 提交您的更改。"
+    options = TextOptions(source_language="en", target_language="zh", language_check=True)
+    result = translate_text(source, options)
+    assert result.text == "SAVE THE FILE.请使用 Git 提交您的更改。"
+    assert [segment.status for segment in result.segments] == ["ok", "target_language"]
+    assert result.status == "target_language"
+    assert translate_text(source, replace(options, language_check=False)).status == "ok"
 
 
 def test_symbols_are_kept_and_icons_are_not_read(subtests: pytest.Subtests) -> None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dragoman.inference.translator import Translator
     from dragoman.inference.whole_texts import PlaceholderMethod
     from dragoman.runtime.device_options import DeviceOptions
+    from dragoman.tasks.translation import TranslationStatus
     from dragoman.text.glossary import Glossary
 
 
@@ -317,7 +318,7 @@ def _translate_sentences(
     options: dict[str, Any],
 ) -> Iterator[TranslatedLine]:
     """Yield each line with its translation, made of the translations of its sentences, and the use of its terms."""
-    from dragoman.inference.translation_result import Translation
+    from dragoman.inference.translation_result import STATUSES_WORST_FIRST, Translation
 
     for lines in windows:
         results = translator.translate_texts(lines, glossary=glossary, **options)
@@ -325,7 +326,9 @@ def _translate_sentences(
         for line, result in zip(lines, results, strict=True):
             translations = [segment.translation for segment in result.segments if segment.translation is not None]
             score = sum(translation.score for translation in translations)
-            status = result.status if translations or line.strip() else "empty"
+            status: TranslationStatus = "ok" if line.strip() else "empty"
+            if translations:
+                status = min((translation.status for translation in translations), key=STATUSES_WORST_FIRST.index)
             terms = None if glossary is None else [use for segment in result.segments for use in segment.terms]
             yield line, Translation(result.text, score, status=status), terms
 

@@ -120,6 +120,9 @@ class TranslateFileOptions:
     any_language: bool = option(
         "--any-language", is_flag=True, help="Also translate files that state another language than the source's."
     )
+    no_language_check: bool = option(
+        "--no-language-check", is_flag=True, help="Also translate sentences that are in the target language already."
+    )
     keys: tuple[str, ...] = option(
         "--keys",
         multiple=True,
@@ -293,6 +296,7 @@ def _build_translate(
         strict_terms=args.strict_terms,
         placeholders=args.placeholders,
         any_language=args.any_language,
+        language_check=not args.no_language_check,
         keys=args.keys,
         skip_keys=args.skip_keys,
         project_names=args.project_names,

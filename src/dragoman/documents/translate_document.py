@@ -74,7 +74,7 @@ MIN_LETTERS = 6
 """Fewest letters beside codes whose loss is flagged."""
 MIN_LETTERS_KEPT = 1 / 3
 """Smallest usual share of letters beside codes. Of 17,144 pairs of programs' texts with codes, 16 are below it."""
-_FAILED_STATUSES = ("truncated", "repetition", "too_long", "empty")
+_FAILED_STATUSES = ("truncated", "repetition", "too_long", "empty", "target_language")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class DocumentOptions:
         memory: translation memory, whose matches are taken first; a match of a similar text is never written as good
         limits: limits of usual outputs of the model
         subtitles: limits of subtitles
-        glossary, strict_terms, annotate_terms, mask_codes: as in `TextOptions`
+        glossary, strict_terms, annotate_terms, mask_codes, language_check: as in `TextOptions`
         any_language: also translate a document that states another language than that of the source
         keys: values to take or to leave, in formats with keys
     """
@@ -106,6 +106,7 @@ class DocumentOptions:
     mask_codes: bool = False
     any_language: bool = False
     keys: KeyGlobs = ALL_KEYS
+    language_check: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,6 +529,7 @@ def _get_text_options(unit: Unit, options: DocumentOptions, *, attention: bool =
         annotate_terms=options.annotate_terms,
         mask_codes=options.mask_codes,
         rules=unit.rules,
+        language_check=options.language_check,
     )
 
 

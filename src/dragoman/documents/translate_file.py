@@ -81,6 +81,7 @@ class FileOptions:
         placeholders: way to keep placeholders and tags without content, as in `Translator.translate_texts`
         any_language: also translate a file that states another language than that of the source
         keys, skip_keys: patterns of keys whose values are translated, and whose values stay, such as `app.*.title`
+        language_check: keep a sentence that is in the target language already; it gets the flag `target_language`
         project_names: name an output as the program of the project looks for it, such as `de.json` for `en.json`
     """
 
@@ -97,6 +98,7 @@ class FileOptions:
     keys: Sequence[str] = ()
     skip_keys: Sequence[str] = ()
     project_names: bool = False
+    language_check: bool = True
 
 
 class FileTranslator:
@@ -127,6 +129,7 @@ class FileTranslator:
             translator.texts.uses_mask(options.placeholders),
             options.any_language,
             KeyGlobs(tuple(options.keys), tuple(options.skip_keys)),
+            options.language_check,
         )
 
     def translate(

@@ -48,6 +48,7 @@ from dragoman.text.kept_terms import mark_kept_terms
 from dragoman.text.length_ratios import LengthRatios
 from dragoman.text.placeholders import may_have_codes
 from dragoman.text.sentences import cut_long_spans, split_sentences
+from dragoman.text.target_language import is_in_target_language
 from dragoman.text.term_annotation import annotate_terms, has_marks
 from dragoman.text.word_codes import mark_word_codes
 
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
 
 PlaceholderMethod = Literal["auto", "mask", "projection"]
 """Way to keep placeholders and tags without content: by a mask on the search or by attention; auto prefers the mask."""
+
+SegmentStatus = TranslationStatus | Literal["target_language"]
+"""Status of a translation, or that of a segment that stays as it is, because it is in the target language already."""
+_SEGMENT_STATUSES_WORST_FIRST: tuple[SegmentStatus, ...] = (*STATUSES_WORST_FIRST[:-1], "target_language", "ok")
 
 MAX_SENTENCE_CHARACTERS = 2000
 """Longest sentence that is translated as one. To place its codes takes time and memory that grow with its square."""
@@ -116,6 +121,7 @@ class TextOptions:
     rules: rules for the codes of the texts
     splitting_tags, non_splitting_tags: names of elements that always, or never, divide a text with markup
     detects_outline: elements of XML that stand side by side without text between them are texts of their own
+    language_check: keep a segment that is in the target language already, see `target_language`
     """
 
     markup: Markup = "none"
@@ -135,6 +141,7 @@ class TextOptions:
     splitting_tags: frozenset[str] = frozenset()
     non_splitting_tags: frozenset[str] = frozenset()
     detects_outline: bool = False
+    language_check: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,10 +149,11 @@ class TranslatedSegment:
     """Segment of a text, usually a sentence.
 
     source, text: the segment and its translation, with their markup
-    translation: translation of the text without markup, or None for a segment without a letter or digit
+    translation: translation of the text without markup, or None for a segment that the model did not read
     checks: checks that the translation fails, see `check_translation`, and "low_score" if the bundle is calibrated
     alternatives: other translations, best first, if the search returns several
     terms: use of the terms of the glossary; without one of them, the translation fails the check "terminology"
+    is_in_target_language: the segment is in the target language already
     """
 
     source: str
@@ -154,10 +162,13 @@ class TranslatedSegment:
     checks: tuple[Check, ...] = ()
     alternatives: tuple[str, ...] = ()
     terms: tuple[TermUse, ...] = ()
+    is_in_target_language: bool = False
 
     @property
-    def status(self) -> TranslationStatus:
-        """Status of the translation; "ok" for a segment that needs none."""
+    def status(self) -> SegmentStatus:
+        """Status of the translation; "ok" for a segment without a letter or digit."""
+        if self.is_in_target_language:
+            return "target_language"
         return "ok" if self.translation is None else self.translation.status
 
 
@@ -175,9 +186,9 @@ class TextTranslation:
     alternatives: tuple[str, ...] = ()
 
     @property
-    def status(self) -> TranslationStatus:
+    def status(self) -> SegmentStatus:
         """Worst status of the segments; "ok" for a text without segments."""
-        return min((segment.status for segment in self.segments), key=STATUSES_WORST_FIRST.index, default="ok")
+        return min((segment.status for segment in self.segments), key=_SEGMENT_STATUSES_WORST_FIRST.index, default="ok")
 
 
 @dataclass(frozen=True)
@@ -300,7 +311,13 @@ def _translate_segments(segments: Sequence[CodedText], options: TextOptions) -> 
     """
     results = [TranslatedSegment(segment.write(), segment.write()) for segment in segments]
     readings = [(options.mask_codes and read_marks(segment)) or read_placeholders(segment) for segment in segments]
-    waiting = [index for index, segment in enumerate(segments) if _has_word(segment.clean.text)]
+    waiting = []
+    for index, segment in enumerate(segments):
+        text = segment.clean.text
+        if options.language_check and is_in_target_language(text, options.source_language, options.target_language):
+            results[index] = replace(results[index], is_in_target_language=True)
+        elif _has_word(text):
+            waiting.append(index)
     lost = yield from _translate_readings(segments, readings, results, waiting, options)
     for index in lost:
         readings[index] = read_without_codes(segments[index])

@@ -118,6 +118,9 @@ class ServeOptions:
         "--glossaries", type=PATH_TYPE, metavar="DIR", help="Folder for glossaries of clients; else memory holds them."
     )
     no_retry: bool = option("--no-retry", is_flag=True, help="Return a translation that fails a check without a second search.")
+    no_language_check: bool = option(
+        "--no-language-check", is_flag=True, help="Also translate sentences that are in the target language already."
+    )
     as_json: bool = shared(json_option("Print the address and the languages as JSON when the server accepts requests."))
     device: str = shared(device_option)
     precision: str = shared(precision_option())
@@ -171,6 +174,7 @@ def serve(args: ServeOptions) -> None:
         allowed_hosts=args.allow_host,
         proxies=args.proxy,
         retry=not args.no_retry,
+        language_check=not args.no_language_check,
         glossary_dir=args.glossaries,
     )
     try:

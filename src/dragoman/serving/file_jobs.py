@@ -370,6 +370,7 @@ class FileJobs:
             request.accept,
             limits=route[0].limits if is_direct else OutputLimits(),
             mask_codes=is_direct and route[0].mask_codes,
+            language_check=self._service.language_check,
         )
         done = 0
 

@@ -86,7 +86,14 @@ def build_service(
     Raises MissingDependencyError if the settings ask for traces without their extra, and the errors of the models.
     """
     telemetry = Telemetry.from_environment() if settings.traces else None
-    return TranslationService(load_models(), settings.limits, retry=settings.retry, telemetry=telemetry, usage=usage)
+    return TranslationService(
+        load_models(),
+        settings.limits,
+        retry=settings.retry,
+        language_check=settings.language_check,
+        telemetry=telemetry,
+        usage=usage,
+    )
 
 
 def spare_objects() -> None:

@@ -37,6 +37,7 @@ from dragoman.serving.settings import ServerLimits
 from dragoman.serving.telemetry import Telemetry
 from dragoman.serving.usage import Usage
 from dragoman.text.inline_rules import infer_rules
+from dragoman.text.target_language import is_in_target_language
 
 if TYPE_CHECKING:
     from dragoman.inference.translation_result import Translation
@@ -119,12 +120,15 @@ class TranslationService:
         metrics: ServerMetrics | None = None,
         *,
         retry: bool = True,
+        language_check: bool = True,
         telemetry: Telemetry | None = None,
         usage: Usage | None = None,
     ) -> None:
         self.limits = limits
         self.usage = usage or Usage()
         self.retry = retry
+        self.language_check = language_check
+        self._identified_pairs: set[tuple[str, str]] = set()
         self.telemetry = telemetry
         self.metrics = metrics or ServerMetrics()
         self.queue: RequestQueue[LineKey | ParseKey, Translation | Parse] = RequestQueue(
@@ -215,7 +219,10 @@ class TranslationService:
                 annotate_terms=step.annotate_terms,
                 rules=rules,
                 mask_codes=step.mask_codes and on_line is None,  # `on_line` receives lines with their placeholders
+                language_check=self.language_check and constraints is None,
             )
+            if options.language_check:
+                await self._load_identifier(source_language, target_language)
             kind = LineKey(step)
             if is_last:
                 kind = LineKey(step, decoding=request.decoding, constraints=constraints)
@@ -226,6 +233,12 @@ class TranslationService:
             translations = await self._drive(plan, kind, texts, times, on_line if is_last else None)
             texts = [translation.text for translation in translations]
         return translations
+
+    async def _load_identifier(self, source: str, target: str) -> None:
+        """Load the language identifier for a pair in a thread, because the first one takes a second."""
+        if (source, target) not in self._identified_pairs:
+            await asyncio.to_thread(is_in_target_language, "a b c d e", source, target)
+            self._identified_pairs.add((source, target))
 
     async def _drive(
         self,

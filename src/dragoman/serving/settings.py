@@ -67,6 +67,7 @@ class ServerSettings:
     allowed_hosts: names of the server besides its addresses and its private names
     proxies: addresses of reverse proxies whose headers name the client and its scheme; none by default
     retry: translate a segment that fails a check once more
+    language_check: keep a segment that is in the target language already
     glossary_dir: folder for the glossaries that clients send; by default, memory holds them
     file_dir: folder for files that are translated, which all processes share; by default a private temporary folder
     weights_dir: folder for packed weights, which all processes map; by default each process has its own
@@ -84,6 +85,7 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     proxies: tuple[str, ...] = ()
     retry: bool = True
+    language_check: bool = True
     glossary_dir: Path | None = None
     file_dir: Path | None = None
     weights_dir: Path | None = None

@@ -41,7 +41,7 @@ _WORD_END = re.compile(rf"[\w,、，;；-]{_CLOSERS}$")
 MAX_SPELLED = 12
 MAX_NUMBER_PART = 20
 """Digits of a number that are looked for together; a longer one is looked for in parts."""
-_SCRIPTS = {
+SCRIPTS = {
     language: frozenset(scripts.split())
     for languages, scripts in (
         ("ar fa ur", "ARABIC"), ("bg ru uk", "CYRILLIC"), ("el", "GREEK"), ("he", "HEBREW"), ("hi", "DEVANAGARI"),
@@ -51,6 +51,7 @@ _SCRIPTS = {
     )
     for language in languages.split()
 }  # fmt: skip
+"""Scripts of a language, as the names of their letters begin."""
 MIN_SCRIPT_SHARE = 0.5
 
 
@@ -183,17 +184,17 @@ def _has_other_script(source: str, translation: str, language: str) -> bool:
 
     A language that is not listed has no check.
     """
-    scripts = _SCRIPTS.get(get_language(language))
+    scripts = SCRIPTS.get(get_language(language))
     if scripts is None or len(translation) < MIN_LENGTH or ("LATIN" in scripts and translation.isascii()):
         return False
     letters = Counter(character for character in translation if character.isalpha())
     total = letters.total()
-    num_expected = sum(count for character, count in letters.items() if _get_script(character) in scripts)
+    num_expected = sum(count for character, count in letters.items() if get_script(character) in scripts)
     return total >= MIN_LENGTH and num_expected < MIN_SCRIPT_SHARE * total and not _is_quoted(source, translation)
 
 
 @lru_cache(maxsize=4096)
-def _get_script(character: str) -> str:
+def get_script(character: str) -> str:
     """Return the first word of the name of a letter, which is its script, as in LATIN SMALL LETTER A."""
     return unicodedata.name(character, "").partition(" ")[0]
 
