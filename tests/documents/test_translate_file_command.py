@@ -256,6 +256,7 @@ def make_project(root: Path) -> Path:
         (folder / name).write_bytes(content)
     (folder / "link.txt").symlink_to(folder / "guide/b.txt")
     (folder / "loop").symlink_to(folder)
+    (folder / "itself.txt").symlink_to("itself.txt")
     return folder
 
 
@@ -276,12 +277,12 @@ def test_folder_is_translated_into_the_same_tree(bundle: Path, tmp_path: Path) -
     }
     assert {name: status for name, status in statuses.items() if status not in ("ok", "flagged")} == {
         "bad.json": "refused",
-        **dict.fromkeys(("picture.png", ".git", "Makefile", "link.txt", "loop", "de"), "skipped"),
+        **dict.fromkeys(("picture.png", ".git", "Makefile", "link.txt", "itself.txt", "loop", "de"), "skipped"),
     }
     written = {str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()}
     assert written == {"a.po", "guide/b.txt", "guide/deep/c.JSON"}
     assert (folder / "report.html").is_file()
-    assert "3 files done, 1 refused, 6 skipped; " in result.stderr
+    assert "3 files done, 1 refused, 7 skipped; " in result.stderr
     assert "link.txt: is a link (skipped)" in result.stderr.replace("\n", "")
 
 

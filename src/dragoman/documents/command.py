@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -314,7 +315,7 @@ def _build_translate(
         else:
             outputs[path] = translator.name_output(path)
     _check_outputs(list(outputs.values()), args.report)
-    inputs = {path.resolve() for path in files.places}
+    inputs = {Path(os.path.realpath(path)) for path in files.places}  # a link may lead to itself
 
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
         output = outputs[path]

@@ -55,14 +55,14 @@ def _walk(root: Path, written: Collection[Path], skipped: dict[Path, str]) -> It
     for name, folders, names in os.walk(root, onerror=skip_folder):
         folder = Path(name)
         for inner in sorted(folders):
-            reason = "is an output" if (folder / inner).resolve() in written else _find_reason(folder / inner)
+            reason = _find_reason(folder / inner, written)
             if reason:
                 folders.remove(inner)
                 yield folder / inner, reason
         folders.sort()
         for inner in sorted(names):
             path = folder / inner
-            reason = "is an output" if path.resolve() in written else _find_reason(path)
+            reason = _find_reason(path, written)
             if not reason and not path.is_file():
                 reason = "is no regular file"
             if not reason and path.suffix.lower() not in SUFFIXES:
@@ -70,5 +70,7 @@ def _walk(root: Path, written: Collection[Path], skipped: dict[Path, str]) -> It
             yield path, reason
 
 
-def _find_reason(path: Path) -> str:
-    return "is a link" if path.is_symlink() else "is hidden" if path.name.startswith(".") else ""
+def _find_reason(path: Path, written: Collection[Path]) -> str:
+    if path.is_symlink():  # which may lead to itself
+        return "is a link"
+    return "is an output" if path.resolve() in written else "is hidden" if path.name.startswith(".") else ""
