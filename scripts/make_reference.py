@@ -25,7 +25,7 @@ from dragoman.bundle import BundleMetadata
 from dragoman.cli import translation_output
 from dragoman.cli.main import COMMAND_MODULES, COMMANDS, cli
 from dragoman.config import Recipe, RecipeSection
-from dragoman.config.recipe_schema import read_sentences
+from dragoman.config.recipe_schema import make_recipe_schema, read_sentences
 from dragoman.parsing.parse_result import Parse
 from dragoman.training.monitoring.events import RunEvent, RunInfo, StepReport, ValidationReport
 from dragoman.training.report import TrainingReport
@@ -157,7 +157,9 @@ def list_schema_types() -> dict[str, Any]:
 
 
 def make_schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON schema of a dataclass or of a pydantic model."""
+    """Return the JSON schema of a recipe, a dataclass or a pydantic model."""
+    if kind is Recipe:
+        return make_recipe_schema()
     return TypeAdapter(kind).json_schema(mode="serialization")
 
 

@@ -55,7 +55,8 @@ class ExtensibleSection(RecipeSection):
         """Return the values, with those of the active extensions."""
         values = super().model_dump(exclude=exclude)
         for extension in self._extensions:
-            values |= extension.get_changes()
+            changes = extension.get_changes()
+            values |= {name: value for name, value in extension.model_dump().items() if name in changes}
         return values
 
     def _read(self, document: object) -> None:
