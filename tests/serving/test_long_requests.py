@@ -15,6 +15,7 @@ import httpx
 import pytest
 from test_server_process import run_server
 
+from dragoman.serving.own_api import MAX_WEIGHED_CHARACTERS
 from dragoman.serving.settings import ServerLimits
 
 MIB = 2**20
@@ -84,7 +85,11 @@ def make_requests() -> dict[str, Sent]:
         requests[f"terms, {name}"] = send_json(
             "/v1/translate", {"texts": ["a"], "glossary": [{"source": text[:900], "target": "a"}] * 500, **pair}
         )
-        requests[f"explanation, {name}"] = send_json("/v1/translate", {"texts": [text], "attention": True, **pair})
+        requests[f"links, {name}"] = send_json("/v1/translate", {"texts": [text], "alignment": True, **pair})
+        requests[f"weights, {name}"] = send_json("/v1/translate", {"texts": [text], "attention": True, **pair})
+        requests[f"weights of a shorter text, {name}"] = send_json(
+            "/v1/translate", {"texts": [text[:MAX_WEIGHED_CHARACTERS]], "attention": True, **pair}
+        )
         requests[f"DeepL's file of HTML, {name}"] = send_file("/v2/document", "a.html", text, **deepl_pair)
         requests[f"LibreTranslate's file of Markdown, {name}"] = send_file("/translate_file", "a.md", text, **pair)
         requests[f"file of text, {name}"] = send_file("/v1/files", "a.txt", text, **pair)

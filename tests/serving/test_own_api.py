@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,39 @@ def test_wrong_constraints_are_refused(fields: dict[str, Any], code: str) -> Non
         ({"glossary": True}, "glossary: it should be a valid string or a valid list, but it is true"),
         ({"beam_size": 0}, "beam_size: it should be greater than or equal to 1, but it is 0"),
         ({"texts": ["a", None]}, "texts[1]: it should be a valid string, but it is null"),
+        (
+            {"texts": ["a" * 5000, "b" * 5001], "attention": True, "alternatives": 1},
+            "attention: the texts have 10,001 characters; with 2 hypotheses each, weights are given for 10,000 at most; send "
+            "fewer texts at a time",
+        ),
     ],
 )
 def test_problem_names_the_place_in_the_request(fields: dict[str, Any], message: str) -> None:
     answer = make_client(make_service()).post("/v1/translate", json={"texts": ["a", "b"], **PAIR, **fields})
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
+
+
+def test_answers_with_weights_have_the_form_of_the_others() -> None:
+    client = make_client(make_service())
+    fields = {"texts": ["\u00e9 b. C", "f"], **PAIR}
+    for path in ("/v1/translate", "/v1/translate/stream"):
+        plain, detailed = (client.post(path, json=fields | {"attention": value}) for value in (False, True))
+        assert plain.headers["content-type"] == detailed.headers["content-type"]
+        assert '"attention"' not in plain.text
+        assert '"attention"' in detailed.text
+        assert read_answer(plain.text) == read_answer(detailed.text)
+
+
+def read_answer(text: str) -> list[Any]:
+    """Return the objects of an answer of JSON or of a stream of events without weights, sorted by their texts."""
+    lines = text.splitlines() if text.startswith("event:") else ["data: " + text]
+    objects = [json.loads(line[6:], object_hook=drop_weights) for line in lines if line.startswith("data: ")]
+    return sorted(objects, key=str)
+
+
+def drop_weights(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields without those that the weights add."""
+    return {name: value for name, value in fields.items() if name not in {"source_tokens", "tokens", "attention"}}
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,9 @@ PARSE_EXAMPLES = {
     "words": {"sentences": [["The", "cat", "sat"]], "tags": [["DT", "NN", "VBD"]]},
 }
 MAX_EXPLAINED_CHARACTERS = 1000
+MAX_WEIGHED_CHARACTERS = 20_000
+"""Characters of a request with attention weights, whose answer is as large as the lengths multiplied; a sentence counts once
+for each hypothesis."""
 MAX_PHRASES = 32
 """Phrases that a translation contains, and phrases that it does not contain."""
 WEIGHT_DIGITS = 6
@@ -111,7 +114,8 @@ class TranslationFields(OwnFields):
         alternatives: other translations of each segment
         beam_size: hypotheses of beam search, 1 for greedy search; by default the search of the bundle
         alignment: also return, for each word of a translation, the word of its source with the most attention
-        attention: also return the tokens and the attention weights: one row for each token of a translation
+        attention: also return the tokens and the attention weights: one row for each token of a translation. The texts of such
+            a request have 20,000 characters at most, counted once for each hypothesis.
         constraints: constraints on the translation of each text, or null for a text without. A text with constraints is one
             sentence.
         glossary: terms to use, or the id of a glossary that the server stores. Each segment of the answer has the use of its
@@ -167,10 +171,13 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
     router = APIRouter(prefix="/v1", tags=["dragoman"])
 
     @router.post("/translate", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLES))
-    async def translate(request: Request) -> JSONResponse:
+    async def translate(request: Request) -> Response:
         """Translate texts, with the score, the status and the checks of each segment."""
         text_request, details = await _read_request(request, settings, glossaries)
         results = await service.translate(text_request)
+        if details.attention:
+            answer = await asyncio.to_thread(_write_weights, results, details)
+            return Response(f'{{"translations":[{",".join(answer)}]}}', media_type="application/json")
         return JSONResponse({"translations": [describe_translation(result, details) for result in results]})
 
     @router.post("/translate/stream", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLES))
@@ -230,6 +237,8 @@ async def _read_request(request: Request, settings: ServerSettings, glossaries: 
     _check_one_for_each("constraints", fields.constraints, fields.texts)
     constraints = [None if item is None else item.to_constraints() for item in fields.constraints]
     decoding = _build_decoding(fields.beam_size, fields.alternatives)
+    if fields.attention:
+        _check_number_of_weights(sum(map(len, fields.texts)), fields.alternatives + 1)
     owner = identify_client(request.scope).owner
     glossary = None if fields.glossary is None else await asyncio.to_thread(_find_glossary, fields, glossaries, owner)
     text_request = TextRequest(
@@ -255,6 +264,16 @@ def _check_one_for_each(name: str, values: Sequence[object], texts: Sequence[obj
     """Raise HttpError if a field has values, but not one for each text. noun: name of the texts"""
     if values and len(values) != len(texts):
         raise HttpError(400, f"{name}: has {len(values)} items for {len(texts)} {noun}; give a value or null for each one")
+
+
+def _check_number_of_weights(characters: int, hypotheses: int) -> None:
+    """Raise HttpError if so many characters with so many hypotheses have more attention weights than an answer holds."""
+    if characters * hypotheses > MAX_WEIGHED_CHARACTERS:
+        raise HttpError(
+            400,
+            f"attention: the texts have {characters:,} characters; with {hypotheses} hypotheses each, weights are given for "
+            f"{MAX_WEIGHED_CHARACTERS // hypotheses:,} at most; send fewer texts at a time",
+        )
 
 
 def _find_glossary(fields: TranslationFields, glossaries: GlossaryStore, owner: str) -> Glossary | None:
@@ -300,6 +319,12 @@ def describe_translation(result: ServedTranslation, details: Details) -> dict[st
     if result.translation.alternatives:
         answer["alternatives"] = list(result.translation.alternatives)
     return answer
+
+
+def _write_weights(results: Sequence[ServedTranslation], details: Details) -> list[str]:
+    """Return the answer for each text as JSON. It is written in pieces, so that other threads go on meanwhile."""
+    write = json.JSONEncoder(ensure_ascii=False).iterencode
+    return ["".join(write(describe_translation(result, details))) for result in results]
 
 
 def describe_segment(segment: TranslatedSegment, details: Details) -> dict[str, Any]:
@@ -367,8 +392,12 @@ async def _stream(service: TranslationService, request: TextRequest, details: De
             events.put_nowait(_write_event("sentence", {"index": index, "source": line, "text": translation.text}))
 
         one_text = replace(request, texts=request.texts[index : index + 1], constraints=request.constraints[index : index + 1])
-        (result,) = await service.translate(one_text, on_line)
-        events.put_nowait(_write_event("text", {"index": index, **describe_translation(result, details)}))
+        results = await service.translate(one_text, on_line)
+        if details.attention:
+            (answer,) = await asyncio.to_thread(_write_weights, results, details)
+            events.put_nowait(f'event: text\ndata: {{"index": {index}, {answer[1:]}\n\n'.encode())
+        else:
+            events.put_nowait(_write_event("text", {"index": index, **describe_translation(results[0], details)}))
 
     async def translate_all() -> None:
         """Translate all texts at the same time, and put None behind the last event."""
