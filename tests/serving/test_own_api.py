@@ -76,6 +76,22 @@ def test_problem_names_the_place_in_the_request(fields: dict[str, Any], message:
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            r'{"texts": ["a", "\ud800"], "target": "de"}',
+            "texts: the text has half of a surrogate pair, which UTF-8 cannot encode",
+        ),
+        (r'{"\udc00": 1, "target": "de"}', "?: the text has half of a surrogate pair, which UTF-8 cannot encode"),
+        (r'{"texts": "\u00e9"}'.replace('"\\', "[" * 100_000 + '"\\'), "the body is no JSON in UTF-8"),
+    ],
+)
+def test_fields_that_utf8_cannot_encode_are_refused(body: str, message: str) -> None:
+    answer = make_client(make_service()).post("/v1/translate", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
+
+
 def test_answers_with_weights_have_the_form_of_the_others() -> None:
     client = make_client(make_service())
     fields = {"texts": ["\u00e9 b. C", "f"], **PAIR}

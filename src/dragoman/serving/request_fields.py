@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -15,12 +14,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from dragoman.serving.http_errors import HttpError
 from dragoman.text.encodings import find_codec
 
 MAX_FIELDS = 2000
 """Fields of a form."""
+PIECE_BYTES = 1 << 14
+"""Bytes of a form that are parsed at once."""
 MAX_QUOTED = 40
 TYPE_NAMES = frozenset(("str", "int", "bool"))
 """Names of types that pydantic puts behind the name of a field that has several."""
@@ -102,11 +104,23 @@ async def read_fields(request: Request, *, list_fields: frozenset[str] = frozens
         raise HttpError(415, "the body is no form and no JSON; send it with Content-Type: application/json", "unsupported-type")
     try:
         content = json.loads(body)
+        if not isinstance(content, dict):
+            raise HttpError(400, "the body is no JSON object")
+        if b"\\u" in body:
+            _check_encoding(content)
     except (ValueError, RecursionError):
         raise HttpError(400, "the body is no JSON in UTF-8") from None
-    if not isinstance(content, dict):
-        raise HttpError(400, "the body is no JSON object")
     return fields | content
+
+
+def _check_encoding(content: Mapping[str, Any]) -> None:
+    """Raise HttpError if a field of JSON has half of a surrogate pair, which its escapes can write."""
+    for name, value in content.items():
+        try:
+            json.dumps([name, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            name = name.encode(errors="replace").decode()
+            raise HttpError(400, f"{name}: the text has half of a surrogate pair, which UTF-8 cannot encode") from None
 
 
 @asynccontextmanager
@@ -121,8 +135,25 @@ async def open_form(request: Request) -> AsyncIterator[FormData]:
     # Starlette decodes with any codec of Python. Punycode takes time by the square of the length.
     if find_codec(options.get(b"charset", b"utf-8").decode("latin-1")) != "utf-8":
         raise HttpError(400, "the body is no form in UTF-8")
-    async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
+    if content_type != b"multipart/form-data":
+        yield FormData()
+        return
+    try:
+        form = await MultiPartParser(request.headers, _split(request.stream()), max_fields=MAX_FIELDS, max_files=1).parse()
+    except MultiPartException as error:
+        raise HTTPException(400, error.message) from None
+    try:
         yield form
+    finally:
+        await form.close()
+
+
+async def _split(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield chunks in short pieces. Other clients are answered after each, because the parser takes 0.4 s for 1 MiB."""
+    async for chunk in chunks:
+        for start in range(0, len(chunk), PIECE_BYTES):
+            yield chunk[start : start + PIECE_BYTES]
+            await asyncio.sleep(0)
 
 
 def _parse_form(content: bytes, place: str) -> list[tuple[str, str]]:
@@ -161,13 +192,9 @@ def check_fields(model: type[FieldsT], fields: Mapping[str, Any], *, missing: st
     Raises HttpError, with the first wrong field in one line.
     """
     try:
-        checked = model.model_validate(dict(fields))
+        return model.model_validate(dict(fields))
     except ValidationError as error:
         raise HttpError(400, _describe_problem(error, missing)) from None
-    for name, value in checked:
-        if not all(map(_is_unicode, _iter_texts(value))):
-            raise HttpError(400, f"{name}: the text has half of a surrogate pair, which UTF-8 cannot encode")
-    return checked
 
 
 def _describe_problem(error: ValidationError, missing: str) -> str:
@@ -203,21 +230,3 @@ def _name_field(location: Sequence[int | str]) -> str:
         elif part.isidentifier() and part not in TYPE_NAMES:
             name += f".{part}"
     return name
-
-
-def _iter_texts(value: object) -> Iterator[str]:
-    """Yield the texts of a field, which may be a list of fields."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from chain.from_iterable(map(_iter_texts, value))
-    elif isinstance(value, RequestFields):
-        yield from chain.from_iterable(_iter_texts(item) for _, item in value)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
