@@ -75,7 +75,7 @@ def test_units_are_blocks_with_codes() -> None:
         "c",
         "Setext heading",
         "First<x1/> © 5 * 3",
-        "Second <x1/>html<x2/>",
+        "Second <g1>html</g1>",
         "The note.",
         "kept",
     ]
@@ -214,3 +214,17 @@ def test_code_of_programs_is_written_as_it_is() -> None:
         markdown.parse(text.encode()), markdown.parse, make_stub(str.swapcase), DocumentOptions("en", "de")
     ).content
     assert written.decode() == "dELETE *.txt WITH --all, CALL a[i] OR Map<String, List<T>> IN C:\\dir"
+
+
+def test_elements_of_html_in_a_text_are_pairs_or_points(subtests: pytest.Subtests) -> None:
+    for text, source in {
+        "Press <kbd>Ctrl</kbd>+<kbd>C</kbd> now": "Press <x1/>+<x2/> now",
+        "The <b>big *red* <i>car</i></b> stops": "The <g1>big <g2>red</g2> <g3>car</g3></g1> stops",
+        "A *b <b>c* d</b> e": "A <g1>b <x2/>c</g1> d<x3/> e",
+        "A <b>c <i>d</b> e": "A <g1>c <x2/>d</g1> e",
+        'A <a id="x"></a>b 10<sup>6</sup> <br> <u>10</u>': "A <x1/>b 10<x2/> <br3/> <g4>10</g4>",
+        "A <code>b *c*</code> [d <x>e](f) g</x>": "A <x1/> <g2>d <x3/>e</g2> g<x4/>",
+    }.items():
+        with subtests.test(text):
+            assert read_sources(text) == [source]
+            check_laws(markdown.parse, text.encode())

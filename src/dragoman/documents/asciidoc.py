@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from dragoman.documents.asciidoc_marks import AsciidocSyntax
@@ -49,16 +50,19 @@ def parse_asciidoc(content: bytes) -> Document:
     """Return the document of an AsciiDoc file. Raises DataError for bytes that are no text."""
     reader = _AsciidocReader(decode(content))
     reader.read()
-    return reader.texts.make_document("asciidoc")
+    return replace(reader.texts.make_document("asciidoc"), keep_anchors=lambda names, is_hugo: reader.linked.update(names))
 
 
 class _AsciidocReader:
-    """Reader of blocks, line by line."""
+    """Reader of blocks, line by line.
+
+    linked: ids and titles to which links lead
+    """
 
     def __init__(self, text: EncodedText) -> None:
         self.text = text
         self.texts = MarkedTextReader(text, AsciidocSyntax())
-        self._linked = {match[1].strip() for match in _LINK.finditer(text.text)}
+        self.linked = {match[1].strip() for match in _LINK.finditer(text.text)}
         self._id_parts = {match[1]: match[2] for match in _ID_PART.finditer(text.text)}
         lines = split_lines(text.text)
         check_text(max(map(len, lines), default=0))
@@ -189,7 +193,6 @@ class _AsciidocReader:
         self._in_item = False
         old = line[start:end]
         name = self._make_id(old)
-        is_linked = name in self._linked or old in self._linked
         has_id = "[[" in style or "[#" in style or ",id=" in style or "[id=" in style
         first = self._starts[number]
 
@@ -199,7 +202,7 @@ class _AsciidocReader:
                 place = self._starts[number + 1]
                 mark = self._lines[number + 1][0]
                 edits.append(self.text.make_edit(place, place + len(self._lines[number + 1]), mark * max(get_width(text), 2)))
-            if is_linked and text != old and not has_id:
+            if (name in self.linked or old in self.linked) and text != old and not has_id:
                 edits.append(self.text.make_edit(first, first, f"[[{name}]]{self.text.newline}"))
             return edits
 

@@ -279,6 +279,7 @@ def _build_translate(
     """
     from dragoman.catalog.by_name import fetch_if_listed
     from dragoman.documents.file_report import report_translation
+    from dragoman.documents.folder_links import NO_ANCHORS, find_linked_anchors
     from dragoman.documents.output_names import get_output_suffix
     from dragoman.documents.translate_file import FileOptions, FileTranslator
     from dragoman.inference.load import load
@@ -316,6 +317,7 @@ def _build_translate(
             outputs[path] = translator.name_output(path)
     _check_outputs(list(outputs.values()), args.report)
     inputs = {Path(os.path.realpath(path)) for path in files.places}  # a link may lead to itself
+    linked_anchors = find_linked_anchors(files.places)
 
     def translate(path: Path, on_progress: OnProgress) -> FileReport:
         output = outputs[path]
@@ -326,7 +328,14 @@ def _build_translate(
             )
         treat_termination_as_interrupt()
         return report_translation(
-            translator.translate(path, output, overwrite=args.overwrite, original=args.translation_of, on_progress=on_progress)
+            translator.translate(
+                path,
+                output,
+                overwrite=args.overwrite,
+                original=args.translation_of,
+                anchors=linked_anchors.get(path, NO_ANCHORS),
+                on_progress=on_progress,
+            )
         )
 
     return translate

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal, Protocol
@@ -123,6 +123,10 @@ def add_no_plural_forms(language: str) -> Sequence[Edit]:
     return ()
 
 
+def keep_no_anchors(names: Collection[str], is_hugo: bool) -> None:
+    """Do nothing, for formats whose headings have anchors of their own, or none."""
+
+
 def apply_edits(content: bytes, edits: Iterable[Edit]) -> bytes:
     """Return the bytes with replaced spans. Raises ValueError for spans that overlap, an error of the format's reader."""
     return apply_ordered_edits(content, sorted(edits, key=lambda edit: (edit.start, edit.end)))
@@ -180,6 +184,7 @@ class Document:
             others when they are read again; None for all others
         skipped: numbers of texts that are no units although readers see them, by what they are, such as "names of sheets"
         boundaries: which line breaks end a text, as `recorded_boundaries` gives it
+        keep_anchors: procedure that keeps the anchors of headings that other pages link to; and whether the page is one of Hugo
     """
 
     content: bytes
@@ -199,6 +204,7 @@ class Document:
     other_units: Sequence[Unit] = field(default=(), repr=False)
     skipped: Mapping[str, int] = field(default_factory=dict, repr=False)
     boundaries: Sequence[bytes] = field(default=(), repr=False)
+    keep_anchors: Callable[[Collection[str], bool], None] = field(default=keep_no_anchors, repr=False)
 
     @property
     def is_bilingual(self) -> bool:

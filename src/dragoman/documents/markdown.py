@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
@@ -27,7 +28,7 @@ from dragoman.documents.markdown_dialects import add_dialects
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
 from dragoman.text.inline_codes import parse_markup
-from dragoman.text.inline_tokens import KNOWN_TAGS
+from dragoman.text.inline_tokens import KNOWN_TAGS, OPAQUE_TAGS, VOID_TAGS
 from dragoman.text.placeholders import find_placeholders
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
 _CLOSED = re.compile(r"</([^\s<>]++)")
 _HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
+_HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w.:-]*+)(?![^<>]*/>)")
+_RAISED_ELEMENTS = frozenset(("sub", "sup"))
 _MARKDOWN_INSIDE = re.compile(r"\smarkdown(?:[\s=>])")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _SPECIAL = re.compile(
@@ -166,6 +169,7 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
         source_language="" if stated is None else stated.value,
         make_document_edits=make_document_edits,
         other_units=others,
+        keep_anchors=reader.find_anchors,
     )
 
 
@@ -313,9 +317,14 @@ class _BlockReader:
             self._headings.append(("", plain))
             self._has_attributes |= "{#" in token.content
 
-    def find_anchors(self) -> None:
-        """Find the anchors that headings have to keep because the file links to them. Called when all texts are added."""
-        for number, names in find_linked([text for _, text in self._headings], self._fragments).items():
+    def find_anchors(self, linked: Collection[str] = (), is_hugo: bool = False) -> None:
+        """Find the anchors that headings have to keep because the file links to them. Called when all texts are added.
+
+        linked: anchors that other pages link to
+        is_hugo: the page is one of Hugo, which drops HTML
+        """
+        self._has_attributes |= is_hugo
+        for number, names in find_linked([text for _, text in self._headings], self._fragments.union(linked)).items():
             self._anchors[self._headings[number][0]] = tuple(names)
 
     def add_front_matter(self, texts: Sequence[FrontText]) -> None:
@@ -429,6 +438,32 @@ def _read_insides(text: str, end_tags: Collection[str]) -> dict[str, str]:
     return {tag: text[starts[tag] : places[tag][0]] for tag in end_tags if tag in places}
 
 
+def _pair_tags(tokens: Sequence[Token]) -> dict[int, int]:
+    """Return the number of the other tag for each start and end tag of HTML or MDX that have the same parent."""
+    pairs: dict[int, int] = {}
+    open_tags: list[list[tuple[str, int]]] = [[]]  # of each mark that is open
+    counts = [Counter[str]()]
+    for number, token in enumerate(tokens):
+        if token.nesting > 0:
+            open_tags.append([])
+            counts.append(Counter())
+        elif token.nesting < 0:
+            open_tags.pop()
+            counts.pop()
+        elif token.type in ("html_inline", "dialect_code") and (match := _HTML_TAG.match(token.content)):
+            name = match[2]
+            if not match[1] and name.lower() not in VOID_TAGS:
+                open_tags[-1].append((name, number))
+                counts[-1][name] += 1
+            while match[1] and counts[-1][name]:  # tags between the two have no end
+                last, start = open_tags[-1].pop()
+                counts[-1][last] -= 1
+                if last == name:
+                    pairs[start], pairs[number] = number, start
+                    break
+    return pairs
+
+
 class _InlineReader:
     """Reader of one text. It follows the tokens of markdown-it-py through the characters.
 
@@ -451,9 +486,19 @@ class _InlineReader:
     def read(self, tokens: Sequence[Token]) -> str:
         """Return the text with tags. Raises _UnreadableInlineError if the tokens are not those of the text."""
         index = 0
+        pairs = _pair_tags(tokens)
+        starts: dict[int, tuple[int, int, int]] = {}
         while index < len(tokens):
             token = tokens[index]
             match token.type:
+                case "html_inline" | "dialect_code" if index in pairs:
+                    self._expect(token.content)
+                    if pairs[index] > index:
+                        starts[index] = len(self._output), self._position, self._num_codes
+                        self._open(token.content)
+                    else:
+                        self._close(token.content)
+                        self._join(token.content, *starts[pairs[index]])
                 case "text":
                     self._read_text(token.content)
                 case "softbreak":
@@ -517,6 +562,20 @@ class _InlineReader:
 
     def _close(self, markup: str) -> None:
         self._add(f"</g{self._open_tags.pop()}>", markup)
+
+    def _join(self, end_tag: str, output: int, position: int, num_codes: int) -> None:
+        """Make one point of an element for code, of one without text, and of a raised one without letters: `<sup>1</sup>`.
+
+        output, position, num_codes: what was read before the element
+        """
+        name = end_tag[2:-1].strip().lower()
+        text = _TAG.sub("", "".join(self._output[output:])).strip()
+        if name in OPAQUE_TAGS or not text or (name in _RAISED_ELEMENTS and not any(map(str.isalpha, text))):
+            self._num_codes = num_codes
+            del self._output[output:]
+            markup, end = self.content[position : self._position], self._position
+            self._position = position
+            self._add_point(markup, end)
 
     def _add(self, tag: str, markup: str) -> None:
         self.codes[tag] = markup

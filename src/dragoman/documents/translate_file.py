@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from dragoman.documents.document import Document, add_plural_forms
 from dragoman.documents.earlier_output import EarlierTexts, match_texts
+from dragoman.documents.folder_links import NO_ANCHORS, LinkedAnchors
 from dragoman.documents.formats import get_parser, read_document
 from dragoman.documents.output_names import get_output_suffix, name_beside, name_in_project
 from dragoman.documents.subtitles import LINE_LENGTH, READING_SPEED, SubtitleLimits
@@ -139,11 +140,16 @@ class FileTranslator:
         *,
         overwrite: bool = False,
         original: Path | None = None,
+        anchors: LinkedAnchors = NO_ANCHORS,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> FileTranslation:
-        """Translate a file; see `translate_file`."""
+        """Translate a file; see `translate_file`.
+
+        anchors: anchors of the file that other pages of its folder link to
+        """
         parse = get_parser(path.name)
         document = add_plural_forms(read_document(path), parse, self.options.target_language)
+        document.keep_anchors(anchors.names, anchors.is_hugo)
         output = output or self.name_output(path)
         if output.suffix.lower() not in (path.suffix.lower(), get_output_suffix(path)):
             raise OutputError(f"{output}: ends otherwise than {path.name}, whose format it has; give another name")
