@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
-import dragoman
-from conftest import edit_config
 from dragoman.bundle import Bundle, load_bundle
-from dragoman.cli.main import cli
 from dragoman.config import make_recipe
 from dragoman.data.tokenization.pair_tokenizer import PairTokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, PADDING_ID
@@ -94,28 +89,6 @@ def test_logits_of_each_step_are_equal(variant: str, trained_bundle: Bundle, tmp
         logits, keys, values = decoder.run(None, feed | {"cross_keys": cross_keys, "cross_values": cross_values})
         np.testing.assert_allclose(logits[:, is_allowed], expected[:, position, is_allowed], rtol=1e-5, atol=1e-5)
         assert logits[:, ~is_allowed].max() < -1e4
-
-
-def test_greedy_search_of_guide_gives_equal_texts(
-    bundle_copy: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("onnxruntime", reason="runs the graphs with onnxruntime: dragoman[onnx]")
-    pytest.importorskip("onnx", reason="writes the graphs with onnx: dragoman[onnx]")
-    monkeypatch.chdir(tmp_path)
-    edit_config(bundle_copy, lambda document: document["recipe"]["decoding"].update(method="greedy", repetition_window=0))
-    output = CliRunner().invoke(cli, ["export", str(bundle_copy), "--to", "onnx", "onnx-model", "--json"])
-    assert output.exit_code == 0, output.output
-    assert json.loads(output.stdout)["format"] == "onnx"
-    lines = (corpus / "train.en").read_text(encoding="utf-8").splitlines()[:40]
-    Path("test.en").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
-    (code,) = [
-        block for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "onnxruntime" in block
-    ]
-    names: dict[str, Any] = {}
-    exec(compile(code, "export.md", "exec"), names)
-    translator = dragoman.load(bundle_copy, task="translation", device="cpu", precision="float32")
-    assert names["translations"] == [translation.text for translation in translator.translate(lines)]
 
 
 def test_window_cannot_be_exported(trained_bundle: Bundle, tmp_path: Path) -> None:

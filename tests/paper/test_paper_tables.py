@@ -710,8 +710,11 @@ def test_worked_example_prints_the_documented_numbers() -> None:
     assert math.exp(14) / (math.exp(14) + math.exp(12)) == pytest.approx(0.88, abs=0.001)
 
 
-def test_page_names_all_paper_commands() -> None:
+def test_pages_name_all_paper_commands() -> None:
     group = cli.get_command(click.Context(cli), "paper")
     assert isinstance(group, click.Group)
-    names = set(re.findall(r"dragoman paper (\w+)", PAGE.read_text(encoding="utf-8")))
+    tutorial = ROOT / "docs" / "tutorials" / "reproduce-the-paper.md"
+    names = {
+        name for page in (PAGE, tutorial) for name in re.findall(r"dragoman paper (\w+)", page.read_text(encoding="utf-8"))
+    }
     assert names == set(group.commands)

@@ -19,11 +19,10 @@ pytestmark = pytest.mark.slow
 
 
 def read_documented_counts(name: str) -> dict[str, list[str]]:
-    """Return the pairs of each corpus by filter name, from the table of its section in docs/benchmarks/data.md."""
-    page = (ROOT / "docs" / "benchmarks" / "data.md").read_text(encoding="utf-8")
-    lines = page.split(f"## Corpus {name}\n")[1].split("\n## ")[0].splitlines()
-    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| (read|`|kept)", line)]
-    return {filter_name: counts[:-2] for filter_name, *counts in rows}
+    """Return the pairs of each corpus by filter name, from the page of a mixture in docs/assets."""
+    table = (ROOT / "docs" / "assets" / f"{name}.html").read_text(encoding="utf-8").split("<table>")[1].split("</table>")[0]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
+    return {filter_name: counts[:-1] for filter_name, *counts in rows}
 
 
 @pytest.mark.parametrize("name", ["general-ende", "general-zhen"])
