@@ -17,6 +17,7 @@ from test_server_process import run_server
 
 from dragoman.serving.own_api import MAX_WEIGHED_CHARACTERS
 from dragoman.serving.settings import ServerLimits
+from random_parsers import parser_bundle
 
 MIB = 2**20
 # A request may hold the interpreter for 0.2 s. A slow machine, which must tell a freeze from that, gets five times as much.
@@ -99,6 +100,7 @@ def make_requests() -> dict[str, Sent]:
         requests[f"file of JSON, {name}"] = send_file(
             "/v1/files", "a.json", json.dumps({"a": text}, ensure_ascii=False), **pair
         )
+        requests[f"words of a parser, {name}"] = send_json("/v1/parse", {"sentences": [text], "tokenize": "ptb"})
     deep = "[" * (MIB // 2 - 100) + "]" * (MIB // 2 - 100)
     requests |= {
         "nested lists": Sent("/translate", deep.encode()),
@@ -106,6 +108,7 @@ def make_requests() -> dict[str, Sent]:
         "nested lists in a field": Sent("/v2/translate", f'{{"text": {"[" * 900}{"]" * 900}}}'.encode()),
         "many fields": send_json("/translate", {f"a{number}": "a" for number in range(MIB // 16)}),
         "many texts": send_json("/v1/translate", {"texts": ["a"] * (MIB // 6), **pair}),
+        "many trees": send_json("/v1/parse", {"sentences": ["a b c"] * 1000, "alternatives": 5}),
         "texts of wrong types": send_json("/v2/translate", {"text": [1] * (MIB // 4), **deepl_pair}),
         "long number": Sent("/translate", f'{{"q": {"1" * (MIB - 100)}}}'.encode()),
         "long fraction": Sent("/translate", f'{{"q": 1.{"1" * (MIB - 100)}}}'.encode()),
@@ -154,9 +157,9 @@ def measure_longest_wait(address: str, process_id: int, sender: threading.Thread
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_long_requests_do_not_hold_up_others(bundle: Path) -> None:
+def test_long_requests_do_not_hold_up_others(bundle: Path, tmp_path: Path) -> None:
     waits: dict[str, float] = {}
-    with run_server(bundle) as (process, address):
+    with run_server(bundle, parser_bundle(tmp_path / "parser")) as (process, address):
         for name, request in make_requests().items():
             for _ in range(4):
                 sender = threading.Thread(target=send, args=(address, request))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -22,7 +23,7 @@ from dragoman.serving.http_errors import HttpError, to_http_error
 from dragoman.serving.libretranslate_api import MAX_ALTERNATIVES, check_number_of_texts
 from dragoman.serving.model_set import ServedModel
 from dragoman.serving.request_fields import OwnFields, check_fields, describe_fields, read_fields
-from dragoman.serving.service import ParseRequest, ServedTranslation, TextRequest, TranslationService
+from dragoman.serving.service import ParseRequest, ServedTranslation, TextRequest, TranslationService, is_long
 from dragoman.serving.settings import ServerSettings
 from dragoman.text.glossary import Glossary, GlossaryEntry
 
@@ -62,6 +63,8 @@ Phrase = Annotated[str, Field(min_length=1, max_length=1000)]
 Words = Annotated[list[str], Field(fail_fast=True)]
 Group = Annotated[list[Phrase], Field(min_length=1, max_length=MAX_PHRASES)]
 Language = Annotated[str, Field(min_length=1, max_length=40)]
+
+ResultT = TypeVar("ResultT")
 
 logger = logging.getLogger("dragoman.serving")
 
@@ -175,10 +178,8 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
         """Translate texts, with the score, the status and the checks of each segment."""
         text_request, details = await _read_request(request, settings, glossaries)
         results = await service.translate(text_request)
-        if details.attention:
-            answer = await asyncio.to_thread(_write_weights, results, details)
-            return Response(f'{{"translations":[{",".join(answer)}]}}', media_type="application/json")
-        return JSONResponse({"translations": [describe_translation(result, details) for result in results]})
+        describe = partial(describe_translation, details=details)
+        return await _answer("translations", describe, results, in_thread=details.attention or is_long(text_request.texts))
 
     @router.post("/translate/stream", openapi_extra=describe_fields(TranslationFields, TRANSLATE_EXAMPLES))
     async def stream(request: Request) -> StreamingResponse:
@@ -190,7 +191,7 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
         return StreamingResponse(_stream(service, text_request, details), media_type="text/event-stream")
 
     @router.post("/parse", openapi_extra=describe_fields(ParseFields, PARSE_EXAMPLES))
-    async def parse(request: Request) -> JSONResponse:
+    async def parse(request: Request) -> Response:
         """Parse sentences: trees in the format of treebank files, with tags, brackets, scores and statuses."""
         fields = check_fields(ParseFields, await read_fields(request))
         check_number_of_texts(fields.sentences, settings)
@@ -205,7 +206,7 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
                 tuple(sorted(decoding.items())),
             )
         )
-        return JSONResponse({"parses": [describe_parse(parse) for parse in parses]})
+        return await _answer("parses", describe_parse, parses, in_thread=is_long(fields.sentences))
 
     @router.get("/explain")
     async def explain(text: str, source: Language, target: Language) -> Response:
@@ -228,6 +229,21 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
         return JSONResponse({"models": list(map(describe_model, service.models.models))})
 
     return router
+
+
+async def _answer(
+    name: str, describe: Callable[[ResultT], dict[str, Any]], results: Sequence[ResultT], *, in_thread: bool
+) -> Response:
+    """Return an answer with the fields of each result. in_thread: it is long"""
+    if not in_thread:
+        return JSONResponse({name: [describe(result) for result in results]})
+    answers = await asyncio.to_thread(lambda: [_write_long(describe, result) for result in results])
+    return Response(f'{{"{name}":[{",".join(answers)}]}}', media_type="application/json")
+
+
+def _write_long(describe: Callable[[ResultT], dict[str, Any]], result: ResultT) -> str:
+    """Return a result as JSON. It is written in pieces, so that other threads go on meanwhile."""
+    return "".join(json.JSONEncoder(ensure_ascii=False).iterencode(describe(result)))
 
 
 async def _read_request(request: Request, settings: ServerSettings, glossaries: GlossaryStore) -> tuple[TextRequest, Details]:
@@ -321,12 +337,6 @@ def describe_translation(result: ServedTranslation, details: Details) -> dict[st
     return answer
 
 
-def _write_weights(results: Sequence[ServedTranslation], details: Details) -> list[str]:
-    """Return the answer for each text as JSON. It is written in pieces, so that other threads go on meanwhile."""
-    write = json.JSONEncoder(ensure_ascii=False).iterencode
-    return ["".join(write(describe_translation(result, details))) for result in results]
-
-
 def describe_segment(segment: TranslatedSegment, details: Details) -> dict[str, Any]:
     """Return the fields of a segment: those of its best hypothesis, and the others as its alternatives."""
     fields: dict[str, Any] = {
@@ -394,7 +404,7 @@ async def _stream(service: TranslationService, request: TextRequest, details: De
         one_text = replace(request, texts=request.texts[index : index + 1], constraints=request.constraints[index : index + 1])
         results = await service.translate(one_text, on_line)
         if details.attention:
-            (answer,) = await asyncio.to_thread(_write_weights, results, details)
+            answer = await asyncio.to_thread(_write_long, partial(describe_translation, details=details), results[0])
             events.put_nowait(f'event: text\ndata: {{"index": {index}, {answer[1:]}\n\n'.encode())
         else:
             events.put_nowait(_write_event("text", {"index": index, **describe_translation(results[0], details)}))

@@ -249,7 +249,7 @@ class TranslationService:
         on_line: OnLine | None,
     ) -> list[TextTranslation]:
         """Give the plan what it asks for until it returns."""
-        in_thread = _is_long(texts)
+        in_thread = is_long(texts)
         translations: Sequence[Translation] | None = None
         while True:
             request = await self._advance_in_thread(plan, translations, times) if in_thread else _advance(plan, translations)
@@ -419,14 +419,14 @@ class TranslationService:
             await asyncio.to_thread(self.telemetry.close)
 
 
-def _is_long(texts: Sequence[Sequence[object]]) -> bool:
+def is_long(texts: Sequence[Sequence[object]]) -> bool:
     """Return whether texts take too long for the event loop."""
     return len(texts) > MAX_TEXTS_IN_LOOP or sum(map(len, texts)) > MAX_CHARACTERS_IN_LOOP
 
 
 async def _call(texts: Sequence[Sequence[object]], function: Callable[[], ResultT]) -> ResultT:
     """Call a function that reads texts, in a thread if they are long."""
-    return await asyncio.to_thread(function) if _is_long(texts) else function()
+    return await asyncio.to_thread(function) if is_long(texts) else function()
 
 
 def _check_glossary(glossary: Glossary, source: str, target: str, num_steps: int) -> None:
