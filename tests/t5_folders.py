@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import string
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,22 @@ def train_pieces(variant: str) -> bytes:
     return model.getvalue()
 
 
-def write_folder(folder: Path, variant: str = "t5", *, with_json: bool = False, **changes: Any) -> tuple[Any, Any]:
+def write_folder(
+    folder: Path,
+    variant: str = "t5",
+    change: Callable[[Any], object] = lambda tokenizer: None,
+    *,
+    with_json: bool = False,
+    dtype: torch.dtype = torch.float32,
+    shard_size: str = "1GB",
+    change_model: Callable[[Any], object] = lambda model: None,
+    **changes: Any,
+) -> tuple[Any, Any]:
     """Write a folder, and return the model and the tokenizer of transformers.
 
-    with_json: save `tokenizer.json` in the place of `spiece.model`
+    change: changes the tokenizer before the embedding gets its size
+    with_json: save the tokenizer as transformers 5 does, with `tokenizer.json` in the place of `spiece.model`. ByT5 has
+        neither. MADLAD keeps both, because transformers 5 gives its `tokenizer.json` a false unknown piece.
     """
     import transformers as library
 
@@ -67,10 +80,12 @@ def write_folder(folder: Path, variant: str = "t5", *, with_json: bool = False, 
             names |= {"unk_token": "<unk>", "pad_token": "<s>", "eos_token": "</s>", "additional_special_tokens": []}
         (folder / "tokenizer_config.json").write_text(json.dumps(names), encoding="utf-8")
         tokenizer = transformers.T5Tokenizer.from_pretrained(folder)
+    num_rows = len(tokenizer) if variant == "madlad" else -(-len(tokenizer) // 128) * 128
+    change(tokenizer)
     special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     if variant == "madlad":
         special = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0}
-    size = 384 if variant == "byt5" else len(tokenizer) + (0 if variant == "madlad" else 28)
+    size = max(num_rows, len(tokenizer))
     is_tied = settings["tie_word_embeddings"]
     torch.manual_seed(3)
     config_class = transformers.MT5Config if model_type == "mt5" else transformers.T5Config
@@ -93,10 +108,13 @@ def write_folder(folder: Path, variant: str = "t5", *, with_json: bool = False, 
         if not is_tied:
             model.lm_head.weight = torch.nn.Parameter(torch.randn(size, 32) * 0.2)
         model.lm_head.weight[special["eos_token_id"]] *= 12.0 if is_tied else 3.0
-    model.save_pretrained(folder)
+    model = model.to(dtype)
+    change_model(model)
+    model.save_pretrained(folder, max_shard_size=shard_size)
     if with_json:
         tokenizer.save_pretrained(folder)
-        (folder / "spiece.model").unlink()
+        if variant not in ("byt5", "madlad"):
+            (folder / "spiece.model").unlink()
     config_path = folder / "config.json"
     document = json.loads(config_path.read_text(encoding="utf-8")) | {"tie_word_embeddings": is_tied}
     config_path.write_text(json.dumps(document), encoding="utf-8")

@@ -138,7 +138,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             source_languages=list(languages),
             target_languages=list(languages),
         ),
-        notes=describe_padding(order),
+        notes=describe_padding(order, num_made_up=table.num_made_up_rows),
     )
 
 
@@ -194,17 +194,20 @@ def _read_tokens(
         vocabulary_file=vocabulary_file,
         num_rows=vocab_size,
         always_special=FAIRSEQ_FIRST_PIECES,
-        num_made_up=_count_made_up_words(tokenizer_settings, family, vocab_size),
+        published_rows=_count_published_rows(len({*ids, *list_stated_texts(files)}), len(ids), tokenizer_settings, family),
         is_padding=partial(are_padding_rows, files, EMBEDDING),
     )
     return table, model, rules
 
 
-def _count_made_up_words(tokenizer_settings: ModelSettings, family: Family, vocab_size: int) -> int:
-    """Return the number of rows at the end of an embedding that its model leaves without a token."""
+def _count_published_rows(num_tokens: int, num_own: int, tokenizer_settings: ModelSettings, family: Family) -> int:
+    """Return the rows of the published embedding, the last of which have no token; 0 if the tokens are others.
+
+    num_tokens, num_own: tokens with and without those that files of the tokenizer add
+    """
     if family == "M2M-100":
-        return tokenizer_settings.integer("num_madeup_words", MADE_UP_WORDS)
-    return NLLB_MADE_UP_WORDS if family == "NLLB" and vocab_size == NLLB_ROWS else 0
+        return num_own + tokenizer_settings.integer("num_madeup_words", MADE_UP_WORDS)
+    return NLLB_ROWS if family == "NLLB" and 0 < NLLB_ROWS - num_tokens <= NLLB_MADE_UP_WORDS else 0
 
 
 def _read_piece_ids(files: SourceFiles, document: Mapping[str, Any] | None, family: Family) -> tuple[dict[str, int], str]:

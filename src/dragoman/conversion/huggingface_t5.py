@@ -59,8 +59,8 @@ LANGUAGE_TOKEN = "<2{}>"
 BYTE_TOKENIZER, NUM_SPECIAL_BYTES = "ByT5Tokenizer", 3
 """Class of ByT5's tokenizer, and its tokens before the 256 bytes: `<pad>`, `</s>` and `<unk>`."""
 NUM_EXTRA_IDS, NUM_EXTRA_BYTE_IDS = 100, 125
-MADE_UP_ROWS = 127
-"""Most rows behind the last token: T5's tables are multiples of 128."""
+ROW_MULTIPLE = 128
+"""The published tables are the next multiple of this number."""
 MAX_PREFIX_LENGTH = 1000
 
 EMBEDDING = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -124,7 +124,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
             source_languages=[source_language] if source_language else None,
             target_languages=languages if has_languages else [target_language] if target_language else None,
         ),
-        notes=describe_padding(order),
+        notes=describe_padding(order, num_made_up=table.num_made_up_rows),
     )
 
 
@@ -176,7 +176,7 @@ def _read_tokens(files: SourceFiles, settings: ModelSettings) -> tuple[TokenTabl
         vocabulary_file=vocabulary_file,
         num_rows=vocab_size,
         always_special=(*special, *extra_ids),
-        num_made_up=MADE_UP_ROWS,
+        published_rows=-(-len(ids | extra_ids) // ROW_MULTIPLE) * ROW_MULTIPLE,
         is_padding=partial(are_padding_rows, files, EMBEDDING),
     )
     if _has_bytes(files, settings):  # its special tokens take the spaces beside them

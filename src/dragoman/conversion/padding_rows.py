@@ -39,8 +39,14 @@ def are_padding_rows(files: SourceFiles, names: Sequence[str], num_tokens: int) 
     return bool(np.abs(padding_PD - center_D).max() <= TOLERANCE * tokens_VD.std())
 
 
-def describe_padding(*orders: VocabularyOrder) -> tuple[str, ...]:
-    """Return the notes about the rows of a source that its bundle does not have."""
+def describe_padding(*orders: VocabularyOrder, num_made_up: int = 0) -> tuple[str, ...]:
+    """Return the notes about the rows of a source that belong to no token.
+
+    num_made_up: rows that the published models of the family have, too
+    """
     num_rows = max(order.num_padding_rows for order in orders)
+    made_up = (
+        f"The bundle keeps {num_made_up} rows of the embedding without a token, as the published models of the family have."
+    )
     note = f"The last {num_rows} rows of the embedding belong to no token and have learned nothing, so the bundle lacks them."
-    return (note,) if num_rows else ()
+    return (*([made_up] if num_made_up else []), *([note] if num_rows else []))

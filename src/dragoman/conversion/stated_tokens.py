@@ -33,11 +33,13 @@ class TokenTable:
         pieces: the token of each row; a row that the family leaves without a token has a name of its own
         added: added tokens, with the ids of the source
         num_padding_rows: rows behind them that have learned nothing
+        num_made_up_rows: rows at the end of `pieces` without a token, as in the published models of the family
     """
 
     pieces: tuple[str, ...]
     added: tuple[AddedToken, ...]
     num_padding_rows: int = 0
+    num_made_up_rows: int = 0
 
     def reorder(self, order: VocabularyOrder, rules: SplitRules) -> PieceList:
         """Return the file of a vocabulary in the bundle's order."""
@@ -52,7 +54,7 @@ def read_token_table(
     vocabulary_file: str,
     num_rows: int,
     always_special: Sequence[str] = (),
-    num_made_up: int = 0,
+    published_rows: int = 0,
     is_second: bool = False,
     is_padding: Callable[[int], bool] = lambda num_tokens: False,
 ) -> TokenTable:
@@ -64,7 +66,7 @@ def read_token_table(
         vocabulary_file: file that states them
         num_rows: rows of the embedding
         always_special: special tokens of the family, which need not be stated
-        num_made_up: most rows at the end that the family leaves without a token
+        published_rows: rows of a published embedding with these pieces, whose last rows may have no token
         is_second: the vocabulary is the target's own, while the ids that files state are those of the source
         is_padding: returns whether the rows of the embedding behind this number of tokens have learned nothing
 
@@ -85,11 +87,11 @@ def read_token_table(
             if source and index in pieces:
                 raise damaged(files.folder / source, f"two pieces have one id: {text[:40]!r} and {pieces[index][:40]!r}")
             pieces.setdefault(index, text)
-    end = max(pieces, default=-1) + 1
-    num_padding_rows = 0
+    end = num_named = max(pieces, default=-1) + 1
     missing = next((index for index in range(num_rows) if index not in pieces), None)
-    if missing is not None and (missing < end or num_rows - end > num_made_up):
-        ends = [size for size in (end, end + num_made_up) if missing == end and is_padding(size)]
+    if missing is not None:
+        sizes = (end, published_rows) if published_rows > end else (end,)
+        ends = [size for size in sizes if missing == end and (size == num_rows or (size < num_rows and is_padding(size)))]
         if not ends:
             raise DataError(
                 f"{files.folder}: no token reaches row {missing} of the embedding, which config.json describes with {num_rows} "
@@ -97,9 +99,9 @@ def read_token_table(
                 "tokenizer, or save the model after resize_token_embeddings(len(tokenizer)) without pad_to_multiple_of",
                 code="source-damaged",
             )
-        num_padding_rows = num_rows - ends[0]
-    names = tuple(pieces.get(index, f"<unused-{index}>") for index in range(num_rows - num_padding_rows))
-    return TokenTable(names, tuple(added), num_padding_rows)
+        end = ends[0]
+    names = tuple(pieces.get(index, f"<unused-{index}>") for index in range(end))
+    return TokenTable(names, tuple(added), num_rows - end, end - num_named)
 
 
 def list_stated_texts(files: SourceFiles) -> set[str]:
