@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from site_checks import translate_folder
 
+from dragoman.documents.folder_files import list_files
+
 LINKS = {
     "a.md": "[x](b.md#one-two)",
     "d.md": '[x]: guide/b/#one-two\n\n[x]\n\n{{< ref "guide/b.md#one-two" >}}',
@@ -70,3 +72,12 @@ def test_hugo_and_asciidoc_have_their_own_marks(tmp_path: Path) -> None:
     translate_folder(tmp_path / "in", tmp_path / "out")
     assert (tmp_path / "out/content/b.md").read_text(encoding="utf-8") == "# Oüne {#one}\n"
     assert "\n\n[[_one]]\n== Oüne\n" in (tmp_path / "out/content/c.adoc").read_text(encoding="utf-8")
+
+
+def test_configurations_of_programs_stay(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text('{"description": "one two"}', encoding="utf-8")
+    (tmp_path / "texts.json").write_text('{"a": "one two"}', encoding="utf-8")
+    files = list_files([tmp_path])
+    assert list(files.places) == [tmp_path / "texts.json"]
+    assert "configures a program" in files.skipped[tmp_path / "package.json"]
+    assert list_files([tmp_path / "package.json"]).places

@@ -169,6 +169,25 @@ word & other \\\\
 | Bananas | $1.34 |
 +---------+-------+
 
+Table: A CAPTION
+OF TWO LINES.
+
+  Right     Left
+-------     ------
+     12     word
+
+Table: ANOTHER ONE.
+
+-----------------------
+ Words     More
+ of it     words
+---------  ------------
+ one       a row of
+           two lines
+
+ two       word
+-----------------------
+
 | LINE
 | BLOCK
 """,

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from dragoman.documents.formats import SUFFIXES
 
+_CONFIGURATIONS = frozenset(
+    (
+        "_config.yaml", "_config.yml", "composer.json", "config.yaml", "config.yml", "docker-compose.yaml",
+        "docker-compose.yml", "hugo.json", "hugo.yaml", "hugo.yml", "jsconfig.json", "lerna.json", "mkdocs.yaml", "mkdocs.yml",
+        "package-lock.json", "package.json", "pnpm-lock.yaml", "tsconfig.json", "zensical.yml",
+    )
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class InputFiles:
@@ -28,7 +36,8 @@ class InputFiles:
 def list_files(paths: Sequence[Path], excluded: Collection[Path] = ()) -> InputFiles:
     """Return the files among paths, and those in the folders among them, in the order of their names.
 
-    Links in a folder are not followed, so that no file is outside of it and none comes twice.
+    Links in a folder are not followed, so that no file is outside of it and none comes twice. Configurations of programs, such
+    as `mkdocs.yml`, are skipped.
 
     excluded: files and folders that the command writes
     """
@@ -65,6 +74,8 @@ def _walk(root: Path, written: Collection[Path], skipped: dict[Path, str]) -> It
             reason = _find_reason(path, written)
             if not reason and not path.is_file():
                 reason = "is no regular file"
+            if not reason and inner.lower() in _CONFIGURATIONS:
+                reason = "configures a program; name the file itself to translate it"
             if not reason and path.suffix.lower() not in SUFFIXES:
                 reason = f"has an ending of no format that is translated: {path.suffix[:20]!r}"
             yield path, reason

@@ -69,6 +69,11 @@ _SCRIPT = re.compile(
     r"export[ \t]++default[ \t].*+(?<=[;({\[>}\])])"
 )
 _COMPONENT_START = re.compile(_COMPONENT)
+# Tables of Pandoc: the line under their heads, the lines around one whose rows have several lines, and the start of a caption.
+_COLUMN_LINE = re.compile(r"-{2,}(?:[ ]+-{2,})+")
+_TABLE_END = re.compile(r"-{3,}")
+_CAPTION = re.compile(r"[Tt]able:[ \t]+(?=\S)")
+_MAX_HEAD_LINES = 4
 _LABEL = re.compile(r"\[\^[^\[\]\s]{1,200}\]:[ \t]*|[:|][ \t]+(?=\S)")
 
 # Codes within a text, by their first character.
@@ -105,6 +110,7 @@ def add_dialects(parser: MarkdownIt) -> None:
     parsers.before("table", "dialect_line", _read_line, interrupting)
     parsers.after("table", "dialect_label", _read_label, {"alt": ["paragraph", "reference"]})
     parsers.before("table", "dialect_script", _read_script)
+    parsers.before("table", "dialect_columns", _read_columns)
     parser.inline.ruler.before("escape", "dialect_codes", _read_code)
 
 
@@ -153,6 +159,52 @@ def _read_script(state: StateBlock, start_line: int, end_line: int, silent: bool
         depth += sum(map(line.count, "([{")) - sum(map(line.count, ")]}"))
     state.env["open script"] = end_line  # brackets stay open, so that scripts end at a blank line
     return _keep(state, end_line if depth <= 0 else first_blank, silent)
+
+
+def _read_columns(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Read a table of Pandoc, whose columns are those of its lines, or the caption before or after a table."""
+    if silent or state.is_code_block(start_line):
+        return False
+    if caption := _CAPTION.match(_get_line(state, start_line)):
+        return _read_caption(state, start_line, end_line, caption.end())
+    for number in range(start_line, min(start_line + _MAX_HEAD_LINES, end_line)):
+        line = _get_line(state, number)
+        if number > start_line and _COLUMN_LINE.fullmatch(line):
+            break
+        if not line or "|" in line or line[0] in "-+*>`#":
+            return False
+    else:
+        return False
+    is_open = start_line > 0 and _TABLE_END.fullmatch(_get_line(state, start_line - 1)) is not None
+    for last in range(number + 1, end_line):
+        line = _get_line(state, last)
+        if _TABLE_END.fullmatch(line) if is_open else not line:
+            state.env["table end"] = last
+            return _keep(state, last + is_open, silent)
+        if is_open and not line and last + 1 < end_line and not _get_line(state, last + 1):
+            return False
+    return False if is_open else _keep(state, end_line, silent)
+
+
+def _read_caption(state: StateBlock, start_line: int, end_line: int, start: int) -> bool:
+    """Read the caption of a table, which begins with `Table:`. Elsewhere, this is a word."""
+    before, after = start_line - 1, start_line + 1
+    while before >= 0 and not _get_line(state, before):
+        before -= 1
+    while after < end_line and not _get_line(state, after):
+        after += 1
+    near = [_get_line(state, number) for number in (before, after, after + 1) if 0 <= number < end_line]
+    if state.env.get("table end", -2) - before not in (0, 1) and not any(
+        line.startswith(("|", "+-")) or _COLUMN_LINE.fullmatch(line) or _TABLE_END.fullmatch(line) for line in near
+    ):
+        return False
+    last = start_line + 1
+    while last < end_line and _get_line(state, last):
+        last += 1
+    lines = [_get_line(state, number) for number in range(start_line, last)]
+    _add_text(state, start_line, "\n".join([lines[0][start:], *lines[1:]]), last)
+    state.line = last
+    return True
 
 
 def _read_line(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
@@ -282,12 +334,12 @@ def _keep(state: StateBlock, next_line: int, silent: bool) -> bool:
     return True
 
 
-def _add_text(state: StateBlock, number: int, text: str) -> None:
-    """Add the title of a line of structure."""
+def _add_text(state: StateBlock, number: int, text: str, end: int = 0) -> None:
+    """Add the title of a line of structure, or a text of lines up to `end`."""
     state.push("dialect_title_open", "", 1)
     if text.strip():
         token = state.push("inline", "", 0)
-        token.content, token.map, token.children = text.strip(), [number, number + 1], []
+        token.content, token.map, token.children = text.strip(), [number, end or number + 1], []
     state.push("dialect_title_close", "", -1)
 
 
