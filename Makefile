@@ -10,7 +10,7 @@ RUNTIME_TESTS := $(wildcard $(addprefix tests/,conversion documents inference pa
 # Folders of them whose tests need nothing else, so that they run once.
 RUNTIME_ONLY := $(addprefix tests/,documents serving)
 
-.PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-inline clean
+.PHONY: quickstart serve-demo test test-runtime test-slow test-avx2 test-gpu check docs wheel bench-data bench-training bench-training-gpu bench-inference bench-inference-gpu bench-parsing bench-serving bench-startup bench-documents bench-inline clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/dragoman quickstart
@@ -85,6 +85,9 @@ bench-serving: $(VENV)/.dev
 
 bench-startup: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m startup.run $(if $(QUICK),--quick) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(JSON),--json $(JSON))
+
+bench-documents: $(VENV)/.core
+	PYTHONPATH=benchmarks $(BIN)/python -m documents.run $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 bench-inline: $(VENV)/.core
 	PYTHONPATH=benchmarks $(BIN)/python -m documents.inline_structure $(if $(QUICK),--texts 30) $(if $(SHARED),--shared $(SHARED)) $(if $(BUNDLE),--bundle $(BUNDLE)) $(if $(FILES),--files $(FILES)) $(if $(JSON),--json $(JSON))

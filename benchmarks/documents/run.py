@@ -1,0 +1,127 @@
+"""Benchmark of documents without a model: `make bench-documents`, with QUICK=1 in under four minutes.
+
+New processes of dragoman and of argos-translate-files, in turns, translate the same HTML and DOCX files of two sizes. A
+stand-in for the model takes next to no time. argos-translate-files is under the AGPL and has an environment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from common.environments import MissingPeerError, describe_versions, make_environment
+from common.report import open_console, print_end, print_machine, print_section
+from common.results import Ratio, Section, Table
+from common.usage import limit_cores, run_commands
+
+WORDS = [
+    "the", "a", "of", "in", "on", "with", "house", "river", "teacher", "window", "garden", "letter", "morning", "green",
+    "quiet", "large", "small", "old", "new", "opens", "reads", "writes", "finds", "keeps", "sees", "walks", "under", "over",
+    "near", "through", "between", "city", "street", "market", "paper", "number", "color", "winter", "summer",
+]  # fmt: skip
+NUM_PARAGRAPHS, QUICK_PARAGRAPHS = 5_000, 2_000
+ROUNDS, QUICK_ROUNDS = 3, 1
+_W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+_TYPES = (
+    '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName="/word/document.xml" '
+    'ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>'
+)
+
+
+def write_sentences(count: int) -> Iterator[list[str]]:
+    """Yield the words of sentences of 10 to 22 words, all different."""
+    rng = random.Random(1)
+    for number in range(count):
+        yield f"Item {number} {' '.join(rng.choices(WORDS, k=rng.randint(8, 20)))}.".split()
+
+
+def write_html(path: Path, count: int) -> None:
+    """Write a page of paragraphs, each with a word in bold and a link."""
+    paragraphs = (
+        f'<p>{" ".join(words[:3])} <b>{words[3]}</b> {" ".join(words[4:6])} <a href="page.html">{" ".join(words[6:])}</a></p>\n'
+        for words in write_sentences(count)
+    )
+    head = "<!DOCTYPE html>\n<html><head><title>Large page</title></head><body>\n"
+    path.write_text(f"{head}{''.join(paragraphs)}</body></html>\n", encoding="utf-8")
+
+
+def write_docx(path: Path, count: int) -> None:
+    """Write a text document of paragraphs of three runs each, the second in bold."""
+    run = '<w:r>{}<w:t xml:space="preserve">{}</w:t></w:r>'.format
+    paragraphs = (
+        f"<w:p>{run('', ' '.join(words[:3]) + ' ')}{run('<w:rPr><w:b/></w:rPr>', words[3])}"
+        f"{run('', ' ' + ' '.join(words[4:]))}</w:p>"
+        for words in write_sentences(count)
+    )
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", _TYPES)
+        archive.writestr("word/document.xml", f"<w:document {_W}><w:body>{''.join(paragraphs)}</w:body></w:document>")
+
+
+def measure_file(path: Path, pythons: dict[str, Path], rounds: int) -> dict[str, dict[str, float]]:
+    """Return the medians of the CPU seconds, the MiB and the texts of each program, one process of each in each round."""
+    results: dict[str, list[dict[str, float]]] = {program: [] for program in pythons}
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))}
+    for number in range(rounds):
+        for program, python in pythons.items():
+            command: list[str | Path] = [python, "-m", "documents.measure", program, path]
+            results[program].append(json.loads(run_commands(command, environment=environment).output))
+        print(f"  {path.name}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return {
+        program: {name: statistics.median(run[name] for run in runs) for name in runs[0]} for program, runs in results.items()
+    }
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="One process of each instead of three, and smaller files.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="Write all measurements to this file as JSON.")
+def main(quick: bool, report: Path | None) -> None:
+    """Measure HTML and DOCX files beside argos-translate-files."""
+    started = time.monotonic()
+    package_path = Path(__file__).resolve().parent
+    work = package_path.parent / "inference" / ".work" / "documents"
+    work.mkdir(parents=True, exist_ok=True)
+    console = open_console()
+    machine = print_machine(console, cores=limit_cores(1), quick=quick, libraries=("dragoman", "numpy"))
+    pythons = {"dragoman": Path(sys.executable)}
+    try:
+        peer = make_environment(
+            package_path / "peers.txt",
+            work.parent / "environments" / "documents",
+            install=True,
+            probe=["python", "-c", "import argostranslatefiles.argostranslatefiles"],
+        )
+        pythons["argos"] = peer / "python"
+        console.print(describe_versions(peer, "argos-translate-files", "lxml"))
+    except MissingPeerError as error:
+        console.print(f"argos-translate-files is left out: {error}")
+    table = Table("CPU seconds, and peak MiB above the start", ["file", "KB", "paragraphs", *pythons, "times faster", *pythons])
+    section = Section([table])
+    for suffix, write in (("html", write_html), ("docx", write_docx)):
+        for factor in (1, 4):
+            path = work / f"{factor}x.{suffix}"
+            count = factor * (QUICK_PARAGRAPHS if quick else NUM_PARAGRAPHS)
+            write(path, count)
+            results = section.figures[path.name] = measure_file(path, pythons, QUICK_ROUNDS if quick else ROUNDS)
+            seconds, mebibytes = (
+                [f"{result[name]:.{digits}f}" for result in results.values()]
+                for name, digits in (("seconds", 2), ("mebibytes", 0))
+            )
+            ratio = results["argos"]["seconds"] / results["dragoman"]["seconds"] if "argos" in results else 0.0
+            row = [suffix.upper(), f"{path.stat().st_size / 1000:,.0f}", f"{count:,}"]
+            table.rows.append([*row, *seconds, f"{ratio:.2f}" if ratio else "", *mebibytes])
+            section.ratios += [Ratio(f"{suffix}_{factor}x_over_argos", ratio, 1.0)] if ratio else []
+    print_section(console, section)
+    print_end(console, {"documents": section}, machine, seconds=time.monotonic() - started, json_path=report)
+
+
+if __name__ == "__main__":
+    main()
