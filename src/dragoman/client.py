@@ -1,6 +1,7 @@
 """Client of a dragoman server, for programs: `Client` waits for each answer, and `AsyncClient` is for asyncio.
 
-Both return objects of the same classes, and raise `ServerError` for an answer other than success.
+Both return objects of the same classes, and raise `ServerError` for an answer other than success. The server builds its answers
+from these classes, too: a field that has its default is left out of the JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ POLL_SECONDS = 0.5
 """Time between two questions about a file that is translated."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientHypothesis:
     """One translation of a segment.
 
@@ -68,7 +69,7 @@ class ClientTerm:
     form: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientSegment(ClientHypothesis):
     """Segment of a text, usually a sentence, with its best translation.
 
@@ -79,15 +80,15 @@ class ClientSegment(ClientHypothesis):
     unmet_constraints: phrases that the translation should contain and does not, or contains and should not
     """
 
-    source: str = ""
-    status: str = "ok"
-    checks: tuple[str, ...] = ()
+    source: str
+    status: str
+    checks: tuple[str, ...]
     alternatives: tuple[ClientHypothesis, ...] = ()
     unmet_constraints: tuple[str, ...] = ()
     terms: tuple[ClientTerm, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientTranslation:
     """Translation of a text.
 
@@ -111,7 +112,7 @@ class ClientBracket(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientParse:
     """Parse of a sentence; see `dragoman.Parse`.
 
@@ -126,7 +127,7 @@ class ClientParse:
     brackets: tuple[ClientBracket, ...]
     score: float
     status: str
-    repairs: tuple[str, ...] = ()
+    repairs: tuple[str, ...]
     alternatives: tuple[ClientParse, ...] = ()
 
 

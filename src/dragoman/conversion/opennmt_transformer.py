@@ -111,6 +111,11 @@ class Segmenters:
     source: str = ""
     target: str = ""
 
+    @property
+    def is_sentencepiece(self) -> bool:
+        """Return whether the files are SentencePiece models."""
+        return self.kind == "sentencepiece"
+
 
 def convert_model(files: SourceFiles, options: ConversionOptions, model: OpenNmtModel, *, format_name: str) -> ConvertedModel:
     """Return the model in the terms of a bundle.
@@ -129,7 +134,7 @@ def convert_model(files: SourceFiles, options: ConversionOptions, model: OpenNmt
     is_joint = source_order == target_order and segmenters.source == segmenters.target
     source = _build_tokenizer(files, segmenters.kind, segmenters.source, source_order)
     target = source if is_joint else _build_tokenizer(files, segmenters.kind, segmenters.target, target_order)
-    is_sentencepiece = segmenters.kind == "sentencepiece"
+    is_sentencepiece = segmenters.is_sentencepiece
     source_language, target_language = options.source_language or "", options.target_language or ""
     document = {
         "name": options.name,
@@ -388,7 +393,7 @@ def _list_notes(model: OpenNmtModel, *, has_languages: bool) -> list[str]:
     """Return the differences to the source, one sentence each."""
     rule = "no length penalty" if model.length_penalty == "none" else "scores divided by the length"
     notes = [f"The model states no search options, so the toolkit's defaults are set: a beam of 5, and {rule}."]
-    if model.segmenters.kind == "none":
+    if not model.segmenters.source:
         notes.append(PIECES_NOTE)
     others = [name for name in model.transforms if name not in (*TRAINING_TRANSFORMS, *TOKENIZER_TRANSFORMS)]
     if others:

@@ -17,6 +17,7 @@ from dragoman.documents.reading import check_codes, check_text, check_texts
 Span = tuple[int, int]
 MAX_DEPTH = 40
 """Depth of blocks in blocks."""
+_TAGS = {"start": "<g{}>", "point": "<x{}/>", "br": "<br{}/>"}
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
 
 
@@ -168,9 +169,9 @@ def _read(content: str, syntax: MarkedSyntax) -> tuple[str, dict[str, str], dict
             tag = f"</g{open_tags.pop()}>"
         else:
             number += 1
-            tag = f"<g{number}>" if mark.kind == "start" else f"<{'br' if mark.kind == 'br' else 'x'}{number}/>"
-        if mark.kind == "start":
-            open_tags.append(number)
+            tag = _TAGS[mark.kind].format(number)
+            if mark.kind == "start":
+                open_tags.append(number)
         codes[tag] = content[mark.start : mark.end]
         check_codes(len(codes))
         if mark.changed:

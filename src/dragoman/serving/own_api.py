@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,6 +16,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field
 
 from dragoman.bundle import get_license
+from dragoman.client import ClientBracket, ClientHypothesis, ClientParse, ClientSegment, ClientTerm, ClientTranslation
 from dragoman.inference.translation_constraints import TranslationConstraints
 from dragoman.inference.whole_texts import TextOptions, TranslatedSegment
 from dragoman.serving.clients import identify_client
@@ -231,19 +233,17 @@ def build_own_router(service: TranslationService, settings: ServerSettings, glos
     return router
 
 
-async def _answer(
-    name: str, describe: Callable[[ResultT], dict[str, Any]], results: Sequence[ResultT], *, in_thread: bool
-) -> Response:
+async def _answer(name: str, describe: Callable[[ResultT], object], results: Sequence[ResultT], *, in_thread: bool) -> Response:
     """Return an answer with the fields of each result. in_thread: it is long"""
     if not in_thread:
-        return JSONResponse({name: [describe(result) for result in results]})
+        return JSONResponse({name: [list_answer_fields(describe(result)) for result in results]})
     answers = await asyncio.to_thread(lambda: [_write_long(describe, result) for result in results])
     return Response(f'{{"{name}":[{",".join(answers)}]}}', media_type="application/json")
 
 
-def _write_long(describe: Callable[[ResultT], dict[str, Any]], result: ResultT) -> str:
+def _write_long(describe: Callable[[ResultT], object], result: ResultT) -> str:
     """Return a result as JSON. It is written in pieces, so that other threads go on meanwhile."""
-    return "".join(json.JSONEncoder(ensure_ascii=False).iterencode(describe(result)))
+    return "".join(json.JSONEncoder(ensure_ascii=False).iterencode(list_answer_fields(describe(result))))
 
 
 async def _read_request(request: Request, settings: ServerSettings, glossaries: GlossaryStore) -> tuple[TextRequest, Details]:
@@ -322,72 +322,81 @@ def describe_model(model: ServedModel) -> dict[str, Any]:
     return {**fields, "license": get_license(recipe, model.translator.metadata) or ""}
 
 
-def describe_translation(result: ServedTranslation, details: Details) -> dict[str, Any]:
-    """Return the fields of an answer for one text."""
-    answer: dict[str, Any] = {
-        "text": result.translation.text,
-        "source": result.source,
-        "status": result.translation.status,
-        "segments": [describe_segment(segment, details) for segment in result.translation.segments],
-    }
-    if result.detected is not None:
-        answer["confidence"] = result.detected.confidence
-    if result.translation.alternatives:
-        answer["alternatives"] = list(result.translation.alternatives)
-    return answer
+def describe_translation(result: ServedTranslation, details: Details) -> ClientTranslation:
+    """Return the answer for one text."""
+    translation = result.translation
+    return ClientTranslation(
+        text=translation.text,
+        source=result.source,
+        status=translation.status,
+        segments=tuple(describe_segment(segment, details) for segment in translation.segments),
+        confidence=None if result.detected is None else result.detected.confidence,
+        alternatives=tuple(translation.alternatives),
+    )
 
 
-def describe_segment(segment: TranslatedSegment, details: Details) -> dict[str, Any]:
-    """Return the fields of a segment: those of its best hypothesis, and the others as its alternatives."""
-    fields: dict[str, Any] = {
-        "source": segment.source,
-        "text": segment.text,
-        "status": segment.status,
-        "checks": list(segment.checks),
-    }
-    if segment.terms:
-        fields["terms"] = [
-            {"source": use.source, "targets": list(use.entry.targets), "form": use.form} for use in segment.terms
-        ]
-    if (translation := segment.translation) is None:
+def describe_segment(segment: TranslatedSegment, details: Details) -> ClientSegment:
+    """Return the answer for a segment: that of its best hypothesis, with the others as its alternatives."""
+    translation = segment.translation
+    others = () if translation is None or not segment.alternatives else translation.alternatives
+    return ClientSegment(
+        **_describe_hypothesis(segment.text, translation, details),
+        source=segment.source,
+        status=segment.status,
+        checks=tuple(segment.checks),
+        terms=tuple(ClientTerm(use.source, use.entry.targets, use.form) for use in segment.terms),
+        unmet_constraints=() if translation is None else translation.unmet_constraints,
+        alternatives=tuple(
+            ClientHypothesis(**_describe_hypothesis(text, other, details))
+            for text, other in zip(segment.alternatives if others else (), others, strict=True)
+        ),
+    )
+
+
+def _describe_hypothesis(text: str, translation: Translation | None, details: Details) -> dict[str, Any]:
+    """Return the fields of a `ClientHypothesis`: the text with its markup, the score, and the details."""
+    fields: dict[str, Any] = {"text": text}
+    if translation is None:
         return fields
-    fields |= describe_hypothesis(segment.text, translation, details)
-    if translation.unmet_constraints:
-        fields["unmet_constraints"] = list(translation.unmet_constraints)
-    if segment.alternatives:
-        fields["alternatives"] = [
-            describe_hypothesis(text, alternative, details)
-            for text, alternative in zip(segment.alternatives, translation.alternatives, strict=True)
-        ]
-    return fields
-
-
-def describe_hypothesis(text: str, translation: Translation, details: Details) -> dict[str, Any]:
-    """Return the text with its markup, the score, and the details of a hypothesis."""
-    fields: dict[str, Any] = {"text": text, "score": translation.score}
-    if details.alignment and translation.alignment is not None:
-        fields["alignment"] = [list(link) for link in translation.alignment]
+    fields["score"] = translation.score
+    if details.alignment:
+        fields["alignment"] = translation.alignment or ()
     if details.attention and translation.attention is not None:
-        fields["source_tokens"] = list(translation.source_tokens)
-        fields["tokens"] = list(translation.tokens)
-        fields["attention"] = [[round(weight, WEIGHT_DIGITS) for weight in row] for row in translation.attention]
+        fields["source_tokens"], fields["tokens"] = translation.source_tokens, translation.tokens
+        fields["attention"] = tuple(tuple(round(weight, WEIGHT_DIGITS) for weight in row) for row in translation.attention)
     return fields
 
 
-def describe_parse(parse: Parse) -> dict[str, Any]:
-    """Return the fields of a parse; `dragoman parse --json` has the same names."""
-    fields: dict[str, Any] = {
-        "words": list(parse.words),
-        "tree": parse.brackets,
-        "tags": list(parse.tags),
-        "brackets": [{"label": label, "start": start, "end": end} for label, start, end in parse.spans],
-        "score": parse.score,
-        "status": parse.status,
-        "repairs": list(parse.repairs),
+def describe_parse(parse: Parse) -> ClientParse:
+    """Return the answer for a sentence."""
+    return ClientParse(
+        words=tuple(parse.words),
+        tree=parse.brackets,
+        tags=tuple(parse.tags),
+        brackets=tuple(ClientBracket(*span) for span in parse.spans),
+        score=parse.score,
+        status=parse.status,
+        repairs=tuple(parse.repairs),
+        alternatives=tuple(map(describe_parse, parse.alternatives)),
+    )
+
+
+def list_answer_fields(answer: Any) -> dict[str, Any]:
+    """Return what JSON has of an answer, an object of the client. Fields that have their defaults are left out."""
+    return {
+        item.name: _list_parts(value)
+        for item in dataclasses.fields(answer)
+        if (value := getattr(answer, item.name)) != item.default
     }
-    if parse.alternatives:
-        fields["alternatives"] = [describe_parse(alternative) for alternative in parse.alternatives]
-    return fields
+
+
+def _list_parts(value: Any) -> Any:
+    """Return a value with the fields of the answers and brackets in it. Tuples of numbers stay as they are."""
+    if not isinstance(value, tuple) or not value:
+        return value
+    if isinstance(value[0], ClientBracket):
+        return [bracket._asdict() for bracket in value]
+    return list(map(list_answer_fields, value)) if dataclasses.is_dataclass(value[0]) else value
 
 
 async def _stream(service: TranslationService, request: TextRequest, details: Details) -> AsyncIterator[bytes]:
@@ -407,7 +416,9 @@ async def _stream(service: TranslationService, request: TextRequest, details: De
             answer = await asyncio.to_thread(_write_long, partial(describe_translation, details=details), results[0])
             events.put_nowait(f'event: text\ndata: {{"index": {index}, {answer[1:]}\n\n'.encode())
         else:
-            events.put_nowait(_write_event("text", {"index": index, **describe_translation(results[0], details)}))
+            events.put_nowait(
+                _write_event("text", {"index": index, **list_answer_fields(describe_translation(results[0], details))})
+            )
 
     async def translate_all() -> None:
         """Translate all texts at the same time, and put None behind the last event."""
