@@ -41,7 +41,7 @@ settings.load_profile("dragoman")
 
 TRAINING_MODULES = (
     *("torch", "numba", "llvmlite", "pyarrow", "sacrebleu", "safetensors.torch", "transformers", "ctranslate2", "playwright"),
-    *("dragoman.model.", "dragoman.training", "dragoman.experiments", "dragoman.export.onnx", "dragoman.tasks.torch_"),
+    *("dragoman.model.", "dragoman.training", "dragoman.experiments", "dragoman.tasks.torch_"),
     *("dragoman.inference.explain", "dragoman.parsing.explain_parse"),
 )
 """Beginnings of the names of modules that an environment with the runtime's dependencies cannot import."""

@@ -42,6 +42,8 @@ ctranslate2 = pytest.importorskip("ctranslate2", reason="compares with CTranslat
 pytestmark = pytest.mark.usefixtures("one_core")
 
 SMALL = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 16, "d_ff": 24, "num_heads": 2}
+T5 = {"norm_type": "rms", "position_encoding": "relative", "feed_forward_bias": False, "scale_embeddings": False}
+T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 MODEL_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper": ("paper", {}),
     "t2t-2017": ("t2t-2017", {}),
@@ -57,6 +59,9 @@ MODEL_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "mBART": ("modern", {"position_encoding": "learned", "max_positions": 40, "embedding_norm": True}),
     "MarianMT": ("t2t-2017", {"activation": "silu", "output_bias": True, "position_encoding": "halves"}),
     "fairseq with GELU": ("t2t-2017", {"activation": "gelu", "position_offset": 2}),
+    "RMSNorm, swiglu": ("paper", {"norm_type": "rms", "activation": "swiglu", "d_v": 5}),
+    "T5": ("modern", T5 | {"activation": "relu", "tie_embeddings": "all"}),
+    "T5 v1.1": ("modern", T5 | {"activation": "geglu", "tie_embeddings": "inputs"}),
     "untied and unscaled": ("modern", {"tie_embeddings": "none", "scale_embeddings": False, "norm_epsilon": 0.01}),
 }
 TWO_VOCABULARIES = "untied and unscaled"
@@ -283,11 +288,17 @@ def test_notes_name_differences_of_the_search() -> None:
     assert "seed" in notes(method="sample")
 
 
-def test_local_attention_cannot_be_exported(trained_bundle: Bundle, tmp_path: Path) -> None:
-    recipe = trained_bundle.recipe.model_copy(
-        update={"model": trained_bundle.recipe.model.model_copy(update={"attention_window": 3})}
-    )
-    with raises_code("export-unsupported", "model.attention_window = 3"):
+@pytest.mark.parametrize(
+    ("settings", "feature"),
+    [
+        ({"attention_window": 3}, "model.attention_window = 3"),
+        ({"decoder_autoregression": "ssru"}, "model.decoder_autoregression = 'ssru'"),
+        ({"position_encoding": "relative", "target_space_embedding": True}, "model.target_space_embedding = True"),
+    ],
+)
+def test_unsupported_layers_are_named(settings: dict[str, Any], feature: str, trained_bundle: Bundle, tmp_path: Path) -> None:
+    recipe = trained_bundle.recipe.model_copy(update={"model": trained_bundle.recipe.model.model_copy(update=settings)})
+    with raises_code("export-unsupported", feature):
         export_ctranslate2(replace(trained_bundle, recipe=recipe), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -193,6 +193,11 @@ def test_unsupported_feature_is_named(
         ({"embedding_norm": True}, "model.embedding_norm = True"),
         ({"target_space_embedding": True}, "model.target_space_embedding = True"),
         ({"attention_window": 3}, "model.attention_window = 3"),
+        ({"decoder_autoregression": "ssru"}, "model.decoder_autoregression = 'ssru'"),
+        ({"norm_type": "rms"}, "model.norm_type = 'rms'"),
+        ({"activation": "swiglu"}, "model.activation = 'swiglu'"),
+        ({"feed_forward_bias": False}, "model.feed_forward_bias = False"),
+        ({"position_encoding": "relative"}, "model.position_encoding = 'relative'"),
     ]
     for settings, feature in cases:
         with subtests.test(settings=settings, feature=feature):

@@ -186,7 +186,7 @@ class ModelConfig(ExtensibleSection):
         changes |= {"position_encoding": "none"} if self.position_encoding == "none" else {}
         return [f"model.{name} = {value!r}" for name, value in changes.items()]
 
-    def find_later_layers(self) -> list[str]:
+    def find_later_layers(self) -> dict[str, Any]:
         """Return the keys of layers that newer models have and other engines may not, with their values."""
         keys = {
             "decoder_autoregression": ("self-attention",),
@@ -196,7 +196,7 @@ class ModelConfig(ExtensibleSection):
             "position_encoding": ("interleaved", "concatenated", "halves", "learned", "none"),
             "tie_embeddings": ("all", "decoder", "none"),
         }
-        return [f"model.{key} = {value!r}" for key, known in keys.items() if (value := getattr(self, key)) not in known]
+        return {key: value for key, known in keys.items() if (value := getattr(self, key)) not in known}
 
     @model_validator
     def _check_consistency(self) -> None:

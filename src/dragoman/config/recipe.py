@@ -252,7 +252,8 @@ class Recipe(RecipeSection):
     @model_validator
     def _check_layers(self) -> None:
         if (later := self.model.find_later_layers()) and (unusual := self.model.find_unusual_layers()):
-            raise ValueError(f"{later[0]} is for the layers of the Transformer; drop it, or {unusual[0]}")
+            key, value = next(iter(later.items()))
+            raise ValueError(f"model.{key} = {value!r} is for the layers of the Transformer; drop it, or {unusual[0]}")
         for option in ("coverage_penalty", "replace_unknowns"):
             value = getattr(self.decoding, option)
             if value and not self.model.num_cross_attentions:

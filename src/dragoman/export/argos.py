@@ -25,8 +25,8 @@ from dragoman.bundle import Bundle
 from dragoman.data.tokenization.sentencepiece import SentencePieceTokenizer
 from dragoman.errors import OutputError
 from dragoman.export.card_writer import build_model_card
-from dragoman.export.ctranslate2 import build_spec, check_exportable, count_positions
-from dragoman.export.result import ExportResult, check_is_translator, describe_text_format, unsupported
+from dragoman.export.ctranslate2 import build_spec, check_exportable
+from dragoman.export.result import ExportResult, check_is_translator, count_positions, describe_text_format, unsupported
 from dragoman.io.storage import check_path_is_free, commit_file, make_dirs, sync_dir, to_write_error
 from dragoman.languages import get_language
 

@@ -26,7 +26,7 @@ from dragoman.config import DecodingConfig, ModelConfig
 from dragoman.data.tokenization.language_tokens import list_languages
 from dragoman.data.tokenization.pair_tokenizer import write_tokenizer
 from dragoman.data.tokenization.special_tokens import BEGIN_ID, END_ID, UNKNOWN_ID
-from dragoman.errors import BundleError, MissingDependencyError
+from dragoman.errors import MissingDependencyError
 from dragoman.export.card_writer import build_model_card
 from dragoman.export.result import (
     CARD_FILE,
@@ -36,7 +36,9 @@ from dragoman.export.result import (
     check_layers,
     check_unique_pieces,
     collect_metadata,
+    count_positions,
     describe_text_format,
+    unsupported,
 )
 from dragoman.export.usage import (
     IMPORTS,
@@ -58,7 +60,11 @@ Array = NDArray[np.float32]
 SUPPRESSED_LOGIT = -3e4
 # CTranslate2 ends a search after PATIENCE · beam_size outputs, dragoman when no alive hypothesis can win. Both agree from 2 on.
 PATIENCE = 2
+LATER_KEYS = ("norm_type", "feed_forward_bias", "activation", "position_encoding", "tie_embeddings")
+"""Keys of later layers that CTranslate2 has; it has no SSRU."""
 INT8_MAX = np.float32(127.0)
+ACTIVATIONS = {"relu": "RELU", "silu": "SWISH", "gelu": "GELU", "geglu": "GELUTanh", "swiglu": "SWISH"}
+"""Activations: name in the recipe → name in CTranslate2."""
 SEARCH_CODE = """
 translator = ctranslate2.Translator("PATH", compute_type="float32")
 sources = [encode(text) for text in ["A sentence."]]
@@ -142,8 +148,11 @@ def build_spec(bundle: Bundle, num_positions: int, *, is_int8: bool = False) -> 
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
         pre_norm=config.has_final_norm,
-        activation={"relu": Activation.RELU, "silu": Activation.SWISH, "gelu": Activation.GELU}[config.activation],
+        activation=Activation[ACTIVATIONS[config.activation]],
         layernorm_embedding=config.embedding_norm,
+        relative_attention_bias=config.position_encoding == "relative",
+        ffn_glu=config.is_gated,
+        rms_norm=config.norm_type == "rms",
     )
     spec.encoder.embeddings[0].weight = model.get_embedding("encoder")
     spec.decoder.embeddings.weight = model.get_embedding("decoder")
@@ -200,12 +209,15 @@ def _release_after(to_bytes: Callable[[], bytes], release: Callable[[], None]) -
 
 def check_exportable(config: ModelConfig) -> None:
     """Raise BundleError for a model that CTranslate2 cannot express."""
-    check_layers(config, "CTranslate2")
+    check_layers(config, "CTranslate2", later_keys=LATER_KEYS)
+    if config.position_encoding == "relative" and config.target_space_embedding:
+        raise unsupported(
+            "model.target_space_embedding = True", "CTranslate2 adds it to positions, which are relative here; export to onnx"
+        )
     if config.attention_window is not None:
-        raise BundleError(
-            f"model.attention_window = {config.attention_window}: CTranslate2 has no local attention; "
-            "train without a window to export",
-            code="export-unsupported",
+        raise unsupported(
+            f"model.attention_window = {config.attention_window}",
+            "CTranslate2 has no local attention; train without a window to export",
         )
 
 
@@ -270,22 +282,15 @@ def _describe_language_tokens(bundle: Bundle) -> list[str]:
     ]
 
 
-def count_positions(bundle: Bundle) -> int:
-    """Return the number of rows of the position tables: the most tokens of a source or output by the recipe."""
-    decoding, config = bundle.recipe.decoding, bundle.recipe.model
-    if config.position_encoding == "learned":
-        return config.max_positions
-    return decoding.max_source_tokens + decoding.max_extra_tokens
-
-
 def _set_stack(spec: Any, model: ModelWeights, stack: Stack, num_positions: int) -> None:
     """Set the layers of a stack, its positions and its last norm."""
     config = model.config
     spec.pre_norm = config.norm == "pre"
     spec.scale_embeddings = config.scale_embeddings
-    table_PD = model.compute_positions(stack, 0, num_positions)
-    space_D = model.get_target_space(stack)  # is added to every token, so it can be added to the positions
-    spec.position_encodings.encodings = table_PD if space_D is None else table_PD + space_D
+    if config.position_encoding != "relative":
+        table_PD = model.compute_positions(stack, 0, num_positions)
+        space_D = model.get_target_space(stack)  # is added to every token, so it can be added to the positions
+        spec.position_encodings.encodings = table_PD if space_D is None else table_PD + space_D
     if config.embedding_norm:
         _set_norm(spec.layernorm_embedding, model, f"{stack}.embedding.norm")
     if config.has_final_norm:
@@ -293,10 +298,15 @@ def _set_stack(spec: Any, model: ModelWeights, stack: Stack, num_positions: int)
     for index, layer_spec in enumerate(spec.layer):
         layer = f"{stack}.layers.{index}"
         _set_attention(layer_spec.self_attention, model, layer, "attention")
+        if config.position_encoding == "relative":
+            layer_spec.self_attention.relative_attention_bias = model.arrays[f"{stack}.relative_positions.weight"]
+            distance = np.int32(config.relative_attention_max_distance)
+            layer_spec.self_attention.relative_attention_max_distance = distance
         if stack == "decoder":
             _set_attention(layer_spec.attention, model, layer, "cross_attention")
-        for linear_spec, part in ((layer_spec.ffn.linear_0, "inner"), (layer_spec.ffn.linear_1, "outer")):
-            _set_linear(linear_spec, *_get_linear(model, f"{layer}.feed_forward.{part}"))
+        parts = {"linear_0": "gate", "linear_0_noact": "inner"} if config.is_gated else {"linear_0": "inner"}
+        for attribute, part in {**parts, "linear_1": "outer"}.items():
+            _set_linear(getattr(layer_spec.ffn, attribute), *_get_linear(model, f"{layer}.feed_forward.{part}"))
         _set_norm(layer_spec.ffn.layer_norm, model, f"{layer}.feed_forward_residual.norm")
 
 
@@ -339,7 +349,9 @@ def _set_linear(spec: Any, weight: Array, *bias: Array) -> None:
 
 
 def _set_norm(spec: Any, model: ModelWeights, name: str) -> None:
-    spec.gamma, spec.beta = (model.arrays[f"{name}.{part}"] for part in ("weight", "bias"))
+    spec.gamma = model.arrays[f"{name}.weight"]
+    if model.config.norm_type == "layer":
+        spec.beta = model.arrays[f"{name}.bias"]
 
 
 def _set_vocabulary(spec: Any, bundle: Bundle) -> None:

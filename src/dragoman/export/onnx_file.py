@@ -34,7 +34,7 @@ def write_onnx(path: Path, model: Any, weights: Mapping[str, TensorStream]) -> N
     Args:
         path: the new file
         model: ModelProto whose graph has no weights yet; its graph is removed
-        weights: weights of the graph by name, float32 or int64
+        weights: weights of the graph by name, float32, int64 or int8
     """
     is_embedded = count_bytes(weights) <= MAX_EMBEDDED_BYTES
     data_path = path.with_name(f"{path.name}.data")
@@ -70,7 +70,7 @@ def _describe_weight(name: str, stream: TensorStream, place: tuple[str, int, int
     weight = TensorProto(
         name=name,
         dims=list(stream.shape),
-        data_type=TensorProto.FLOAT if stream.dtype == np.float32 else TensorProto.INT64,
+        data_type={"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int8": TensorProto.INT8}[stream.dtype.name],
     )
     if place is not None:
         weight.data_location = TensorProto.EXTERNAL

@@ -41,10 +41,24 @@ def unsupported(feature: str, problem: str) -> BundleError:
     return BundleError(f"{feature}: {problem}", code="export-unsupported")
 
 
-def check_layers(config: ModelConfig, engine: str) -> None:
-    """Raise BundleError for layers that the paper's Transformer has not, such as recurrent ones or those of T5."""
-    if unusual := [*config.find_unusual_layers(), *config.find_later_layers()]:
+def check_layers(config: ModelConfig, engine: str, *, later_keys: Sequence[str] = ()) -> None:
+    """Raise BundleError for layers that the paper's Transformer has not, such as recurrent ones or those of T5.
+
+    later_keys: keys of `ModelConfig.find_later_layers` that the engine has
+    """
+    if unusual := config.find_unusual_layers():
         raise unsupported(unusual[0], f"{engine} has the layers of the Transformer only; translate with dragoman")
+    for key, value in config.find_later_layers().items():
+        if key not in later_keys:
+            raise unsupported(f"model.{key} = {value!r}", f"{engine} has no such layers; export to onnx")
+
+
+def count_positions(bundle: Bundle) -> int:
+    """Return the number of rows of a table of positions: the most tokens of a source or output by the recipe."""
+    decoding, config = bundle.recipe.decoding, bundle.recipe.model
+    if config.position_encoding == "learned":
+        return config.max_positions
+    return decoding.max_source_tokens + decoding.max_extra_tokens
 
 
 def check_is_translator(bundle: Bundle, engine: str) -> None:
