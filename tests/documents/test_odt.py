@@ -107,6 +107,7 @@ def test_code_is_kept() -> None:
     ("content", "code"),
     [
         (make_odt("", manifest="<manifest:encryption-data/>"), "invalid-format"),
+        (make_odt("", manifest="<x:y/><manifest:encryption-data/>"), "invalid-format"),
         (make_odt("", mimetype="spreadsheet"), "unknown-format"),
         (make_odt("<text:p>"), "invalid-format"),
         (make_zip({"content.xml": "<a/>"}), "unknown-format"),
@@ -116,6 +117,12 @@ def test_code_is_kept() -> None:
 def test_other_files_are_refused(content: bytes, code: str) -> None:
     with raises_code(code):
         parse_odt(content)
+
+
+def test_prefix_without_a_name_in_the_manifest_is_allowed() -> None:
+    """Templates of letters of LibreOffice 7.4 have such manifests, and LibreOffice opens them."""
+    content = make_odt("<text:p>One word</text:p>", manifest="<x:y/>")
+    check_document(parse_odt, content, is_bilingual=False)
 
 
 TABLE = 'xmlns:table="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'

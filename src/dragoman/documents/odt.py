@@ -22,6 +22,7 @@ from dragoman.documents.script_languages import ScriptCounts, ScriptLanguages
 from dragoman.documents.xml_spans import XmlElement, XmlSource, XmlText
 from dragoman.documents.xml_units import Code, Piece, UnitList, make_break, make_pair, make_point, read_parts
 from dragoman.documents.zip_document import ZipMembers
+from dragoman.errors import DataError
 from dragoman.languages import is_same_language
 from dragoman.text.word_codes import is_script_mark
 
@@ -51,6 +52,17 @@ def parse_ods(content: bytes) -> Document:
     return _parse(content, "ods", b"spreadsheet")
 
 
+def _is_protected(members: ZipMembers) -> bool:
+    """Return whether a password protects a document. Manifests of LibreOffice's own templates have a prefix without a name."""
+    name = "META-INF/manifest.xml"
+    try:
+        return any(True for _ in members.read_xml(name).iter_elements(("encryption-data",)))
+    except DataError as error:
+        if error.code != "invalid-format" or name not in members.members:
+            raise
+        return b"encryption-data" in members.open(name)[:]
+
+
 def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
     members = ZipMembers(content, format_name)
     media_type = _TYPE + kind
@@ -58,8 +70,7 @@ def _parse(content: bytes, format_name: str, kind: bytes) -> Document:
         raise members.error("holds a document of another kind; give it the name that fits", "unknown-format")
     if "META-INF/documentsignatures.xml" in members.members:
         raise members.error("has a digital signature, which a change breaks; remove the signature first")
-    manifest = members.read_xml("META-INF/manifest.xml")
-    if any(True for _ in manifest.iter_elements(("encryption-data",))):
+    if _is_protected(members):
         raise members.error("is protected by a password; save it without one")
     units = UnitList()
     names = [name for name in ("content.xml", "styles.xml") if name in members.members]
