@@ -37,12 +37,14 @@ GENERATED_PAGES = (
     "reference/schemas.md",
     "reference/errors.md",
     "reference/backends.md",
+    "benchmarks/claims.md",
 )
 # Modules that print one of the pages as Markdown, by `python -m MODULE`, beside this file or of dragoman.
 PAGE_MODULES = {
     "reference/recipe.md": "recipe_reference",
     "reference/errors.md": "dragoman.errors",
     "reference/backends.md": "dragoman.inference.backends.support_table",
+    "benchmarks/claims.md": "dragoman.paper.claims",
 }
 # Classes of the Python API whose fields the lines of `--json` repeat.
 DESCRIBED_BY: dict[str, type] = {"ParseLine": Parse}

@@ -1,0 +1,233 @@
+"""Measurements of claims that take seconds. Each returns the effect in words, and whether the claim holds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.config import make_recipe
+from dragoman.model.attention import Attention, explicit_attention
+from dragoman.model.factory import build_model
+from dragoman.model.layers import FeedForward
+from dragoman.paper.claims import ClaimResult
+from dragoman.paper.flop_counter import count_operations, count_sequential_matmuls, find_path_length
+from dragoman.paper.relative_positions import measure_offsets
+from dragoman.paper.scaling import measure_scaling
+from dragoman.paper.table1_layers import build_layer
+from dragoman.paper.table3_rows import PAPER_ROWS
+from dragoman.training.lr_schedule import compute_learning_rate
+
+ROWS_OF_2017 = 40_960
+"""Rows of the shared embedding in tensor2tensor's `wmt_ende_bpe32k`, with which the printed numbers of parameters come out."""
+ROUNDS = 7
+
+
+def measure_masking() -> ClaimResult:
+    """Return the gradients of each output of a decoder by its inputs."""
+    torch.manual_seed(1)
+    model = build_model(
+        make_recipe({"preset": "paper", "size": "tiny"}).model, source_vocab_size=20, target_vocab_size=20
+    ).eval()
+    embedded: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
+        """Keep the gradient of the embeddings of the target."""
+        output.retain_grad()
+        embedded.append(output)
+
+    handle = model.decoder.embedding.register_forward_hook(keep)
+    tokens_BT = torch.randint(4, 20, (1, 12))
+    later, earlier = 0.0, float("inf")
+    source_BS = torch.randint(4, 20, (1, 9))
+    for position in range(12):
+        embedded.clear()
+        logits_BTV = model(source_BS, tokens_BT)
+        logits_BTV[0, position].square().sum().backward()
+        gradient_BTD = embedded[-1].grad
+        assert gradient_BTD is not None
+        sizes_T = gradient_BTD[0].abs().amax(dim=-1)
+        later = max(later, float(sizes_T[position + 1 :].amax()) if position < 11 else 0.0)
+        earlier = min(earlier, float(sizes_T[: position + 1].amin()))
+    handle.remove()
+    return ClaimResult(
+        f"largest gradient by a later input: {later:g}; smallest by an earlier one: {earlier:.1e}", later == 0.0 < earlier
+    )
+
+
+def measure_additive() -> ClaimResult:
+    """Return time and memory of additive attention, v·tanh(q + k), over those of dot products."""
+    torch.manual_seed(1)
+    weight_K = torch.randn(64)
+
+    def attend_additively(x_BTK: Tensor) -> Tensor:
+        return (torch.tanh(x_BTK[:, :, None] + x_BTK[:, None]) @ weight_K).softmax(dim=-1) @ x_BTK
+
+    def attend(x_BTK: Tensor) -> Tensor:
+        return explicit_attention(x_BTK[:, None], x_BTK[:, None], x_BTK[:, None], None, 0.0)[:, 0]
+
+    x_BTK = torch.randn(1, 256, 64, requires_grad=True)
+    ratio = _compare_times(lambda: attend_additively(x_BTK), lambda: attend(x_BTK))
+    memory = count_operations(attend_additively, x_BTK).peak_bytes / count_operations(attend, x_BTK).peak_bytes
+    effect = f"additive attention takes {ratio:.0f} times the time and {memory:.0f} times the memory"
+    return ClaimResult(effect, ratio > 1.0 and memory > 1.0)
+
+
+def measure_variance() -> ClaimResult:
+    """Return the variance of q·k over d_k, and the gradient of the softmax, for growing d_k."""
+    rows = measure_scaling()
+    deviation = max(abs(row.variance - row.d_k) / row.standard_error for row in rows)
+    smallest = min(row.scaled_gradient for row in rows)
+    effect = (
+        f"variance / d_k is 1 within {deviation:.1f} standard errors; the gradient of the softmax falls from "
+        f"{rows[0].gradient:.2f} to {rows[-1].gradient:.2f}, and is {smallest:.2f} or more with the division"
+    )
+    return ClaimResult(effect, deviation < 4.0 and rows[-1].gradient < rows[-1].scaled_gradient)
+
+
+def measure_heads() -> ClaimResult:
+    """Return the operations of multi-head attention for several numbers of heads."""
+    counts = {}
+    for heads in (1, 4, 8, 16):
+        module = Attention(d_model=256, num_heads=heads, d_k=256 // heads, d_v=256 // heads, bias=False, dropout=0.0)
+        module.attention_impl = explicit_attention
+        x_BTD = torch.randn(1, 128, 256, requires_grad=True)
+        counts[heads] = count_operations(partial(_attend_to_itself, module), x_BTD).operations
+    spread = max(counts.values()) / min(counts.values())
+    return ClaimResult(f"most operations of 1, 4, 8 and 16 heads over fewest: {spread:.3f}", spread < 1.05)
+
+
+def _attend_to_itself(module: Attention, x_BTD: Tensor) -> Tensor:
+    output_BTD: Tensor = module(x_BTD, module.project_kv(x_BTD), None)
+    return output_BTD
+
+
+def measure_convolutions() -> ClaimResult:
+    """Return the difference between a feed-forward network and two convolutions of its weights."""
+    torch.manual_seed(1)
+    network = FeedForward(d_model=64, d_ff=256, dropout=0.0)
+    x_BTD = torch.randn(2, 10, 64)
+    inner_BFT = F.conv1d(x_BTD.mT, network.inner.weight[:, :, None], network.inner.bias).relu()
+    output_BTD = F.conv1d(inner_BFT, network.outer.weight[:, :, None], network.outer.bias).mT
+    difference = (network(x_BTD) - output_BTD).abs().max().item()
+    return ClaimResult(f"largest difference to two convolutions of the same weights: {difference:.0e}", difference < 1e-5)
+
+
+def measure_positions() -> ClaimResult:
+    """Return the errors of PE(pos+k) as a linear function of PE(pos)."""
+    rows = measure_offsets(layout="interleaved", d_model=128, num_positions=512)
+    error, control = max(row.rotation_error for row in rows), min(row.random_error for row in rows)
+    effect = f"error of the rotation at most {error:.0e}; the best function of random vectors errs by {control:.1f} or more"
+    return ClaimResult(effect, error < 1e-3 < control)
+
+
+def measure_sequential() -> ClaimResult:
+    """Return the sequential products of self-attention and of a recurrence over n positions."""
+    attention, recurrence = (
+        [count_sequential_matmuls(build_layer(kind, 4, 2), n, 4) for n in (9, 27, 81)]
+        for kind in ("self-attention", "recurrent (LSTM)")
+    )
+    effect = f"sequential products: {', '.join(map(str, attention))} beside {', '.join(map(str, recurrence))}"
+    return ClaimResult(effect, len(set(attention)) == 1 and recurrence == [9, 27, 81])
+
+
+def measure_paths() -> ClaimResult:
+    """Return the layers of convolutions after which each output depends on all inputs."""
+    lengths = (9, 27, 81, 243)
+    plain, dilated = ([find_path_length(kind, n, 4, 3) for n in lengths] for kind in ("convolution", "dilated convolution"))
+    effect = f"layers: {', '.join(map(str, plain))} and {', '.join(map(str, dilated))}"
+    return ClaimResult(effect, plain == [-(-(n - 1) // 2) for n in lengths] and dilated == [2, 3, 4, 5])
+
+
+def measure_recurrent() -> ClaimResult:
+    """Return the time of self-attention over that of PyTorch's fused LSTM, d = 256."""
+    lstm, attention = nn.LSTM(256, 256, batch_first=True), build_layer("self-attention", 256, 0)
+    ratios = {}
+    for n in (16, 64, 256, 1024):
+        x_BND = torch.randn(1, n, 256, requires_grad=True)
+        ratios[n] = _compare_times(partial(attention, x_BND), partial(_run_lstm, lstm, x_BND))
+    effect = "time over that of the LSTM: " + ", ".join(f"{ratio:.2f} (n {n})" for n, ratio in ratios.items())
+    return ClaimResult(effect, all(ratio < 1.0 for n, ratio in ratios.items() if n < 256))
+
+
+def _run_lstm(lstm: nn.LSTM, x_BND: Tensor) -> Tensor:
+    output_BND: Tensor = lstm(x_BND)[0]
+    return output_BND
+
+
+def measure_separable() -> ClaimResult:
+    """Return the operations of a separable convolution with k = n over those of self-attention and a feed-forward layer."""
+    ratios = {}
+    for n in (32, 64, 128, 256):
+        x_BND = torch.randn(1, n, 64, requires_grad=True)
+        network = FeedForward(d_model=64, d_ff=64, dropout=0.0)
+        other = count_operations(build_layer("self-attention", 64, 0), x_BND).operations
+        other += count_operations(network, x_BND).operations
+        ratios[n] = count_operations(build_layer("separable convolution", 64, n), x_BND).operations / other
+    effect = "operations over those of both: " + ", ".join(f"{ratio:.2f} (n {n})" for n, ratio in ratios.items())
+    return ClaimResult(effect, max(ratios.values()) / min(ratios.values()) < 4.0)
+
+
+def measure_schedule() -> ClaimResult:
+    """Return rates of equation 3."""
+    training = make_recipe({"preset": "paper", "size": "base"}).training
+    rates = [compute_learning_rate(training, d_model=512, step=step) for step in (1000, 4000, 16_000)]
+    parts = [rate / rates[0] for rate in rates]
+    effect = (
+        f"rates at 1,000, 4,000 and 16,000 steps as {' : '.join(f'{part:g}' for part in parts)}; the largest is {rates[1]:.3g}"
+    )
+    return ClaimResult(effect, all(abs(part - expected) < 1e-9 for part, expected in zip(parts, (1, 4, 2), strict=True)))
+
+
+def measure_parameters() -> ClaimResult:
+    """Return the rows of Table 3 whose printed number of parameters comes out."""
+    wrong, count = [], 0
+    for row in PAPER_ROWS:
+        if row.million_parameters is None or row.name == "big":
+            continue
+        count += 1
+        with torch.device("meta"):
+            config = make_recipe({"preset": "t2t-2017", "size": row.name}).model
+            model = build_model(config, source_vocab_size=ROWS_OF_2017, target_vocab_size=ROWS_OF_2017)
+        if round(model.num_parameters() / 1e6) != row.million_parameters:
+            wrong.append(row.name)
+    return ClaimResult(
+        f"{count - len(wrong)} of {count} printed numbers come out" + "".join(f", not {name}" for name in wrong), not wrong
+    )
+
+
+def _compare_times(first: Callable[[], Tensor], second: Callable[[], Tensor]) -> float:
+    """Return the processor time of one forward and backward pass over that of another, the median of rounds in turns."""
+    ratios = []
+    for _ in range(ROUNDS + 1):
+        times = []
+        for function in (first, second):
+            start, passes = time.process_time(), 0
+            while passes < 3 or time.process_time() - start < 0.02:
+                output = function()
+                output.backward(torch.ones_like(output))  # type: ignore[no-untyped-call]
+                passes += 1
+            times.append((time.process_time() - start) / passes)
+        ratios.append(times[0] / times[1])
+    return statistics.median(ratios[1:])
+
+
+MEASURES: Mapping[str, Callable[[], ClaimResult]] = {
+    "masking": measure_masking,
+    "additive": measure_additive,
+    "scaling": measure_variance,
+    "heads": measure_heads,
+    "convolutions": measure_convolutions,
+    "positions": measure_positions,
+    "sequential": measure_sequential,
+    "paths": measure_paths,
+    "recurrent": measure_recurrent,
+    "separable": measure_separable,
+    "schedule": measure_schedule,
+    "parameters": measure_parameters,
+}

@@ -1,0 +1,60 @@
+"""Claims of the paper: the published list, and the measurements that it names."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+
+from dragoman.cli.main import cli
+from dragoman.model.transformer import Decoder
+from dragoman.paper.claim_measures import MEASURES
+from dragoman.paper.claims import Claim, load_claims
+from dragoman.paper.commands.group import paper
+
+CLAIMS = load_claims()
+WITHOUT_CLOCK = ["masking", "heads", "convolutions", "sequential", "paths", "separable", "schedule", "parameters"]
+
+
+def test_each_measure_belongs_to_one_claim() -> None:
+    assert sorted(claim.measure for claim in CLAIMS if claim.measure) == sorted(MEASURES)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text[:40])
+def test_claim_names_what_its_verdict_needs(claim: Claim) -> None:
+    assert claim.section[0] in "34567"
+    was_run = claim.verdict != "not run"
+    assert [bool(text) for text in (claim.effect, claim.scale, claim.command)] == [was_run] * 3
+    assert claim.why or claim.verdict in ("holds", "not run")
+    if was_run:
+        options = {option for parameter in find_command(claim).params for option in parameter.opts}
+        assert {word for word in claim.command.split() if word.startswith("--")} <= options
+
+
+def find_command(claim: Claim) -> click.Command:
+    """Return the command that a claim names, as in `dragoman paper table1 --budget 45`."""
+    program, group, name, *_ = claim.command.split()
+    assert (program, group) == ("dragoman", "paper")
+    return paper.commands[name]
+
+
+@pytest.mark.parametrize("name", WITHOUT_CLOCK)
+def test_claims_without_a_clock_hold(name: str) -> None:
+    torch.manual_seed(2)
+    assert MEASURES[name]().holds
+
+
+def test_absent_mask_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Decoder, "_build_mask", lambda self, length, past_length, device: torch.ones(length, length).bool())
+    assert not MEASURES["masking"]().holds
+
+
+def test_command_lists_all_claims() -> None:
+    result = CliRunner().invoke(cli, ["paper", "claims"])
+    assert result.exit_code == 0
+    assert f"{len(CLAIMS)} claims" in result.stdout
+    document = json.loads(CliRunner().invoke(cli, ["paper", "claims", "--json"]).stdout)
+    assert [claim["text"] for claim in document["claims"]] == [claim.text for claim in CLAIMS]
