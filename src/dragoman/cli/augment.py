@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -214,16 +214,10 @@ def _translate_and_write(
     """Translate the lines of the files, and write their pairs. Files and output may be URLs."""
     from dataclasses import replace
 
-    from dragoman.cli.augment_stores import check_output_location, locate_inputs, resumable_output
-    from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
-    from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
-    from dragoman.cluster.ray_executor import connect
-    from dragoman.console.terminal import progress_bar, stderr_console
-    from dragoman.errors import DataError, InterruptedRun
-    from dragoman.formats.object_store import normalize_url
+    from dragoman.cli.augment_stores import check_output_location, locate_inputs
+    from dragoman.errors import DataError
     from dragoman.inference.bundle_store import locate_bundle
     from dragoman.inference.load import load
-    from dragoman.inference.synthetic_data import augment as write_pairs
     from dragoman.inference.synthetic_data import describe_request
 
     check_output_location(args.output, files, [bundle, *args.ensemble], overwrite=args.overwrite)
@@ -245,43 +239,81 @@ def _translate_and_write(
         if not total_lines:
             raise DataError(f"{inputs[0].name}: is empty; give a file with text")
         pairs = _read_input_pairs(augmentation, inputs, task)
-        start_time, resumed_lines = time.monotonic(), 0
+        start_time = time.monotonic()
         treat_termination_as_interrupt()
-        if args.cluster is not None:
-            bundles = tuple(normalize_url(path) for path in [bundle, *args.ensemble])
-            device_options: DeviceOptions = {"device": args.device, "precision": str(translator.precision)}
-            model = WorkerTranslator(bundles, on_one_thread(device_options))
-            function = AugmentShard(model, augmentation, decoding, output_format)
-            with progress_bar(stderr_console(), "translating", total_lines) as bar, connect(args.cluster) as executor:
-                status_counts: Mapping[str, int] = augment_on_cluster(
-                    pairs,
-                    function,
-                    args.output,
-                    request,
-                    executor,
-                    overwrite=args.overwrite,
-                    on_progress=lambda done: bar.set_done(done, total_lines),
-                )
-        else:
-            with (
-                resumable_output(args.output, request, overwrite=args.overwrite) as output_file,
-                progress_bar(stderr_console(), "translating", total_lines) as bar,
-            ):
-                resumed_lines = output_file.num_read
-                try:
-                    status_counts = write_pairs(
-                        pairs,
-                        augmentation,
-                        lambda lines, start_index: translator.translate(lines, start_index=start_index, **decoding),
-                        output_file,
-                        file_format=output_format,
-                        on_progress=bar.advance,
-                    )
-                except KeyboardInterrupt:
-                    resume_hint = f"{output_file.num_read:,} of {total_lines:,} lines are kept in {output_file.folder}"
-                    raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
+        translate = _translate_here if args.cluster is None else _translate_on_cluster
+        job = _AugmentJob(translator, augmentation, decoding, output_format, pairs, total_lines, request)
+        resumed_lines, status_counts = translate(args, bundle, job)
         summary = _summarize(args.output, resumed_lines, time.monotonic() - start_time, total_lines, status_counts)
         _finish(bundle, task, summary, args.as_json)
+
+
+@dataclass(frozen=True)
+class _AugmentJob:
+    """Pairs to translate, and what makes the output what it is.
+
+    request: description of the job; an output of another one is not continued
+    """
+
+    translator: Translator
+    augmentation: Augmentation
+    decoding: dict[str, Any]
+    output_format: PairFileFormat
+    pairs: Iterable[Pair]
+    total_lines: int
+    request: dict[str, Any]
+
+
+def _translate_here(args: AugmentOptions, _bundle: Path, job: _AugmentJob) -> tuple[int, Mapping[str, int]]:
+    """Translate on this machine. Return the number of lines that an interrupted command has done, and the counts by status."""
+    from dragoman.cli.augment_stores import resumable_output
+    from dragoman.console.terminal import progress_bar, stderr_console
+    from dragoman.errors import InterruptedRun
+    from dragoman.inference.synthetic_data import augment as write_pairs
+
+    with (
+        resumable_output(args.output, job.request, overwrite=args.overwrite) as output_file,
+        progress_bar(stderr_console(), "translating", job.total_lines) as bar,
+    ):
+        resumed_lines = output_file.num_read
+        try:
+            status_counts = write_pairs(
+                job.pairs,
+                job.augmentation,
+                lambda lines, start_index: job.translator.translate(lines, start_index=start_index, **job.decoding),
+                output_file,
+                file_format=job.output_format,
+                on_progress=bar.advance,
+            )
+        except KeyboardInterrupt:
+            resume_hint = f"{output_file.num_read:,} of {job.total_lines:,} lines are kept in {output_file.folder}"
+            raise InterruptedRun(f"interrupted: {resume_hint}; run the same command to resume") from None
+    return resumed_lines, status_counts
+
+
+def _translate_on_cluster(args: AugmentOptions, bundle: Path, job: _AugmentJob) -> tuple[int, Mapping[str, int]]:
+    """Translate on the cluster of the options; see `_translate_here`."""
+    from dragoman.cli.cluster_augment import AugmentShard, augment_on_cluster
+    from dragoman.cli.cluster_translate import WorkerTranslator, on_one_thread
+    from dragoman.cluster.ray_executor import connect
+    from dragoman.console.terminal import progress_bar, stderr_console
+    from dragoman.formats.object_store import normalize_url
+
+    assert args.cluster is not None
+    bundles = tuple(normalize_url(path) for path in [bundle, *args.ensemble])
+    device_options: DeviceOptions = {"device": args.device, "precision": str(job.translator.precision)}
+    model = WorkerTranslator(bundles, on_one_thread(device_options))
+    function = AugmentShard(model, job.augmentation, job.decoding, job.output_format)
+    with progress_bar(stderr_console(), "translating", job.total_lines) as bar, connect(args.cluster) as executor:
+        return 0, augment_on_cluster(
+            job.pairs,
+            function,
+            args.output,
+            job.request,
+            executor,
+            overwrite=args.overwrite,
+            on_progress=lambda done: bar.set_done(done, job.total_lines),
+        )
 
 
 def _finish(bundle: Path, task: TaskConfig, summary: AugmentOutput, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,6 @@ def init(
     Example:  dragoman init train.en train.de
               dragoman init memory.tmx --from en --to de -o own.toml
     """
-    from dragoman.config.recipe_schema import make_recipe_schema
     from dragoman.console.terminal import print_facts, print_json, stderr_console
     from dragoman.data.corpus_survey import survey_pairs
     from dragoman.data.data_defaults import read_training_recipe
@@ -53,7 +53,6 @@ def init(
     from dragoman.errors import DataError
     from dragoman.formats.readers import check_files_exist, read_pairs
     from dragoman.formats.writers import write_pairs
-    from dragoman.io.storage import atomic_write
     from dragoman.runtime.counts import format_minutes
 
     if output.suffix != ".toml" or not output.parent.is_dir():
@@ -78,27 +77,16 @@ def init(
     num_held_out = len(held_out) // 2
     if not valid and not num_held_out:
         raise DataError(f"{corpus}: {survey.pairs:,} pairs are too few to hold some out; give --valid")
+    from_language, to_language = languages
     for name, part in zip(set_names, (held_out[:num_held_out], held_out[num_held_out:]), strict=False):
         write_pairs(
-            name,
-            part,
-            file_format="lines",
-            source_language=languages[0],
-            target_language=languages[1],
-            overwrite=overwrite,
+            name, part, file_format="lines", source_language=from_language, target_language=to_language, overwrite=overwrite
         )
-
-    def write(choice: str = "", *, overwrite: bool) -> None:
-        with atomic_write(output, overwrite=overwrite) as file:
-            file.write(format_recipe(survey, path=output, languages=languages, train=corpus, sets=sets, choice=choice))
-
-    schema_file = output.with_name(SCHEMA_FILE)
-    if overwrite or not schema_file.exists():
-        with atomic_write(schema_file, overwrite=overwrite) as file:
-            json.dump(make_recipe_schema(), file, indent=1, ensure_ascii=False)
-    write(overwrite=overwrite)
+    _write_schema(output.with_name(SCHEMA_FILE), overwrite=overwrite)
+    describe = partial(format_recipe, survey, path=output, languages=languages, train=corpus, sets=sets)
+    _write_text(output, describe(choice=""), overwrite=overwrite)
     recipe, choice = read_training_recipe(output)
-    write((choice or "").partition("; ")[0], overwrite=True)
+    _write_text(output, describe(choice=(choice or "").partition("; ")[0]), overwrite=True)
     minutes = _estimate_minutes(recipe)
     if as_json:
         facts = {"recipe": str(output), "languages": list(languages), "size": recipe.size, "minutes": minutes}
@@ -111,6 +99,21 @@ def init(
     held = "" if valid else f", and {num_held_out:,} pairs each in {stem}.valid.* and {stem}.test.*"
     click.echo(f"{output}: written{held}")
     click.echo(f"Try next:\n  dragoman clean {output} -o cleaned\n  dragoman train {output}")
+
+
+def _write_schema(path: Path, *, overwrite: bool) -> None:
+    """Write the schema of recipes, unless there is one and `overwrite` is false."""
+    from dragoman.config.recipe_schema import make_recipe_schema
+
+    if overwrite or not path.exists():
+        _write_text(path, json.dumps(make_recipe_schema(), indent=1, ensure_ascii=False), overwrite=overwrite)
+
+
+def _write_text(path: Path, text: str, *, overwrite: bool) -> None:
+    from dragoman.io.storage import atomic_write
+
+    with atomic_write(path, overwrite=overwrite) as file:
+        file.write(text)
 
 
 def _estimate_minutes(recipe: Recipe) -> float | None:

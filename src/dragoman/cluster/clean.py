@@ -253,17 +253,16 @@ def find_repeated_rows(
     folder: StoreFolder,
     executor: Executor,
     *,
-    rows_per_partition: int = ROWS_PER_PARTITION,
     on_progress: ProgressCallback = lambda *_: None,
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return a mask over the rows of all shards: True if an earlier row has the same digest."""
     row_counts = [record.summary["num_rows"] for record in records]
     num_rows = sum(row_counts)
-    num_partitions = min(NUM_BUCKETS, max(executor.count_workers(), -(-num_rows // rows_per_partition)))
+    num_partitions = min(NUM_BUCKETS, max(executor.count_workers(), -(-num_rows // ROWS_PER_PARTITION)))
     bounds = [partition * NUM_BUCKETS // num_partitions for partition in range(num_partitions + 1)]
     files = tuple(f"{record.name}.{filter_name}" for record in records)
     digests = [record.files[filter_name] for record in records]
-    function = FindRepeats(folder, files, tuple(accumulate(row_counts, initial=0))[:-1], rows_per_partition)
+    function = FindRepeats(folder, files, tuple(accumulate(row_counts, initial=0))[:-1], ROWS_PER_PARTITION)
     shards = [
         Shard(
             f"{filter_name}-{start:03d}-{end:03d}",

@@ -363,10 +363,10 @@ def count_lines(source: Path | None) -> int | None:
     return sum(1 for _ in read_lines(source))
 
 
-def format_line_numbers(line_numbers: Sequence[int], max_shown: int = 5) -> str:
+def format_line_numbers(line_numbers: Sequence[int]) -> str:
     """Return the number of lines and the first of their numbers: `7 (1, 2, 3, 4, 5, …)`."""
-    shown = ", ".join(map(str, line_numbers[:max_shown]))
-    return f"{len(line_numbers)} ({shown}{', …' if len(line_numbers) > max_shown else ''})"
+    shown = ", ".join(map(str, line_numbers[:5]))
+    return f"{len(line_numbers)} ({shown}{', …' if len(line_numbers) > 5 else ''})"
 
 
 def print_note(text: str) -> None:

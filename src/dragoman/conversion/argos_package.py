@@ -18,7 +18,8 @@ from functools import cached_property
 from pathlib import Path
 
 from dragoman.conversion.checkpoint_reader import damaged
-from dragoman.conversion.ctranslate2_model import MODEL_FILE, build_model, open_folder, read_license
+from dragoman.conversion.ctranslate2_model import MODEL_FILE, build_model, open_folder
+from dragoman.conversion.model_card import read_license
 from dragoman.conversion.source_files import MAX_FILE_BYTES, ModelSettings, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel
 from dragoman.conversion.text_tokenizers import build_pair_tokenizer, describe_text, find_segmenters

@@ -21,7 +21,7 @@ from dragoman.conversion.checkpoint_reader import Array, damaged
 from dragoman.conversion.ctranslate2_binary import BinaryModel, read_binary
 from dragoman.conversion.language_codes import M2M100_LANGUAGES, NLLB_LANGUAGES, WMT21_LANGUAGES
 from dragoman.conversion.mapped_arrays import MappedArrays
-from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_card import read_license
 from dragoman.conversion.source_files import MAX_JSON_BYTES, ModelSettings, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, RowSource, WeightBuilder, build_recipe
 from dragoman.conversion.text_tokenizers import (
@@ -128,12 +128,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         license_name=read_license(files),
         notes=notes,
     )
-
-
-def read_license(files: SourceFiles) -> str | None:
-    """Return the license that the model card states."""
-    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
-    return next(iter(card.get("license", [])), None)
 
 
 def open_folder(files: SourceFiles) -> CTranslate2Folder:

@@ -17,7 +17,7 @@ from typing import Any
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options, read_generation_settings
-from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section, describe_bart
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
@@ -71,7 +71,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     if forced not in (None, settings["bos_token_id"]):
         raise settings.refuse("forced_bos_token_id", "dragoman begins an output of BART with <s> only")
     source_language, target_language = options.source_language or "", options.target_language or ""
-    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
     section = build_model_section(settings, is_pre_norm=False, tie_embeddings="all", attention_dropout=0.0)
     recipe = build_recipe(
         {
@@ -99,7 +98,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         origin=ModelOrigin(
             format=NAME,
             name=options.name,
-            license=next(iter(card.get("license", [])), None),
+            license=read_license(files),
             source_languages=[source_language] if source_language else None,
             target_languages=[target_language] if target_language else None,
         ),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
-from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.stated_tokens import list_stated_texts
@@ -67,7 +67,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     source = _build_tokenizer(files, SOURCE_VOCABULARY, scheme, source_order, lowercase=lowercase)
     target = source if is_joint else _build_tokenizer(files, TARGET_VOCABULARY, scheme, target_order, lowercase=lowercase)
     source_language, target_language = _read_languages(settings, options)
-    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
     document = {
         "name": options.name,
         "task": {"source_language": source_language, "target_language": target_language, "tokenized": True},
@@ -91,7 +90,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         origin=ModelOrigin(
             format=NAME,
             name=options.name,
-            license=next(iter(card.get("license", [])), None),
+            license=read_license(files),
             source_languages=[source_language] if source_language else None,
             target_languages=[target_language] if target_language else None,
         ),

@@ -26,7 +26,7 @@ from dragoman.conversion.language_codes import (
     NLLB_LANGUAGES,
     WMT21_LANGUAGES,
 )
-from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import build_model_section, describe_bart
 from dragoman.conversion.original_tokenizer import check_token_ids, open_tokenizer_json, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
@@ -107,7 +107,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     source_language, target_language = _choose_languages(
         files, settings, tokenizer_settings, options, languages, order, vocabulary, pattern
     )
-    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
     model_section = build_model_section(
         settings, is_pre_norm=True, tie_embeddings="all", attention_dropout=0.0 if is_mbart else 0.1
     )
@@ -134,7 +133,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         origin=ModelOrigin(
             format=NAME,
             name=options.name,
-            license=next(iter(card.get("license", [])), None),
+            license=read_license(files),
             source_languages=list(languages),
             target_languages=list(languages),
         ),

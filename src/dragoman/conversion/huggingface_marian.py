@@ -18,7 +18,7 @@ from typing import Any
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
-from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_card import read_license
 from dragoman.conversion.model_section import ACTIVATIONS
 from dragoman.conversion.original_tokenizer import check_token_ids, open_transformers_tokenizer
 from dragoman.conversion.padding_rows import are_padding_rows, describe_padding
@@ -86,7 +86,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     )
     languages = list_languages(LANGUAGE_TOKEN, tokenizer.source)
     source_language, target_language = _read_languages(files, options, languages)
-    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
     document = {
         "name": options.name,
         "task": {"source_language": source_language, "target_language": target_language},
@@ -108,7 +107,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         origin=ModelOrigin(
             format=NAME,
             name=options.name,
-            license=next(iter(card.get("license", [])), None),
+            license=read_license(files),
             source_languages=[source_language] if source_language else None,
             target_languages=(languages if len(languages) > 1 else [target_language] if target_language else None),
         ),

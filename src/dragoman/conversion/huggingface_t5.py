@@ -22,7 +22,7 @@ import numpy as np
 from dragoman.bundle import ModelOrigin
 from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.generation_options import convert_generation_options
-from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_card import read_license
 from dragoman.conversion.original_tokenizer import (
     EncodeRows,
     check_token_ids,
@@ -94,7 +94,6 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
     has_languages = len(languages) > 1
     source_language, target_language = options.source_language or "", options.target_language or ""
     weights, is_tied = _build_weights(files, settings, order)
-    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
     num_positions = settings.integer("n_positions", 512)
     document = {
         "name": options.name,
@@ -120,7 +119,7 @@ def read(files: SourceFiles, options: ConversionOptions) -> ConvertedModel:
         origin=ModelOrigin(
             format=NAME,
             name=options.name,
-            license=next(iter(card.get("license", [])), None),
+            license=read_license(files),
             source_languages=[source_language] if source_language else None,
             target_languages=languages if has_languages else [target_language] if target_language else None,
         ),

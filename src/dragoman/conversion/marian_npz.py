@@ -22,7 +22,7 @@ from dragoman.conversion.checkpoint_reader import damaged
 from dragoman.conversion.mapped_arrays import MappedArray, MappedArrays
 from dragoman.conversion.marian_binary import Int8Array, is_binary, open_binary, read_lexical_table
 from dragoman.conversion.marian_yaml import parse_settings, parse_vocabulary
-from dragoman.conversion.model_card import read_front_matter
+from dragoman.conversion.model_card import read_license
 from dragoman.conversion.npz_file import open_npz
 from dragoman.conversion.source_files import ModelSettings, SourceFiles
 from dragoman.conversion.target import ConversionOptions, ConvertedModel, WeightBuilder, build_recipe
@@ -366,9 +366,8 @@ def _read_languages(files: SourceFiles, model_file: str) -> tuple[list[str], lis
 
 def _read_license(files: SourceFiles) -> str | None:
     """Return the license of the model card, or that of the file `LICENSE` if it is the one of OPUS-MT."""
-    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
-    if "license" in card:
-        return next(iter(card["license"]), None)
+    if license_name := read_license(files):
+        return license_name
     is_attribution = "LICENSE" in files and "Attribution 4.0 International" in files.read_text("LICENSE")[:1000]
     return "cc-by-4.0" if is_attribution else None
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dragoman.conversion.source_files import SourceFiles
 
 MAX_VALUE_LENGTH = 200
 """Longest value that is kept."""
+
+
+def read_license(files: SourceFiles) -> str | None:
+    """Return the license that the model card of a folder states."""
+    card = read_front_matter(files.read_text("README.md")) if "README.md" in files else {}
+    return next(iter(card.get("license", [])), None)
 
 
 def read_front_matter(text: str) -> dict[str, list[str]]:

@@ -67,13 +67,13 @@ class CorpusSurvey:
         return f"{number:,} ({number / max(self.pairs, 1):.1%})" if number else "none"
 
 
-def survey_pairs(pairs: Iterable[Pair], *, seed: int = 1) -> tuple[CorpusSurvey, list[Pair]]:
-    """Read at most `MAX_SURVEYED_PAIRS` pairs. The same pairs and seed give the same result.
+def survey_pairs(pairs: Iterable[Pair]) -> tuple[CorpusSurvey, list[Pair]]:
+    """Read at most `MAX_SURVEYED_PAIRS` pairs. The same pairs give the same result.
 
     Returns the survey, and random pairs for two sets of equal size, each of at most `MAX_HELD_OUT`. They are different pairs
     whose sides are neither empty nor equal.
     """
-    survey, rng = CorpusSurvey(), random.Random(seed)
+    survey, rng = CorpusSurvey(), random.Random(1)
     held_out: list[Pair] = []
     seen = set[bytes]()
     lengths: tuple[list[int], list[int]] = ([], [])

@@ -195,10 +195,8 @@ def tokenized_bleu_metric(*, lowercase: bool = False) -> BLEU:
     return BLEU(tokenize="none", force=True, smooth_method="none", lowercase=lowercase)
 
 
-def bleu_metric(tokenize: str, *, lowercase: bool = False, effective_order: bool = False) -> BLEU:
+def bleu_metric(tokenize: str, *, lowercase: bool = False) -> BLEU:
     """Return sacreBLEU's BLEU metric. "none" suppresses its warning about tokenized text.
-
-    effective_order: leave out the orders of n-grams that a short line does not have, as scores of single lines do
 
     Raises RecipeError for a tokenizer that is unknown or cannot run.
     """
@@ -209,7 +207,7 @@ def bleu_metric(tokenize: str, *, lowercase: bool = False, effective_order: bool
             f"tokenize = {tokenize!r}: unknown BLEU tokenizer; use one of {', '.join(BLEU.TOKENIZERS)}", code="unknown-metric"
         )
     try:
-        return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none", effective_order=effective_order)
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     except (RuntimeError, OSError, AssertionError) as error:  # no MeCab, another dictionary, or a model without download
         reason = " ".join(str(error).split())
         raise RecipeError(f"tokenize = {tokenize!r}: the BLEU tokenizer cannot run; {reason}", code="unknown-metric") from error

@@ -21,6 +21,7 @@ SymbolKind = Literal["label", "tag", "remainder"]
 _MAX_RARE_COUNT = 10
 """Maximum count of a word that contributes to the suffix statistics."""
 _MAX_SUFFIX_LENGTH = 4
+_MIN_RATIO = 1e-4
 _WORD_PRIOR_WEIGHT = 1.0
 _SUFFIX_PRIOR_WEIGHT = 5.0
 """Weights of the priors, as numbers of observations: of the suffixes for a word, and of a shorter suffix for a longer one."""
@@ -113,16 +114,17 @@ class Lexicon:
                     for suffix in _iter_suffixes(word):
                         self.tags_by_suffix[suffix][symbol.label] += count
 
-    def score_symbols(self, word: str, tag: str | None = None, *, min_ratio: float = 1e-4) -> dict[Symbol, float]:
+    def score_symbols(self, word: str, tag: str | None = None) -> dict[Symbol, float]:
         """Return log P(tag | word) − log P(tag) of each tag symbol, without the constant log P(word).
 
+        Tags below `_MIN_RATIO` of the best probability are left out.
+
         tag: the only possible tag; an unknown tag is ignored
-        min_ratio: tags below this fraction of the best probability are left out
         """
         symbol_counts = self.symbols_by_word.get(word, Counter[Symbol]())
         known_tag = tag if tag in self.symbols_by_tag else None
         tag_probabilities = {known_tag: 1.0} if known_tag is not None else self._estimate_tag_probabilities(word, symbol_counts)
-        min_probability = min_ratio * max(tag_probabilities.values())
+        min_probability = _MIN_RATIO * max(tag_probabilities.values())
         total = self.tag_counts.total()
         log_scores: dict[Symbol, float] = {}
         for label, tag_probability in tag_probabilities.items():
@@ -133,7 +135,7 @@ class Lexicon:
                 symbol_probability = (symbol_counts[symbol] + _WORD_PRIOR_WEIGHT * count / self.tag_counts[label]) / (
                     word_tag_count + _WORD_PRIOR_WEIGHT
                 )
-                if symbol_probability >= min_ratio:
+                if symbol_probability >= _MIN_RATIO:
                     log_scores[symbol] = math.log(tag_probability * symbol_probability / count * total)
         return log_scores
 

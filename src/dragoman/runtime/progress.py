@@ -17,8 +17,7 @@ RATE_WINDOW_SECONDS = 60.0
 class LineTimer:
     """Time since the last line of a log. The tasks of one command share a timer, so the interval holds across tasks."""
 
-    def __init__(self, *, interval_seconds: float = LINE_INTERVAL_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self.interval_seconds = interval_seconds
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._last_line_time = clock()
         self._lock = threading.Lock()
@@ -32,7 +31,7 @@ class LineTimer:
         """Return whether a line is due. If it is, the caller writes it, and the timer starts again."""
         with self._lock:
             now = self.clock()
-            if now - self._last_line_time < self.interval_seconds:
+            if now - self._last_line_time < LINE_INTERVAL_SECONDS:
                 return False
             self._last_line_time = now
             return True

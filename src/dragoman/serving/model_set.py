@@ -89,10 +89,7 @@ class ParseKey:
 
 
 class ModelSet:
-    """Loaded bundles. A reload makes a new set, and requests in progress go on with the one that they have.
-
-    build_step: returns the step of a model for a pair; by default, the translator of the model tells its fields
-    """
+    """Loaded bundles. A reload makes a new set, and requests in progress go on with the one that they have."""
 
     def __init__(
         self,
@@ -100,7 +97,6 @@ class ModelSet:
         *,
         pivot: str | None = None,
         parser: ServedParser | None = None,
-        build_step: Callable[[ServedModel, Pair], Step] | None = None,
     ) -> None:
         self.models = tuple(models)
         self.parser = parser
@@ -108,7 +104,7 @@ class ModelSet:
         self.steps: dict[Pair, Step] = {}
         for model in models:
             for pair in model.pairs:
-                step = self.steps.setdefault(_normalize(pair), (build_step or _build_step)(model, pair))
+                step = self.steps.setdefault(_normalize(pair), _build_step(model, pair))
                 if step.model is not model:
                     logger.warning("%s to %s: %s translates the pair, not %s", *pair, step.model.name, model.name)
         self.codes = {get_language(code): code for model in models for pair in model.pairs for code in pair}

@@ -13,7 +13,7 @@ from dragoman.data.padding import pad_sequences
 from dragoman.data.tokenization.special_tokens import END_ID
 from dragoman.decoding.hypothesis import Hypothesis, LengthPenalty
 from dragoman.errors import refuse_steps
-from dragoman.tasks.generation import OnProgress, batch_by_length
+from dragoman.tasks.generation import batch_by_length
 
 FloatArray = NDArray[np.float32]
 IdArray = NDArray[np.int64]
@@ -50,7 +50,6 @@ def score_pairs(
     *,
     start_id: int,
     prompt: Sequence[int] = (),
-    on_progress: OnProgress = lambda _: None,
 ) -> list[Hypothesis]:
     """Return each target as a scored hypothesis of its source (forced decoding). prompt: see `generate`
 
@@ -68,7 +67,6 @@ def score_pairs(
             token_log_probs = log_probs_T[len(prompt) : len(prompt) + len(targets[index]) + 1].tolist()
             score = sum(token_log_probs) / penalty(float(len(token_log_probs)))
             results[index] = Hypothesis(tuple(targets[index]), tuple(token_log_probs), score, True)
-        on_progress(len(indices))
     return [results[index] for index in range(len(sources))]
 
 

@@ -26,7 +26,7 @@ _LINE_STYLES = ("-", "--", ":")
 _MIN_MARKER_GAP = 3.0
 _MARKER_COLOR = "#cf222e"
 _MARGIN, _ROW_HEIGHT, _LEGEND_LINE_WIDTH = 16.0, 22.0, 44.0
-_MAX_BAR_NAME_WIDTH, _MAX_TOKEN_WIDTH = 260.0, 150.0
+_MAX_BAR_NAME_WIDTH, _MAX_TOKEN_WIDTH, _BAR_CHART_WIDTH = 260.0, 150.0, 720
 _TOKEN_ANGLE_DEGREES = 55.0
 _MAX_CELL_SIZE = 28.0
 _CELL_COLOR = "#0072b2"
@@ -250,7 +250,7 @@ def _describe_series(series: Series) -> str:
     )
 
 
-def render_bar_chart(groups: Sequence[BarGroup], *, title: str, x_label: str, width: int = 720) -> str:
+def render_bar_chart(groups: Sequence[BarGroup], *, title: str, x_label: str) -> str:
     """Draw the groups as an SVG with all values as text.
 
     The scale begins at 0, and values must not be negative.
@@ -260,6 +260,7 @@ def render_bar_chart(groups: Sequence[BarGroup], *, title: str, x_label: str, wi
     bars = [bar for group in groups for bar in group.bars]
     if not bars:
         raise ValueError("groups: have no bar; a bar chart needs a bar")
+    width = _BAR_CHART_WIDTH
     left = _MARGIN + min(_MAX_BAR_NAME_WIDTH, max(estimate_text_width(bar.name, FONT_SIZE) for bar in bars))
     right = _MARGIN + max(estimate_text_width(_format_bar_value(bar), FONT_SIZE) for bar in bars)
     height = _ROW_HEIGHT * (len(groups) + len(bars)) + 88

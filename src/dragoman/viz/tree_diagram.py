@@ -52,8 +52,8 @@ def render_tree(
     return render_trees([TreeDrawing(words, brackets, tags, title)])
 
 
-def render_trees(drawings: Sequence[TreeDrawing], *, title: str = "") -> str:
-    """Draw several stacked trees as an SVG. `title` is for screen readers. Raises ValueError as `render_tree` does."""
+def render_trees(drawings: Sequence[TreeDrawing]) -> str:
+    """Draw several stacked trees as an SVG. Raises ValueError as `render_tree` does."""
     body: list[str] = []
     width, top, descriptions = 0.0, 0.0, []
     for drawing in drawings:
@@ -66,7 +66,7 @@ def render_trees(drawings: Sequence[TreeDrawing], *, title: str = "") -> str:
         "dragoman-tree",
         width=width,
         height=top,
-        title=title or (drawings[0].title if len(drawings) == 1 else "") or "A parse tree",
+        title=(drawings[0].title if len(drawings) == 1 else "") or "A parse tree",
         description="\n".join(descriptions),
         body="\n".join(element for element in body if element),
         light=_LIGHT,
