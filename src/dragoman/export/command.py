@@ -37,9 +37,12 @@ class ExportOutput:
 @click.argument("output", type=PATH_TYPE)
 @click.option("--to", "target_format", type=click.Choice(TARGET_FORMATS), required=True, help="Engine that reads the export.")
 @click.option("--int8", "is_int8", is_flag=True, help="Write the matrices of an ONNX export as int8, a quarter of the size.")
+@click.option("--page", "has_page", is_flag=True, help="Write a page beside an ONNX export that translates in a browser.")
 @overwrite_option("Replace an earlier export.")
 @json_option()
-def export(bundle: Path, output: Path, target_format: str, is_int8: bool, overwrite: bool, as_json: bool) -> None:
+def export(
+    bundle: Path, output: Path, target_format: str, is_int8: bool, has_page: bool, overwrite: bool, as_json: bool
+) -> None:
     """Write BUNDLE to OUTPUT in the format of another engine. OUTPUT is a new folder, or a new file for argos.
 
     \b
@@ -66,8 +69,9 @@ def export(bundle: Path, output: Path, target_format: str, is_int8: bool, overwr
     from dragoman.io.json_fields import copy_fields
     from dragoman.io.storage import check_path_is_free
 
-    if is_int8 and target_format != "onnx":
-        raise click.UsageError(f"--int8: is for --to onnx, and --to is {target_format}; leave it out")
+    for option, is_given in (("--int8", is_int8), ("--page", has_page)):
+        if is_given and target_format != "onnx":
+            raise click.UsageError(f"{option}: is for --to onnx, and --to is {target_format}; leave it out")
     if not overwrite:
         check_path_is_free(output)
     model = load_bundle(bundle)
@@ -78,7 +82,7 @@ def export(bundle: Path, output: Path, target_format: str, is_int8: bool, overwr
             scores = read_scores(bundle, model.metadata)
             exported = export_huggingface(model, output, scores=scores, overwrite=overwrite)
         case "onnx":
-            exported = export_onnx(model, output, is_int8=is_int8, overwrite=overwrite)
+            exported = export_onnx(model, output, is_int8=is_int8, has_page=has_page, overwrite=overwrite)
         case _:
             exported = export_argos(model, output, scores=read_scores(bundle, model.metadata), overwrite=overwrite)
     if as_json:

@@ -44,6 +44,7 @@ from dragoman.export.usage import (
     list_tokens,
     write_text_code,
 )
+from dragoman.export.web_page import check_page, describe_page, write_page
 from dragoman.io.storage import atomic_dir, write_json
 from dragoman.tasks.generation import FORBIDDEN_IDS
 from dragoman.tasks.inference_model import get_decoder_start_id
@@ -77,10 +78,13 @@ print([translate(text) for text in ["A sentence."]])
 """
 
 
-def export_onnx(bundle: Bundle, path: Path, *, is_int8: bool = False, overwrite: bool = False) -> ExportResult:
+def export_onnx(
+    bundle: Bundle, path: Path, *, is_int8: bool = False, has_page: bool = False, overwrite: bool = False
+) -> ExportResult:
     """Write a folder with the graphs of a model, completely or not at all.
 
     is_int8: store matrices as int8; the graphs compute in float32
+    has_page: write a page that translates in a browser, too
 
     Raises:
         BundleError: the graphs cannot express the model.
@@ -88,6 +92,8 @@ def export_onnx(bundle: Bundle, path: Path, *, is_int8: bool = False, overwrite:
         OutputError: the path exists or cannot be written.
     """
     check_exportable(bundle)
+    if has_page:
+        check_page(bundle)
     if find_spec("onnx") is None:
         raise MissingDependencyError("onnx", "onnx", "the export to ONNX")
     weights = bundle.weights
@@ -112,6 +118,9 @@ def export_onnx(bundle: Bundle, path: Path, *, is_int8: bool = False, overwrite:
             "target": list_tokens(bundle.tokenizer.target),
             "unknown_id": UNKNOWN_ID,
         }
+        if has_page:
+            metadata["page"] = describe_page(bundle)
+            write_page(folder)
         write_json(folder / METADATA_FILE, metadata)
         usage = describe_token_files(bundle)
         if has_usage(bundle):
