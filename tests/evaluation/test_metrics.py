@@ -83,8 +83,8 @@ def test_ter_counts_substitutions_and_shifts_once() -> None:
 
 
 def test_exact_match_accepts_any_reference() -> None:
-    score = exact_match(["a b", "c", "C", "d "], [["a b", "x", "c", "d"], ["y", "c", "c", "d"]])
-    assert (score.value, score.signature) == (50.0, "nrefs:2|case:mixed|space:kept")
+    score = exact_match(["a b", "c", "C", "d ", "e"], [["a b", "x", "c", "d", "e"], ["y", "c", "c", "d", "e"]])
+    assert (score.value, score.signature) == (60.0, "nrefs:2|case:mixed|space:kept")
 
 
 # --- metrics: other programs' numbers ---
