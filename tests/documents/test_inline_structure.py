@@ -45,6 +45,7 @@ STYLES += [
     "\\ref{a:b}",
 ]
 STYLES += ["--help", "--color=auto", "*.txt", "*.tar.gz", "foo()", "a.b()", "f(x)", "max(a, b)", "getName(the value)"]
+STYLES += ["-h, --help", "-V --version", "@ref{Node, the words}", "@emph{big}"]
 STYLES += ["{if $x}", "::name::", "\\(user.name)", "<!-- a -->"]
 STYLES += ["List<T>", "Map<String, Integer>", "std::vector<int>", "x->y", "a[i]", "data[0][1]", 'row["key"]', "Foo::bar()"]
 STYLES += ["${HOME}/x/y.txt", "$HOME/x", "$BUILD_DIR/a.txt", "%APPDATA%\\x\\y.txt"]
@@ -52,7 +53,7 @@ PAIRS = (
     ("<b>", "</b>"), ("<0>", "</0>"), ("<bold>", "</bold>"), ('<a href="x?a=1&amp;b=%s">', "</a>"), ("**", "**"), ("*", "*"),
     ("[", "](https://example.org)"), (":ref:`", " <label>`"), ("`", " <https://example.org>`_"), ("[b]", "[/b]"),
     ("&lt;b&gt;", "&lt;/b&gt;"), ("{$START_LINK}", "{$CLOSE_LINK}"), ("%{linkStart}", "%{linkEnd}"), ("{{#a}}", "{{/a}}"),
-    ("~~", "~~"), ("<color=red>", "</color>"), ("<size=20>", "</size>"),
+    ("~~", "~~"), ("^[", "](inflect: true)"), ("<color=red>", "</color>"), ("<size=20>", "</size>"),
 )  # fmt: skip
 LOOK_ALIKES = (
     "100 % sure", "50% discount", "a < b", "x<y and y>z", "<3 you", "a:b and c", "at 10:30",
@@ -66,7 +67,8 @@ LOOK_ALIKES = (
     "run __main__ now", "the <none> item", "rock&roll; x", "some [words]", "ASP.NET", "end.Next one", "one//two", "a ~ b",
     "word(s) here", "see[1] and it[2]", "a*b and c", "either--or", "he said --but no", "2 -1 = 1", "Open (the) door",
     "Tools->Options", "no -I am", "x<y>z", "a :: b", "*one* day", "5.*", "f (x)", "Hi<there", "friend(in)", "well--known",
-    "a <= b", "x [= y]", "see @ (here)", "the [a = b] box",
+    "a <= b", "x [= y]", "see @ (here)", "(note: this)", "a = b and c", "a serif, or serifs", "me & you == us",
+    "the [a = b] box",
 )  # fmt: skip
 FORMATS: dict[str, Callable[[str], str]] = {
     "a.json": lambda text: json.dumps({"a": text}),
@@ -191,6 +193,8 @@ def test_values_for_programs_stay_and_keys_select() -> None:
         "./x.js", "col-md-6", "10px", "HH:mm", "yyyy-MM-dd", "%B %d, %Y", "MMMM d, yyyy", "rgb(1, 2, 3)",
         "btn btn-primary", "Europe/Berlin", "ctrl+s", "?a=1&b=2", "sha256-abc/def=",
         "0xFF", "1024x768", "aGVsbG8gd29ybGQ=", "12px solid #ccc", "0 auto", "#main > .item", ".a .b", "NODE_ENV=production",
+        "image/png, image/jpeg", "translate(10px, 20px)", "cubic-bezier(0.4, 0, 0.2, 1)", "(min-width: 600px)", "src=a dest=b",
+        'kind == "y"', "Arial, sans-serif",
     ]  # fmt: skip
     content = json.dumps({f"k{number}": value for number, value in enumerate(values)}, indent=1)
     document = parse_document("a.json", content.encode())
@@ -451,3 +455,18 @@ def test_repeated_ids_of_xliff_2_are_texts_of_their_own() -> None:
     result = translate_document(document, get_parser("a.xlf"), StubModel(str.upper), OPTIONS)
     targets = re.findall("<target>(.*?)</target>", result.content.decode())
     assert targets == ["ONE", 'TWO <ph id="1"/> <ph id="1"/>', '<pc id="1">THREE</pc> <pc id="1">FOUR</pc>']
+
+
+def test_line_breaks_between_codes_stay() -> None:
+    """No text is beside them from which a translation could get them back."""
+    strings = '<resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2"><string name="a">{}</string></resources>'
+    code = '<xliff:g id="x">%d</xliff:g>'
+    document = XLIFF.replace('id="1"', 'id="1" xml:space="preserve"')
+    cases = [
+        ("strings.xml", strings.format(f"Size %1$s\\n{code}\\n{code} files"), f">SIZE %1$s\\n{code}\\n{code} FILES<"),
+        ("a.xlf", document.format('Age <x id="a"/>\n<x id="b"/>\tred\nhouse'), '>AGE <x id="a"/>\n<x id="b"/>\tRED\nHOUSE<'),
+    ]
+    for name, content, expected in cases:
+        result = translate_document(parse_document(name, content.encode()), get_parser(name), StubModel(str.upper), OPTIONS)
+        assert expected in result.content.decode(), name
+        assert [unit.flags for unit in result.results] == [()], name

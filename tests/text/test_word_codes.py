@@ -14,6 +14,7 @@ WORDS = {
     'See 2031<a href="#n5">5</a> now': "See 2031 now",
     '2031<a epub:type="noteref" href="n.xhtml">5</a>': "2031",
     'Page <a href="/pages">5</a>': "Page 5",
+    "house<sup>a, b</sup> and x<sup>a,c</sup>": "house and x",
     "10<sup>6</sup> dollars": "10 dollars",
     "May 17<sup>th</sup>, 2031": "May 17th, 2031",
     "le XX<sup>e</sup> siècle": "le XXe siècle",

@@ -22,6 +22,7 @@ from dragoman.text.inline_tokens import (
     BREAK_TAGS,
     CODE_ELEMENTS,
     INLINE_TAGS,
+    LINE_BREAK,
     OPAQUE_TAGS,
     VOID_TAGS,
     Token,
@@ -179,13 +180,15 @@ def read_inline(
 
     markup: "none" for a text as it is written, with tags, references and other codes only where they are meant as such
     opaque: names of further elements that are kept with their content
-    keep_line_breaks: line breaks of a text without markup are codes that end a sentence
+    keep_line_breaks: line breaks of a text, unless it is HTML, are codes that end a sentence
     language: of the source; an element that states another one is kept with its content
     """
     if markup != "none":
         parse = parse_markup if len(text) > MAX_CACHED_CHARACTERS else _parse_markup_once
         stated = language if "lang" in text.lower() else ""  # no element of other texts states a language
-        return parse(text, is_html=markup == "html", opaque=opaque, rules=rules, language=stated)
+        is_html = markup == "html"
+        has_breaks = keep_line_breaks and not is_html and LINE_BREAK.search(text) is not None
+        return parse(text, is_html=is_html, opaque=opaque, rules=rules, language=stated, keep_line_breaks=has_breaks)
     return parse_text(text, rules, opaque, keep_line_breaks=keep_line_breaks, language=language)
 
 
@@ -206,17 +209,24 @@ def parse_text(
 
 
 def parse_markup(
-    text: str, *, is_html: bool, opaque: frozenset[str] = frozenset(), rules: InlineRules = COMMON_RULES, language: str = ""
+    text: str,
+    *,
+    is_html: bool,
+    opaque: frozenset[str] = frozenset(),
+    rules: InlineRules = COMMON_RULES,
+    language: str = "",
+    keep_line_breaks: bool = False,
 ) -> CodedText:
     """Return a fragment of XML or HTML with its tags and placeholders as codes.
 
     is_html: names of tags are read without case, and void and opaque elements are those of HTML
     opaque: names of further elements that are kept whole, with their content
     language: code of the text's language; elements that state another one are kept whole too
+    keep_line_breaks: line breaks in the texts are codes that end a sentence
     """
-    if "<" not in text and "&" not in text and is_plain(text, rules, keep_line_breaks=False):
+    if "<" not in text and "&" not in text and is_plain(text, rules, keep_line_breaks=keep_line_breaks):
         return CodedText((text,) if text else (), is_escaped=True)
-    tokens = list(tokenize_markup(text, is_html=is_html))
+    tokens = list(tokenize_markup(text, is_html=is_html, keep_line_breaks=keep_line_breaks))
     builder = _PartTreeBuilder(tokens, rules, opaque | OPAQUE_TAGS if is_html else opaque, is_escaped=True, language=language)
     return CodedText(tuple(builder.build(0, len(tokens))), is_escaped=True)
 

@@ -85,7 +85,8 @@ _POD_LITERAL = re.compile(r"(?:^|\W)[BCEFLXZ]<[^<>\s]++>$")
 _BARE_ATTRIBUTE = re.compile(r"\s[\w:@.-]++(?=\s++[\w:@.-]|\s*+$)")
 _EMPHASIS = re.compile(r"\*{1,3}(?!\*)|_{1,3}(?!_)|~~(?!~)")
 _LINK = re.compile(
-    r"""(\[)([^\[\]\n]++)(\]\((?:[^()\s]|\([^()\s]*+\))*+(?:[ \t]++(?:"[^"\n]*+"|'[^'\n]*+'))?\)|\]\[[^\[\]\n]*+\])"""
+    r"(\[)([^\[\]\n]++)(\]\((?:[^()\s]|\([^()\s]*+\))*+(?:[ \t]++(?:\"[^\"\n]*+\"|'[^'\n]*+'))?\)"
+    r"|\]\(inflect:[^()\n]*+\)|\]\[[^\[\]\n]*+\])"
 )
 _IMAGE = re.compile(r"!\[[^\[\]\n]*+\]\((?:[^()\s]|\([^()\s]*+\))*+(?:[ \t]++\"[^\"\n]*+\")?\)")
 _ROLE_NAME = r"(?<![\w:]):[A-Za-z][\w+.-]{0,40}+(?::[\w+.-]{1,40}+){0,3}+:`"
@@ -98,7 +99,7 @@ _START_NAME = re.compile(
     r"\W*(?:(?:START|OPEN)_([A-Z_]+?)(?:_\d+)?|(\w*?)_?(?:[sS]tart|START|[oO]pen|OPEN|[bB]egin))(?:\W+[sd]?)?"
 )
 _END_NAME = re.compile(r"\W*(?:(?:CLOSE|END)_([A-Z_]+?)(?:_\d+)?|(\w*?)_?(?:[eE]nd|END|[cC]lose|CLOSE))(?:\W+[sd]?)?")
-_LINE_BREAK = re.compile(r"\r\n|\t++|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+LINE_BREAK = re.compile(r"\r\n|\t++|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 MAX_PAIR_NAME = 60
 """Most characters of a placeholder that is one end of a pair."""
@@ -125,12 +126,14 @@ class Token(Nested):
     is_space: bool = False
 
 
-def tokenize_markup(text: str, *, is_html: bool) -> Iterator[Token]:
-    """Yield the tags of XML or HTML and the texts between them, which may have placeholders."""
+def tokenize_markup(text: str, *, is_html: bool, keep_line_breaks: bool = False) -> Iterator[Token]:
+    """Yield the tags of XML or HTML and the texts between them, which may have placeholders.
+
+    keep_line_breaks: line breaks in the texts are codes
+    """
     position = 0
     for match in _MARKUP.finditer(text):
-        if match.start() > position:
-            yield Token(text[position : match.start()])
+        yield from _divide_lines(text[position : match.start()], keep_line_breaks=keep_line_breaks)
         position = match.end()
         if match[0][0] == "&":
             yield _make_escaped_tag(match[0])
@@ -144,6 +147,17 @@ def tokenize_markup(text: str, *, is_html: bool) -> Iterator[Token]:
             yield Token(match[0], name, "point", is_break=is_html and name in BREAK_TAGS)
         else:
             yield Token(match[0], name, "end" if match["slash"] else "start")
+    yield from _divide_lines(text[position:], keep_line_breaks=keep_line_breaks)
+
+
+def _divide_lines(text: str, *, keep_line_breaks: bool) -> Iterator[Token]:
+    """Yield a text between two tags, and its line breaks as codes if they are kept."""
+    position = 0
+    for match in LINE_BREAK.finditer(text) if keep_line_breaks else ():
+        if match.start() > position:
+            yield Token(text[position : match.start()])
+        yield Token(match[0], "", "point", is_break=True)
+        position = match.end()
     if position < len(text):
         yield Token(text[position:])
 
@@ -180,13 +194,13 @@ def tokenize_codes(text: str, rules: InlineRules = COMMON_RULES) -> Iterator[Tok
 
 def is_plain(text: str, rules: InlineRules, *, keep_line_breaks: bool) -> bool:
     """Return whether a text has nothing that a code begins with; most texts are such, and this is fast."""
-    return not rules.kept and not may_have_codes(text) and not (keep_line_breaks and _LINE_BREAK.search(text))
+    return not rules.kept and not may_have_codes(text) and not (keep_line_breaks and LINE_BREAK.search(text))
 
 
 def tokenize_text(text: str, rules: InlineRules = COMMON_RULES, *, keep_line_breaks: bool = False) -> list[Token]:
     """Return the tokens of a text without markup; line breaks are codes if they are kept."""
     reader = _TextReader(text, rules)
-    for match in compile_first_characters(rules.kept, _LINE_BREAK.pattern if keep_line_breaks else "").finditer(text):
+    for match in compile_first_characters(rules.kept, LINE_BREAK.pattern if keep_line_breaks else "").finditer(text):
         if match.start() >= reader.position:
             reader.read(match)
     reader.add_text(len(text))
@@ -240,7 +254,7 @@ class _TextReader:
             self._read_emphasis(start)
 
     def _read_break(self, match: re.Match[str]) -> bool:
-        if not _LINE_BREAK.fullmatch(match[0]):
+        if not LINE_BREAK.fullmatch(match[0]):
             return False
         self.add(match.start(), Token(match[0], "", "point", is_break=True))
         return True
@@ -287,7 +301,9 @@ class _TextReader:
         if pattern in (_LINK, _RST_LINK, _ROLE) and match[1]:
             name = f"link {start}"
             inner = tokenize_text(match[2], self.rules)
-            self.add(start, Token(match[1], name, "start"), *inner, Token(match[3], name, "end"))
+            # `^[x](inflect: true)` is Swift's, whose sign belongs to the bracket.
+            sign = "^" if match[3].startswith("](inflect:") and self.text[self.position : start].endswith("^") else ""
+            self.add(start - len(sign), Token(sign + match[1], name, "start"), *inner, Token(match[3], name, "end"))
         elif pattern in (_ROLE, _IMAGE):
             self.add(start, Token(match[0], "", "point"))
         elif pattern is _SECTION:

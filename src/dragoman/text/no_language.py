@@ -53,8 +53,16 @@ _TOKENS = re.compile(
 )
 _SELECTOR = r"[.#][A-Za-z][\w-]*+"
 _LENGTH = r"(?:\d++(?:\.\d++)?+(?:px|r?em|%)?|solid|dashed|dotted|auto|none|#\w++)"
+_OPERAND = r"""[\w.$()\[\]"'!]++"""
+_SIZE = r"-?[\d.]++(?:px|r?em|%|deg|m?s|v[hw]|fr)?+"
 _SEVERAL_TOKENS = re.compile(
-    r"rgba?\([\d\s.,/%]+\)|hsla?\([\d\s.,/%a-z]+\)|data:\S+ \S+|\^.*\$"
+    rf"(?=\S++ (?:[!=]==?|&&|\|\|) ){_OPERAND}(?: (?:[!=]==?|&&|\|\||[<>]=?+) {_OPERAND})++"  # expressions
+    r"|[\w.-]++=\S++(?: [\w.-]++=\S++)++"
+    rf"|(?:[a-z][a-z-]*+(?:3d|[XYZ])?\({_SIZE}(?:(?:, ?| ){_SIZE})*+\) ?)++"  # functions and families of CSS
+    r"|(?=.*,\s?(?:sans-serif|serif|monospace|system-ui)$)[\w \"',-]++"
+    r"|(?:(?:all|and|not|only|print|screen) )*+\((?:m(?:in|ax)-|prefers-|orientation)[\w-]*+: ?[\w.-]++\)"
+    r"(?: and \([a-z-]++: ?[\w.-]++\))*+"
+    r"|rgba?\([\d\s.,/%]+\)|hsla?\([\d\s.,/%a-z]+\)|data:\S+ \S+|\^.*\$"
     rf"|{_LENGTH}(?:\s{_LENGTH})++|{_SELECTOR}(?:\s*+[>+~,]?+\s*+{_SELECTOR})++",
     re.DOTALL,
 )
@@ -96,7 +104,12 @@ def is_data(text: str, key: str = "") -> bool:
     """
     value = text.strip()
     if " " in value or "\n" in value:
-        return _SEVERAL_TOKENS.fullmatch(value) is not None or _is_date_format(value) or _is_class_list(value)
+        return (
+            _SEVERAL_TOKENS.fullmatch(value) is not None
+            or _is_date_format(value)
+            or _is_class_list(value)
+            or ("," in value and all(map(_TOKENS.fullmatch, re.split(", ?", value))))
+        )
     if _TOKENS.fullmatch(value) or _VERSION.fullmatch(value) or _ISO_8601.fullmatch(value) or _PLAIN_NUMBER.fullmatch(value):
         return True
     if _KEBAB.fullmatch(value):

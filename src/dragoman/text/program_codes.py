@@ -25,7 +25,7 @@ _CALL_REST = re.compile(r"\((?:[^()\n]|\([^()\n]*+\))++\)")
 _INDEX_REST = re.compile(r"""(?:\[(?:0|[ijk]|"[^"\[\]\n]*+"|'[^'\[\]\n]*+')\])++(?:\[\w++\])*+""")
 _ANY_INDEX_REST = re.compile(r"(?:\[[\w+*., -]++\])++")
 
-OPTION = re.compile(r"--?[a-z]\w*+(?:-\w++)*+(?:=(?:[\w/~+@%:*-]|[.,](?=\w))++)?")
+OPTION = re.compile(r"(?:-[A-Za-z?],? (?=--))?+--?[a-z]\w*+(?:-\w++)*+(?:=(?:[\w/~+@%:*-]|[.,](?=\w))++)?")
 PROGRAM_CODES = {
     ":": ((_NAME, _SCOPE_REST),),
     "<": ((_TYPE_NAME, _GENERIC_REST),),
@@ -37,6 +37,7 @@ PROGRAM_CODES = {
 _WORDS_AFTER_DASH = "and|as|but|for|he|i[fnst]|not|or|she|so|that|the|they|this|we|which|who|with|you"
 PROGRAM_FIRST = (
     r"""(?<=\w)(?:->|\()(?=[\w\"')])|(?<=[^\s.?!\u2026\u2013-] )-(?=[a-z](?![\w'\u2019-]))|(?<=\()-(?=[a-z]\b)"""
+    r"|(?<![\w-])-(?=[A-Za-z?],? --[a-z])"
     rf"|(?<![\w-])--(?=[a-z])(?!(?:{_WORDS_AFTER_DASH})\b)"
 )
 """What these codes begin with, or have inside, beside the other first characters."""

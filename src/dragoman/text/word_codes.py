@@ -22,7 +22,8 @@ _READING_TAGS = frozenset(("rt", "rp", "rtc"))
 _TAG_NAME = re.compile(r"<([A-Za-z][^\s<>/]*)")
 _NOTE_LINK = re.compile(r"\shref\s*=\s*[\"']?[^\"'\s<>]*#|\b(?:noteref|footnote|doc-noteref)\b", re.IGNORECASE)
 _MARK = re.compile(
-    r"[\s\[(]*(?:[\d*†‡§¶#.,;:/+−–-]+|[a-df-np-z]|[a-z\d](?:[+−–=,-][a-z\d]){1,4}|[ivxlc]{1,6}|[A-Z]{2}|[℠™®©]+)[\s\])]*"
+    r"[\s\[(]*(?:[\d*†‡§¶#.,;:/+−–-]+|[a-df-np-z]"
+    r"|[a-z\d](?:(?:[+−–=-]|,[ ]?)[a-z\d]){1,4}|[ivxlc]{1,6}|[A-Z]{2}|[℠™®©]+)[\s\])]*"
 )
 _ORDINAL = re.compile(r"[^\W\d_]{1,4}\.?")
 _NUMBER_BEFORE = re.compile(r"(?:\d|\b[IVXLC]{1,7})\Z")
