@@ -89,6 +89,12 @@ OPEN {props.x} IT {1 + 1} NOW
 
 ??? tip
     FOLDED
+
+???+ "OPEN"
+    TEXT
+
+{--OLD *WORDS*--} {++NEW++}{>>a comment<<} {~~red~>GREEN~~} {==MARKED==}
+
 === "TAB"
 
     ``` c
@@ -366,3 +372,13 @@ def test_linked_headings_keep_their_anchors() -> None:
 def test_anchors_are_those_of_the_sites() -> None:
     # github-slugger, markdown.extensions.toc.slugify, and Pandoc's manual, "Extension: auto_identifiers"
     assert list_anchors("Über 3 C++ & Q. A") == ["über-3-c--q-a", "uber-3-c-q-a", "ber-3-c-q.-a"]
+
+
+def test_notes_behind_a_word_do_not_join_it() -> None:
+    """The model reads a space between a word and its note, which the file does not have."""
+    page = "THE HOUSE.^[IT WAS BUILT.] A DOOR^[OPEN] ^[SPACED] HERE"
+    [unit] = markdown.parse(page.encode()).units
+    assert unit.source == "THE HOUSE. <g1>IT WAS BUILT.</g1> A DOOR <g2>OPEN</g2> <g3>SPACED</g3> HERE"
+    document = markdown.parse(page.encode())
+    translation = UnitTranslation(unit.source.replace("A DOOR", "DOORS"))
+    assert write_document(document, {unit.id: translation}).decode() == page.replace("A DOOR", "DOORS")

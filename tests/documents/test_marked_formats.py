@@ -196,6 +196,14 @@ def test_texts_of_asciidoc() -> None:
     ]
 
 
+def test_notes_of_asciidoc_stand_behind_words() -> None:
+    page = b"Builtfootnote:[In May.] here.footnote:a[See x.]\n"
+    document = parse_asciidoc(page)
+    assert list_sources(document) == ["Built <g1>In May.</g1> here. <g2>See x.</g2>"]
+    [unit] = document.units
+    assert write_document(document, {unit.id: UnitTranslation(unit.source.replace("In", "Im"))}) == page.replace(b"In", b"Im")
+
+
 @pytest.mark.skipif(shutil.which("asciidoctor") is None, reason="Asciidoctor is not installed")
 def test_asciidoctor_reads_the_same_structure(tmp_path: Path) -> None:
     pages = []

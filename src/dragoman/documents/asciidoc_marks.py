@@ -22,7 +22,7 @@ _POINTS = rf"""
         [^\s\[\]]{{0,300}}+\[[^\[\]]{{0,300}}+\]
     |(?<!\w)[a-z]{{3,20}}+:[^\s\[\]<>]{{1,300}}+\[\]"""
 _PAIRS = rf"""
-    (?:(?<!\w)(?:xref|link|https?|ftp|irc|mailto|footnote|footnoteref|btn):|\{{[\w-]{{1,100}}+\}})[^\s\[\]<>]{{0,300}}+\[
+    (?:(?<!\w)(?:xref|link|https?|ftp|irc|mailto|btn):|footnote(?:ref)?:|\{{[\w-]{{1,100}}+\}})[^\s\[\]<>]{{0,300}}+\[
         (?P<label>(?:[^\[\]\\]|\\.|\[[^\[\]\n]{{0,200}}+\]){{1,300}}+)\]
     |<<[^<>,\n]{{1,200}}+,[ \n]*+(?P<named>[^<>]{{1,300}}+)>>
     |(?:\[[^\[\]\n]{{1,100}}+\])?+(?P<double>\*\*|__|\#\#)(?P<inner>(?=\S)(?:(?!(?P=double)).){{1,300}}+)(?P=double)
@@ -89,6 +89,6 @@ def _add_marks(marks: list[Mark], content: str, start: int, end: int, depth: int
         if first == last:
             marks.append(Mark(*match.span(), "point"))
             continue
-        marks.append(Mark(match.start(), first, "start"))
+        marks.append(Mark(match.start(), first, "start", " " if match[0].startswith("footnote") else ""))
         _add_marks(marks, content, first, last, depth + 1)
         marks.append(Mark(last, match.end(), "end"))

@@ -9,6 +9,8 @@ MIN_WRAP_WIDTH = 40
 """Fewest columns of a paragraph in several lines that is written in lines again."""
 _BREAK = re.compile(r"(?<![ \\]) (?=[^\W\d_])")
 """Space at which a line can end: no block begins with a letter, and a backslash before a line break is a break, too."""
+GLUED = "\0"
+"""Sign before a code that removes the space before it, which only the model reads."""
 
 
 def wrap_pieces(pieces: Sequence[str], width: int, separator: str) -> str:
@@ -42,3 +44,13 @@ def _wrap(words: Sequence[str], width: int, indent: int) -> list[str]:
             column = indent + len(first)
         column = len(rest[-1]) if rest else column
     return [" ".join(line) for line in lines]
+
+
+def glue(pieces: Sequence[str]) -> list[str]:
+    """Return texts and codes in turn as the file gets them: without the spaces that only the model reads."""
+    output = list(pieces)
+    for number in range(1, len(output), 2):
+        if output[number].startswith(GLUED):
+            output[number] = output[number][1:]
+            output[number - 1] = output[number - 1].rstrip(" ")
+    return output

@@ -23,7 +23,7 @@ from dragoman.documents.encoded_text import EncodedText, decode, split_lines
 from dragoman.documents.front_matter import LANGUAGE_KEY, FrontText, read_front_matter
 from dragoman.documents.heading_anchors import find_linked, list_anchors
 from dragoman.documents.html_file import read_fragment
-from dragoman.documents.line_wrapping import MIN_WRAP_WIDTH, wrap_pieces
+from dragoman.documents.line_wrapping import GLUED, MIN_WRAP_WIDTH, glue, wrap_pieces
 from dragoman.documents.markdown_dialects import add_dialects
 from dragoman.documents.reading import check_codes, check_goes_on, check_lines, check_parts, check_text, check_texts
 from dragoman.errors import DataError, MissingDependencyError
@@ -396,7 +396,7 @@ class _BlockReader:
                 escape = _escape if is_escaped else _escape_ends
                 output.append(escape(plain, is_line_start=is_line_start, following=following))
             written = output[-1] or written
-        return output
+        return glue(output)
 
     def _reads_as(self, pieces: Sequence[str], codes: Mapping[str, str], written: Sequence[str]) -> bool:
         """Return whether written texts and codes are read as they are meant."""
@@ -534,7 +534,8 @@ class _InlineReader:
                     self._close(end)
                 case "strong_open" | "dialect_open" | "em_open" | "s_open":
                     self._expect(token.markup)
-                    self._open(token.markup)
+                    is_glued = token.markup == "^[" and not self.content[self._position - 1 : self._position].isspace()
+                    self._open(token.markup, is_glued=is_glued and self._position > 0)
                 case "strong_close" | "dialect_close" | "em_close" | "s_close":
                     self._expect(token.markup)
                     self._close(token.markup)
@@ -555,10 +556,13 @@ class _InlineReader:
         if not self.content.startswith(markup, self._position):
             raise _UnreadableInlineError
 
-    def _open(self, markup: str) -> None:
+    def _open(self, markup: str, *, is_glued: bool = False) -> None:
+        """Add the start of a pair. is_glued: the model reads a space before it"""
         self._num_codes += 1
         self._open_tags.append(self._num_codes)
-        self._add(f"<g{self._num_codes}>", markup)
+        self._output.append(" " if is_glued else "")
+        self._add(tag := f"<g{self._num_codes}>", markup)
+        self.codes[tag] = GLUED * is_glued + markup
 
     def _close(self, markup: str) -> None:
         self._add(f"</g{self._open_tags.pop()}>", markup)

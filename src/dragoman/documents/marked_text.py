@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
 from dragoman.documents.encoded_text import EncodedText
-from dragoman.documents.line_wrapping import MIN_WRAP_WIDTH, wrap_pieces
+from dragoman.documents.line_wrapping import GLUED, MIN_WRAP_WIDTH, glue, wrap_pieces
 from dragoman.documents.reading import check_codes, check_text, check_texts
 
 Span = tuple[int, int]
@@ -28,7 +28,7 @@ class Mark:
     Attributes:
         start, end: its characters
         kind: "start" and "end" of a pair, "point", "br" for a line break, or "text" for an escape
-        text: what an escape stands for
+        text: what an escape stands for; of a start, a space that the model reads before it if a word is there
         changed: what the file gets for an end if the text of its pair changes; empty for the mark itself
     """
 
@@ -130,9 +130,9 @@ class MarkedTextReader:
         parts = _TAG.split(translation.text.strip())
         tags = parts[1::2]
         meant = [codes.get(part, "") if number % 2 else html.unescape(part) for number, part in enumerate(parts)]
-        pieces = self._syntax.write(meant, tags, is_escaped=False)
+        pieces = glue(self._syntax.write(meant, tags, is_escaped=False))
         if not self._reads_as(meant, tags, pieces):
-            pieces = self._syntax.write(meant, tags, is_escaped=True)
+            pieces = glue(self._syntax.write(meant, tags, is_escaped=True))
         text = wrap_pieces(pieces, place.width, f"{self.text.newline}{place.prefix}")
         if place.is_block:
             text = self._syntax.protect_start(text)
@@ -170,9 +170,12 @@ def _read(content: str, syntax: MarkedSyntax) -> tuple[str, dict[str, str], dict
         else:
             number += 1
             tag = _TAGS[mark.kind].format(number)
-            if mark.kind == "start":
-                open_tags.append(number)
         codes[tag] = content[mark.start : mark.end]
+        if mark.kind == "start":
+            open_tags.append(number)
+            if mark.text and mark.start and not content[mark.start - 1].isspace():
+                output.append(mark.text)
+                codes[tag] = GLUED + codes[tag]
         check_codes(len(codes))
         if mark.changed:
             changed_ends[tag] = mark.changed
