@@ -100,3 +100,9 @@ def test_written_texts_are_read_again() -> None:
     document = parse_ftl(FILE.encode())
     translations = {unit.id: UnitTranslation(f"{unit.source} mehr\nund mehr") for unit in document.units}
     check_written(document, translations, write_document(document, translations), parse_ftl)
+
+
+def test_attributes_of_terms_stay() -> None:
+    """They are private, and messages select by them: https://projectfluent.org/fluent/guide/terms.html"""
+    document = parse_ftl(b"-brand = Red House\n    .gender = male\nopen = Open\n    .title = Window\n")
+    assert [unit.source for unit in document.units] == ["Red House", "Open", "Window"]

@@ -57,6 +57,11 @@ def test_units_are_blocks_and_attributes() -> None:
     ]
 
 
+def test_labels_of_options_and_tracks_are_texts() -> None:
+    page = '<select><optgroup label="Big"><option label="One" value="1"></optgroup></select><track label="Two" kind="captions">'
+    assert read_sources(page) == ["Big", "One", "Two"]
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_laws_hold(newline: str, encoding: str) -> None:

@@ -41,9 +41,12 @@ def test_units_are_values_with_letters() -> None:
     }
 
 
-def test_notes_for_translators_are_kept() -> None:
+def test_notes_for_translators_are_kept_and_locale_changes() -> None:
     arb = {"@@locale": "en", "title": "A title", "@title": {"description": "A note"}}
     assert read_units(json.dumps(arb)) == {"title": "A title"}
+    document = json_file.parse(json.dumps(arb).encode())
+    written = write_document(document, {unit.id: UnitTranslation("Título") for unit in document.units}, "pt-BR")
+    assert json.loads(written) == arb | {"@@locale": "pt_BR", "title": "Título"}
     chrome = {"name": {"message": "A name", "description": "A note", "placeholders": {"a": {"content": "$1"}}}}
     assert read_units(json.dumps(chrome)) == {"name.message": "A name"}
 

@@ -1,4 +1,4 @@
-"""Fluent files (.ftl): the patterns of messages, terms and attributes, and each variant of a selector.
+"""Fluent files (.ftl): the patterns of messages, terms and attributes of messages, and each variant of a selector.
 
 A placeable such as `{ $name }` stays in its text. In a pattern with a selector, the variants are texts, each for itself.
 Source: the grammar of Fluent 1.0, https://github.com/projectfluent/fluent/blob/main/spec/fluent.ebnf
@@ -140,7 +140,8 @@ def _read_patterns(text: str) -> Iterator[_Pattern]:
         entry = entry if attribute else match[1]
         key = f"{entry}.{match[1]}" if attribute else entry
         last = _find_pattern_end(text, match.end())
-        yield from _divide(text, key, match.end(), last, "", 0)
+        if not (attribute and entry[0] == "-"):  # the attribute of a term is a selector of messages, which nobody reads
+            yield from _divide(text, key, match.end(), last, "", 0)
         position = text.find("\n", last) + 1 or len(text)
 
 

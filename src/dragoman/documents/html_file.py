@@ -304,6 +304,8 @@ class _PageReader:
         names = set() if _is_locked(values) else set(TEXT_ATTRIBUTES)
         if token.name == "meta" and (values.get("name") or values.get("property", "")).lower() in META_NAMES:
             names.add("content")
+        if token.name in ("optgroup", "option", "track"):
+            names.add("label")
         if token.name == "input" and values.get("type", "").lower() in BUTTON_TYPES:
             names.add("value")
         shown, position = "", 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dragoman.documents.document import Document, Edit, Unit, UnitTranslation, divide_units
@@ -61,8 +61,11 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
     holds_language = find_layout([string.path for string in strings])
     units: list[Unit] = []
     spans: dict[str, tuple[int, int]] = {}
+    language: JsonString | None = None
     for number, string in enumerate(strings):
         path = string.path
+        if path == ("@@locale",):
+            language = string
         literal = text.text[string.start : string.end]
         value = decode_string(_to_json(literal) if is_json5 else literal)
         is_note = any(part.startswith("@") for part in path) or (is_chrome and path[1:] != ("message",))
@@ -102,9 +105,22 @@ def _parse(content: bytes, *, is_json5: bool) -> Document:
             edits += [text.make_edit(string.key_start, string.key_start, "".join(added))] if added else []
         return edits
 
+    def make_language_edits(translations: Mapping[str, UnitTranslation], code: str) -> Sequence[Edit]:
+        if language is None or not code:
+            return []
+        return [text.make_edit(language.start, language.end, json.dumps(code.replace("-", "_")))]
+
     texts, others = divide_units(units)
-    name = "json5" if is_json5 else "json"
-    return Document(content, texts, name, make_edits, make_plural_edits=make_plural_edits, other_units=others)
+    return Document(
+        content,
+        texts,
+        "json5" if is_json5 else "json",
+        make_edits,
+        source_language=decode_string(text.text[language.start : language.end]) if language else "",
+        make_document_edits=make_language_edits,
+        make_plural_edits=make_plural_edits,
+        other_units=others,
+    )
 
 
 def _to_json(token: str) -> str:

@@ -152,11 +152,14 @@ class _Catalog:
     def make_template_edits(self, language: str, quote: Callable[[str, int], str]) -> list[Edit]:
         """Return the edits that make a catalog of this language of a template, as msginit does; none for other files.
 
+        A catalog in the language of its sources is such a template, too.
+
         The header states the language, UTF-8 and the plural forms, and is fuzzy no more. Plurals have the language's forms.
 
         quote: function from a text, and the columns before it, to its strings
         """
         is_template = self._header is None or _TEMPLATE.search(self._header_text) is not None
+        is_template |= self.language != "" and not is_same_language(self.language, language)
         if not is_template:
             return []
         header = complete_header(self._header_text, language)
