@@ -126,6 +126,18 @@ def test_template_without_a_header_gets_one() -> None:
     )
 
 
+def test_template_of_babel_gets_a_language() -> None:
+    """Babel's templates state UTF-8, and neither a language nor plural forms."""
+    head = '#, fuzzy\nmsgid ""\nmsgstr ""\n"Generated-By: Babel 2.16\\n"\n"Content-Type: text/plain; charset=utf-8\\n"\n\n'
+    entry = 'msgid "a day"\nmsgid_plural "%(n)d days"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    document = add_plural_forms(po.parse((head + entry).encode()), po.parse, "ru")
+    assert '"Language: ru\\n"' in document.content.decode()
+    assert "fuzzy" not in document.content.decode()
+    assert len(document.units) == 3
+    translated = (head + entry.replace('[0] ""', '[0] "x"')).encode()
+    assert add_plural_forms(po.parse(translated), po.parse, "ru").content == translated
+
+
 def test_template_may_state_the_language_of_its_sources() -> None:
     content = (
         b'msgid ""\nmsgstr ""\n"Project-Id-Version: PACKAGE VERSION\\n"\n"Language: en_US\\n"\n'

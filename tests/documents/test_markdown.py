@@ -64,7 +64,7 @@ def read_sources(text: str) -> list[str]:
 
 def test_units_are_blocks_with_codes() -> None:
     assert read_sources(PAGE) == [
-        "A <g1>big</g1> heading<x2/>",
+        "A <g1>big</g1> heading",
         "Some text with <x1/>, a <g2>link</g2> and an <x3/>, <x4/> and <g5>bold <g6>text</g6></g5>.",
         "Quoted text that is long enough.",
         "<x1/>a task<br2/>next line",
@@ -228,3 +228,12 @@ def test_elements_of_html_in_a_text_are_pairs_or_points(subtests: pytest.Subtest
         with subtests.test(text):
             assert read_sources(text) == [source]
             check_laws(markdown.parse, text.encode())
+
+
+def test_anchors_of_headings_are_outside_of_the_text(subtests: pytest.Subtests) -> None:
+    """The text of a heading is the same with and without the anchor that a translation gets."""
+    for text in ('# <a id="x"></a><a name="y"></a>B *c*', "# B *c* {#x .y}", "B *c* {: #x}\n===", '## <a id="x"></a>B *c* ##'):
+        with subtests.test(text):
+            assert read_sources(text) == ["B <g1>c</g1>"]
+            check_laws(markdown.parse, text.encode())
+    assert read_sources('# <a id="x"></a>\n\n# {#x}\n\nA {#x}\n') == ["A<x1/>"]

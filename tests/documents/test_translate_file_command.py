@@ -249,7 +249,7 @@ def make_project(root: Path) -> Path:
     folder = root / "docs"
     files = {
         "a.po": CATALOG.encode(), "guide/b.txt": b"one two\n", "guide/deep/c.JSON": b'{"a": "one two"}',
-        "bad.json": b"{", "picture.png": b"\x89PNG", ".git/config.txt": b"one", "Makefile": b"all:\n", "de/a.po": b"old",
+        "bad.json": b"{", "picture.png": b"\x89PNG", ".git/config.txt": b"one", "Makefile": b"all:\n", "de/a.po": b"",
     }  # fmt: skip
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

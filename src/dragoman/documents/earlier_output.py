@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations
 
-from dragoman.documents.document import Document, Unit, UnitTranslation, list_all_units
+from dragoman.documents.document import Document, Unit, UnitState, UnitTranslation, list_all_units, write_document
 from dragoman.errors import DataError
 
 MAX_RENUMBERED = 5
@@ -66,6 +66,40 @@ def match_texts(document: Document, output: Document, original: Document | None 
         return EarlierTexts(texts, [unit.key for unit in output.units if get_key(output, unit) not in keys])
     sources = {unit.source for unit in document.units}
     return EarlierTexts(texts, [unit.source for unit, _ in pairs if unit.source not in sources])
+
+
+def merge_translations(
+    document: Document, parse: Callable[[bytes], Document], output: Document
+) -> tuple[Document, Sequence[str]]:
+    """Return a bilingual document with the translations that an output has, and the sources of those that have no place in it.
+
+    A translation belongs to the text with the same source and context. A good one in the document stays.
+
+    parse: function that reads the format
+    """
+    earlier: dict[tuple[str, ...], list[Unit]] = {}
+    for other in output.units:
+        earlier.setdefault(_get_place(other), []).append(other)
+    places: Counter[tuple[str, ...]] = Counter()
+    translations: dict[str, UnitTranslation] = {}
+    for unit in document.units:
+        place = _get_place(unit)
+        others = earlier.get(place, [])
+        if others and unit.state not in ("translated", "locked"):
+            other = others[min(places[place], len(others) - 1)]
+            if other.target and (other.target, other.state) != (unit.target, unit.state):
+                state: UnitState = "fuzzy" if other.state == "fuzzy" else "translated"
+                translations[unit.id] = UnitTranslation(other.target, state)
+        places[place] += 1
+    unused = [units[0].source for place, units in earlier.items() if units[0].target and place not in places]
+    if not translations:
+        return document, unused
+    merged = replace(parse(write_document(document, translations)), boundaries=document.boundaries)
+    return merged, unused
+
+
+def _get_place(unit: Unit) -> tuple[str, ...]:
+    return unit.context, unit.source, unit.plural_form, unit.target_language
 
 
 def pair_units(original: Document, output: Document) -> list[tuple[Unit, Unit]]:

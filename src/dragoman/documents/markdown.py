@@ -58,6 +58,8 @@ _LINK_END = re.compile(
 _REFERENCE_END = re.compile(r"\](?:\[(?:\\.|[^\[\]\\])*\])?")
 _BRACKET = re.compile(r"[\[\]]")
 _AUTOLINK = re.compile(r"<[^<>\s]*>")
+_ANCHORS_BEFORE = re.compile(r"(?:<a (?:id|name)=\"[^\"<>\n]*\"></a>)+(?=\S)")
+_ATTRIBUTES_AFTER = re.compile(r"[ \t]*\{[#.:][^{}\n]*\}$")
 _OWN_ANCHOR = re.compile(r"\{#|\sid=|<a\s")
 _SOFT_BREAK = re.compile(r"[ \t]*\n[ \t]*")
 _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
@@ -242,9 +244,14 @@ class _BlockReader:
         spans = self._find_cell(token) if is_cell else self._find_lines(token)
         if not spans:
             return
-        reader = _InlineReader(token.content)
+        content = token.content
+        children: Sequence[Token] = token.children or ()
+        if opening.type == "heading_open" and len(spans) == 1:
+            content, children, start, end = _cut_anchors(content, children)
+            spans = [(spans[0][0] + start, spans[0][1] - end)]
+        reader = _InlineReader(content)
         try:
-            source = reader.read(token.children or ())
+            source = reader.read(children)
         except _UnreadableInlineError:
             return
         if not parse_markup(source, is_html=False).has_text:
@@ -436,6 +443,17 @@ def _read_insides(text: str, end_tags: Collection[str]) -> dict[str, str]:
     places = {match[0]: match.span() for match in _TAG.finditer(text)} if end_tags else {}
     starts = {tag: places.get(tag.replace("/", ""), (0, 0))[1] for tag in end_tags}
     return {tag: text[starts[tag] : places[tag][0]] for tag in end_tags if tag in places}
+
+
+def _cut_anchors(content: str, tokens: Sequence[Token]) -> tuple[str, Sequence[Token], int, int]:
+    """Return a heading and its tokens without anchors at its ends, and the numbers of characters before and after it."""
+    before, after = _ANCHORS_BEFORE.match(content), _ATTRIBUTES_AFTER.search(content)
+    start, end = before.end() if before else 0, len(content)
+    if after and tokens and tokens[-1].type == "dialect_code" and tokens[-1].content.strip() == after[0].strip():
+        end, tokens = after.start(), tokens[:-1]
+    if start >= end:
+        return content, tokens, 0, 0
+    return content[start:end], tokens[2 * content[:start].count("</a>") :], start, len(content) - end
 
 
 def _pair_tags(tokens: Sequence[Token]) -> dict[int, int]:

@@ -149,6 +149,10 @@ class _Catalog:
         if number < 0:
             raise DataError("the file has no entry, so it is no PO file", code="invalid-format")
 
+    def _has_translation(self) -> bool:
+        entries = (entry for entry in read_entries(self._lines) if entry.start != self._header_start)
+        return any(entry.strings.get(form) for entry in entries for form in entry.forms)
+
     def make_template_edits(self, language: str, quote: Callable[[str, int], str]) -> list[Edit]:
         """Return the edits that make a catalog of this language of a template, as msginit does; none for other files.
 
@@ -160,7 +164,7 @@ class _Catalog:
         """
         is_template = self._header is None or _TEMPLATE.search(self._header_text) is not None
         is_template |= self.language != "" and not is_same_language(self.language, language)
-        if not is_template:
+        if not is_template and (self.language or _PLURAL_FORMS.search(self._header_text) or self._has_translation()):
             return []
         header = complete_header(self._header_text, language)
         num_forms = get_plural_rule(language)[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from dragoman.documents.document import Document, add_plural_forms
-from dragoman.documents.earlier_output import EarlierTexts, match_texts
+from dragoman.documents.earlier_output import EarlierTexts, match_texts, merge_translations
 from dragoman.documents.folder_links import NO_ANCHORS, LinkedAnchors
 from dragoman.documents.formats import get_parser, read_document
 from dragoman.documents.output_names import get_output_suffix, name_beside, name_in_project
@@ -157,7 +157,7 @@ class FileTranslator:
             raise OutputError(f"{output}: is the original, which stays; give another name", code="output-is-input")
         if not overwrite:
             check_path_is_free(output)
-        earlier = self._read_earlier(document, output, original)
+        document, earlier = self._read_earlier(document, parse, output, original)
         options = self.options
         selected = list_selected(document, options.scope, options.keys, options.source_language, options.target_language)
         redone = {unit.id for unit in selected if is_redone(unit, earlier.texts, options.scope)}
@@ -194,17 +194,25 @@ class FileTranslator:
             document.skipped,
         )
 
-    def _read_earlier(self, document: Document, output: Path, original: Path | None) -> EarlierTexts:
-        """Return the texts that an output of one language has already. Raises DataError if nobody can tell which they are."""
-        if self.options.scope == "all" or document.is_bilingual or not output.exists():
-            return EarlierTexts({})
+    def _read_earlier(
+        self, document: Document, parse: Callable[[bytes], Document], output: Path, original: Path | None
+    ) -> tuple[Document, EarlierTexts]:
+        """Return the texts that an output has already; a file of two languages has them in the document that is returned.
+
+        Raises DataError if nobody can tell which they are.
+        """
+        if self.options.scope == "all" or not output.exists() or not output.stat().st_size:
+            return document, EarlierTexts({})
         try:
+            if document.is_bilingual:
+                merged, unused = merge_translations(document, parse, read_document(output))
+                return merged, EarlierTexts({}, unused)
             read_original = None
             if original is not None:
                 read_original = add_plural_forms(
                     read_document(original), get_parser(original.name), self.options.target_language
                 )
-            return match_texts(document, read_document(output), read_original)
+            return document, match_texts(document, read_document(output), read_original)
         except DataError as error:
             message = str(error).removeprefix(f"{output}: ")
             raise DataError(
