@@ -382,3 +382,9 @@ def test_notes_behind_a_word_do_not_join_it() -> None:
     document = markdown.parse(page.encode())
     translation = UnitTranslation(unit.source.replace("A DOOR", "DOORS"))
     assert write_document(document, {unit.id: translation}).decode() == page.replace("A DOOR", "DOORS")
+
+
+def test_summary_counts_elements_of_mdx_that_stay() -> None:
+    document = markdown.parse_mdx(b"<div>\n  <p>Words</p>\n</div>\n\n<hr />\n\n<Card>\n\nMore words\n\n</Card>\n")
+    assert [unit.source for unit in document.units] == ["More words"]
+    assert document.skipped == {"blocks of elements of MDX": 1}

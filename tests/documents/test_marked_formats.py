@@ -12,7 +12,7 @@ from document_checks import check_document
 
 from dragoman.documents.asciidoc import parse_asciidoc
 from dragoman.documents.docbook import parse_docbook, parse_xml
-from dragoman.documents.document import Document, UnitTranslation, write_document
+from dragoman.documents.document import Document, UnitTranslation, check_written, write_document
 from dragoman.documents.restructured_text import parse_rst
 from expected_errors import raises_code
 
@@ -235,3 +235,18 @@ def test_deep_blocks_are_refused() -> None:
     with raises_code("input-too-long"):
         parse_rst(b"- " * 1000 + b"text")
     assert len(parse_asciidoc(b"*_" * 1000 + b"text" + b"_*" * 1000).units) == 1
+
+
+def test_parts_of_docbook_state_the_language_of_the_translation() -> None:
+    content = (
+        b'<book xml:lang="en"><title>One</title><section xml:lang="en-GB"><title>Two</title>'
+        b'<para>Big <phrase xml:lang="en">words</phrase></para></section>'
+        b'<section xml:lang="fr"><para>Trois</para></section></book>'
+    )
+    document = parse_docbook(content)
+    translations = {unit.id: UnitTranslation(unit.source.upper().replace("G1", "g1")) for unit in document.units[:2]}
+    written = write_document(document, translations, "de")
+    check_written(document, translations, written, parse_docbook)
+    assert written == content.replace(b'"en">', b'"de">', 1).replace(b"en-GB", b"de").replace(b"One", b"ONE").replace(
+        b"Two", b"TWO"
+    )

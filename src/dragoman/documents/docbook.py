@@ -15,6 +15,7 @@ from dragoman.documents.xml_languages import edit_root, find_language, get_state
 from dragoman.documents.xml_spans import XmlElement, XmlSource
 from dragoman.documents.xml_units import Code, Piece, UnitList, make_pair, make_point, read_parts
 from dragoman.errors import DataError
+from dragoman.languages import is_same_language
 
 _ROOTS = frozenset(
     ("book", "article", "chapter", "part", "set", "section", "sect1", "appendix", "preface", "glossary", "reference",
@@ -55,6 +56,7 @@ def parse_docbook(content: bytes) -> Document:
     root: XmlElement | None = None
     language = ""
     num_index_terms = 0
+    restated: list[XmlElement] = []  # parts that state the language of the document
 
     def read_start(element: XmlElement) -> None:
         nonlocal root, language, num_index_terms
@@ -63,6 +65,8 @@ def parse_docbook(content: bytes) -> Document:
             if root.name not in _ROOTS:
                 problem = f"its first element is {root.name[:40]!r}"
                 raise DataError(f"{problem}; expected one of DocBook, such as 'book'", code="invalid-format")
+        elif (stated := get_stated_language(element)) and is_same_language(stated, language) and not _is_in_text(element):
+            restated.append(element)
         num_index_terms += element.name == "indexterm"
 
     numbers = count(1)
@@ -73,11 +77,14 @@ def parse_docbook(content: bytes) -> Document:
     def edit_language(translations: Mapping[str, UnitTranslation], new: str) -> list[Edit]:
         if root is None or not new:
             return []
-        match = _START_TAG.match(source.get_markup(root.start, min(root.start + _MAX_START_TAG, len(content))))
-        tag = "" if match is None else match[0]
-        return (
-            edit_root(source, replace(root, content_start=root.start + len(source.encode(tag))), language, new) if tag else []
-        )
+        return [
+            edit
+            for element in (root, *restated)
+            if (match := _START_TAG.match(source.get_markup(element.start, min(element.start + _MAX_START_TAG, len(content)))))
+            for edit in edit_root(
+                source, replace(element, content_start=element.start + len(source.encode(match[0]))), language, new
+            )
+        ]
 
     return units.make_document(
         content, "docbook", source_language=language, make_document_edits=edit_language, skipped={_INDEX: num_index_terms}
@@ -98,6 +105,13 @@ def _add_blocks(
     for child in element.children:
         if element.name not in _BLOCKS or _is_fixed(child):
             _add_blocks(source, numbers, document_language, units, child)
+
+
+def _is_in_text(element: XmlElement) -> bool:
+    parent = element.parent
+    while parent is not None and parent.name not in _BLOCKS:
+        parent = parent.parent
+    return parent is not None
 
 
 def _is_protected(element: XmlElement) -> bool:

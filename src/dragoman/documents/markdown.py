@@ -66,6 +66,7 @@ _HARD_BREAK = re.compile(r"( {2,}|\\)\n[ \t]*")
 _CLOSED = re.compile(r"</([^\s<>]++)")
 _HTML_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TAG = re.compile(r"(</?g\d+>|<(?:x|br)\d+/>)")
+_ELEMENT = re.compile(r"<[^<>]*>")
 _HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w.:-]*+)(?![^<>]*/>)")
 _RAISED_ELEMENTS = frozenset(("sub", "sup"))
 _MARKDOWN_INSIDE = re.compile(r"\smarkdown(?:[\s=>])")
@@ -149,8 +150,11 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
             yield text.make_edit(stated.start, stated.end, stated.write(language))
         yield from reader.make_html_edits(translations, language)
 
+    num_elements = 0
     for before, token in pairwise(chain((Token("", "", 0),), tokens)):
-        if token.type == "html_block" and not env["is_mdx"]:
+        if token.type == "html_block" and env["is_mdx"]:
+            num_elements += any(map(str.isalpha, _ELEMENT.sub("", token.content)))
+        elif token.type == "html_block":
             reader.add_html(token)
         elif token.type == "inline":
             check_texts(len(reader.units), len(content))
@@ -172,6 +176,7 @@ def parse(content: bytes, *, is_mdx: bool = False) -> Document:
         make_document_edits=make_document_edits,
         other_units=others,
         keep_anchors=reader.find_anchors,
+        skipped={"blocks of elements of MDX": num_elements} if num_elements else {},
     )
 
 
