@@ -268,6 +268,9 @@ def test_split_to_reduce_padding_needs_a_saving() -> None:
         (2, 4),
         (4, 6),
     ]
+    # Of the 13 rows behind the first part, 7 of 20 and 6 of 40 take 380 tokens; one of 9 and 12 of 40 take 489.
+    lengths = [1] * 10 + [9] + [20] * 6 + [40] * 6
+    assert [(part.start, part.stop) for part in split_to_reduce_padding(lengths, slice(0, 23))] == [(0, 10), (10, 17), (17, 23)]
     rows = [[4] * length for length in (30, *[10] * 20, 30)]
     for uneven, shapes in ((False, [(22, 30)]), (True, [(20, 10), (2, 30)])):
         parts = collate_with_budget(rows, rows, batch_tokens=1000, start_id=BEGIN_ID, reduce_padding=uneven)
