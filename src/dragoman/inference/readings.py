@@ -260,35 +260,50 @@ def compute_unit_weights(translation: Translation, source: str) -> Weights:
     if not translation.attention or not all(shape):
         return np.zeros(shape)
     rows = np.asarray(translation.attention, dtype=np.float64)[: len(translation.tokens), : len(translation.source_tokens)]
-    by_source_unit = _add_columns(rows, _match_pieces(translation.source_tokens, source), shape[1])
-    target_shares = _match_pieces(translation.tokens, translation.text)
-    totals = _add_columns(np.ones((1, len(rows))), target_shares, shape[0])  # pieces of each unit, of which the mean is taken
-    return (_add_columns(by_source_unit.T, target_shares, shape[0]) / np.where(totals > 0, totals, 1.0)).T
+    by_source_unit = _add_columns(rows, _match_pieces(translation.source_tokens, source, rows.shape[1]), shape[1])
+    target_shares = _match_pieces(translation.tokens, translation.text, len(rows))
+    # The pieces of each unit are counted, because their mean is taken.
+    totals = np.bincount(target_shares.units, target_shares.parts, shape[0])
+    weights: Weights = _add_columns(by_source_unit.T, target_shares, shape[0]) / np.where(totals > 0, totals, 1.0)
+    return weights.T
 
 
-def _add_columns(weights: Weights, shares: Sequence[tuple[int, int, float]], num_units: int) -> Weights:
-    """Return the weights of units from those of pieces. (N, P) to (N, U)
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """Pieces, the unit that each lies in, and the share of the piece that does, in the order of both"""
 
-    shares: piece, unit and the share of the piece that lies in the unit, in the order of both
-    """
+    pieces: list[int]
+    units: list[int]
+    parts: list[float]
+
+
+def _add_columns(weights: Weights, shares: _Shares, num_units: int) -> Weights:
+    """Return the weights of units from those of pieces. (N, P) to (N, U)"""
+    pieces, units = shares.pieces, shares.units
+    if not pieces:
+        return np.zeros((len(weights), num_units))
+    starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
+    if len(pieces) != weights.shape[1] or len(set(pieces)) != len(pieces):
+        weights = weights[:, pieces]
+    if shares.parts.count(1.0) != len(pieces):
+        weights = weights * shares.parts
+    sums = weights if len(starts) == len(pieces) else np.add.reduceat(weights, starts, axis=1)
+    if len(starts) == num_units:
+        return sums
     output = np.zeros((len(weights), num_units))
-    shares = [share for share in shares if share[0] < weights.shape[1]]
-    if shares:
-        pieces, units, parts = (list(column) for column in zip(*shares, strict=True))
-        starts = [number for number, (before, unit) in enumerate(pairwise([-1, *units])) if unit != before]
-        output[:, [units[start] for start in starts]] = np.add.reduceat(weights[:, pieces] * parts, starts, axis=1)
+    output[:, [units[start] for start in starts]] = sums
     return output
 
 
-def _match_pieces(pieces: Sequence[str], text: str) -> list[tuple[int, int, float]]:
-    """Return pieces, units of the text that they lie in, and which share of the piece each is, in the order of the text.
+def _match_pieces(pieces: Sequence[str], text: str, num_pieces: int) -> _Shares:
+    """Return the first pieces of a text, with the units that they lie in.
 
     A piece that the text does not contain, because the tokenizer normalized it, lies where the piece before it ends.
     """
     units = split_units(text)
-    shares: list[tuple[int, int, float]] = []
+    shares = _Shares([], [], [])
     position = unit = 0  # the unit is the first that ends behind the position
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(pieces[:num_pieces]):
         surface = piece.replace(METASPACE, " ").strip()
         if not surface:
             continue
@@ -301,7 +316,9 @@ def _match_pieces(pieces: Sequence[str], text: str) -> list[tuple[int, int, floa
             unit += 1
         end = max(position, start + 1)
         if unit < len(units) and units[unit][0] < end <= units[unit][1]:  # so are most
-            shares.append((number, unit, 1.0))
+            shares.pieces.append(number)
+            shares.units.append(unit)
+            shares.parts.append(1.0)
             continue
         lengths = []
         for index in range(unit, len(units)):
@@ -310,5 +327,7 @@ def _match_pieces(pieces: Sequence[str], text: str) -> list[tuple[int, int, floa
                 break
             lengths.append(min(last, end) - max(first, start))
         total = sum(lengths)
-        shares += [(number, unit + index, length / total) for index, length in enumerate(lengths)]
+        shares.pieces.extend([number] * len(lengths))
+        shares.units.extend(range(unit, unit + len(lengths)))
+        shares.parts.extend(length / total for length in lengths)
     return shares
